@@ -1,0 +1,2 @@
+//! Repository chores: `cargo xtask test`, `cargo xtask tidy`.
+fn main() {}
