@@ -1,7 +1,11 @@
 //! Scenarios, results, traffic patterns and metrics: what goes into a run and what comes out.
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
-//! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run).
+//! [`metrics`] (how goodput, stalls and recovery are defined),
+//! [`mod@format`] (values for people).
 
+pub mod format;
+pub mod metrics;
 pub mod result;
 pub mod scenario;
+pub mod traffic;

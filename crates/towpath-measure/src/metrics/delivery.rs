@@ -1,0 +1,318 @@
+//! What a receiver saw: how many bytes arrived when.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use towpath_net::Instant;
+
+use crate::result::Interval;
+use crate::scenario::DataDirection;
+
+/// Bin of goodput windows.
+pub const BIN: Duration = Duration::from_millis(10);
+
+const SLOT_NS: u64 = 1_000_000;
+
+/// Arrivals at a receiver in slots of 1 ms, each with its first and its last arrival.
+///
+/// Two arrivals that are 1 ms or more apart are never in the same slot, so every gap of 1 ms and
+/// more is exact to the nanosecond, in one log and in merged ones. Shorter gaps may go unseen. Byte
+/// counts between two points in time are exact to the slot: a slot counts where it began. A log
+/// takes at most 24 KB for each second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryLog {
+    start_ns: u64,
+    /// In order of time, one for each millisecond in which something arrived.
+    slots: Vec<Slot>,
+    /// When the sender's end of data was read.
+    eof_ns: Option<u64>,
+    /// Until when the receiver listened.
+    watched_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Slot {
+    first_ns: u64,
+    last_ns: u64,
+    bytes: u64,
+}
+
+impl Slot {
+    fn number(&self) -> u64 {
+        self.first_ns / SLOT_NS
+    }
+}
+
+/// A time without a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The arrival before it.
+    pub start: Instant,
+    /// The arrival after it, or the end of the flow.
+    pub end: Instant,
+}
+
+impl Gap {
+    /// Its length.
+    pub fn length(self) -> Duration {
+        self.end.saturating_since(self.start)
+    }
+}
+
+impl DeliveryLog {
+    /// An empty log of a flow that starts at `start`.
+    pub fn new(start: Instant) -> Self {
+        let start_ns = start.as_nanos();
+        Self { start_ns, slots: Vec::new(), eof_ns: None, watched_ns: start_ns }
+    }
+
+    /// Notes that `bytes` arrived. Time never runs backwards: an earlier `now` counts as the
+    /// latest one seen.
+    pub fn record(&mut self, now: Instant, bytes: u64) {
+        let now_ns = now.as_nanos().max(self.watched_ns);
+        self.watched_ns = now_ns;
+        if bytes == 0 {
+            return;
+        }
+        match self.slots.last_mut() {
+            Some(slot) if slot.number() == now_ns / SLOT_NS => {
+                slot.last_ns = now_ns;
+                slot.bytes = slot.bytes.saturating_add(bytes);
+            }
+            _ => self.slots.push(Slot { first_ns: now_ns, last_ns: now_ns, bytes }),
+        }
+    }
+
+    /// Notes that the end of the data was read: nothing can arrive any more.
+    pub fn record_eof(&mut self, now: Instant) {
+        self.watch_until(now);
+        self.eof_ns.get_or_insert(self.watched_ns);
+    }
+
+    /// Notes that the receiver listened until `now`.
+    pub fn watch_until(&mut self, now: Instant) {
+        self.watched_ns = self.watched_ns.max(now.as_nanos());
+    }
+
+    /// One log of all streams of a flow, in which an arrival of any stream ends a gap. It has
+    /// reached its end of data when all have. `None` without a log.
+    pub fn merge<'a>(logs: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
+        let mut logs = logs.into_iter();
+        let mut merged = logs.next()?.clone();
+        for log in logs {
+            merged.start_ns = merged.start_ns.min(log.start_ns);
+            merged.watched_ns = merged.watched_ns.max(log.watched_ns);
+            merged.eof_ns = merged.eof_ns.zip(log.eof_ns).map(|(a, b)| a.max(b));
+            merged.slots.extend(&log.slots);
+        }
+        merged.slots.sort_by_key(Slot::number);
+        merged.slots.dedup_by(|later, kept| {
+            let same = later.number() == kept.number();
+            if same {
+                kept.first_ns = kept.first_ns.min(later.first_ns);
+                kept.last_ns = kept.last_ns.max(later.last_ns);
+                kept.bytes = kept.bytes.saturating_add(later.bytes);
+            }
+            same
+        });
+        Some(merged)
+    }
+
+    /// Start of the flow.
+    pub fn start(&self) -> Instant {
+        Instant::from_nanos(self.start_ns)
+    }
+
+    /// First arrival.
+    pub fn first(&self) -> Option<Instant> {
+        self.slots.first().map(|slot| Instant::from_nanos(slot.first_ns))
+    }
+
+    /// Last arrival.
+    pub fn last(&self) -> Option<Instant> {
+        self.slots.last().map(|slot| Instant::from_nanos(slot.last_ns))
+    }
+
+    /// When the end of the data was read.
+    pub fn eof(&self) -> Option<Instant> {
+        self.eof_ns.map(Instant::from_nanos)
+    }
+
+    /// Until when the receiver listened.
+    pub fn watched_until(&self) -> Instant {
+        Instant::from_nanos(self.watched_ns)
+    }
+
+    /// All bytes.
+    pub fn total_bytes(&self) -> u64 {
+        sum(&self.slots)
+    }
+
+    /// Bytes that arrived in `from..to`.
+    pub fn bytes_between(&self, from: Instant, to: Instant) -> u64 {
+        sum(self.slots_between(from, to))
+    }
+
+    /// Bytes in [`BIN`]s from the flow's start until its last arrival.
+    pub fn bins(&self) -> Vec<u64> {
+        match self.last() {
+            Some(last) => self.bins_between(self.start(), last + BIN),
+            None => Vec::new(),
+        }
+    }
+
+    /// Bytes in [`BIN`]s that begin at `from`; only bins that are over at `to`.
+    pub fn bins_between(&self, from: Instant, to: Instant) -> Vec<u64> {
+        let width = BIN.as_nanos() as u64;
+        let count = to.as_nanos().saturating_sub(from.as_nanos()) / width;
+        let mut bins = vec![0_u64; usize::try_from(count).unwrap_or(0)];
+        for slot in self.slots_between(from, to) {
+            let number = (slot.first_ns - from.as_nanos()) / width;
+            if let Some(bin) = usize::try_from(number).ok().and_then(|i| bins.get_mut(i)) {
+                *bin = bin.saturating_add(slot.bytes);
+            }
+        }
+        bins
+    }
+
+    /// Gaps between the first byte and `end`, in order; one that is open at `end` is the last.
+    pub fn gaps(&self, end: Instant) -> impl Iterator<Item = Gap> + '_ {
+        let next = self.slots.iter().skip(1).map(|slot| slot.first_ns).chain([u64::MAX]);
+        self.slots.iter().zip(next).filter_map(move |(slot, next_ns)| {
+            let start = Instant::from_nanos(slot.last_ns);
+            let gap = Gap { start, end: Instant::from_nanos(next_ns).min(end) };
+            (gap.end > gap.start).then_some(gap)
+        })
+    }
+
+    /// The interval records of one stream, one for each period of the run's clock from the flow's
+    /// start until `end`, empty periods included.
+    pub fn intervals(
+        &self,
+        (flow, stream): (u32, u32),
+        direction: DataDirection,
+        period: Duration,
+        end: Instant,
+    ) -> Vec<Interval> {
+        let span_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(SLOT_NS);
+        let first = self.start_ns / span_ns;
+        let beyond = end.as_nanos().div_ceil(span_ns);
+        (first..beyond)
+            .map(|number| {
+                let t_ns = (number + 1).saturating_mul(span_ns);
+                let from = Instant::from_nanos(number * span_ns);
+                let bytes = self.bytes_between(from, Instant::from_nanos(t_ns));
+                Interval { t_ns, span_ns, flow, stream, direction, bytes }
+            })
+            .collect()
+    }
+
+    fn slots_between(&self, from: Instant, to: Instant) -> &[Slot] {
+        let before = |time: Instant| self.slots.partition_point(|s| s.first_ns < time.as_nanos());
+        self.slots.get(before(from)..before(to)).unwrap_or(&[])
+    }
+}
+
+fn sum(slots: &[Slot]) -> u64 {
+    slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn us(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1_000)
+    }
+
+    fn log_of(arrivals: &[(u64, u64)]) -> DeliveryLog {
+        let mut log = DeliveryLog::new(Instant::ZERO);
+        for &(micros, bytes) in arrivals {
+            log.record(us(micros), bytes);
+        }
+        log
+    }
+
+    #[test]
+    fn a_gap_is_exact_although_arrivals_are_kept_in_slots() {
+        let log = log_of(&[(100, 1), (900, 1), (2_350, 1)]);
+        let gaps: Vec<_> = log.gaps(us(2_350)).collect();
+        assert_eq!(gaps, [Gap { start: us(900), end: us(2_350) }]);
+    }
+
+    #[test]
+    fn a_gap_still_open_at_the_end_counts() {
+        let log = log_of(&[(1_000, 1), (2_000, 1)]);
+        let last = log.gaps(us(7_000_000)).last().unwrap();
+        assert_eq!((last.start, last.end), (us(2_000), us(7_000_000)));
+    }
+
+    #[test]
+    fn an_arrival_of_any_stream_ends_the_gap_of_the_flow() {
+        let merged = DeliveryLog::merge([&log_of(&[(0, 1), (9_000, 1)]), &log_of(&[(4_500, 1)])]);
+        let longest = merged.unwrap().gaps(us(9_000)).map(Gap::length).max();
+        assert_eq!(longest, Some(Duration::from_micros(4_500)));
+    }
+
+    #[test]
+    fn merged_streams_are_at_their_end_only_when_all_are() {
+        let (mut ended, open) = (log_of(&[(0, 1)]), log_of(&[(0, 1)]));
+        ended.record_eof(us(5));
+        assert_eq!(DeliveryLog::merge([&ended, &open]).unwrap().eof(), None);
+        assert_eq!(DeliveryLog::merge([&ended, &ended]).unwrap().eof(), Some(us(5)));
+    }
+
+    #[test]
+    fn intervals_follow_the_clock_of_the_run_and_show_empty_periods() {
+        let mut log = DeliveryLog::new(us(150_000));
+        log.record(us(180_000), 5);
+        log.record(us(310_000), 7);
+        let rows =
+            log.intervals((1, 2), DataDirection::Up, Duration::from_millis(100), us(400_000));
+        let seen: Vec<_> = rows.iter().map(|row| (row.t_ns / 1_000_000, row.bytes)).collect();
+        assert_eq!(seen, [(200, 5), (300, 0), (400, 7)]);
+    }
+
+    proptest! {
+        #[test]
+        fn merged_logs_conserve_bytes(
+            streams in proptest::collection::vec(
+                proptest::collection::vec((0_u64..50_000, 0_u64..1_000), 0..50), 1..5),
+        ) {
+            let logs: Vec<_> = streams.iter().map(|s| log_of(s)).collect();
+            let merged = DeliveryLog::merge(&logs).unwrap();
+            let sum: u64 = logs.iter().map(DeliveryLog::total_bytes).sum();
+            prop_assert_eq!(merged.total_bytes(), sum);
+            prop_assert_eq!(merged.bins().iter().sum::<u64>(), sum);
+            let rows = merged.intervals((0, 0), DataDirection::Up, BIN * 3, us(60_000));
+            prop_assert_eq!(rows.iter().map(|row| row.bytes).sum::<u64>(), sum);
+        }
+
+        #[test]
+        fn merging_streams_gives_the_long_gaps_of_one_receiver_that_saw_them_all(
+            mut arrivals in proptest::collection::vec((0_u64..30_000, 0_usize..3), 1..60),
+        ) {
+            arrivals.sort_unstable();
+            let mut logs = vec![DeliveryLog::new(Instant::ZERO); 3];
+            let mut all = DeliveryLog::new(Instant::ZERO);
+            for (micros, stream) in arrivals {
+                logs[stream].record(us(micros), 1);
+                all.record(us(micros), 1);
+            }
+            let merged = DeliveryLog::merge(&logs).unwrap();
+            prop_assert_eq!(merged, all);
+        }
+
+        #[test]
+        fn gaps_never_exceed_the_flow(
+            arrivals in proptest::collection::vec((0_u64..1_000_000, 1_u64..9), 0..50),
+            end in 0_u64..1_000_000,
+        ) {
+            let log = log_of(&arrivals);
+            let sum: Duration = log.gaps(us(end)).map(Gap::length).sum();
+            prop_assert!(sum <= us(end).saturating_since(log.first().unwrap_or_default()));
+        }
+    }
+}

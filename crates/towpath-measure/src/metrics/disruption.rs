@@ -1,0 +1,343 @@
+//! Which timeline events are expected to hurt a flow, and what the network carries after them.
+
+use std::time::Duration;
+
+use towpath_net::config::{DirectionConfig, Loss, Shaper};
+use towpath_net::{Instant, Rate};
+
+use super::goodput::Framing;
+use crate::format;
+use crate::scenario::{
+    Change, DataDirection, Flow, LinkSide, Scenario, Target, TimelineEvent, Transport,
+};
+
+/// Events that follow each other more closely than this count as one: a recovery cannot be told
+/// from the next event, and the steps of a fade belong together.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Bytes that pass at each delivery opportunity of a recorded link.
+const TRACE_BYTES: u128 = 1_504;
+
+/// A timeline event (or several in quick succession) that takes something from a flow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Disruption {
+    /// When the first of them happens.
+    pub at: Instant,
+    /// As on the timeline: `wifi down`.
+    pub text: String,
+    /// As a clause: `wifi went down`.
+    pub happened: String,
+    /// Payload that the paths which are up afterwards carry; `None` when that is unlimited or when
+    /// no path is up.
+    pub capacity_bps: Option<f64>,
+}
+
+/// Target and change of an event in words, such as `wifi` and `rate 5 Mbit/s`.
+pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) {
+    let side = |side| match side {
+        LinkSide::Both => "",
+        LinkSide::Up => " (up)",
+        LinkSide::Down => " (down)",
+    };
+    let text = match &event.change {
+        Change::Down(_) => "down".into(),
+        Change::Up => "up".into(),
+        Change::Rate(of, rate) => format!("rate {rate}{}", side(*of)),
+        Change::Delay(of, delay) => format!("delay {}{}", format::time(delay.base), side(*of)),
+        Change::Loss(of, Loss::None) => format!("loss 0 %{}", side(*of)),
+        Change::Loss(of, Loss::Random(chance)) => {
+            format!("loss {}{}", format::share(chance.as_f64()), side(*of))
+        }
+        Change::Loss(of, Loss::GilbertElliott { .. } | Loss::Burst { .. }) => {
+            format!("loss in bursts{}", side(*of))
+        }
+        Change::Address { host } => format!("new address of {}", host_name(scenario, *host)),
+    };
+    (target_name(scenario, event.target), text)
+}
+
+/// Events that disrupt `flow` in `direction`, in order of time.
+///
+/// Disruptive are: going down, a lower rate, a new address. A flow of a single-path transport is
+/// disrupted only by what happens on its own path.
+pub fn disruptions(
+    scenario: &Scenario,
+    transport: Transport,
+    flow: &Flow,
+    direction: DataDirection,
+) -> Vec<Disruption> {
+    let mut network = Network::new(scenario, transport, flow, direction);
+    let mut found: Vec<Chain<'_>> = Vec::new();
+    for group in scenario.timeline.chunk_by(|a, b| a.at == b.at) {
+        let hits: Vec<_> = group.iter().filter(|event| network.apply(event)).collect();
+        let Some(at) = hits.first().map(|event| event.at) else { continue };
+        let capacity_bps = network.capacity_bps();
+        match found.last_mut() {
+            Some(chain) if at < chain.last_at + TOGETHER => {
+                chain.last_at = at;
+                chain.events.extend(hits);
+                chain.capacity_bps = capacity_bps;
+            }
+            _ => found.push(Chain { at, last_at: at, events: hits, capacity_bps }),
+        }
+    }
+    found.into_iter().map(|chain| chain.finish(scenario)).collect()
+}
+
+/// Disruptive events, each less than [`TOGETHER`] after the one before.
+struct Chain<'a> {
+    at: Duration,
+    last_at: Duration,
+    events: Vec<&'a TimelineEvent>,
+    capacity_bps: Option<f64>,
+}
+
+impl Chain<'_> {
+    /// Of several events on one target, such as the steps of a fade, the last one is named.
+    fn finish(self, scenario: &Scenario) -> Disruption {
+        let mut named: Vec<&TimelineEvent> = Vec::new();
+        for event in self.events {
+            named.retain(|earlier| earlier.target != event.target);
+            named.push(event);
+        }
+        let texts = named.iter().map(|event| {
+            let (target, change) = describe(scenario, event);
+            format!("{target} {change}")
+        });
+        let clauses: Vec<_> = named.iter().map(|event| clause(scenario, event)).collect();
+        Disruption {
+            at: Instant::ZERO + self.at,
+            text: texts.collect::<Vec<_>>().join(", "),
+            happened: clauses.join(" and "),
+            capacity_bps: self.capacity_bps,
+        }
+    }
+}
+
+fn clause(scenario: &Scenario, event: &TimelineEvent) -> String {
+    let target = target_name(scenario, event.target);
+    match &event.change {
+        Change::Down(_) => format!("{target} went down"),
+        Change::Rate(_, rate) => format!("{target} slowed to {rate}"),
+        Change::Address { host } => {
+            format!("the address of {} on {target} changed", host_name(scenario, *host))
+        }
+        Change::Up | Change::Delay(..) | Change::Loss(..) => format!("{target} changed"),
+    }
+}
+
+fn target_name(scenario: &Scenario, target: Target) -> String {
+    let name = match target {
+        Target::Path(index) => scenario.paths.get(index).map(|path| &path.name),
+        Target::Bottleneck(index) => scenario.bottlenecks.get(index).map(|item| &item.name),
+    };
+    name.cloned().unwrap_or_default()
+}
+
+fn host_name(scenario: &Scenario, index: usize) -> String {
+    scenario.hosts.get(index).map(|host| host.name.clone()).unwrap_or_default()
+}
+
+/// The links that a flow can use, in the direction of its data, as the timeline changes them.
+struct Network<'a> {
+    scenario: &'a Scenario,
+    flow: &'a Flow,
+    transport: Transport,
+    /// Parallel to the scenario's paths; `None` for paths between other hosts.
+    paths: Vec<Option<Member>>,
+    /// Parallel to the scenario's bottlenecks, seen from their first side and from their second.
+    bottlenecks: Vec<[Server; 2]>,
+}
+
+/// A path between the flow's hosts.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    /// Whether the data goes from the path's first host to its second.
+    forward: bool,
+    server: Server,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Server {
+    up: bool,
+    shaper: Option<Rate>,
+    /// netem's own rate, a second limit in the delay line.
+    line: Option<Rate>,
+    overhead_bytes: u32,
+}
+
+impl Server {
+    fn new(config: &DirectionConfig) -> Self {
+        let shaper = match &config.shaper {
+            Shaper::Unlimited => None,
+            Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
+                Some(*rate)
+            }
+            Shaper::Trace(trace) => {
+                let bits = trace.opportunities_ms.len() as u128 * TRACE_BYTES * 8 * 1_000;
+                let period = u128::from(trace.opportunities_ms.last().copied().unwrap_or(1).max(1));
+                u64::try_from(bits / period).ok().and_then(Rate::from_bps)
+            }
+        };
+        let overhead_bytes = config.overhead_bytes;
+        Self { up: true, shaper, line: config.delay.rate, overhead_bytes }
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        self.shaper.into_iter().chain(self.line).min()
+    }
+
+    /// Applies a change on the side that `forward` data pass; says whether it takes something.
+    fn apply(&mut self, change: &Change, forward: bool) -> bool {
+        let mine = |side: LinkSide| match side {
+            LinkSide::Both => true,
+            LinkSide::Up => forward,
+            LinkSide::Down => !forward,
+        };
+        match change {
+            Change::Down(_) => std::mem::replace(&mut self.up, false),
+            Change::Up => {
+                self.up = true;
+                false
+            }
+            Change::Rate(side, rate) if mine(*side) => {
+                let lower = self.rate().is_none_or(|old| *rate < old);
+                self.shaper = Some(*rate);
+                lower
+            }
+            Change::Delay(side, delay) if mine(*side) => {
+                self.line = delay.rate;
+                false
+            }
+            Change::Address { .. } => true,
+            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) => false,
+        }
+    }
+}
+
+impl<'a> Network<'a> {
+    fn new(
+        scenario: &'a Scenario,
+        transport: Transport,
+        flow: &'a Flow,
+        direction: DataDirection,
+    ) -> Self {
+        let hosts = match direction {
+            DataDirection::Up | DataDirection::Both => [flow.from, flow.to],
+            DataDirection::Down => [flow.to, flow.from],
+        };
+        let paths = scenario.paths.iter().map(|path| {
+            let forward = path.between == hosts;
+            let backward = path.between == [hosts[1], hosts[0]];
+            let config = if forward { &path.up } else { &path.down };
+            (forward || backward).then(|| Member { forward, server: Server::new(config) })
+        });
+        let bottlenecks = scenario
+            .bottlenecks
+            .iter()
+            .map(|item| [Server::new(&item.up), Server::new(&item.down)]);
+        let (paths, bottlenecks) = (paths.collect(), bottlenecks.collect());
+        Self { scenario, flow, transport, paths, bottlenecks }
+    }
+
+    /// Applies an event; says whether it disrupts the flow.
+    fn apply(&mut self, event: &TimelineEvent) -> bool {
+        match event.target {
+            Target::Path(index) => {
+                let own = self.may_use(index);
+                let member = self.paths.get_mut(index).and_then(Option::as_mut);
+                member.is_some_and(|path| path.server.apply(&event.change, path.forward)) && own
+            }
+            Target::Bottleneck(index) => {
+                let Some([first, second]) = self.bottlenecks.get_mut(index) else { return false };
+                let took = [first.apply(&event.change, true), second.apply(&event.change, false)];
+                let mut through = self.members().filter(|(path, _)| {
+                    self.may_use(*path)
+                        && self
+                            .scenario
+                            .paths
+                            .get(*path)
+                            .is_some_and(|p| p.through.contains(&index))
+                });
+                through.any(|(_, member)| if member.forward { took[0] } else { took[1] })
+            }
+        }
+    }
+
+    fn may_use(&self, path: usize) -> bool {
+        match self.transport {
+            Transport::Tcp | Transport::Quic => path == self.flow.via,
+            Transport::Mptcp | Transport::Mpquic => true,
+        }
+    }
+
+    fn members(&self) -> impl Iterator<Item = (usize, Member)> + '_ {
+        self.paths.iter().enumerate().filter_map(|(index, member)| Some((index, (*member)?)))
+    }
+
+    fn bottleneck(&self, index: usize, forward: bool) -> Option<Server> {
+        let [first, second] = self.bottlenecks.get(index)?;
+        Some(if forward { *first } else { *second })
+    }
+
+    fn is_up(&self, path: usize, member: Member) -> bool {
+        let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
+        let passes = |index: &usize| self.bottleneck(*index, member.forward).is_none_or(|b| b.up);
+        member.server.up && through.iter().all(passes)
+    }
+
+    /// Payload that the flow could get now; `None` when unlimited or when nothing is up.
+    ///
+    /// Backup paths count only when no other is up. A single-path transport is measured against its
+    /// own path, and while that is down against the other paths: that is what it gives away.
+    fn capacity_bps(&self) -> Option<f64> {
+        let mut usable: Vec<_> = self.members().filter(|(i, m)| self.is_up(*i, *m)).collect();
+        let backup = |path: usize| self.scenario.paths.get(path).is_some_and(|p| p.backup);
+        if usable.iter().any(|(path, _)| self.may_use(*path)) {
+            usable.retain(|(path, _)| self.may_use(*path));
+        }
+        if usable.iter().any(|(path, _)| !backup(*path)) {
+            usable.retain(|(path, _)| !backup(*path));
+        }
+        let mut amounts: Vec<_> = usable
+            .iter()
+            .map(|(path, m)| (*path, m.forward, self.payload(*path, m.server)))
+            .collect();
+        for index in 0..self.bottlenecks.len() {
+            self.squeeze(index, &mut amounts);
+        }
+        let sum: f64 = amounts.iter().map(|(_, _, amount)| amount).sum();
+        (sum > 0.0 && sum.is_finite()).then_some(sum)
+    }
+
+    /// Lets the paths through a bottleneck share what it carries.
+    fn squeeze(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
+        for forward in [true, false] {
+            let Some(server) = self.bottleneck(bottleneck, forward) else { continue };
+            let passes = |path: usize, way: bool| {
+                let path = self.scenario.paths.get(path);
+                way == forward && path.is_some_and(|p| p.through.contains(&bottleneck))
+            };
+            let (mut sum, mut limit) = (0.0, f64::INFINITY);
+            for (path, way, amount) in amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w)) {
+                let carries = self.payload(*path, Server { up: *way, ..server });
+                *amount = amount.min(carries);
+                (sum, limit) = (sum + *amount, limit.min(carries));
+            }
+            if sum > limit {
+                let through = amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w));
+                through.for_each(|(_, _, amount)| *amount *= limit / sum);
+            }
+        }
+    }
+
+    fn payload(&self, path: usize, server: Server) -> f64 {
+        let framing = Framing {
+            transport: self.transport,
+            family: self.flow.family,
+            mtu_bytes: self.scenario.paths.get(path).map_or(1_500, |path| path.mtu_bytes),
+            overhead_bytes: server.overhead_bytes,
+        };
+        server.rate().map_or(f64::INFINITY, |rate| framing.payload_bps(rate))
+    }
+}

@@ -1,0 +1,212 @@
+//! Recovery: what a disruption did to a flow, and for how long.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::delivery::{BIN, DeliveryLog, Gap};
+use super::disruption::Disruption;
+use super::goodput::bits_per_second;
+use crate::result::Recovery;
+
+/// Part of the reference that counts as recovered.
+const ENOUGH: f64 = 0.9;
+/// Bins of the window that must reach it.
+const WINDOW: usize = 20;
+/// Bins after the window over which it must hold.
+const HOLD: usize = 50;
+/// Fewer bins than this after the window say nothing.
+const MIN_HOLD: usize = 10;
+/// Bins after the event in which goodput must fall for the event to count at all.
+const WATCH: usize = 100;
+/// The earlier goodput is that of this time before the event.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// From an event until goodput is back to 90 % of `reference_bps`; `None` when it never was.
+///
+/// `bins` are bytes in [`BIN`]s from the event on. It is zero when no window of 200 ms within the
+/// first second is below 90 %. Otherwise it ends with the start of the first window of 200 ms that
+/// reaches 90 %, provided that the 500 ms after the window (or what is left of them, if at least
+/// 100 ms) reach 90 % on average too: what was still in flight when a link died, or what a filled
+/// gap releases from the reorder buffer, is not a recovery.
+pub fn time_to_90(bins: &[u64], reference_bps: f64) -> Option<Duration> {
+    let per_bin = ENOUGH * reference_bps / 8.0 * BIN.as_secs_f64();
+    let enough = |bins: &[u64]| {
+        let sum = bins.iter().fold(0_u64, |sum, bin| sum.saturating_add(*bin));
+        sum as f64 >= per_bin * bins.len() as f64
+    };
+    let mut windows = bins.windows(WINDOW).enumerate();
+    if windows.len() == 0 {
+        return None;
+    }
+    if bins.get(..WATCH).unwrap_or(bins).windows(WINDOW).all(enough) {
+        return Some(Duration::ZERO);
+    }
+    let found = windows.find(|(at, window)| {
+        let after = bins.get(at + WINDOW..).unwrap_or(&[]);
+        let after = after.get(..HOLD).unwrap_or(after);
+        enough(window) && (after.len() < MIN_HOLD || enough(after))
+    });
+    found.map(|(at, _)| BIN * at as u32)
+}
+
+/// What `disruption` did to a flow until `until`: its end or the next disruption.
+///
+/// `None` when there is nothing to compare: nothing arrived in the second before, or the flow ended
+/// within 200 ms.
+pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> Option<Recovery> {
+    let at = disruption.at;
+    let from = (at - BEFORE).max(log.start());
+    let before = bits_per_second(log.bytes_between(from, at), at.saturating_since(from));
+    let bins = log.bins_between(at, until);
+    if before <= 0.0 || bins.len() < WINDOW {
+        return None;
+    }
+    let reference_bps = disruption.capacity_bps.unwrap_or(f64::INFINITY).min(before);
+    let t90 = time_to_90(&bins, reference_bps);
+    let end = t90.map_or(until, |t90| at + t90);
+    let expected = reference_bps / 8.0 * end.saturating_since(at).as_secs_f64();
+    let missing = expected - log.bytes_between(at, end) as f64;
+    let gaps = log.gaps(until).filter(|gap| gap.end > at);
+    Some(Recovery {
+        event_ns: at.as_nanos(),
+        event: disruption.text.clone(),
+        reference_bps,
+        t90_ns: t90.map(|t90| t90.as_nanos() as u64),
+        deficit_bytes: missing.max(0.0).round() as u64,
+        longest_gap_ns: gaps.map(Gap::length).max().unwrap_or_default().as_nanos() as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MBIT: f64 = 1e6;
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// A log of consecutive pieces of (milliseconds, Mbit/s).
+    fn log_of(pieces: &[(u64, u64)]) -> DeliveryLog {
+        let (mut log, mut now) = (DeliveryLog::new(Instant::ZERO), 0);
+        for &(millis, mbit) in pieces {
+            (now..now + millis).for_each(|at| log.record(ms(at), mbit * 125));
+            now += millis;
+        }
+        log.watch_until(ms(now));
+        log
+    }
+
+    fn after_3_s(log: &DeliveryLog, capacity_bps: Option<f64>) -> Recovery {
+        let (text, happened) = ("wifi down".into(), "wifi went down".into());
+        let event = Disruption { at: ms(3_000), text, happened, capacity_bps };
+        recovery(log, &event, log.watched_until()).unwrap()
+    }
+
+    #[test]
+    fn losing_half_the_capacity_without_a_stall_needs_no_recovery() {
+        // 186 189 186 | 94 94 …: the surviving path runs on.
+        let seen = after_3_s(&log_of(&[(3_000, 187), (7_000, 94)]), Some(94.0 * MBIT));
+        assert_eq!((seen.t90_ns, seen.deficit_bytes), (Some(0), 0));
+        assert!((seen.reference_bps - 94.0 * MBIT).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_short_gap_shows_as_a_short_recovery_with_its_deficit() {
+        // 186 189 186 | 83 93 94 …: typical of two kernels, one gap of 124 ms.
+        let log = log_of(&[(3_000, 187), (124, 0), (6_876, 94)]);
+        let seen = after_3_s(&log, Some(94.0 * MBIT));
+        // A window may begin at most a tenth of its length before data flow again.
+        assert_eq!(seen.t90_ns, Some(110_000_000));
+        assert_eq!(seen.deficit_bytes, 94 * 125 * 110);
+        assert!(seen.longest_gap_ns >= 124_000_000 && seen.longest_gap_ns <= 126_000_000);
+    }
+
+    #[test]
+    fn a_stall_of_1_2_s_in_steps_of_200_ms_is_seen_whole() {
+        // 186 188 184 | 2 57 94: one retransmission for each 200 ms until the subflow is stale.
+        let mut pieces = vec![(3_000, 187)];
+        pieces.extend([(199, 0), (1, 94)].repeat(6));
+        pieces.push((5_800, 94));
+        let seen = after_3_s(&log_of(&pieces), Some(94.0 * MBIT));
+        assert_eq!(seen.t90_ns, Some(1_180_000_000));
+        assert!((13_000_000..14_500_000).contains(&seen.deficit_bytes), "{seen:?}");
+    }
+
+    #[test]
+    fn data_in_flight_when_the_link_dies_are_not_a_recovery() {
+        // A queue of 200 ms on the other path still arrives, then nothing for 1 s.
+        let log = log_of(&[(3_000, 187), (200, 94), (1_000, 0), (5_800, 94)]);
+        let seen = after_3_s(&log, Some(94.0 * MBIT));
+        assert_eq!(seen.t90_ns, Some(1_180_000_000));
+    }
+
+    #[test]
+    fn a_burst_out_of_the_reorder_buffer_is_not_a_recovery() {
+        let log = log_of(&[(3_000, 187), (300, 0), (10, 2_000), (800, 0), (5_890, 94)]);
+        let seen = after_3_s(&log, Some(94.0 * MBIT));
+        assert_eq!(seen.t90_ns, Some(1_090_000_000));
+    }
+
+    #[test]
+    fn a_flow_whose_only_path_vanished_never_recovers() {
+        let seen = after_3_s(&log_of(&[(3_000, 96), (7_000, 0)]), None);
+        assert_eq!((seen.t90_ns, seen.deficit_bytes), (None, 96 * 125 * 7_000));
+        assert_eq!(seen.longest_gap_ns, 7_001_000_000);
+    }
+
+    #[test]
+    fn an_event_before_anything_arrived_or_at_the_very_end_tells_nothing() {
+        let log = log_of(&[(1_000, 0), (1_000, 94)]);
+        let event = |millis| Disruption {
+            at: ms(millis),
+            text: String::new(),
+            happened: String::new(),
+            capacity_bps: None,
+        };
+        assert_eq!(recovery(&log, &event(500), ms(2_000)), None);
+        assert_eq!(recovery(&log, &event(1_900), ms(2_000)), None);
+        assert!(recovery(&log, &event(1_500), ms(2_000)).is_some());
+    }
+
+    /// `None` (never) is later than everything.
+    fn order(t90: Option<Duration>) -> Duration {
+        t90.unwrap_or(Duration::MAX)
+    }
+
+    proptest! {
+        #[test]
+        fn a_higher_reference_is_never_reached_sooner(
+            bins in proptest::collection::vec(0_u64..2_000, 0..300),
+            reference in 1.0_f64..2e6,
+            more in 0.0_f64..1e6,
+        ) {
+            let (low, high) = (time_to_90(&bins, reference), time_to_90(&bins, reference + more));
+            prop_assert!(order(low) <= order(high));
+        }
+
+        #[test]
+        fn more_bytes_never_make_recovery_later(
+            bins in proptest::collection::vec((0_u64..2_000, 0_u64..500), 0..300),
+            reference in 1.0_f64..2e6,
+        ) {
+            let (less, more): (Vec<_>, Vec<_>) = bins.iter().map(|(a, b)| (*a, a + b)).unzip();
+            prop_assert!(
+                order(time_to_90(&more, reference)) <= order(time_to_90(&less, reference)));
+        }
+
+        #[test]
+        fn a_recovery_lies_within_the_time_watched(
+            bins in proptest::collection::vec(0_u64..2_000, 0..300),
+            reference in 1.0_f64..2e6,
+        ) {
+            if let Some(t90) = time_to_90(&bins, reference) {
+                prop_assert!(t90 + BIN * WINDOW as u32 <= BIN * bins.len() as u32);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Traffic patterns as state machines over a byte stream: no sockets, no clock.
+//!
+//! One [`Sender`] and one [`Receiver`] for each stream and data direction. What is sent is
+//! open-ended data without meaning, so the patterns run on every transport and in every world.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::metrics::DeliveryLog;
+use crate::scenario::{DataDirection, Pattern};
+
+/// What a flow is meant to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// Deliver so many bytes in each direction; cut off after `limit`.
+    Sized {
+        /// Bytes.
+        bytes: u64,
+        /// Longest time.
+        limit: Duration,
+    },
+    /// Deliver as much as possible for so long.
+    Timed(Duration),
+    /// A command ends by itself; ended after this time.
+    Command(Duration),
+}
+
+impl Plan {
+    /// The longest time that it takes.
+    pub fn limit(self) -> Duration {
+        match self {
+            Self::Sized { limit, .. } | Self::Timed(limit) | Self::Command(limit) => limit,
+        }
+    }
+}
+
+impl From<&Pattern> for Plan {
+    fn from(pattern: &Pattern) -> Self {
+        match pattern {
+            Pattern::Bulk { size_bytes: Some(bytes), duration, direction: _ } => {
+                Self::Sized { bytes: *bytes, limit: *duration }
+            }
+            Pattern::Bulk { size_bytes: None, duration, direction: _ }
+            | Pattern::Iperf { duration, direction: _, streams: _ } => Self::Timed(*duration),
+            Pattern::Run { duration, command: _ } => Self::Command(*duration),
+        }
+    }
+}
+
+/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own.
+pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
+    match pattern {
+        Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => match direction {
+            DataDirection::Up => &[DataDirection::Up],
+            DataDirection::Down => &[DataDirection::Down],
+            DataDirection::Both => &[DataDirection::Up, DataDirection::Down],
+        },
+        Pattern::Run { .. } => &[],
+    }
+}
+
+/// Parallel connections of a pattern; none for a command.
+pub fn streams(pattern: &Pattern) -> u32 {
+    match pattern {
+        Pattern::Bulk { .. } => 1,
+        Pattern::Iperf { streams, .. } => *streams,
+        Pattern::Run { .. } => 0,
+    }
+}
+
+/// What a sender may do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowance {
+    /// Write at most so many bytes; `u64::MAX` when only time is limited.
+    Send(u64),
+    /// Write nothing more and end the data.
+    Finished(Finish),
+}
+
+/// Why a sender has finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// All bytes of a sized transfer are written.
+    AllSent,
+    /// The time is over.
+    TimeUp,
+}
+
+/// The sending end of one stream.
+///
+/// `Sending` ─all bytes written▶ `Finished(AllSent)`; ─deadline▶ `Finished(TimeUp)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sender {
+    state: State,
+    deadline: Instant,
+    sent_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// `left_bytes` is `None` when only time is limited.
+    Sending {
+        left_bytes: Option<u64>,
+    },
+    Finished(Finish),
+}
+
+impl Sender {
+    /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself.
+    pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
+        let left_bytes = match Plan::from(pattern) {
+            Plan::Sized { bytes, limit: _ } => Some(bytes),
+            Plan::Timed(_) => None,
+            Plan::Command(_) => return None,
+        };
+        let state = match left_bytes {
+            Some(0) => State::Finished(Finish::AllSent),
+            Some(_) | None => State::Sending { left_bytes },
+        };
+        Some(Self { state, deadline: start + pattern.duration(), sent_bytes: 0 })
+    }
+
+    /// What to do now.
+    pub fn allowance(&mut self, now: Instant) -> Allowance {
+        match self.state {
+            State::Sending { .. } if now >= self.deadline => {
+                self.state = State::Finished(Finish::TimeUp);
+                Allowance::Finished(Finish::TimeUp)
+            }
+            State::Sending { left_bytes } => Allowance::Send(left_bytes.unwrap_or(u64::MAX)),
+            State::Finished(why) => Allowance::Finished(why),
+        }
+    }
+
+    /// Notes that the stream took `bytes`.
+    pub fn on_sent(&mut self, now: Instant, bytes: u64) {
+        self.sent_bytes = self.sent_bytes.saturating_add(bytes);
+        self.state = match self.state {
+            State::Sending { left_bytes: Some(left) } if bytes >= left => {
+                State::Finished(Finish::AllSent)
+            }
+            State::Sending { .. } if now >= self.deadline => State::Finished(Finish::TimeUp),
+            State::Sending { left_bytes } => {
+                State::Sending { left_bytes: left_bytes.map(|left| left - bytes) }
+            }
+            State::Finished(why) => State::Finished(why),
+        };
+    }
+
+    /// When to ask again at the latest, even if the stream takes nothing; `None` when finished.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Sending { .. } => Some(self.deadline),
+            State::Finished(_) => None,
+        }
+    }
+
+    /// Bytes that the stream took so far. They are not delivered yet: goodput is the receiver's.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+}
+
+/// The receiving end of one stream, or of several that are read in order of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receiver {
+    log: DeliveryLog,
+}
+
+impl Receiver {
+    /// A receiver of a flow that starts at `start`.
+    pub fn new(start: Instant) -> Self {
+        Self { log: DeliveryLog::new(start) }
+    }
+
+    /// Notes that `bytes` were read.
+    pub fn on_bytes(&mut self, now: Instant, bytes: u64) {
+        self.log.record(now, bytes);
+    }
+
+    /// Notes that the end of the data was read.
+    pub fn on_end(&mut self, now: Instant) {
+        self.log.record_eof(now);
+    }
+
+    /// What was seen so far.
+    pub fn log(&self) -> &DeliveryLog {
+        &self.log
+    }
+
+    /// Stops listening. A gap that is open now lasts until now.
+    #[must_use]
+    pub fn finish(mut self, now: Instant) -> DeliveryLog {
+        self.log.watch_until(now);
+        self.log
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bulk(size_bytes: Option<u64>, seconds: u64) -> Pattern {
+        let duration = Duration::from_secs(seconds);
+        Pattern::Bulk { size_bytes, duration, direction: DataDirection::Up }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_timed_transfer_ends_when_its_time_is_over() {
+        let mut sender = Sender::new(&bulk(None, 10), at(1)).unwrap();
+        assert_eq!(sender.allowance(at(1)), Allowance::Send(u64::MAX));
+        sender.on_sent(at(2), 1_000);
+        assert_eq!(sender.deadline(), Some(at(11)));
+        assert_eq!(sender.allowance(at(11)), Allowance::Finished(Finish::TimeUp));
+        assert_eq!((sender.deadline(), sender.sent_bytes()), (None, 1_000));
+    }
+
+    #[test]
+    fn a_sized_transfer_that_takes_too_long_is_cut_off() {
+        let mut sender = Sender::new(&bulk(Some(1_000), 10), at(0)).unwrap();
+        sender.on_sent(at(10), 10);
+        assert_eq!(sender.allowance(at(10)), Allowance::Finished(Finish::TimeUp));
+    }
+
+    #[test]
+    fn a_command_sends_by_itself() {
+        let pattern = Pattern::Run { command: "true".into(), duration: Duration::from_secs(1) };
+        assert_eq!(Sender::new(&pattern, at(0)), None);
+        assert_eq!((directions(&pattern).len(), streams(&pattern)), (0, 0));
+    }
+
+    #[test]
+    fn a_receiver_that_hears_nothing_more_sees_a_gap_until_it_stops() {
+        let mut receiver = Receiver::new(at(0));
+        receiver.on_bytes(at(3), 1);
+        let log = receiver.finish(at(10));
+        let gap = log.gaps(log.watched_until()).last().unwrap();
+        assert_eq!((gap.start, gap.end), (at(3), at(10)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_sized_transfer_sends_exactly_its_size(size in 0_u64..1_000_000, chunk in 1_u64..70_000) {
+            let mut sender = Sender::new(&bulk(Some(size), 10), at(0)).unwrap();
+            while let Allowance::Send(most) = sender.allowance(at(1)) {
+                sender.on_sent(at(1), most.min(chunk));
+            }
+            prop_assert_eq!(sender.sent_bytes(), size);
+            prop_assert_eq!(sender.allowance(at(99)), Allowance::Finished(Finish::AllSent));
+        }
+    }
+}
