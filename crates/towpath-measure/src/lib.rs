@@ -1,9 +1,10 @@
 //! Scenarios, results, traffic patterns and metrics: what goes into a run and what comes out.
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
-//! [`metrics`] (how goodput, stalls and recovery are defined),
+//! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
 //! [`mod@format`] (values for people).
 
+pub mod expect;
 pub mod format;
 pub mod metrics;
 pub mod result;

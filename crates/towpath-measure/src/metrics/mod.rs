@@ -1,6 +1,8 @@
 //! What the figures mean: goodput, stalls, recovery, lateness. `docs/metrics.md` has the words.
 //!
 //! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
+//! and [`recovery`] (what an event did), [`histogram`], then [`summary`], which puts the figures
+//! together.
 
 pub mod delivery;
 pub mod disruption;
@@ -8,7 +10,11 @@ pub mod goodput;
 pub mod histogram;
 pub mod recovery;
 pub mod stall;
+pub mod summary;
+mod verdict;
+mod warnings;
 
 pub use delivery::{DeliveryLog, Gap};
 pub use disruption::{Disruption, disruptions};
 pub use histogram::Histogram;
+pub use summary::{FlowInput, Summarizer};

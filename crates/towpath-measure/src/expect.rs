@@ -1,0 +1,312 @@
+//! Expectations: bounds that a scenario sets on its own result.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::format;
+use crate::result::{Checked, FlowSummary, SubflowSummary};
+use crate::scenario::{Expectation, Transport};
+
+/// What an expectation can be about. With several flows, amounts are summed and the worst of the
+/// times counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Metric {
+    /// `goodput`: bit/s.
+    Goodput,
+    /// `completed`: 1 when every flow completed, else 0.
+    Completed,
+    /// `stall.longest`: seconds.
+    StallLongest,
+    /// `stall.total`: seconds.
+    StallTotal,
+    /// `recovery`: seconds of the slowest; infinite when a flow never recovered.
+    Recovery,
+    /// `deficit`: bytes, all events.
+    Deficit,
+    /// `retransmissions`: packets.
+    Retransmissions,
+    /// `subflows`: of the connection that had the fewest.
+    Subflows,
+    /// `paths`: on which payload arrived.
+    Paths,
+    /// `share.PATH`: part of the payload that arrived on the path, 0 to 1.
+    Share(String),
+    /// `connect`: seconds.
+    Connect,
+}
+
+/// Unit of a metric's bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// bit/s.
+    Rate,
+    /// Seconds.
+    Time,
+    /// Bytes.
+    Bytes,
+    /// A number.
+    Count,
+    /// 0 to 1.
+    Share,
+    /// 1 for yes, 0 for no.
+    YesNo,
+}
+
+impl Metric {
+    /// The metric of this name (without the transport); `None` when there is none.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "goodput" => Self::Goodput,
+            "completed" => Self::Completed,
+            "stall.longest" => Self::StallLongest,
+            "stall.total" => Self::StallTotal,
+            "recovery" => Self::Recovery,
+            "deficit" => Self::Deficit,
+            "retransmissions" => Self::Retransmissions,
+            "subflows" => Self::Subflows,
+            "paths" => Self::Paths,
+            "connect" => Self::Connect,
+            _ => match name.strip_prefix("share.")? {
+                "" => return None,
+                path => Self::Share(path.into()),
+            },
+        })
+    }
+
+    /// The unit that a bound has.
+    pub fn unit(&self) -> Unit {
+        match self {
+            Self::Goodput => Unit::Rate,
+            Self::Completed => Unit::YesNo,
+            Self::StallLongest | Self::StallTotal | Self::Recovery | Self::Connect => Unit::Time,
+            Self::Deficit => Unit::Bytes,
+            Self::Retransmissions | Self::Subflows | Self::Paths => Unit::Count,
+            Self::Share(_) => Unit::Share,
+        }
+    }
+
+    /// The value in base units; `None` when it was not measured.
+    pub fn value(&self, figures: &Figures<'_>) -> Option<f64> {
+        let Figures { flows, subflows, paths_used } = *figures;
+        match self {
+            Self::Subflows => fewest_subflows(subflows).map(|count| count as f64),
+            Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
+            Self::Paths => Some(paths_used.len() as f64),
+            Self::Share(path) => {
+                let bytes = |s: &SubflowSummary| s.bytes as f64;
+                let total: f64 = subflows.iter().map(bytes).sum();
+                let own: f64 = subflows.iter().filter(|s| s.path == *path).map(bytes).sum();
+                (total > 0.0).then(|| own / total)
+            }
+            _ if flows.is_empty() => None,
+            Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
+            Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
+            Self::StallLongest => worst(arrived(flows).map(|flow| flow.stall.longest_ns)),
+            Self::StallTotal => worst(arrived(flows).map(|flow| flow.stall.total_ns)),
+            Self::Recovery => {
+                let all = || flows.iter().flat_map(|flow| &flow.recoveries);
+                let never = all().any(|recovery| recovery.t90_ns.is_none());
+                let slowest = worst(all().filter_map(|recovery| recovery.t90_ns));
+                if never { Some(f64::INFINITY) } else { slowest }
+            }
+            Self::Deficit => {
+                let each = flows.iter().flat_map(|flow| &flow.recoveries);
+                let each: Vec<_> = each.map(|recovery| recovery.deficit_bytes as f64).collect();
+                (!each.is_empty()).then(|| each.iter().sum())
+            }
+            Self::Retransmissions => {
+                Some(flows.iter().map(|flow| flow.retransmissions as f64).sum())
+            }
+            Self::Connect => {
+                let open: Option<Vec<_>> = flows.iter().map(|flow| flow.connect_ns).collect();
+                worst(open?.into_iter())
+            }
+        }
+    }
+}
+
+impl Unit {
+    /// A value of this unit for people.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Self::Rate => format::rate(value),
+            Self::Time if value.is_infinite() => "never".into(),
+            Self::Time => format::time(Duration::try_from_secs_f64(value).unwrap_or_default()),
+            Self::Bytes => format::bytes(value as u64),
+            Self::Count => format!("{value:.0}"),
+            Self::Share => format::share(value),
+            Self::YesNo => if value > 0.5 { "yes" } else { "no" }.into(),
+        }
+    }
+}
+
+/// The measured figures that expectations are about.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures<'a> {
+    /// Flows.
+    pub flows: &'a [FlowSummary],
+    /// Subflows.
+    pub subflows: &'a [SubflowSummary],
+    /// Paths on which payload arrived.
+    pub paths_used: &'a [String],
+}
+
+/// Checks the expectations that apply to `transport`, in order.
+pub fn evaluate(
+    expectations: &[Expectation],
+    transport: Transport,
+    figures: &Figures<'_>,
+) -> Vec<Checked> {
+    let apply = |e: &&Expectation| e.transport.is_none_or(|only| only == transport);
+    expectations.iter().filter(apply).map(|expectation| check(expectation, figures)).collect()
+}
+
+fn check(expectation: &Expectation, figures: &Figures<'_>) -> Checked {
+    let metric = Metric::parse(&expectation.metric);
+    let value = metric.as_ref().and_then(|metric| Some((metric.unit(), metric.value(figures)?)));
+    let text = expectation.text.clone();
+    match value {
+        Some((unit, value)) => {
+            let held = Some(expectation.operator.holds(value, expectation.bound));
+            Checked { text, measured: unit.text(value), held }
+        }
+        None => Checked { text, measured: "not measured".into(), held: None },
+    }
+}
+
+/// Flows that can stall at all.
+fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
+    flows.iter().filter(|flow| flow.bytes > 0)
+}
+
+fn worst(nanos: impl Iterator<Item = u64>) -> Option<f64> {
+    nanos.max().map(|nanos| nanos as f64 / 1e9)
+}
+
+fn fewest_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
+    let mut connections: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for subflow in subflows {
+        connections.entry((subflow.flow, subflow.stream)).or_default().insert(subflow.subflow);
+    }
+    connections.values().map(BTreeSet::len).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Recovery, Stall};
+    use crate::scenario::{DataDirection, Operator};
+
+    fn flow(goodput_bps: f64, t90_ns: Option<u64>) -> FlowSummary {
+        let stall = Stall { longest_ns: 310_000_000, total_ns: 500_000_000, ..Stall::default() };
+        let recovery = Recovery {
+            event_ns: 3_000_000_000,
+            event: "wifi down".into(),
+            reference_bps: 20e6,
+            t90_ns,
+            deficit_bytes: 1_500_000,
+            longest_gap_ns: 310_000_000,
+        };
+        FlowSummary {
+            flow: 0,
+            direction: DataDirection::Up,
+            bytes: 28_300_000,
+            duration_ns: 10_000_000_000,
+            goodput_bps,
+            completed: true,
+            failure: None,
+            connect_ns: Some(30_000_000),
+            stall,
+            recoveries: vec![recovery],
+            congestion_control: vec![],
+            retransmissions: 4,
+        }
+    }
+
+    fn subflow(stream: u32, subflow: u32, path: &str, bytes: u64) -> SubflowSummary {
+        SubflowSummary {
+            flow: 0,
+            stream,
+            direction: DataDirection::Up,
+            subflow,
+            path: path.into(),
+            local: String::new(),
+            remote: String::new(),
+            backup: false,
+            bytes,
+            share: 0.0,
+            retransmissions: 0,
+            srtt_us: 0,
+            first_seen_ns: 0,
+            closed_ns: None,
+        }
+    }
+
+    fn measured(metric: &str, operator: Operator, bound: f64, figures: &Figures<'_>) -> Checked {
+        let (metric, text) = (metric.into(), String::new());
+        let expectation = Expectation { transport: None, metric, operator, bound, text };
+        evaluate(&[expectation], Transport::Mptcp, figures).remove(0)
+    }
+
+    #[test]
+    fn goodput_is_summed_and_the_worst_time_counts() {
+        let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
+        assert_eq!(seen("goodput"), "22.6 Mbit/s");
+        assert_eq!(seen("recovery"), "1.29 s");
+        assert_eq!(seen("stall.longest"), "310 ms");
+        assert_eq!(seen("stall.total"), "500 ms");
+        assert_eq!(seen("deficit"), "3.00 MB");
+        assert_eq!(seen("retransmissions"), "8");
+        assert_eq!(seen("connect"), "30 ms");
+        assert_eq!(seen("completed"), "yes");
+    }
+
+    #[test]
+    fn never_recovering_misses_every_upper_bound() {
+        let flows = [flow(10e6, Some(1)), flow(10e6, None)];
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let seen = measured("recovery", Operator::AtMost, 1e9, &figures);
+        assert_eq!((seen.measured.as_str(), seen.held), ("never", Some(false)));
+    }
+
+    #[test]
+    fn what_was_not_measured_neither_holds_nor_fails() {
+        let empty = Figures { flows: &[], subflows: &[], paths_used: &[] };
+        let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];
+        for name in names.iter().chain(&["paths", "share.wifi", "connect", "no such metric"]) {
+            let seen = measured(name, Operator::AtLeast, 0.0, &empty);
+            assert_eq!((seen.measured.as_str(), seen.held), ("not measured", None), "{name}");
+        }
+    }
+
+    #[test]
+    fn shares_and_subflows_are_those_of_the_connections() {
+        let subflows = [
+            subflow(0, 0, "wifi", 600),
+            subflow(0, 1, "cellular", 300),
+            subflow(1, 0, "wifi", 300),
+        ];
+        let paths = ["wifi".into(), "cellular".into()];
+        let figures = Figures { flows: &[], subflows: &subflows, paths_used: &paths };
+        let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
+        assert_eq!(seen("share.wifi"), "75 %");
+        assert_eq!(seen("share.cellular"), "25 %");
+        assert_eq!(seen("subflows"), "1");
+        assert_eq!(seen("paths"), "2");
+    }
+
+    #[test]
+    fn an_expectation_of_another_transport_is_not_checked() {
+        let expectation = Expectation {
+            transport: Some(Transport::Tcp),
+            metric: "goodput".into(),
+            operator: Operator::AtLeast,
+            bound: 1.0,
+            text: String::new(),
+        };
+        let empty = Figures { flows: &[], subflows: &[], paths_used: &[] };
+        assert_eq!(evaluate(&[expectation], Transport::Mptcp, &empty), []);
+    }
+}

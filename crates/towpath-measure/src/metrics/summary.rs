@@ -1,0 +1,243 @@
+//! Puts the figures of a run together.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::disruption::{Disruption, disruptions};
+use super::goodput::bits_per_second;
+use super::recovery::recovery;
+use super::stall::stall;
+use super::verdict::verdict;
+use super::{DeliveryLog, warnings};
+use crate::expect;
+use crate::format;
+use crate::result::{
+    Checked, Counter, FlowSummary, Multipath, Noise, SubflowSummary, Summary, Warning,
+};
+use crate::scenario::{DataDirection, Scenario, Transport};
+use crate::traffic::Plan;
+
+/// A timed flow must still deliver in this last part of its time.
+const LAST: Duration = Duration::from_secs(1);
+/// A run that stops this much before its time was interrupted.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// What the runner knows of one flow in one direction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlowInput {
+    /// Number of the flow in the scenario.
+    pub flow: u32,
+    /// `up` or `down`.
+    pub direction: DataDirection,
+    /// What the receiver saw, all streams merged.
+    pub delivery: DeliveryLog,
+    /// From the start of the flow until the (last) connection was open.
+    pub connect: Option<Duration>,
+    /// An error that the runner met.
+    pub failure: Option<String>,
+    /// Congestion control read back from the sender's subflows.
+    pub congestion_control: Vec<String>,
+    /// Retransmitted packets, all subflows.
+    pub retransmissions: u64,
+}
+
+/// A flow with its figures, and what the sentences need besides.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) figures: FlowSummary,
+    pub(super) plan: Plan,
+    pub(super) last: Option<Instant>,
+    pub(super) end: Instant,
+    pub(super) disruptions: Vec<Disruption>,
+}
+
+/// Collects what a runner knows and makes the [`Summary`] of it.
+#[derive(Debug)]
+pub struct Summarizer<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) transport: Transport,
+    pub(super) flows: Vec<Measured>,
+    pub(super) subflows: Vec<SubflowSummary>,
+    pub(super) multipath: Multipath,
+    pub(super) noise: Option<Noise>,
+    pub(super) counters: Vec<Counter>,
+    pub(super) warnings: Vec<Warning>,
+}
+
+impl<'a> Summarizer<'a> {
+    /// A summarizer of one run of `scenario` over `transport`.
+    pub fn new(scenario: &'a Scenario, transport: Transport) -> Self {
+        let requested = match transport {
+            Transport::Mptcp | Transport::Mpquic => true,
+            Transport::Tcp | Transport::Quic => false,
+        };
+        Self {
+            scenario,
+            transport,
+            flows: Vec::new(),
+            subflows: Vec::new(),
+            multipath: Multipath { requested, ..Multipath::default() },
+            noise: None,
+            counters: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Adds a flow in one direction.
+    #[must_use]
+    pub fn flow(mut self, input: FlowInput) -> Self {
+        let measured = self.measure(input);
+        self.flows.push(measured);
+        self
+    }
+
+    /// Adds the totals of subflows, from the receiver's side; their shares are computed here.
+    #[must_use]
+    pub fn subflows(mut self, subflows: impl IntoIterator<Item = SubflowSummary>) -> Self {
+        self.subflows.extend(subflows);
+        self
+    }
+
+    /// Sets the proof that several paths were used. Paths used are taken from the subflows when it
+    /// names none.
+    #[must_use]
+    pub fn multipath(mut self, multipath: Multipath) -> Self {
+        self.multipath = multipath;
+        self
+    }
+
+    /// Sets how exactly the emulator kept time.
+    #[must_use]
+    pub fn noise(mut self, noise: &Noise) -> Self {
+        self.noise = Some(noise.clone());
+        self
+    }
+
+    /// Adds kernel counters that changed.
+    #[must_use]
+    pub fn counters(mut self, counters: &[Counter]) -> Self {
+        self.counters.extend_from_slice(counters);
+        self
+    }
+
+    /// Adds a warning of the runner's own; it comes before those that are found here.
+    #[must_use]
+    pub fn warning(mut self, warning: Warning) -> Self {
+        self.warnings.push(warning);
+        self
+    }
+
+    /// The summary. An expectation that nothing could be measured for makes a run fail like one
+    /// that was missed.
+    pub fn finish(mut self) -> Summary {
+        self.share_out();
+        let flows: Vec<_> = self.flows.iter().map(|flow| flow.figures.clone()).collect();
+        let expectations = expect::evaluate(
+            &self.scenario.expect,
+            self.transport,
+            &expect::Figures {
+                flows: &flows,
+                subflows: &self.subflows,
+                paths_used: &self.multipath.paths_used,
+            },
+        );
+        let kept = |checked: &Checked| checked.held == Some(true);
+        let ok = !flows.is_empty()
+            && flows.iter().all(|flow| flow.completed)
+            && expectations.iter().all(kept);
+        let verdict = verdict(&self, &expectations);
+        let found = warnings::find(&self);
+        let Self { subflows, multipath, mut warnings, .. } = self;
+        warnings.extend(found);
+        Summary { ok, verdict, flows, subflows, multipath, warnings, expectations }
+    }
+
+    fn measure(&self, input: FlowInput) -> Measured {
+        let FlowInput { flow, direction, delivery, connect, .. } = input;
+        let described = self.scenario.flows.get(flow as usize);
+        let plan = described.map_or(Plan::Command(Duration::MAX), |flow| (&flow.pattern).into());
+        let disruptions = described.map_or_else(Vec::new, |flow| {
+            disruptions(self.scenario, self.transport, flow, direction)
+        });
+        let end = end_of(plan, &delivery);
+        let failure = failure(plan, &delivery, end, input.failure);
+        let bytes = delivery.total_bytes();
+        let duration = end.saturating_since(delivery.start());
+        let next = disruptions.iter().skip(1).map(|next| next.at.min(end)).chain([end]);
+        let recoveries = disruptions.iter().zip(next);
+        let figures = FlowSummary {
+            flow,
+            direction,
+            bytes,
+            duration_ns: duration.as_nanos() as u64,
+            goodput_bps: bits_per_second(bytes, duration),
+            completed: failure.is_none(),
+            failure,
+            connect_ns: connect.map(|connect| connect.as_nanos() as u64),
+            stall: stall(&delivery, end),
+            recoveries: recoveries.filter_map(|(d, until)| recovery(&delivery, d, until)).collect(),
+            congestion_control: input.congestion_control,
+            retransmissions: input.retransmissions,
+        };
+        Measured { figures, plan, last: delivery.last(), end, disruptions }
+    }
+
+    /// Computes each subflow's share of its direction, and the paths used.
+    fn share_out(&mut self) {
+        for direction in [DataDirection::Up, DataDirection::Down] {
+            let of = |subflow: &&mut SubflowSummary| subflow.direction == direction;
+            let total: u64 = self.subflows.iter_mut().filter(of).map(|s| s.bytes).sum();
+            for subflow in self.subflows.iter_mut().filter(of) {
+                subflow.share = if total == 0 { 0.0 } else { subflow.bytes as f64 / total as f64 };
+            }
+        }
+        if self.multipath.paths_used.is_empty() {
+            let carried = self.subflows.iter().filter(|subflow| subflow.bytes > 0);
+            let used: BTreeSet<_> = carried.map(|subflow| subflow.path.as_str()).collect();
+            let paths = self.scenario.paths.iter().map(|path| &path.name);
+            self.multipath.paths_used =
+                paths.filter(|name| used.contains(name.as_str())).cloned().collect();
+        }
+    }
+}
+
+/// When a flow ended: see `docs/metrics.md`.
+fn end_of(plan: Plan, log: &DeliveryLog) -> Instant {
+    let last = log.last().unwrap_or(log.start());
+    let planned = log.start() + plan.limit();
+    match plan {
+        Plan::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
+        Plan::Command(_) => log.eof().unwrap_or(log.watched_until()).max(last),
+        // After the end of the data it is certain that nothing more comes, without listening.
+        Plan::Sized { .. } | Plan::Timed(_) if log.eof().is_some() => planned.max(last),
+        Plan::Sized { .. } | Plan::Timed(_) => planned.min(log.watched_until()).max(last),
+    }
+}
+
+/// Why a flow did not complete; `None` when it did.
+fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) -> Option<String> {
+    let last = log.last().map(|last| last.saturating_since(Instant::ZERO));
+    let nothing = || match last {
+        Some(last) => format!("nothing arrived after {}", format::seconds(last)),
+        None => "nothing arrived".into(),
+    };
+    let span = end.saturating_since(log.start());
+    match plan {
+        Plan::Command(_) => seen,
+        Plan::Sized { bytes, limit: _ } => {
+            let total = log.total_bytes();
+            let missing = || {
+                let (got, all) = (format::bytes(total), format::bytes(bytes));
+                format!("{got} of {all} arrived in {}", format::seconds(span))
+            };
+            (total < bytes).then(|| seen.unwrap_or_else(missing))
+        }
+        Plan::Timed(_) if seen.is_some() => seen,
+        Plan::Timed(_) if log.last().is_none_or(|last| last < end - LAST) => Some(nothing()),
+        Plan::Timed(planned) => (span + SLACK < planned).then(|| {
+            format!("ended after {} of {}", format::seconds(span), format::seconds(planned))
+        }),
+    }
+}

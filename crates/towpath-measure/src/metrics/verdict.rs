@@ -1,0 +1,135 @@
+//! One plain sentence about a run.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::summary::{Measured, Summarizer};
+use crate::format;
+use crate::result::{Checked, Recovery};
+use crate::traffic::Plan;
+
+/// Silence of this length at the end means that a flow stopped.
+const SILENCE: Duration = Duration::from_secs(1);
+
+pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String {
+    let who = who(run);
+    let over = over(&run.multipath.paths_used);
+    let mut text = match run.flows.as_slice() {
+        [] => format!("{who} ran no flow"),
+        [only] => format!("{who} {}", one(only, &over)),
+        flows => several(&who, flows, &over),
+    };
+    let missed = expectations.iter().filter(|checked| checked.held == Some(false)).count();
+    let unmeasured = expectations.iter().filter(|checked| checked.held.is_none()).count();
+    let all = expectations.len();
+    for (count, what) in [(missed, "missed"), (unmeasured, "could not be checked")] {
+        if count > 0 {
+            text = format!("{text}; {count} of {all} expectations {what}");
+        }
+    }
+    text
+}
+
+/// The transport, with its fallback if it is not what was asked for.
+fn who(run: &Summarizer<'_>) -> String {
+    let proof = &run.multipath;
+    let delivered = run.flows.iter().any(|flow| flow.figures.bytes > 0);
+    match (&proof.fallback, proof.requested && !proof.used && delivered) {
+        (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
+        (None, true) => format!("{} (not used)", run.transport),
+        (_, false) => run.transport.to_string(),
+    }
+}
+
+fn over(paths: &[String]) -> String {
+    if paths.is_empty() { String::new() } else { format!(" over {}", format::list(paths)) }
+}
+
+fn one(flow: &Measured, over: &str) -> String {
+    let figures = &flow.figures;
+    let (amount, speed) = (format::bytes(figures.bytes), format::rate(figures.goodput_bps));
+    let time = format::seconds(Duration::from_nanos(figures.duration_ns));
+    if figures.completed {
+        let delivered = match flow.plan {
+            Plan::Command(_) if figures.bytes == 0 => "ran the command".into(),
+            Plan::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
+            Plan::Timed(_) | Plan::Command(_) => format!("delivered {amount} at {speed}{over}"),
+        };
+        return delivered + &aftermath([flow]);
+    }
+    let failure = figures.failure.as_deref().unwrap_or("unknown failure");
+    let Some(last) = flow.last else {
+        let why = if failure == "nothing arrived" { String::new() } else { format!(": {failure}") };
+        return format!("delivered nothing{why}");
+    };
+    let silence = flow.end.saturating_since(last);
+    if silence >= SILENCE {
+        let at = format::seconds(last.saturating_since(Instant::ZERO));
+        let cause = cause(flow, last).map(|cause| format!(" when {cause}")).unwrap_or_default();
+        let silence = format::seconds(silence);
+        return format!(
+            "stopped at {at}{cause}: {amount} delivered, nothing for the last {silence}"
+        );
+    }
+    match flow.plan {
+        Plan::Sized { bytes, limit: _ } => {
+            let all = format::bytes(bytes);
+            format!("delivered only {amount} of {all} in {time} ({speed}){over}")
+        }
+        Plan::Timed(_) | Plan::Command(_) => {
+            format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
+        }
+    }
+}
+
+/// The event after which nothing arrived but what was in flight.
+fn cause(flow: &Measured, last: Instant) -> Option<&str> {
+    let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + SILENCE;
+    let found = flow.disruptions.iter().rev().find(|disruption| near(disruption.at));
+    found.map(|disruption| disruption.happened.as_str())
+}
+
+fn several(who: &str, flows: &[Measured], over: &str) -> String {
+    let failed: Vec<_> = flows.iter().filter(|flow| !flow.figures.completed).collect();
+    let count = flows.len();
+    let Some(first) = failed.first() else {
+        let bytes = flows.iter().map(|flow| flow.figures.bytes).sum();
+        let rate = flows.iter().map(|flow| flow.figures.goodput_bps).sum();
+        let (amount, speed) = (format::bytes(bytes), format::rate(rate));
+        let after = aftermath(flows);
+        return format!("{who} delivered {amount} at {speed} in {count} transfers{over}{after}");
+    };
+    let direction = format!("{:?}", first.figures.direction).to_lowercase();
+    let (number, what) = (first.figures.flow, one(first, ""));
+    let failed = failed.len();
+    format!(
+        "{who}: {failed} of {count} transfers did not complete: flow {number} ({direction}) {what}"
+    )
+}
+
+/// What the worst event did; without events, the longest stall if there was one.
+fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> String {
+    let recoveries = flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
+    let never_last = |recovery: &&Recovery| recovery.t90_ns.unwrap_or(u64::MAX);
+    if let Some(worst) = recoveries.max_by_key(never_last) {
+        let event = &worst.event;
+        return match worst.t90_ns.map(Duration::from_nanos) {
+            None => {
+                let reference = format::rate(worst.reference_bps);
+                format!("; after `{event}` it never was back to 90 % of {reference}")
+            }
+            Some(Duration::ZERO) => format!("; `{event}` did not interrupt it"),
+            Some(t90) => {
+                format!("; after `{event}` it was back to 90 % in {}", format::seconds(t90))
+            }
+        };
+    }
+    let stalls = flows.into_iter().map(|flow| flow.figures.stall);
+    match stalls.filter(|stall| stall.count > 0).max_by_key(|stall| stall.longest_ns) {
+        Some(stall) => {
+            format!("; longest stall {}", format::seconds(Duration::from_nanos(stall.longest_ns)))
+        }
+        None => String::new(),
+    }
+}

@@ -1,0 +1,393 @@
+//! Summaries of realistic runs: what a reader is told first.
+
+use std::time::Duration;
+
+use towpath_measure::metrics::{
+    DeliveryLog, Disruption, FlowInput, Histogram, Summarizer, disruptions,
+};
+use towpath_measure::result::{Counter, Multipath, Noise, SubflowSummary, Summary};
+use towpath_measure::scenario::{
+    Bottleneck, Change, DataDirection, Down, Expectation, Family, Flow, Host, LinkSide,
+    MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, Target, TimelineEvent,
+    Transport, World,
+};
+use towpath_net::config::{DirectionConfig, Shaper};
+use towpath_net::{Instant, Rate};
+
+const WIFI: usize = 0;
+const CELLULAR: usize = 1;
+
+fn host(name: &str) -> Host {
+    Host {
+        name: name.into(),
+        congestion_control: None,
+        receive_buffer: None,
+        send_buffer: None,
+        sysctls: vec![],
+        mptcp: MptcpConfig::default(),
+    }
+}
+
+fn link(mbit: u64) -> DirectionConfig {
+    let shaper = Rate::from_bps(mbit * 1_000_000).map_or(Shaper::Unlimited, Shaper::Line);
+    DirectionConfig { shaper, ..DirectionConfig::default() }
+}
+
+fn path(name: &str, mbit: u64) -> Path {
+    Path {
+        name: name.into(),
+        between: [0, 1],
+        up: link(mbit),
+        down: link(mbit),
+        mtu_bytes: 1_500,
+        backup: false,
+        through: vec![],
+        segments: Segments::Auto,
+    }
+}
+
+fn bulk(size_bytes: Option<u64>) -> Flow {
+    let (duration, direction) = (Duration::from_secs(10), DataDirection::Up);
+    let pattern = Pattern::Bulk { size_bytes, duration, direction };
+    let start = Duration::ZERO;
+    Flow { from: 0, to: 1, pattern, via: WIFI, start, family: Family::V4 }
+}
+
+/// Two links of 100 Mbit/s and one timed transfer.
+fn two_links(timeline: Vec<TimelineEvent>) -> Scenario {
+    Scenario {
+        name: "two-links".into(),
+        description: String::new(),
+        hosts: vec![host("phone"), host("server")],
+        bottlenecks: vec![],
+        paths: vec![path("wifi", 100), path("cellular", 100)],
+        timeline,
+        flows: vec![bulk(None)],
+        run: RunPlan {
+            transports: vec![Transport::Tcp, Transport::Mptcp],
+            worlds: vec![World::Emu],
+            seed: 1,
+            repeat: 1,
+            sample: Duration::from_millis(100),
+            congestion_control: "cubic".into(),
+        },
+        expect: vec![],
+        source: String::new(),
+    }
+}
+
+fn event(millis: u64, path: usize, change: Change) -> TimelineEvent {
+    TimelineEvent { at: Duration::from_millis(millis), target: Target::Path(path), change }
+}
+
+fn wifi_down() -> TimelineEvent {
+    event(3_000, WIFI, Change::Down(Down::Silent))
+}
+
+fn mbit(mbit: u64) -> Rate {
+    Rate::from_bps(mbit * 1_000_000).expect("not zero")
+}
+
+/// A flow of consecutive pieces of (milliseconds, Mbit/s).
+fn input(pieces: &[(u64, u64)]) -> FlowInput {
+    let (mut log, mut now) = (DeliveryLog::new(Instant::ZERO), 0);
+    for &(millis, mbit) in pieces {
+        for at in now..now + millis {
+            log.record(Instant::from_nanos(at * 1_000_000), mbit * 125);
+        }
+        now += millis;
+    }
+    log.watch_until(Instant::from_nanos(now * 1_000_000));
+    FlowInput {
+        flow: 0,
+        direction: DataDirection::Up,
+        delivery: log,
+        connect: Some(Duration::from_millis(30)),
+        failure: None,
+        congestion_control: vec!["cubic".into()],
+        retransmissions: 7,
+    }
+}
+
+fn subflow(number: u32, path: &str, bytes: u64) -> SubflowSummary {
+    SubflowSummary {
+        flow: 0,
+        stream: 0,
+        direction: DataDirection::Up,
+        subflow: number,
+        path: path.into(),
+        local: "10.0.0.1:40000".into(),
+        remote: "10.0.0.2:5210".into(),
+        backup: false,
+        bytes,
+        share: 0.0,
+        retransmissions: 0,
+        srtt_us: 10_000,
+        first_seen_ns: 0,
+        closed_ns: None,
+    }
+}
+
+fn both() -> [SubflowSummary; 2] {
+    [subflow(0, "wifi", 30_000_000), subflow(1, "cellular", 90_000_000)]
+}
+
+fn used() -> Multipath {
+    Multipath { requested: true, used: true, ..Multipath::default() }
+}
+
+fn mptcp(scenario: &Scenario, flow: FlowInput) -> Summary {
+    Summarizer::new(scenario, Transport::Mptcp)
+        .flow(flow)
+        .subflows(both())
+        .multipath(used())
+        .finish()
+}
+
+fn warnings(summary: &Summary) -> Vec<&str> {
+    summary.warnings.iter().map(|warning| warning.text.as_str()).collect()
+}
+
+fn of(scenario: &Scenario, transport: Transport) -> Vec<Disruption> {
+    let flow = scenario.flows.first().expect("a scenario has a flow");
+    disruptions(scenario, transport, flow, DataDirection::Up)
+}
+
+#[test]
+fn a_handover_is_told_with_its_recovery() {
+    let summary =
+        mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (330, 0), (6_670, 94)]));
+    assert_eq!(
+        summary.verdict,
+        "mptcp delivered 148 MB at 119 Mbit/s over wifi and cellular; \
+         after `wifi down` it was back to 90 % in 0.32 s"
+    );
+    assert!(summary.ok && summary.warnings.is_empty(), "{summary:?}");
+    assert!((summary.subflows[1].share - 0.75).abs() < 1e-9);
+}
+
+#[test]
+fn a_flow_that_loses_its_only_path_is_told_when_it_stopped_and_why() {
+    let scenario = two_links(vec![wifi_down()]);
+    let run = Summarizer::new(&scenario, Transport::Tcp).flow(input(&[(3_001, 96), (6_999, 0)]));
+    let summary = run.finish();
+    assert_eq!(
+        summary.verdict,
+        "tcp stopped at 3.00 s when wifi went down: 36.0 MB delivered, nothing for the last 7.00 s"
+    );
+    let flow = &summary.flows[0];
+    assert_eq!(flow.failure.as_deref(), Some("nothing arrived after 3.00 s"));
+    assert!(!summary.ok && !flow.completed);
+    assert_eq!((flow.recoveries[0].t90_ns, flow.duration_ns), (None, 10_000_000_000));
+}
+
+#[test]
+fn a_sized_transfer_ends_with_its_last_byte() {
+    let mut scenario = two_links(vec![]);
+    scenario.flows = vec![bulk(Some(10_000_000))];
+    let summary = mptcp(&scenario, input(&[(500, 160)]));
+    assert_eq!(summary.flows[0].duration_ns, 499_000_000);
+    assert_eq!(
+        summary.verdict,
+        "mptcp delivered 10.0 MB in 0.50 s (160 Mbit/s) over wifi and cellular"
+    );
+    let cut = mptcp(&scenario, input(&[(10_000, 6)]));
+    assert_eq!(cut.flows[0].failure.as_deref(), Some("7.50 MB of 10.0 MB arrived in 10.0 s"));
+    assert!(!cut.ok, "{}", cut.verdict);
+}
+
+#[test]
+fn a_flow_that_never_delivered_says_why() {
+    let scenario = two_links(vec![]);
+    let mut silent = input(&[]);
+    silent.failure = Some("connection refused".into());
+    let summary = Summarizer::new(&scenario, Transport::Tcp).flow(silent).finish();
+    assert_eq!(summary.verdict, "tcp delivered nothing: connection refused");
+    assert!(!summary.ok);
+}
+
+#[test]
+fn a_run_without_flows_is_not_ok() {
+    let summary = Summarizer::new(&two_links(vec![]), Transport::Tcp).finish();
+    assert_eq!((summary.ok, summary.verdict.as_str()), (false, "tcp ran no flow"));
+}
+
+#[test]
+fn an_interrupted_run_is_not_complete() {
+    let summary = mptcp(&two_links(vec![]), input(&[(5_000, 187)]));
+    assert_eq!(summary.flows[0].failure.as_deref(), Some("ended after 5.00 s of 10.0 s"));
+}
+
+#[test]
+fn a_connection_reset_early_counts_as_silence_until_the_planned_end() {
+    let mut reset = input(&[(4_000, 96)]);
+    reset.delivery.record_eof(Instant::from_nanos(4_000_000_000));
+    let summary = Summarizer::new(&two_links(vec![]), Transport::Tcp).flow(reset).finish();
+    assert_eq!(summary.flows[0].stall.longest_ns, 6_001_000_000);
+    assert!(summary.verdict.starts_with("tcp stopped at 4.00 s: 48.0 MB"), "{}", summary.verdict);
+}
+
+#[test]
+fn several_flows_are_told_together_and_the_failed_one_by_name() {
+    let mut scenario = two_links(vec![wifi_down()]);
+    scenario.flows.push(bulk(None));
+    let second = |pieces: &[(u64, u64)]| FlowInput { flow: 1, ..input(pieces) };
+    let good = input(&[(10_000, 40)]);
+    let run =
+        |other| Summarizer::new(&scenario, Transport::Tcp).flow(good.clone()).flow(other).finish();
+    assert_eq!(
+        run(second(&[(10_000, 20)])).verdict,
+        "tcp delivered 75.0 MB at 60.0 Mbit/s in 2 transfers; `wifi down` did not interrupt it"
+    );
+    assert_eq!(
+        run(second(&[(3_001, 20), (6_999, 0)])).verdict,
+        "tcp: 1 of 2 transfers did not complete: flow 1 (up) stopped at 3.00 s \
+         when wifi went down: 7.50 MB delivered, nothing for the last 7.00 s"
+    );
+}
+
+#[test]
+fn a_fallback_is_never_sold_as_multipath() {
+    let scenario = two_links(vec![]);
+    let fallback = Some("the server answered without MP_CAPABLE".into());
+    let summary = Summarizer::new(&scenario, Transport::Mptcp)
+        .flow(input(&[(10_000, 96)]))
+        .multipath(Multipath { requested: true, fallback, ..Multipath::default() })
+        .finish();
+    let expected = "mptcp (not used: the server answered without MP_CAPABLE) delivered 120 MB";
+    assert!(summary.verdict.starts_with(expected), "{}", summary.verdict);
+    assert!(warnings(&summary)[0].contains("was asked for but not used"));
+}
+
+#[test]
+fn everything_that_makes_a_result_doubtful_is_a_warning() {
+    let scenario = two_links(vec![event(20_000, WIFI, Change::Up)]);
+    let mut lateness = Histogram::default();
+    lateness.record(5_000_000);
+    let noise = Noise { degraded: true, lost_packets: 3, ..lateness.lateness() };
+    let name = "MPTcpExt.SubflowStale".into();
+    let mut flow = input(&[(10_000, 96)]);
+    flow.congestion_control = vec!["cubic".into(), "bbr".into()];
+    let summary = Summarizer::new(&scenario, Transport::Mptcp)
+        .flow(flow)
+        .subflows([subflow(0, "wifi", 120_000_000), subflow(1, "cellular", 0)])
+        .multipath(used())
+        .noise(&noise)
+        .counters(&[Counter { host: "phone".into(), name, before: 0, after: 1 }])
+        .finish();
+    assert_eq!(
+        warnings(&summary),
+        [
+            "degraded run: 1 % of the packets were 5 ms late or more",
+            "the emulator itself lost 3 packets",
+            "only wifi carried data, of wifi and cellular",
+            "flow 0 ran bbr where cubic was asked for",
+            "phone gave up a subflow without an event (MPTcpExt.SubflowStale +1)",
+            "the traffic was over before `wifi up` at 20.0 s",
+        ]
+    );
+}
+
+#[test]
+fn a_missed_expectation_and_an_unmeasured_one_make_the_run_fail() {
+    let mut scenario = two_links(vec![]);
+    let expect = |metric: &str, bound| Expectation {
+        transport: None,
+        metric: metric.into(),
+        operator: Operator::AtLeast,
+        bound,
+        text: format!("{metric} >= {bound}"),
+    };
+    let flow = || input(&[(10_000, 187)]);
+    scenario.expect = vec![expect("goodput", 180e6)];
+    assert!(mptcp(&scenario, flow()).ok);
+    scenario.expect = vec![expect("goodput", 190e6), expect("recovery", 0.0)];
+    let summary = mptcp(&scenario, flow());
+    assert!(!summary.ok);
+    let end = "; 1 of 2 expectations missed; 1 of 2 expectations could not be checked";
+    assert!(summary.verdict.ends_with(end), "{}", summary.verdict);
+}
+
+#[test]
+fn the_reference_after_a_loss_is_what_the_other_paths_carry() {
+    let found = of(&two_links(vec![wifi_down()]), Transport::Mptcp);
+    assert_eq!((found[0].text.as_str(), found.len()), ("wifi down", 1));
+    // 1428 of 1514 bytes are payload.
+    assert!((found[0].capacity_bps.unwrap() - 94.32e6).abs() < 0.01e6);
+}
+
+#[test]
+fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
+    let cellular = event(3_000, CELLULAR, Change::Down(Down::Carrier));
+    assert_eq!(of(&two_links(vec![cellular]), Transport::Tcp), []);
+    let slower = event(3_000, WIFI, Change::Rate(LinkSide::Both, mbit(10)));
+    let found = of(&two_links(vec![slower]), Transport::Tcp);
+    // Its own path counts while it is up, although the other one is faster.
+    assert!((found[0].capacity_bps.unwrap() - 9.56e6).abs() < 0.01e6);
+    let found = of(&two_links(vec![wifi_down()]), Transport::Tcp);
+    assert!((found[0].capacity_bps.unwrap() - 95.64e6).abs() < 0.01e6);
+}
+
+#[test]
+fn only_changes_that_take_something_are_disruptions() {
+    let rate = |millis, side, rate| event(millis, WIFI, Change::Rate(side, mbit(rate)));
+    let timeline = vec![
+        rate(1_000, LinkSide::Both, 200),
+        rate(3_000, LinkSide::Down, 5),
+        rate(5_000, LinkSide::Up, 5),
+        event(7_000, WIFI, Change::Address { host: 0 }),
+        event(9_000, WIFI, Change::Up),
+    ];
+    let found = of(&two_links(timeline), Transport::Mptcp);
+    let texts: Vec<_> = found.iter().map(|d| (d.text.as_str(), d.happened.as_str())).collect();
+    assert_eq!(
+        texts,
+        [
+            ("wifi rate 5 Mbit/s (up)", "wifi slowed to 5 Mbit/s"),
+            ("wifi new address of phone", "the address of phone on wifi changed"),
+        ]
+    );
+}
+
+#[test]
+fn the_steps_of_a_fade_are_one_disruption() {
+    let step =
+        |i: u64| event(3_000 + 100 * i, WIFI, Change::Rate(LinkSide::Both, mbit(100 - 9 * i)));
+    let found = of(&two_links((1..=10).map(step).collect()), Transport::Mptcp);
+    assert_eq!(found.len(), 1);
+    assert_eq!(
+        (found[0].at.as_nanos(), found[0].text.as_str()),
+        (3_100_000_000, "wifi rate 10 Mbit/s")
+    );
+    assert!((found[0].capacity_bps.unwrap() - 1.1 * 94.32e6).abs() < 0.1e6);
+}
+
+#[test]
+fn paths_through_a_bottleneck_share_what_it_carries() {
+    let mut scenario = two_links(vec![TimelineEvent {
+        at: Duration::from_secs(3),
+        target: Target::Bottleneck(0),
+        change: Change::Rate(LinkSide::Up, mbit(60)),
+    }]);
+    let name = "backbone".into();
+    scenario.bottlenecks = vec![Bottleneck { name, up: link(150), down: link(150) }];
+    for path in &mut scenario.paths {
+        path.through = vec![0];
+    }
+    let found = of(&scenario, Transport::Mptcp);
+    assert_eq!(found[0].happened, "backbone slowed to 60 Mbit/s");
+    assert!((found[0].capacity_bps.unwrap() - 0.6 * 94.32e6).abs() < 0.01e6);
+}
+
+#[test]
+fn a_backup_path_counts_only_when_no_other_is_up() {
+    let mut scenario = two_links(vec![
+        event(2_000, WIFI, Change::Rate(LinkSide::Both, mbit(50))),
+        event(4_000, WIFI, Change::Down(Down::Silent)),
+        event(6_000, CELLULAR, Change::Down(Down::Silent)),
+    ]);
+    scenario.paths[CELLULAR].backup = true;
+    let found = of(&scenario, Transport::Mptcp);
+    let mbits: Vec<_> = found.iter().map(|d| d.capacity_bps.map(|c| (c / 1e6).round())).collect();
+    assert_eq!(mbits, [Some(47.0), Some(94.0), None]);
+}
