@@ -2,11 +2,12 @@
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
 //! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
-//! [`mod@format`] (values for people).
+//! [`mod@format`] (values for people), [`store`] (results as JSON Lines).
 
 pub mod expect;
 pub mod format;
 pub mod metrics;
 pub mod result;
 pub mod scenario;
+pub mod store;
 pub mod traffic;

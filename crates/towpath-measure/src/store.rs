@@ -1,0 +1,173 @@
+//! Results as JSON Lines: one record a line, readable for ever.
+
+use std::io::{self, BufRead, Write};
+
+use serde::Deserialize;
+
+use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
+
+/// Why a result could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The source failed.
+    #[error("cannot read the result: {0}")]
+    Io(#[from] io::Error),
+    /// A line is not a record.
+    #[error("line {line}: {source}")]
+    Line {
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong, with the column.
+        source: serde_json::Error,
+    },
+    /// The result does not say what it is.
+    #[error("line {line}: expected a `meta` record first; this is not a result of towpath")]
+    NoMeta {
+        /// Number of the line, from 1.
+        line: usize,
+    },
+    /// Two results in one file.
+    #[error("line {line}: a second result begins here; keep one result in a file")]
+    SecondMeta {
+        /// Number of the line, from 1.
+        line: usize,
+    },
+    /// The format is from the future.
+    #[error(
+        "line {line}: result format {found} was written by a newer towpath; this one reads up to \
+         {SCHEMA_VERSION}"
+    )]
+    Newer {
+        /// Number of the line, from 1.
+        line: usize,
+        /// The result's version.
+        found: u32,
+    },
+}
+
+/// A result as it was stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunResult {
+    /// Conditions.
+    pub meta: Meta,
+    /// Everything between `meta` and `summary`, in file order.
+    pub records: Vec<Record>,
+    /// The figures; absent when the run was interrupted.
+    pub summary: Option<Summary>,
+    /// Whether the end is missing: no summary, or a line cut off.
+    pub truncated: bool,
+    /// Lines with a record type that this version does not know.
+    pub skipped: usize,
+}
+
+/// Writes one record as one line.
+pub fn write_record(out: &mut impl Write, record: &Record) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, record)?;
+    out.write_all(b"\n")
+}
+
+/// Reads all records; of a file that was cut off, as many as there are.
+pub fn read_records(input: impl BufRead) -> Result<Vec<Record>, StoreError> {
+    let run = read_run(input)?;
+    let meta = [Record::Meta(Box::new(run.meta))];
+    let summary = run.summary.map(|summary| Record::Summary(Box::new(summary)));
+    Ok(meta.into_iter().chain(run.records).chain(summary).collect())
+}
+
+/// Reads one result.
+///
+/// A record type that is unknown is counted and passed over, so that an older towpath reads a newer
+/// result of the same format version. A last line that is cut off is left out.
+pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
+    let mut lines = Lines { input, number: 0, cut: false, skipped: 0 };
+    let Some(Record::Meta(meta)) = lines.next_record()? else {
+        return Err(StoreError::NoMeta { line: lines.number.max(1) });
+    };
+    let (mut records, mut summary) = (Vec::new(), None);
+    while let Some(record) = lines.next_record()? {
+        match record {
+            Record::Meta(_) => return Err(StoreError::SecondMeta { line: lines.number }),
+            Record::Summary(last) => summary = Some(*last),
+            Record::Interval(_)
+            | Record::Subflow(_)
+            | Record::Link(_)
+            | Record::Event(_)
+            | Record::Counter(_)
+            | Record::Interface(_)
+            | Record::Noise(_) => records.push(record),
+        }
+    }
+    let truncated = lines.cut || summary.is_none();
+    Ok(RunResult { meta: *meta, records, summary, truncated, skipped: lines.skipped })
+}
+
+/// JSON Schema of one line of a result.
+pub fn result_schema() -> serde_json::Value {
+    schemars::schema_for!(Record).to_value()
+}
+
+struct Lines<R> {
+    input: R,
+    number: usize,
+    /// Whether the last line was cut off.
+    cut: bool,
+    skipped: usize,
+}
+
+/// The part of a record that every version has.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(rename = "type")]
+    kind: String,
+    schema: Option<u32>,
+}
+
+const KINDS: [&str; 9] =
+    ["meta", "interval", "subflow", "link", "event", "counter", "interface", "noise", "summary"];
+
+impl<R: BufRead> Lines<R> {
+    /// The next record that is known; `None` at the end.
+    fn next_record(&mut self) -> Result<Option<Record>, StoreError> {
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            if self.input.read_until(b'\n', &mut bytes)? == 0 {
+                return Ok(None);
+            }
+            self.number += 1;
+            if bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            match self.parse(&bytes)? {
+                Some(record) => return Ok(Some(record)),
+                None if self.cut => return Ok(None),
+                None => self.skipped += 1,
+            }
+        }
+    }
+
+    /// A record, or `None` for one to pass over (or cut off).
+    fn parse(&mut self, bytes: &[u8]) -> Result<Option<Record>, StoreError> {
+        let line = self.number;
+        let source = match serde_json::from_slice(bytes) {
+            Ok(Record::Meta(meta)) if meta.schema > SCHEMA_VERSION => {
+                return Err(StoreError::Newer { line, found: meta.schema });
+            }
+            Ok(record) => return Ok(Some(record)),
+            Err(source) => source,
+        };
+        let Ok(head) = serde_json::from_slice::<Head>(bytes) else {
+            // A whole line ends with a line feed; a file that was cut off ends anywhere.
+            self.cut = !bytes.ends_with(b"\n") && line > 1;
+            return if self.cut { Ok(None) } else { Err(StoreError::Line { line, source }) };
+        };
+        match head.schema {
+            Some(found) if head.kind == "meta" && found > SCHEMA_VERSION => {
+                Err(StoreError::Newer { line, found })
+            }
+            _ if line > 1 && !KINDS.contains(&head.kind.as_str()) => Ok(None),
+            _ if line == 1 && head.kind != "meta" => Err(StoreError::NoMeta { line }),
+            _ => Err(StoreError::Line { line, source }),
+        }
+    }
+}

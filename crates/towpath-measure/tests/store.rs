@@ -1,0 +1,158 @@
+//! Stored results stay readable, and nothing that is read can panic.
+
+use proptest::prelude::*;
+use towpath_measure::result::{Counter, Event, EventKind, Interval, Noise, Record, SCHEMA_VERSION};
+use towpath_measure::scenario::DataDirection;
+use towpath_measure::store::{
+    RunResult, StoreError, read_records, read_run, result_schema, write_record,
+};
+
+const V1: &str = include_str!("fixtures/result-v1.jsonl");
+
+fn read(text: &str) -> Result<RunResult, StoreError> {
+    read_run(text.as_bytes())
+}
+
+fn error(text: &str) -> String {
+    read(text).map_or_else(|error| error.to_string(), |run| format!("no error: {run:?}"))
+}
+
+#[test]
+fn a_result_of_version_1_is_readable_for_ever() {
+    let run = read(V1).unwrap();
+    assert_eq!((run.meta.schema, run.truncated, run.skipped), (1, false, 0));
+    assert_eq!(run.meta.paths[1].up_rate_bps, Some(20_000_000));
+    assert_eq!(run.records.len() + 2, V1.lines().count());
+    let bytes = run
+        .records
+        .iter()
+        .map(|record| if let Record::Interval(interval) = record { interval.bytes } else { 0 });
+    let summary = run.summary.as_ref().unwrap();
+    assert_eq!(bytes.sum::<u64>(), summary.flows[0].bytes);
+    assert_eq!(summary.flows[0].recoveries[0].t90_ns, Some(310_000_000));
+    assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
+}
+
+#[test]
+fn a_stored_result_is_written_again_as_the_same_records() {
+    let records = read_records(V1.as_bytes()).unwrap();
+    let mut written = Vec::new();
+    for record in &records {
+        write_record(&mut written, record).unwrap();
+    }
+    assert_eq!(written.split_inclusive(|byte| *byte == b'\n').count(), records.len());
+    assert_eq!(read_records(written.as_slice()).unwrap(), records);
+}
+
+#[test]
+fn a_result_that_was_cut_off_is_read_as_far_as_it_goes() {
+    let half_a_line = &V1[..V1.len() - 100];
+    let run = read(half_a_line).unwrap();
+    assert!(run.truncated && run.summary.is_none());
+    assert_eq!(run.records.len() + 2, V1.lines().count());
+    let first_lines: String = V1.split_inclusive('\n').take(5).collect();
+    let run = read(&first_lines).unwrap();
+    assert!(run.truncated && run.records.len() == 4);
+}
+
+#[test]
+fn a_result_from_the_future_is_refused_with_a_reason() {
+    let future = V1.replacen("\"schema\":1", "\"schema\":2", 1);
+    let reason = "line 1: result format 2 was written by a newer towpath; this one reads up to 1";
+    assert_eq!(error(&future), reason);
+    // Even if its conditions have another shape.
+    assert_eq!(error("{\"type\":\"meta\",\"schema\":2,\"hosts\":7}\n"), reason);
+    assert_eq!(SCHEMA_VERSION, 1, "keep a stored result of every version");
+}
+
+#[test]
+fn an_unknown_record_is_counted_and_passed_over() {
+    let text = V1.replacen('\n', "\n{\"type\":\"weather\",\"rain\":true}\n\n", 1);
+    let run = read(&text).unwrap();
+    assert_eq!((run.skipped, run.truncated), (1, false));
+    assert_eq!(run.records, read(V1).unwrap().records);
+}
+
+#[test]
+fn a_broken_line_is_named_by_its_number() {
+    let broken =
+        V1.replacen("\"type\":\"interval\",\"t_ns\":", "\"type\":\"interval\",\"t_ns\":x", 1);
+    assert!(error(&broken).starts_with("line 2: expected value"), "{}", error(&broken));
+    let lacking = V1.replacen("\"span_ns\":1000000000,", "", 1);
+    assert!(error(&lacking).starts_with("line 2: missing field `span_ns`"), "{}", error(&lacking));
+}
+
+#[test]
+fn something_else_than_a_result_is_refused() {
+    let not_a_result = "line 1: expected a `meta` record first; this is not a result of towpath";
+    assert_eq!(error(""), not_a_result);
+    assert_eq!(error("{\"type\":\"weather\"}\n"), not_a_result);
+    assert!(error("hello\n").starts_with("line 1: "));
+    let twice = V1.lines().count() + 1;
+    let second = format!("line {twice}: a second result begins here; keep one result in a file");
+    assert_eq!(error(&format!("{V1}{V1}")), second);
+}
+
+#[test]
+fn the_schema_names_every_record_type() {
+    let schema = result_schema().to_string();
+    for line in V1.lines() {
+        let kind = line.split('"').nth(3).unwrap();
+        assert!(schema.contains(&format!("\"const\":\"{kind}\"")), "{kind}");
+    }
+    assert!(schema.contains("Goodput of one stream in one sampling period"));
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let interval = (any::<u64>(), any::<u32>()).prop_map(|(bytes, stream)| {
+        let direction = DataDirection::Down;
+        Record::Interval(Interval { t_ns: 1, span_ns: 1, flow: 0, stream, direction, bytes })
+    });
+    let event =
+        (any::<String>(), any::<Option<String>>(), any::<u64>()).prop_map(|(text, host, t_ns)| {
+            let detail = [(text.clone(), text.clone())].into();
+            Record::Event(Event {
+                t_ns,
+                kind: EventKind::PathManager,
+                host,
+                path: None,
+                text,
+                detail,
+            })
+        });
+    let counter = (any::<String>(), any::<u64>()).prop_map(|(name, after)| {
+        Record::Counter(Counter { host: "a".into(), name, before: 0, after })
+    });
+    let noise = (proptest::num::f64::NORMAL, any::<bool>())
+        .prop_map(|(load, degraded)| Record::Noise(Noise { load, degraded, ..Noise::default() }));
+    prop_oneof![interval, event, counter, noise]
+}
+
+proptest! {
+    #[test]
+    fn records_survive_a_round_trip(records in proptest::collection::vec(record(), 0..20)) {
+        let mut bytes = V1.lines().next().unwrap_or_default().as_bytes().to_vec();
+        bytes.push(b'\n');
+        for record in &records {
+            write_record(&mut bytes, record).unwrap();
+        }
+        prop_assert_eq!(read_run(bytes.as_slice()).unwrap().records, records);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic_the_reader(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        after_meta: bool,
+    ) {
+        let meta = V1.split_inclusive('\n').take(usize::from(after_meta)).collect::<String>();
+        let _ = read_run([meta.as_bytes(), &bytes].concat().as_slice());
+    }
+
+    #[test]
+    fn a_result_cut_anywhere_after_its_first_line_is_readable(cut in 0_usize..20_000) {
+        let first = V1.find('\n').unwrap_or_default() + 1;
+        let end = (first + cut).min(V1.len());
+        let run = read_run(&V1.as_bytes()[..end]).unwrap();
+        prop_assert_eq!(run.truncated, end + 1 < V1.len());
+    }
+}
