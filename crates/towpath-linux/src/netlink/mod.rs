@@ -6,5 +6,24 @@
 //! parsed as strictly as what comes from a network.
 
 mod counters;
+mod error;
+mod link_events;
+mod mptcp;
+mod prefix;
+mod route;
+mod socket;
+mod wire;
 
 pub use counters::{Counters, UnreadableCounters};
+pub use error::{Cause, NetlinkError};
+pub use link_events::{LinkEvent, LinkEvents};
+pub use mptcp::{
+    Endpoint, EndpointFlags, MptcpEvent, MptcpEventKind, MptcpEvents, MptcpLimits, MptcpPm,
+};
+pub use prefix::{InvalidPrefix, Prefix};
+pub use route::{
+    Address, Link, LinkStats, OperationalState, QdiscStats, Route, RouteEntry, RouteQuery,
+    RouteSpec, RuleSpec, Tbf, VethEnd,
+};
+pub use socket::Received;
+pub use wire::Malformed;

@@ -1,0 +1,122 @@
+//! What can go wrong in a conversation with the kernel.
+
+use std::fmt;
+use std::io;
+
+use super::wire::{Malformed, Verdict};
+
+/// A netlink request or event stream that failed: what was being done, and why it did not work.
+#[derive(Debug, thiserror::Error)]
+#[error("{action}: {cause}")]
+pub struct NetlinkError {
+    /// What was being done, such as "add address 10.0.0.1/24 to `wifi`".
+    pub action: String,
+    /// Why it failed.
+    pub cause: Cause,
+}
+
+/// Why a request failed.
+#[derive(Debug)]
+pub enum Cause {
+    /// The kernel refused.
+    Refused {
+        /// The error number, positive, such as `libc::EEXIST`.
+        errno: i32,
+        /// The kernel's own explanation (extended acknowledgement), if it gave one.
+        explanation: Option<String>,
+    },
+    /// The netlink socket itself failed.
+    Socket(io::Error),
+    /// The kernel's answer could not be understood.
+    Malformed(Malformed),
+    /// The table that was being listed changed each time it was read.
+    Unstable,
+    /// The kernel has no such generic netlink family or multicast group.
+    Unsupported(&'static str),
+}
+
+impl NetlinkError {
+    pub(crate) fn new(action: impl fmt::Display, cause: impl Into<Cause>) -> Self {
+        Self { action: action.to_string(), cause: cause.into() }
+    }
+
+    /// The kernel's error number, if there is one.
+    pub fn errno(&self) -> Option<i32> {
+        match &self.cause {
+            Cause::Refused { errno, .. } => Some(*errno),
+            Cause::Socket(error) => error.raw_os_error(),
+            Cause::Malformed(_) | Cause::Unstable | Cause::Unsupported(_) => None,
+        }
+    }
+
+    /// The kernel's own explanation of its refusal, if it gave one.
+    pub fn explanation(&self) -> Option<&str> {
+        match &self.cause {
+            Cause::Refused { explanation, .. } => explanation.as_deref(),
+            Cause::Socket(_) | Cause::Malformed(_) | Cause::Unstable | Cause::Unsupported(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { errno, explanation } => {
+                f.write_str(&os_error_text(&io::Error::from_raw_os_error(*errno)))?;
+                match explanation {
+                    Some(explanation) => write!(f, " ({explanation})"),
+                    None => Ok(()),
+                }
+            }
+            Self::Socket(error) => f.write_str(&os_error_text(error)),
+            Self::Malformed(malformed) => write!(f, "malformed answer: {malformed}"),
+            Self::Unstable => f.write_str("the table keeps changing while it is read"),
+            Self::Unsupported(what) => write!(f, "the kernel has no {what}"),
+        }
+    }
+}
+
+impl From<Malformed> for Cause {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+impl From<Verdict> for Cause {
+    fn from(verdict: Verdict) -> Self {
+        Self::Refused { errno: verdict.errno, explanation: verdict.extack }
+    }
+}
+
+/// The error's text without the number that the standard library appends to it.
+fn os_error_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" (os error ").map_or(text.as_str(), |(text, _)| text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_was_done_why_not_and_the_kernels_words() {
+        let cause = Cause::Refused { errno: libc::EEXIST, explanation: None };
+        let error = NetlinkError::new("add address 10.0.0.1/24 to `wifi`", cause);
+        assert_eq!(error.to_string(), "add address 10.0.0.1/24 to `wifi`: File exists");
+        assert_eq!((error.errno(), error.explanation()), (Some(libc::EEXIST), None));
+
+        let explanation = Some("Unknown device type".to_owned());
+        let cause = Cause::Refused { errno: libc::EOPNOTSUPP, explanation };
+        let error = NetlinkError::new("add `a`", cause);
+        assert_eq!(error.to_string(), "add `a`: Operation not supported (Unknown device type)");
+        assert_eq!(error.explanation(), Some("Unknown device type"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Events of links, addresses and routes, as they happen.
+//!
+//! MPTCP's own events do not tell when a link goes down; these do.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::error::NetlinkError;
+use super::route::{Address, Link, RouteEntry};
+use super::socket::{Events, Received};
+use super::wire::{Malformed, Message};
+
+/// A change of the network configuration of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A link is new, or something about it has changed: compare it with what was known.
+    Link(Link),
+    /// A link is gone: deleted, or moved to another namespace.
+    LinkRemoved(Link),
+    /// An interface has a new address, or an address's flags have changed.
+    AddressAdded(Address),
+    /// An interface has lost an address.
+    AddressRemoved(Address),
+    /// A route is new or replaces another.
+    RouteAdded(RouteEntry),
+    /// A route is gone. Linux does not announce the IPv4 routes that go with a link that is set
+    /// down.
+    RouteRemoved(RouteEntry),
+}
+
+/// A stream of [`LinkEvent`]s; needs no privilege. Its descriptor polls readable when there are
+/// some.
+#[derive(Debug)]
+pub struct LinkEvents {
+    events: Events,
+}
+
+impl LinkEvents {
+    /// Subscribes to links and addresses of the calling thread's network namespace.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
+        Self::subscribe(&groups)
+    }
+
+    /// Subscribes to routes as well.
+    pub fn open_with_routes() -> Result<Self, NetlinkError> {
+        Self::subscribe(&[
+            libc::RTNLGRP_LINK,
+            libc::RTNLGRP_IPV4_IFADDR,
+            libc::RTNLGRP_IPV6_IFADDR,
+            libc::RTNLGRP_IPV4_ROUTE,
+            libc::RTNLGRP_IPV6_ROUTE,
+        ])
+    }
+
+    /// Reads what has arrived; never blocks. After a loss, list links and addresses again.
+    pub fn drain(&mut self) -> Result<Received<LinkEvent>, NetlinkError> {
+        self.events.drain("read link events", LinkEvent::parse)
+    }
+
+    fn subscribe(groups: &[u32]) -> Result<Self, NetlinkError> {
+        let events = Events::open(NETLINK_ROUTE, groups, "subscribe to link events")?;
+        Ok(Self { events })
+    }
+}
+
+impl AsFd for LinkEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl AsRawFd for LinkEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+}
+
+impl LinkEvent {
+    fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
+        Ok(match message.kind {
+            libc::RTM_NEWLINK => Link::parse(message)?.map(Self::Link),
+            libc::RTM_DELLINK => Link::parse(message)?.map(Self::LinkRemoved),
+            libc::RTM_NEWADDR => Some(Self::AddressAdded(Address::parse(message)?)),
+            libc::RTM_DELADDR => Some(Self::AddressRemoved(Address::parse(message)?)),
+            libc::RTM_NEWROUTE => RouteEntry::parse(message)?.map(Self::RouteAdded),
+            libc::RTM_DELROUTE => RouteEntry::parse(message)?.map(Self::RouteRemoved),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+    use crate::netlink::wire::tests::{never_panics, parse_all};
+
+    const RECORDED: [&str; 3] = [
+        include_str!("recorded/link.hex"),
+        include_str!("recorded/addresses.hex"),
+        include_str!("recorded/routes.hex"),
+    ];
+
+    #[test]
+    fn a_message_becomes_the_event_that_its_type_says() {
+        let [link, addresses, _] = RECORDED;
+        let events = parse_all(link, |message| LinkEvent::parse(message).unwrap());
+        assert!(matches!(&events[..], [Some(LinkEvent::Link(link))] if link.name == "wifi"));
+        let removed = |message: &Message<'_>| {
+            LinkEvent::parse(&Message { kind: message.kind + 1, ..*message }).unwrap()
+        };
+        let events = parse_all(link, removed);
+        assert!(matches!(&events[..], [Some(LinkEvent::LinkRemoved(_))]), "{events:?}");
+        let events = parse_all(addresses, removed);
+        assert!(matches!(&events[0], Some(LinkEvent::AddressRemoved(_))), "{events:?}");
+        let other = |message: &Message<'_>| LinkEvent::parse(&Message { kind: 99, ..*message });
+        assert_eq!(parse_all(link, other), [Ok(None)]);
+    }
+
+    #[test]
+    fn no_link_event_panics() {
+        for recorded in RECORDED {
+            never_panics(recorded, LinkEvent::parse);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What the path manager tells about connections, subflows and addresses.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use super::{command, resolve};
+use crate::netlink::error::{Cause, NetlinkError};
+use crate::netlink::socket::{Events, Received, Requests};
+use crate::netlink::wire::{Attribute, Malformed, Message};
+
+/// Name of the multicast group.
+pub(super) const GROUP: &str = "mptcp_pm_events";
+
+/// `MPTCP_ATTR_*` (`linux/mptcp_pm.h`).
+const TOKEN: u16 = 1;
+const LOC_ID: u16 = 3;
+const REM_ID: u16 = 4;
+const SADDR4: u16 = 5;
+const SADDR6: u16 = 6;
+const DADDR4: u16 = 7;
+const DADDR6: u16 = 8;
+const SPORT: u16 = 9;
+const DPORT: u16 = 10;
+const BACKUP: u16 = 11;
+const ERROR: u16 = 12;
+const FLAGS: u16 = 13;
+const TIMEOUT: u16 = 14;
+const IF_IDX: u16 = 15;
+const RESET_REASON: u16 = 16;
+const RESET_FLAGS: u16 = 17;
+const SERVER_SIDE: u16 = 18;
+
+/// `MPTCP_PM_EV_FLAG_*`, in [`MptcpEvent::flags`].
+const FLAG_DENY_JOIN_ID0: u16 = 1;
+const FLAG_SERVER_SIDE: u16 = 1 << 1;
+
+/// What has happened (`enum mptcp_event_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MptcpEventKind {
+    /// A connection exists; it may fall back to TCP yet.
+    Created,
+    /// A connection is established: subflows may be added.
+    Established,
+    /// A connection is closed.
+    Closed,
+    /// The peer has announced an address.
+    Announced,
+    /// The peer has withdrawn an address.
+    Removed,
+    /// A subflow beyond the first is established.
+    SubflowEstablished,
+    /// A subflow is closed.
+    SubflowClosed,
+    /// A subflow has become a backup or has ceased to be one.
+    SubflowPriority,
+    /// The kernel listens on the port of an endpoint.
+    ListenerCreated,
+    /// The kernel does not listen there any more.
+    ListenerClosed,
+    /// An event that this version does not know, by its number.
+    Other(u8),
+}
+
+/// An event; which details it has depends on its kind and on the version of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MptcpEvent {
+    /// What has happened.
+    pub kind: MptcpEventKind,
+    /// Local token of the connection; the same as in the socket's `MPTCP_INFO`.
+    pub token: Option<u32>,
+    /// Number of our address.
+    pub local_id: Option<u8>,
+    /// Number of the peer's address.
+    pub remote_id: Option<u8>,
+    /// Our address.
+    pub local: Option<IpAddr>,
+    /// The peer's address, or the address that it announces.
+    pub remote: Option<IpAddr>,
+    /// Our port.
+    pub local_port: Option<u16>,
+    /// The peer's port.
+    pub remote_port: Option<u16>,
+    /// Whether the peer asked to use the subflow as a backup; our own wish is not told.
+    pub backup: Option<bool>,
+    /// Error number that ended the subflow, such as `libc::ETIMEDOUT`.
+    pub error: Option<u8>,
+    /// `MPTCP_PM_EV_FLAG_*`.
+    pub flags: Option<u16>,
+    /// Time-out of the path manager, in the kernel's unit; no event has it as of Linux 6.18.
+    pub timeout: Option<u32>,
+    /// Index of the interface that the subflow is bound to.
+    pub link_index: Option<u32>,
+    /// Reason in the peer's `MP_TCPRST` option (RFC 8684 §3.6).
+    pub reset_reason: Option<u32>,
+    /// Flags in the peer's `MP_TCPRST` option.
+    pub reset_flags: Option<u32>,
+    /// Whether the connection was accepted here; ask [`MptcpEvent::is_server_side`].
+    pub server_side: Option<bool>,
+}
+
+/// A stream of [`MptcpEvent`]s; needs `CAP_NET_ADMIN` in the namespace. Its descriptor polls
+/// readable when there are some.
+///
+/// A path that dies (link down, black hole) makes no event: see [`LinkEvents`] for links.
+///
+/// [`LinkEvents`]: crate::netlink::LinkEvents
+#[derive(Debug)]
+pub struct MptcpEvents {
+    events: Events,
+    family: u16,
+}
+
+impl MptcpEvents {
+    /// Subscribes to the path manager of the calling thread's network namespace.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let action = "subscribe to MPTCP events";
+        let family = resolve(&mut Requests::open(NETLINK_GENERIC, action)?, action)?;
+        let missing = || NetlinkError::new(action, Cause::Unsupported("MPTCP events"));
+        let group = family.events.ok_or_else(missing)?;
+        let events = Events::open(NETLINK_GENERIC, &[group], action)?;
+        Ok(Self { events, family: family.id })
+    }
+
+    /// Reads what has arrived; never blocks.
+    pub fn drain(&mut self) -> Result<Received<MptcpEvent>, NetlinkError> {
+        let family = self.family;
+        self.events.drain("read MPTCP events", |message| {
+            if message.kind == family { MptcpEvent::parse(message).map(Some) } else { Ok(None) }
+        })
+    }
+}
+
+impl AsFd for MptcpEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl AsRawFd for MptcpEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+}
+
+impl MptcpEvent {
+    /// Whether the connection was accepted here (and not opened). Only [`MptcpEventKind::Created`]
+    /// and [`MptcpEventKind::Established`] say so; its token tells for later events.
+    pub fn is_server_side(&self) -> Option<bool> {
+        use MptcpEventKind::{Created, Established};
+        if !matches!(self.kind, Created | Established) {
+            return None;
+        }
+        // An attribute of its own at first; since Linux 6.18 a flag as well, and neither is sent
+        // when it would be false.
+        let flag = self.flags.is_some_and(|flags| flags & FLAG_SERVER_SIDE != 0);
+        Some(flag || self.server_side == Some(true))
+    }
+
+    /// Whether the peer does not want subflows to the address of the first one.
+    pub fn denies_join_to_first_address(&self) -> bool {
+        self.flags.is_some_and(|flags| flags & FLAG_DENY_JOIN_ID0 != 0)
+    }
+
+    fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
+        let (number, attributes) = command(message)?;
+        let mut event = Self::new(MptcpEventKind::from_kernel(number));
+        for attribute in attributes {
+            event.set(attribute?)?;
+        }
+        Ok(event)
+    }
+
+    const fn new(kind: MptcpEventKind) -> Self {
+        Self {
+            kind,
+            token: None,
+            local_id: None,
+            remote_id: None,
+            local: None,
+            remote: None,
+            local_port: None,
+            remote_port: None,
+            backup: None,
+            error: None,
+            flags: None,
+            timeout: None,
+            link_index: None,
+            reset_reason: None,
+            reset_flags: None,
+            server_side: None,
+        }
+    }
+
+    fn set(&mut self, attribute: Attribute<'_>) -> Result<(), Malformed> {
+        match attribute.kind {
+            TOKEN => self.token = Some(attribute.u32()?),
+            LOC_ID => self.local_id = Some(attribute.u8()?),
+            REM_ID => self.remote_id = Some(attribute.u8()?),
+            SADDR4 | SADDR6 => self.local = Some(attribute.ip()?),
+            DADDR4 | DADDR6 => self.remote = Some(attribute.ip()?),
+            SPORT => self.local_port = Some(attribute.be16()?),
+            DPORT => self.remote_port = Some(attribute.be16()?),
+            BACKUP => self.backup = Some(attribute.u8()? != 0),
+            ERROR => self.error = Some(attribute.u8()?),
+            FLAGS => self.flags = Some(attribute.u16()?),
+            TIMEOUT => self.timeout = Some(attribute.u32()?),
+            IF_IDX => self.link_index = Some(attribute.u32()?).filter(|&index| index != 0),
+            RESET_REASON => self.reset_reason = Some(attribute.u32()?),
+            RESET_FLAGS => self.reset_flags = Some(attribute.u32()?),
+            SERVER_SIDE => self.server_side = Some(attribute.u8()? != 0),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl MptcpEventKind {
+    const fn from_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Created,
+            2 => Self::Established,
+            3 => Self::Closed,
+            6 => Self::Announced,
+            7 => Self::Removed,
+            10 => Self::SubflowEstablished,
+            11 => Self::SubflowClosed,
+            13 => Self::SubflowPriority,
+            15 => Self::ListenerCreated,
+            16 => Self::ListenerClosed,
+            other => Self::Other(other),
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+    use crate::netlink::wire::tests::{never_panics, parse_all};
+
+    const RECORDED: &str = include_str!("../recorded/mptcp_events.hex");
+
+    fn recorded() -> Vec<MptcpEvent> {
+        parse_all(RECORDED, |message| MptcpEvent::parse(message).unwrap())
+    }
+
+    #[test]
+    fn recorded_events_are_understood() {
+        use MptcpEventKind::{
+            Announced, Closed, Created, Established, ListenerClosed, ListenerCreated, Removed,
+            SubflowClosed, SubflowEstablished, SubflowPriority,
+        };
+        let events = recorded();
+        let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+        let (connected, rest) = kinds.split_at(5);
+        assert_eq!(connected, [ListenerCreated, Created, Created, Established, Established]);
+        let (second, rest) = rest.split_at(7);
+        let joined = [SubflowClosed, SubflowEstablished, SubflowEstablished, SubflowPriority];
+        assert_eq!(second, [&joined[..], &[Removed, SubflowClosed, SubflowClosed]].concat());
+        assert_eq!(rest, [Closed, Closed, ListenerClosed, SubflowClosed, Announced]);
+        let address = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        let opened = &events[1];
+        assert_eq!((opened.local, opened.remote), (address("10.0.0.1"), address("10.0.1.1")));
+        assert_eq!((opened.local_port, opened.remote_port), (Some(0xacfb), Some(0x9781)));
+        assert_eq!((opened.local_id, opened.remote_id), (Some(0), Some(0)));
+        assert_eq!(events[6].backup, Some(false));
+        assert_eq!(events[7].backup, Some(true));
+        assert_eq!(events[15].error, Some(libc::ECONNREFUSED as u8));
+        assert_eq!((events[16].remote, events[16].remote_id), (address("10.0.1.2"), Some(9)));
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_are_told_apart() {
+        let events = recorded();
+        let sides: Vec<_> = events[1..6].iter().map(MptcpEvent::is_server_side).collect();
+        assert_eq!(sides, [Some(false), Some(true), Some(true), Some(false), None]);
+        // As Linux said it before the flag.
+        let older =
+            MptcpEvent { server_side: Some(true), ..MptcpEvent::new(MptcpEventKind::Established) };
+        assert_eq!(older.is_server_side(), Some(true));
+        let flags = Some(FLAG_DENY_JOIN_ID0);
+        let denied = MptcpEvent { flags, ..MptcpEvent::new(MptcpEventKind::Established) };
+        assert!(denied.denies_join_to_first_address());
+        assert_eq!(denied.is_server_side(), Some(false));
+    }
+
+    #[test]
+    fn no_event_panics() {
+        never_panics(RECORDED, MptcpEvent::parse);
+    }
+}

@@ -1,0 +1,125 @@
+//! Address prefixes.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// An address and the length of its network part, such as `10.0.0.1/24`.
+///
+/// The bits behind the network part are kept: an interface's address has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// A text or a pair that is no prefix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no prefix, expected one such as 10.0.0.1/24 or fd00::1/64")]
+pub struct InvalidPrefix(String);
+
+impl Prefix {
+    /// Every IPv4 address: the destination of a default route.
+    pub const ALL_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), length: 0 };
+    /// Every IPv6 address: the destination of a default route.
+    pub const ALL_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::UNSPECIFIED), length: 0 };
+
+    /// A prefix of `length` bits; an error if the address has fewer.
+    pub fn new(address: IpAddr, length: u8) -> Result<Self, InvalidPrefix> {
+        if length > Self::host(address).length {
+            return Err(InvalidPrefix(format!("{address}/{length}")));
+        }
+        Ok(Self { address, length })
+    }
+
+    /// The prefix that holds only `address`.
+    pub const fn host(address: IpAddr) -> Self {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, length }
+    }
+
+    /// The address, with the bits behind the network part.
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits of the network part.
+    pub const fn length(self) -> u8 {
+        self.length
+    }
+
+    /// The kernel's number of the address family.
+    pub(crate) const fn family(self) -> u8 {
+        family(self.address)
+    }
+
+    /// The network alone: the bits behind the network part are zero, as routes and rules want it.
+    #[must_use]
+    pub fn network(self) -> Self {
+        let host = u32::from(Self::host(self.address).length - self.length);
+        let address = match self.address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(host).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(host).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+            }
+        };
+        Self { address, ..self }
+    }
+}
+
+/// The kernel's number of an address's family.
+pub(crate) const fn family(address: IpAddr) -> u8 {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    family as u8
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = InvalidPrefix;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
+        let invalid = || InvalidPrefix(text.to_owned());
+        let (address, length) = text.split_once('/').ok_or_else(invalid)?;
+        let address = address.parse().map_err(|_| invalid())?;
+        Self::new(address, length.parse().map_err(|_| invalid())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_reads_back_what_it_prints() {
+        for text in ["10.0.0.1/24", "fd00::1/64", "0.0.0.0/0", "::/0", "::1/128"] {
+            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_named_in_the_error() {
+        for text in ["10.0.0.1", "10.0.0.1/33", "::/129", "x/8", "10.0.0.1/"] {
+            let error = text.parse::<Prefix>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_network_has_no_host_bits() {
+        let network = |text: &str| text.parse::<Prefix>().unwrap().network().to_string();
+        assert_eq!(network("10.1.2.3/16"), "10.1.0.0/16");
+        assert_eq!(network("10.1.2.3/0"), "0.0.0.0/0");
+        assert_eq!(network("10.1.2.3/32"), "10.1.2.3/32");
+        assert_eq!(network("fd00::1:1/112"), "fd00::1:0/112");
+        assert_eq!(network("fd00::1/0"), "::/0");
+    }
+}

@@ -1,0 +1,38 @@
+//! Links, addresses, routes, rules and queueing disciplines (`NETLINK_ROUTE`).
+
+mod address;
+mod link;
+mod qdisc;
+mod table;
+
+use std::fmt;
+
+pub use address::Address;
+pub use link::{Link, LinkStats, OperationalState, VethEnd};
+use netlink_sys::protocols::NETLINK_ROUTE;
+pub use qdisc::{QdiscStats, Tbf};
+pub use table::{RouteEntry, RouteQuery, RouteSpec, RuleSpec};
+
+use super::error::NetlinkError;
+use super::socket::Requests;
+
+/// A conversation about the network configuration of one namespace.
+///
+/// Links are named by their names, as people know them. Changes need `CAP_NET_ADMIN` in the
+/// namespace; reading needs nothing.
+#[derive(Debug)]
+pub struct Route {
+    requests: Requests,
+}
+
+impl Route {
+    /// Opens a socket in the calling thread's network namespace, which it keeps.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { requests: Requests::open(NETLINK_ROUTE, "open a route socket")? })
+    }
+
+    /// The index of `link`; an error speaks of `action`, for which it is needed.
+    fn index(&mut self, link: &str, action: fmt::Arguments<'_>) -> Result<u32, NetlinkError> {
+        self.get_link(link, action).map(|link| link.index)
+    }
+}

@@ -1,0 +1,229 @@
+//! Netlink sockets: requests with one verdict each, and streams of events.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_sys::{Socket, SocketAddr};
+
+use super::error::{Cause, NetlinkError};
+use super::wire::{Malformed, Message, Messages, Payload, Verdict};
+
+/// The kernel never makes a datagram longer than this (`NLMSG_GOODSIZE` up to 32 KiB for dumps).
+const DATAGRAM: usize = 64 * 1024;
+/// Receive buffer that event streams ask for, in bytes; the kernel may give less.
+const EVENT_BUFFER: i32 = 1024 * 1024;
+/// How often a table that changed while it was listed is listed again.
+const DUMP_ATTEMPTS: u32 = 8;
+/// Datagrams that one call of [`Events::drain`] reads, so that it returns even in a storm.
+const DRAIN_DATAGRAMS: usize = 256;
+
+/// A socket for requests; each waits for the kernel's verdict.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Requests {
+    /// Opens a socket of `protocol` in the calling thread's network namespace.
+    pub(crate) fn open(protocol: isize, action: &str) -> Result<Self, NetlinkError> {
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(protocol)?;
+            socket.bind_auto()?;
+            socket.set_ext_ack(true)?;
+            socket.set_cap_ack(true)?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| NetlinkError::new(action, error))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Sends a request of which only the verdict matters.
+    pub(crate) fn change(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        payload: &Payload,
+        action: fmt::Arguments<'_>,
+    ) -> Result<(), NetlinkError> {
+        let flags = flags | libc::NLM_F_ACK;
+        self.exchange(kind, flags, payload, |_| Ok(())).map_err(|e| NetlinkError::new(action, e))
+    }
+
+    /// Sends a request that is answered by one message.
+    pub(crate) fn get<T>(
+        &mut self,
+        kind: u16,
+        payload: &Payload,
+        action: fmt::Arguments<'_>,
+        parse: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, NetlinkError> {
+        let mut answer = None;
+        let on_message = |message: &Message<'_>| {
+            answer = Some(parse(message)?);
+            Ok(())
+        };
+        self.exchange(kind, libc::NLM_F_ACK, payload, on_message)
+            .and_then(|()| answer.ok_or(Malformed::Missing("message").into()))
+            .map_err(|cause| NetlinkError::new(action, cause))
+    }
+
+    /// Lists a table; `parse` leaves out what it gives no value for.
+    pub(crate) fn dump<T>(
+        &mut self,
+        kind: u16,
+        payload: &Payload,
+        action: fmt::Arguments<'_>,
+        parse: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut rows = Vec::new();
+            let on_message = |message: &Message<'_>| {
+                rows.extend(parse(message)?);
+                Ok(())
+            };
+            match self.exchange(kind, libc::NLM_F_DUMP, payload, on_message) {
+                Ok(()) => return Ok(rows),
+                Err(Cause::Unstable) => {}
+                Err(cause) => return Err(NetlinkError::new(action, cause)),
+            }
+        }
+        Err(NetlinkError::new(action, Cause::Unstable))
+    }
+
+    /// Sends one request and reads up to its verdict.
+    ///
+    /// What `on_message` refuses does not stop the reading: the rest of a dump must not be taken
+    /// for the answer to the next request.
+    fn exchange(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        payload: &Payload,
+        mut on_message: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), Cause> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let flags = (flags | libc::NLM_F_REQUEST) as u16;
+        let request = payload.message(kind, flags, self.sequence);
+        self.socket.send_to(&request, &SocketAddr::new(0, 0), 0)?;
+        let (mut outcome, mut stable) = (Ok(()), true);
+        loop {
+            receive(&self.socket, &mut self.buffer)?;
+            for message in Messages::new(&self.buffer) {
+                let message = message?;
+                if message.sequence != self.sequence {
+                    continue; // left over from a request that failed half-way
+                }
+                stable &= i32::from(message.flags) & libc::NLM_F_DUMP_INTR == 0;
+                match i32::from(message.kind) {
+                    libc::NLMSG_ERROR | libc::NLMSG_DONE => {
+                        return match Verdict::parse(&message)? {
+                            Verdict { errno: 0, .. } if stable => outcome,
+                            Verdict { errno: 0, .. } => Err(Cause::Unstable),
+                            refusal => Err(refusal.into()),
+                        };
+                    }
+                    libc::NLMSG_NOOP => {}
+                    _ => outcome = outcome.and(on_message(&message).map_err(Cause::from)),
+                }
+            }
+        }
+    }
+}
+
+/// A socket that is subscribed to multicast groups; reading never blocks.
+#[derive(Debug)]
+pub(crate) struct Events {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    pub(crate) fn open(
+        protocol: isize,
+        groups: &[u32],
+        action: &str,
+    ) -> Result<Self, NetlinkError> {
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(protocol)?;
+            socket.bind_auto()?;
+            socket.set_rx_buf_sz(EVENT_BUFFER)?;
+            socket.set_non_blocking(true)?;
+            for &group in groups {
+                socket.add_membership(group)?;
+            }
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| NetlinkError::new(action, error))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Reads everything that has arrived; `parse` leaves out what it gives no event for.
+    pub(crate) fn drain<T>(
+        &mut self,
+        action: &str,
+        parse: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
+    ) -> Result<Received<T>, NetlinkError> {
+        let mut received = Received { events: Vec::new(), lost: false };
+        for _ in 0..DRAIN_DATAGRAMS {
+            match receive(&self.socket, &mut self.buffer) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    received.lost = true;
+                    continue;
+                }
+                Err(error) => return Err(NetlinkError::new(action, error)),
+            }
+            for message in Messages::new(&self.buffer) {
+                let event = message
+                    .and_then(|message| parse(&message))
+                    .map_err(|malformed| NetlinkError::new(action, malformed))?;
+                received.events.extend(event);
+            }
+        }
+        Ok(received)
+    }
+}
+
+/// What one reading of an event stream gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received<T> {
+    /// The events, in the kernel's order.
+    pub events: Vec<T>,
+    /// Whether the kernel dropped events, because they came faster than they were read: what was
+    /// learnt from earlier ones may be out of date.
+    pub lost: bool,
+}
+
+impl AsFd for Events {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Replaces `buffer` by the next datagram of the kernel.
+fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        buffer.clear();
+        match socket.recv_from(buffer, libc::MSG_TRUNC) {
+            // Only port 0 is the kernel; other processes may send to our port too.
+            Ok((_, sender)) if sender.port_number() != 0 => {}
+            Ok((length, _)) if length > buffer.len() => {
+                let text = format!("a datagram of {length} bytes was cut to {}", buffer.len());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
