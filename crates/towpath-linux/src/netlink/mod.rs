@@ -6,6 +6,7 @@
 //! parsed as strictly as what comes from a network.
 
 mod counters;
+mod diag;
 mod error;
 mod link_events;
 mod mptcp;
@@ -15,6 +16,9 @@ mod socket;
 mod wire;
 
 pub use counters::{Counters, UnreadableCounters};
+pub use diag::{
+    DestroyedSockets, DiagSocket, SocketDiag, SocketState, States, SubflowFlags, SubflowInfo,
+};
 pub use error::{Cause, NetlinkError};
 pub use link_events::{LinkEvent, LinkEvents};
 pub use mptcp::{
