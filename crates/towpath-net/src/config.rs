@@ -171,7 +171,7 @@ pub struct Trace {
 pub enum Queue {
     /// First in, first out; what does not fit is dropped.
     DropTail(QueueLimit),
-    /// CoDel (RFC 8289).
+    /// `CoDel` (RFC 8289).
     CoDel {
         /// Acceptable standing delay.
         target: Duration,

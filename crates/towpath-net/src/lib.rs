@@ -3,11 +3,31 @@
 //! Knows no protocol and no clock: time and randomness are arguments. The same code is run by the
 //! simulator (virtual time) and by the emulator (real time).
 //!
-//! Reading order: [`time`] and [`rate`], then [`config`] (what a link can be told to do).
+//! Reading order: [`time`] and [`rate`], then [`config`] (what a link can be told to do) and
+//! [`presets`], then [`direction`] (one direction of a link), [`link`] and [`topology`]. Behind a
+//! direction stand `loss`, `queue`, `server`, `aqm`, `delay`, `jitter` and `random`.
 
+mod aqm;
 pub mod config;
+mod delay;
+pub mod direction;
+mod jitter;
+pub mod link;
+mod loss;
+pub mod packet;
+pub mod presets;
+mod queue;
+pub mod random;
 pub mod rate;
+mod server;
 pub mod time;
+pub mod topology;
+pub mod trace;
 
+pub use direction::Direction;
+pub use link::Link;
+pub use packet::{Counters, DropReason, Packet, Tally, Verdict};
+pub use random::stream_seed;
 pub use rate::Rate;
 pub use time::Instant;
+pub use topology::Topology;

@@ -1,0 +1,168 @@
+//! PIE (RFC 8033), with integer probabilities and the delay measured by timestamps.
+
+use std::time::Duration;
+
+use crate::Instant;
+use crate::random::Stream;
+
+/// A probability of 1.
+const ONE: i64 = 1 << 48;
+/// Burst allowance (RFC 8033 §4.4).
+const MAX_BURST_NANOS: u64 = 150_000_000;
+/// Mean packet size of the safeguards (RFC 8033 §4.1).
+const MEAN_PACKET_BYTES: u64 = 1_500;
+/// Updates are never closer than this, so that an absurd setting cannot stop the world.
+const SHORTEST_UPDATE_NANOS: u64 = 100_000;
+/// After a longer silence (five minutes at 15 ms) only this many updates are made: the probability
+/// has long come to rest.
+const MOST_UPDATES: u64 = 20_000;
+const NANOS_PER_SECOND: i128 = 1_000_000_000;
+
+/// State of PIE.
+#[derive(Debug, Clone)]
+pub(crate) struct Pie {
+    target_nanos: u64,
+    update_nanos: u64,
+    stream: Stream,
+    next_update: Instant,
+    /// Sojourn time of the last packet that left; zero when it left an empty queue.
+    delay_nanos: u64,
+    old_delay_nanos: u64,
+    drop_prob: i64,
+    /// Sum of probabilities since the last drop, which spaces drops out (RFC 8033 §5.4).
+    accumulated: i64,
+    burst_nanos: u64,
+}
+
+impl Pie {
+    pub(crate) fn new(target: Duration, update: Duration, seed: u64) -> Self {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let update_nanos = nanos(update).max(SHORTEST_UPDATE_NANOS);
+        Self {
+            target_nanos: nanos(target),
+            update_nanos,
+            stream: Stream::new(seed, "aqm"),
+            next_update: Instant::from_nanos(update_nanos),
+            delay_nanos: 0,
+            old_delay_nanos: 0,
+            drop_prob: 0,
+            accumulated: 0,
+            burst_nanos: MAX_BURST_NANOS,
+        }
+    }
+
+    /// Whether to drop a packet that arrives while `queue_bytes` wait.
+    pub(crate) fn drops(&mut self, now: Instant, queue_bytes: u64) -> bool {
+        self.update_until(now);
+        if self.burst_nanos > 0 || !self.drops_early(queue_bytes) {
+            return false;
+        }
+        self.accumulated = 0;
+        true
+    }
+
+    /// A packet left the queue after `sojourn_nanos`, with `bytes_behind` behind it.
+    pub(crate) fn on_dequeue(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) {
+        self.update_until(now);
+        self.delay_nanos = if bytes_behind == 0 { 0 } else { sojourn_nanos };
+    }
+
+    /// RFC 8033 §4.1 with the safeguards and the de-randomisation of §5.4.
+    fn drops_early(&mut self, queue_bytes: u64) -> bool {
+        let calm = self.old_delay_nanos < self.target_nanos / 2 && self.drop_prob < ONE / 5;
+        if calm || queue_bytes <= 2 * MEAN_PACKET_BYTES {
+            return false;
+        }
+        if self.drop_prob == 0 {
+            self.accumulated = 0;
+        }
+        self.accumulated = self.accumulated.saturating_add(self.drop_prob);
+        if self.accumulated < ONE / 100 * 85 {
+            return false;
+        }
+        if self.accumulated >= ONE / 10 * 85 {
+            return true;
+        }
+        (self.stream.draw_wide() >> 16) < self.drop_prob.unsigned_abs()
+    }
+
+    /// Makes every update that is due. Between two events of the queue the delay does not change,
+    /// so that nothing is lost by making them late.
+    fn update_until(&mut self, now: Instant) {
+        let missed = now.nanos_since(self.next_update) / self.update_nanos;
+        let skipped = missed.saturating_sub(MOST_UPDATES).saturating_mul(self.update_nanos);
+        self.next_update = self.next_update.plus_nanos(skipped);
+        while self.next_update <= now && self.next_update < Instant::MAX {
+            self.update();
+            self.next_update = self.next_update.plus_nanos(self.update_nanos);
+        }
+    }
+
+    /// RFC 8033 §4.2: α = 1/8 and β = 5/4 per second, scaled down while the probability is small.
+    fn update(&mut self) {
+        let (delay, old) = (i128::from(self.delay_nanos), i128::from(self.old_delay_nanos));
+        let weighted = (delay - i128::from(self.target_nanos)) + 10 * (delay - old);
+        let scaled = weighted * i128::from(ONE) / (8 * NANOS_PER_SECOND * self.damping());
+        let mut step = i64::try_from(scaled.clamp(i128::from(-ONE), i128::from(ONE))).unwrap_or(0);
+        if self.drop_prob >= ONE / 10 {
+            step = step.min(ONE / 50); // RFC 8033 §5.5
+        }
+        self.drop_prob += step;
+        if self.delay_nanos == 0 && self.old_delay_nanos == 0 {
+            self.drop_prob -= self.drop_prob / 50;
+        }
+        self.drop_prob = self.drop_prob.clamp(0, ONE);
+        self.burst_nanos = self.burst_nanos.saturating_sub(self.update_nanos);
+        let half = self.target_nanos / 2;
+        if self.drop_prob == 0 && self.delay_nanos < half && self.old_delay_nanos < half {
+            self.burst_nanos = MAX_BURST_NANOS;
+        }
+        self.old_delay_nanos = self.delay_nanos;
+    }
+
+    fn damping(&self) -> i128 {
+        match ONE / self.drop_prob.max(1) {
+            1_000_001.. => 2_048,
+            100_001.. => 512,
+            10_001.. => 128,
+            1_001.. => 32,
+            101.. => 8,
+            11.. => 2,
+            _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pie() -> Pie {
+        Pie::new(Duration::from_millis(15), Duration::from_millis(15), 1)
+    }
+
+    #[test]
+    fn the_probability_rises_under_delay_and_decays_when_it_is_gone() {
+        let mut pie = pie();
+        pie.delay_nanos = 100_000_000;
+        pie.update_until(Instant::from_nanos(30_000_000_000));
+        assert_eq!(pie.drop_prob, ONE);
+        pie.delay_nanos = 0;
+        pie.update_until(Instant::from_nanos(60_000_000_000));
+        assert_eq!((pie.drop_prob, pie.burst_nanos), (0, MAX_BURST_NANOS));
+    }
+
+    #[test]
+    fn a_burst_at_the_start_is_allowed() {
+        let mut pie = pie();
+        pie.on_dequeue(Instant::from_nanos(1_000_000), 100_000_000, 100_000);
+        assert!(!pie.drops(Instant::from_nanos(140_000_000), 100_000));
+    }
+
+    #[test]
+    fn years_without_a_packet_are_skipped_at_once() {
+        let mut pie = Pie::new(Duration::from_millis(15), Duration::ZERO, 1);
+        pie.on_dequeue(Instant::from_nanos(1), 500_000_000, 100_000);
+        assert!(!pie.drops(Instant::MAX, 0));
+    }
+}

@@ -1,0 +1,361 @@
+//! One direction of a link: impairments → queue and server → delay (or delay → queue and server),
+//! with a gate for links that go down.
+//!
+//! Nothing here happens by itself: whatever is due is done when a call brings a time along, but it
+//! is done at its own, *logical* time. What is due at a call's time happens before the call's own
+//! effect. So results do not depend on how late or how often a direction is asked.
+
+use std::collections::VecDeque;
+
+use crate::Instant;
+use crate::config::{Delay, DirectionConfig, Loss, Order, Position, Shaper, WhenDown};
+use crate::delay::DelayLine;
+use crate::loss::Impairments;
+use crate::packet::{Counters, DropReason, Packet, Verdict};
+use crate::queue::{Stage, Step};
+
+/// One direction of one link.
+#[derive(Debug, Clone)]
+pub struct Direction<P> {
+    now: Instant,
+    is_up: bool,
+    order: Order,
+    position: Position,
+    when_down: WhenDown,
+    limit_packets: Option<usize>,
+    mtu_bytes: u32,
+    overhead_bytes: u32,
+    impairments: Impairments,
+    stage: Stage<P>,
+    wire: DelayLine<P>,
+    /// Has left, and waits to be fetched.
+    departed: VecDeque<(Instant, P)>,
+    counters: Counters,
+}
+
+impl<P: Packet> Direction<P> {
+    /// A direction that is up and empty at [`Instant::ZERO`].
+    pub fn new(config: DirectionConfig, seed: u64) -> Self {
+        Self {
+            now: Instant::ZERO,
+            is_up: true,
+            order: config.order,
+            position: config.position,
+            when_down: config.when_down,
+            limit_packets: config.limit_packets,
+            mtu_bytes: config.mtu_bytes,
+            overhead_bytes: config.overhead_bytes,
+            impairments: Impairments::new(&config, seed),
+            stage: Stage::new(config.shaper, config.queue, seed),
+            wire: DelayLine::new(config.delay, seed),
+            departed: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Offers a packet. Times must not run backwards; one that does counts as the latest so far.
+    pub fn push(&mut self, now: Instant, packet: P) -> Verdict {
+        let bytes = packet.len_bytes();
+        self.counters.offered.add(bytes);
+        self.advance(now);
+        if !self.is_up && self.when_down == WhenDown::Drop {
+            return self.dropped(DropReason::Down, bytes);
+        }
+        if bytes > self.mtu_bytes || self.stage.never_passes(self.charged(bytes)) {
+            return self.dropped(DropReason::Mtu, bytes);
+        }
+        if !self.impairments.is_transparent() {
+            return self.push_impaired(packet, bytes);
+        }
+        if self.is_over_limit() {
+            return self.dropped(DropReason::QueueFull, bytes);
+        }
+        self.enter(packet, bytes)
+    }
+
+    /// When a packet may leave next, or, at [`Position::Host`], when room may appear; never later
+    /// than that. Call [`Self::pop`] then.
+    pub fn next_due(&self) -> Option<Instant> {
+        if let Some((departure, _)) = self.departed.front() {
+            return Some(*departure);
+        }
+        let (served, arrived) = (self.stage.next(), self.wire.next());
+        match (self.position, self.order) {
+            (Position::Host, _) => earliest(served, arrived),
+            (Position::Network, Order::ServerThenDelay) => {
+                let shortest = self.wire.shortest_nanos();
+                earliest(served.map(|time| time.plus_nanos(shortest)), arrived)
+            }
+            // What arrives from the wire queues up behind what is being served.
+            (Position::Network, Order::DelayThenServer) => served.or(arrived),
+        }
+    }
+
+    /// The next packet that has left by `now`, with the time at which it left.
+    pub fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
+        self.advance(now);
+        let has_departed = self.departed.front().is_some_and(|(departure, _)| *departure <= now);
+        let gone = match self.order {
+            _ if has_departed => self.departed.pop_front(),
+            Order::ServerThenDelay => self.wire.pop(now),
+            Order::DelayThenServer => None,
+        };
+        if let Some((_, packet)) = &gone {
+            self.counters.delivered.add(packet.len_bytes());
+        }
+        gone
+    }
+
+    /// Does everything that is due by `now`, so that the counters and the queue's length are those
+    /// of `now`. Every other call that takes a time does it, too.
+    pub fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        match self.order {
+            Order::ServerThenDelay => self.serve_until_now(self.now),
+            Order::DelayThenServer => self.move_until_now(),
+        }
+    }
+
+    /// Whether an IP packet of `bytes` would find room in the queue now; for back-pressure at
+    /// [`Position::Host`]. Exact after [`Self::pop`] has returned `None` for the same time.
+    pub fn has_room(&self, bytes: u32) -> bool {
+        let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
+        match self.order {
+            Order::ServerThenDelay => room && self.stage.has_room(self.charged(bytes)),
+            Order::DelayThenServer => room,
+        }
+    }
+
+    /// Takes the link down or up. [`WhenDown`] says what becomes of what is inside.
+    pub fn set_up(&mut self, now: Instant, up: bool) {
+        self.advance(now);
+        if up == self.is_up {
+            return;
+        }
+        self.is_up = up;
+        match (self.when_down, up) {
+            (WhenDown::Drop, true) => {}
+            (WhenDown::Drop, false) => self.lose_everything(),
+            (WhenDown::Hold, true) => self.stage.resume(self.now),
+            (WhenDown::Hold, false) => self.stage.pause(self.now),
+        }
+        self.advance(now);
+    }
+
+    /// Whether the link is up.
+    pub fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// Changes the shaper. What is left of a packet being sent goes on at the new line rate;
+    /// bytes that a token bucket has saved, or owes, are kept (`tc` would fill the bucket, so that
+    /// each step of a fade were a burst). A trace starts at its beginning.
+    pub fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
+        self.advance(now);
+        self.stage.set_shaper(self.now, shaper);
+        self.advance(now);
+    }
+
+    /// Changes the delay of packets that enter the delay line from now on.
+    pub fn set_delay(&mut self, now: Instant, delay: Delay) {
+        self.advance(now);
+        self.wire.set(delay);
+    }
+
+    /// Changes the loss of packets that enter from now on.
+    pub fn set_loss(&mut self, loss: Loss) {
+        self.impairments.set_loss(loss);
+    }
+
+    /// What became of all packets so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Packets that wait for the shaper, without the one being sent.
+    pub fn queue_packets(&self) -> u64 {
+        self.stage.waiting_packets() as u64
+    }
+
+    /// Their bytes as the queue limit counts them, overhead included.
+    pub fn queue_bytes(&self) -> u64 {
+        self.stage.waiting_bytes()
+    }
+
+    /// The packet that [`Self::next_due`] is about.
+    pub(crate) fn next_packet(&self) -> Option<&P> {
+        if let Some((_, packet)) = self.departed.front() {
+            return Some(packet);
+        }
+        match (self.stage.next(), self.wire.next()) {
+            (Some(served), Some(arrived)) if arrived <= served => self.wire.next_packet(),
+            (Some(_), _) => self.stage.next_packet(),
+            (None, _) => self.wire.next_packet(),
+        }
+    }
+
+    fn charged(&self, bytes: u32) -> u32 {
+        bytes.saturating_add(self.overhead_bytes)
+    }
+
+    fn dropped(&mut self, reason: DropReason, bytes: u32) -> Verdict {
+        self.counters.count_drop(reason, bytes);
+        Verdict::Dropped(reason)
+    }
+
+    /// netem's enqueue: loss takes one copy away and duplication adds one; the copy is taken before
+    /// corruption and enters, undiminished by a second duplication, before the original.
+    fn push_impaired(&mut self, mut packet: P, bytes: u32) -> Verdict {
+        let (twice, lost) = (self.impairments.duplicates(), self.impairments.loses());
+        if twice {
+            self.counters.duplicated.add(bytes);
+        }
+        if lost {
+            self.counters.count_drop(DropReason::Loss, bytes);
+        }
+        if lost && !twice {
+            return Verdict::Dropped(DropReason::Loss);
+        }
+        let copy = (twice && !lost).then(|| packet.clone());
+        self.corrupt_by_chance(&mut packet, bytes);
+        if self.is_over_limit() {
+            if copy.is_some() {
+                self.counters.count_drop(DropReason::QueueFull, bytes);
+            }
+            return self.dropped(DropReason::QueueFull, bytes);
+        }
+        if let Some(copy) = copy {
+            self.push_copy(copy, bytes);
+        }
+        self.enter(packet, bytes)
+    }
+
+    fn push_copy(&mut self, mut copy: P, bytes: u32) {
+        if self.impairments.loses() {
+            self.counters.count_drop(DropReason::Loss, bytes);
+            return;
+        }
+        self.corrupt_by_chance(&mut copy, bytes);
+        if self.is_over_limit() {
+            self.counters.count_drop(DropReason::QueueFull, bytes);
+        } else {
+            // The caller hears of the original; the counters know the copy's fate.
+            let _ = self.enter(copy, bytes);
+        }
+    }
+
+    fn corrupt_by_chance(&mut self, packet: &mut P, bytes: u32) {
+        if let Some(random) = self.impairments.corrupts() {
+            packet.corrupt(random);
+            self.counters.corrupted.add(bytes);
+        }
+    }
+
+    /// Packets that netem's `limit` counts: in the delay line and waiting, not the one being sent.
+    fn in_flight(&self) -> usize {
+        self.wire.len() + self.stage.waiting_packets()
+    }
+
+    fn is_over_limit(&mut self) -> bool {
+        let Some(limit) = self.limit_packets else {
+            return false;
+        };
+        if self.in_flight() >= limit && self.order == Order::ServerThenDelay {
+            // What has arrived but was not fetched yet has left as far as the limit is concerned.
+            while let Some(gone) = self.wire.pop(self.now) {
+                self.departed.push_back(gone);
+            }
+        }
+        self.in_flight() >= limit
+    }
+
+    /// Lets a packet into the first part of the pipeline.
+    fn enter(&mut self, packet: P, bytes: u32) -> Verdict {
+        match self.order {
+            Order::ServerThenDelay => self.queue(self.now, packet, bytes),
+            Order::DelayThenServer => {
+                self.wire.push(self.now, packet, self.charged(bytes));
+                self.move_until_now();
+                Verdict::Queued
+            }
+        }
+    }
+
+    /// Gives a packet to the queue at its logical time `at`.
+    fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> Verdict {
+        if self.stage.is_open() {
+            self.leave_server(at, packet);
+            return Verdict::Queued;
+        }
+        if let Err(reason) = self.stage.enqueue(at, packet, self.charged(bytes)) {
+            return self.dropped(reason, bytes);
+        }
+        self.serve_until_now(at);
+        Verdict::Queued
+    }
+
+    fn serve_until_now(&mut self, until: Instant) {
+        while let Some(at) = self.stage.next().filter(|at| *at <= until) {
+            self.serve(at);
+        }
+    }
+
+    /// Serves the queue and moves packets from the delay line to it, in order of time; at equal
+    /// times the server makes room first.
+    fn move_until_now(&mut self) {
+        loop {
+            let served = self.stage.next().filter(|at| *at <= self.now);
+            let arrived = self.wire.next().filter(|at| *at <= self.now);
+            match (served, arrived) {
+                (Some(at), arrived) if arrived.is_none_or(|arrived| at <= arrived) => {
+                    self.serve(at);
+                }
+                (_, Some(at)) => {
+                    if let Some((at, packet)) = self.wire.pop(at) {
+                        let bytes = packet.len_bytes();
+                        // The counters know when the queue refuses it.
+                        let _ = self.queue(at, packet, bytes);
+                    }
+                }
+                (_, None) => return,
+            }
+        }
+    }
+
+    /// Does what is due in the server at `at`.
+    fn serve(&mut self, at: Instant) {
+        match self.stage.step() {
+            Some(Step::Sent(packet)) => self.leave_server(at, packet),
+            Some(Step::Dropped(packet)) => {
+                self.counters.count_drop(DropReason::Aqm, packet.len_bytes());
+            }
+            Some(Step::Started) | None => {}
+        }
+    }
+
+    fn leave_server(&mut self, at: Instant, packet: P) {
+        match self.order {
+            Order::ServerThenDelay => {
+                let charged = self.charged(packet.len_bytes());
+                self.wire.push(at, packet, charged);
+            }
+            Order::DelayThenServer => self.departed.push_back((at, packet)),
+        }
+    }
+
+    /// The link is cut: only what has already arrived is left.
+    fn lose_everything(&mut self) {
+        let counters = &mut self.counters;
+        self.stage.clear(|packet| counters.count_drop(DropReason::Down, packet.len_bytes()));
+        self.wire.drop_after(self.now, |packet| {
+            counters.count_drop(DropReason::Down, packet.len_bytes());
+        });
+    }
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

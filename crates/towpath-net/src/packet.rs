@@ -1,0 +1,109 @@
+//! What travels over a link, what became of it, and how it is counted.
+
+/// What travels over a link.
+pub trait Packet: Clone {
+    /// Length of the IP packet in bytes, without any link header; must not change on the way.
+    fn len_bytes(&self) -> u32;
+
+    /// Flips one bit, chosen by `random`.
+    fn corrupt(&mut self, random: u32);
+}
+
+/// What a link did with a packet that was offered to it.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was taken; it may still be dropped later, by a queue further on or when the link goes
+    /// down.
+    Queued,
+    /// It was dropped on entry.
+    Dropped(DropReason),
+}
+
+/// Why a packet was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DropReason {
+    /// Random loss.
+    Loss,
+    /// The queue was full.
+    QueueFull,
+    /// Active queue management.
+    Aqm,
+    /// The link was down.
+    Down,
+    /// Larger than the MTU, or than the bucket of a token bucket, which it could never leave.
+    Mtu,
+}
+
+/// Packets and their bytes (IP length, without link headers).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, bytes: u32) {
+        self.packets = self.packets.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(u64::from(bytes));
+    }
+}
+
+/// What became of all packets of one direction. Always: offered + duplicated = delivered + dropped
+/// + backlog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Offered by the caller.
+    pub offered: Tally,
+    /// Copies made by duplication.
+    pub duplicated: Tally,
+    /// Packets with a flipped bit; they travel on.
+    pub corrupted: Tally,
+    /// Handed back to the caller.
+    pub delivered: Tally,
+    /// Dropped by random loss.
+    pub loss: Tally,
+    /// Dropped by a full queue.
+    pub queue_full: Tally,
+    /// Dropped by active queue management.
+    pub aqm: Tally,
+    /// Dropped because the link was down.
+    pub down: Tally,
+    /// Dropped because they were too large.
+    pub mtu: Tally,
+}
+
+impl Counters {
+    /// All drops, whatever the reason.
+    pub fn dropped(&self) -> Tally {
+        let all = [self.loss, self.queue_full, self.aqm, self.down, self.mtu];
+        Tally {
+            packets: all.iter().fold(0, |sum, tally| sum + tally.packets),
+            bytes: all.iter().fold(0, |sum, tally| sum + tally.bytes),
+        }
+    }
+
+    /// Packets inside: waiting, being sent, on the wire, or arrived and not yet fetched.
+    pub fn backlog_packets(&self) -> u64 {
+        let entered = self.offered.packets + self.duplicated.packets;
+        entered.saturating_sub(self.delivered.packets + self.dropped().packets)
+    }
+
+    /// Bytes of [`Self::backlog_packets`].
+    pub fn backlog_bytes(&self) -> u64 {
+        let entered = self.offered.bytes + self.duplicated.bytes;
+        entered.saturating_sub(self.delivered.bytes + self.dropped().bytes)
+    }
+
+    pub(crate) fn count_drop(&mut self, reason: DropReason, bytes: u32) {
+        match reason {
+            DropReason::Loss => self.loss.add(bytes),
+            DropReason::QueueFull => self.queue_full.add(bytes),
+            DropReason::Aqm => self.aqm.add(bytes),
+            DropReason::Down => self.down.add(bytes),
+            DropReason::Mtu => self.mtu.add(bytes),
+        }
+    }
+}

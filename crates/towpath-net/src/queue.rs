@@ -1,0 +1,319 @@
+//! The queue and the server that empties it.
+//!
+//! What counts against a [`QueueLimit`]: the packets that wait. A packet stops waiting when its
+//! transmission starts, as in the kernel, where the shaper takes it out of the queue at that time;
+//! the packet being sent is not counted. A token bucket, HTB and a trace check every arrival
+//! against the limit, even when it could leave at once (the kernel's and Mahimahi's order: first
+//! enqueue, then dequeue). A line that is idle takes the packet without asking the limit.
+
+use std::collections::VecDeque;
+
+use crate::aqm::{Codel, Pie};
+use crate::config::{Queue, QueueLimit, Shaper};
+use crate::packet::DropReason;
+use crate::server::Server;
+use crate::{Instant, Rate};
+
+/// A queue and its server.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage<P> {
+    /// The packet in service, if there is one, then those that wait.
+    packets: VecDeque<Held<P>>,
+    in_service: bool,
+    /// Charged bytes of those that wait.
+    waiting_bytes: u64,
+    paused: bool,
+    /// What the server had not sent when it was paused with a packet in service.
+    unsent: u128,
+    /// When the packet in service has left or the first that waits may start.
+    next: Option<Instant>,
+    server: Server,
+    limit: QueueLimit,
+    bound: Bound,
+    aqm: Aqm,
+}
+
+#[derive(Debug, Clone)]
+struct Held<P> {
+    packet: P,
+    charged_bytes: u32,
+    since: Instant,
+}
+
+/// A [`QueueLimit`] for the present rate.
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    None,
+    Bytes(u64),
+    Packets(u64),
+}
+
+#[derive(Debug, Clone)]
+enum Aqm {
+    None,
+    CoDel(Codel),
+    Pie(Pie),
+}
+
+/// What happened at [`Stage::next`].
+pub(crate) enum Step<P> {
+    /// A packet is sent.
+    Sent(P),
+    /// Active queue management dropped a packet.
+    Dropped(P),
+    /// The server took a packet and is busy with it.
+    Started,
+}
+
+impl<P> Stage<P> {
+    pub(crate) fn new(shaper: Shaper, queue: Queue, seed: u64) -> Self {
+        let (aqm, limit) = match queue {
+            Queue::DropTail(limit) => (Aqm::None, limit),
+            Queue::CoDel { target, interval, limit } => {
+                (Aqm::CoDel(Codel::new(target, interval)), limit)
+            }
+            Queue::Pie { target, update, limit } => {
+                (Aqm::Pie(Pie::new(target, update, seed)), limit)
+            }
+        };
+        Self {
+            packets: VecDeque::new(),
+            in_service: false,
+            waiting_bytes: 0,
+            paused: false,
+            unsent: 0,
+            next: None,
+            limit,
+            bound: Bound::new(limit, &shaper),
+            server: Server::new(shaper, Instant::ZERO),
+            aqm,
+        }
+    }
+
+    /// When [`Self::step`] must be called next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// The packet that leaves next.
+    pub(crate) fn next_packet(&self) -> Option<&P> {
+        self.packets.front().map(|held| &held.packet)
+    }
+
+    pub(crate) fn waiting_packets(&self) -> usize {
+        self.packets.len() - usize::from(self.in_service)
+    }
+
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    /// Whether a packet passes without being held at all.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.server, Server::Unlimited) && !self.paused && self.packets.is_empty()
+    }
+
+    /// Whether a packet of this size can never pass.
+    pub(crate) fn never_passes(&self, charged_bytes: u32) -> bool {
+        self.server.never_passes(charged_bytes)
+    }
+
+    /// Whether the limit lets a packet of this size in.
+    pub(crate) fn has_room(&self, charged_bytes: u32) -> bool {
+        let starts_at_once =
+            self.packets.is_empty() && !self.paused && self.server.is_work_conserving();
+        starts_at_once
+            || match self.bound {
+                Bound::None => true,
+                Bound::Bytes(limit) => {
+                    self.waiting_bytes.saturating_add(u64::from(charged_bytes)) <= limit
+                }
+                Bound::Packets(limit) => (self.waiting_packets() as u64) < limit,
+            }
+    }
+
+    /// Takes a packet at the end of the queue, or says why not.
+    pub(crate) fn enqueue(
+        &mut self,
+        now: Instant,
+        packet: P,
+        charged_bytes: u32,
+    ) -> Result<(), DropReason> {
+        if !self.has_room(charged_bytes) {
+            return Err(DropReason::QueueFull);
+        }
+        match &mut self.aqm {
+            Aqm::None => {}
+            Aqm::CoDel(codel) => codel.on_enqueue(charged_bytes),
+            Aqm::Pie(pie) => {
+                if pie.drops(now, self.waiting_bytes) {
+                    return Err(DropReason::Aqm);
+                }
+            }
+        }
+        let was_empty = self.packets.is_empty();
+        self.packets.push_back(Held { packet, charged_bytes, since: now });
+        self.waiting_bytes += u64::from(charged_bytes);
+        if was_empty {
+            self.server.wake(now);
+            self.plan(now);
+        }
+        Ok(())
+    }
+
+    /// Does what is due at [`Self::next`]; `None` when nothing is planned.
+    pub(crate) fn step(&mut self) -> Option<Step<P>> {
+        let now = self.next?;
+        let head = self.packets.front()?;
+        let (charged_bytes, since) = (head.charged_bytes, head.since);
+        if self.in_service {
+            self.in_service = false;
+            return self.take_head(now).map(Step::Sent);
+        }
+        self.waiting_bytes -= u64::from(charged_bytes);
+        if self.aqm_drops(now, since) {
+            return self.take_head(now).map(Step::Dropped);
+        }
+        let sent_at = self.server.begin(now, charged_bytes);
+        if sent_at <= now {
+            return self.take_head(now).map(Step::Sent);
+        }
+        self.in_service = true;
+        self.next = Some(sent_at);
+        Some(Step::Started)
+    }
+
+    fn take_head(&mut self, now: Instant) -> Option<P> {
+        let head = self.packets.pop_front();
+        self.plan(now);
+        if self.packets.is_empty()
+            && let Aqm::CoDel(codel) = &mut self.aqm
+        {
+            codel.on_empty();
+        }
+        head.map(|held| held.packet)
+    }
+
+    fn aqm_drops(&mut self, now: Instant, since: Instant) -> bool {
+        match &mut self.aqm {
+            Aqm::None => false,
+            Aqm::CoDel(codel) => codel.drops(now, now.nanos_since(since), self.waiting_bytes),
+            Aqm::Pie(pie) => {
+                pie.on_dequeue(now, now.nanos_since(since), self.waiting_bytes);
+                false
+            }
+        }
+    }
+
+    /// Computes when the first packet that waits may start; nothing must be in service.
+    fn plan(&mut self, now: Instant) {
+        let head = self.packets.front().filter(|_| !self.paused);
+        self.next = head.and_then(|held| self.server.ready(now, held.charged_bytes));
+    }
+
+    /// Stops the server. A line remembers how far it came; elsewhere a packet that is half sent
+    /// starts again.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        if self.in_service {
+            match self.server.unsent(now) {
+                Some(unsent) => self.unsent = unsent,
+                None => self.return_head(),
+            }
+        }
+        self.paused = true;
+        self.next = None;
+    }
+
+    /// Starts the server again; a trace has gone on in the meantime.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        self.paused = false;
+        if self.in_service {
+            self.continue_head(now, self.unsent);
+        } else {
+            self.server.wake(now);
+            self.plan(now);
+        }
+    }
+
+    /// Replaces the server. Between two lines, what is left of the packet in service goes on at
+    /// the new rate; between two buckets of one kind, saved and owed bytes are kept. Otherwise the
+    /// new server starts fresh (a trace at its beginning) and with the whole head.
+    pub(crate) fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
+        let unsent = match (self.in_service, self.paused) {
+            (false, _) => None,
+            (true, true) => Some(self.unsent),
+            (true, false) => self.server.unsent(now),
+        };
+        self.bound = Bound::new(self.limit, &shaper);
+        let mut server = Server::new(shaper, now);
+        server.inherit(&self.server, now);
+        self.server = server;
+        if let Some(unsent) = unsent {
+            self.continue_head(now, unsent);
+            return;
+        }
+        if self.in_service {
+            self.return_head();
+        }
+        self.server.wake(now);
+        self.plan(now);
+    }
+
+    fn continue_head(&mut self, now: Instant, unsent: u128) {
+        self.unsent = unsent;
+        match self.server.resume(now, unsent) {
+            Some(_) if self.paused => self.next = None,
+            Some(sent_at) => self.next = Some(sent_at),
+            None => {
+                self.return_head();
+                self.server.wake(now);
+                self.plan(now);
+            }
+        }
+    }
+
+    /// The packet in service waits again.
+    fn return_head(&mut self) {
+        self.in_service = false;
+        let charged_bytes = self.packets.front().map_or(0, |held| held.charged_bytes);
+        self.waiting_bytes += u64::from(charged_bytes);
+    }
+
+    /// Loses everything.
+    pub(crate) fn clear(&mut self, lost: impl FnMut(P)) {
+        self.packets.drain(..).map(|held| held.packet).for_each(lost);
+        self.in_service = false;
+        self.waiting_bytes = 0;
+        self.next = None;
+        if let Aqm::CoDel(codel) = &mut self.aqm {
+            codel.on_empty();
+        }
+    }
+}
+
+impl Bound {
+    /// A limit in time is the bytes of that time at the shaper's rate: for a token bucket plus the
+    /// burst, as `tc tbf latency` computes it; for a trace at its mean rate; without a rate no
+    /// limit.
+    fn new(limit: QueueLimit, shaper: &Shaper) -> Self {
+        let span = match limit {
+            QueueLimit::Unlimited => return Self::None,
+            QueueLimit::Bytes(bytes) => return Self::Bytes(bytes),
+            QueueLimit::Packets(packets) => return Self::Packets(packets),
+            QueueLimit::Time(span) => span,
+        };
+        let at = |rate: Rate| rate.bytes_in(span);
+        match shaper {
+            Shaper::Unlimited => Self::None,
+            Shaper::Line(rate) | Shaper::Htb { rate, burst_bytes: _, cburst_bytes: _ } => {
+                Self::Bytes(at(*rate))
+            }
+            Shaper::TokenBucket { rate, burst_bytes } => {
+                Self::Bytes(at(*rate).saturating_add(*burst_bytes))
+            }
+            Shaper::Trace(trace) => {
+                trace.mean_rate().map_or(Self::None, |rate| Self::Bytes(at(rate)))
+            }
+        }
+    }
+}

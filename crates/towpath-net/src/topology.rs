@@ -1,0 +1,228 @@
+//! Directions and the routes through them: an access link, then a bottleneck that others share.
+
+use std::collections::VecDeque;
+
+use crate::config::{Delay, DirectionConfig, Loss, Shaper};
+use crate::packet::DropReason;
+use crate::{Counters, Direction, Instant, Packet, Verdict};
+
+/// Names a direction of a [`Topology`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirectionId(usize);
+
+/// Names a route of a [`Topology`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteId(usize);
+
+/// A route names a direction that does not exist in this topology, or none at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// A route needs a direction.
+    #[error("a route needs at least one direction")]
+    Empty,
+    /// The direction belongs to another topology.
+    #[error("direction {0:?} is not part of this topology")]
+    UnknownDirection(DirectionId),
+}
+
+/// Directions, and routes that lead through one or several of them.
+///
+/// Packets move from hop to hop at their logical times. Two directions that are due at the same
+/// time are served in the order in which their next packets entered the topology.
+#[derive(Debug, Clone)]
+pub struct Topology<P> {
+    directions: Vec<Direction<Travelling<P>>>,
+    /// When each direction is due and which packet it is about.
+    due: Vec<Option<(Instant, u64)>>,
+    routes: Vec<Vec<usize>>,
+    arrived: VecDeque<(Instant, RouteId, P)>,
+    entered: u64,
+}
+
+/// A packet on its route.
+#[derive(Debug, Clone)]
+struct Travelling<P> {
+    route: usize,
+    hop: usize,
+    sequence: u64,
+    packet: P,
+}
+
+impl<P: Packet> Packet for Travelling<P> {
+    fn len_bytes(&self) -> u32 {
+        self.packet.len_bytes()
+    }
+
+    fn corrupt(&mut self, random: u32) {
+        self.packet.corrupt(random);
+    }
+}
+
+impl<P> Default for Topology<P> {
+    fn default() -> Self {
+        Self {
+            directions: Vec::new(),
+            due: Vec::new(),
+            routes: Vec::new(),
+            arrived: VecDeque::new(),
+            entered: 0,
+        }
+    }
+}
+
+impl<P: Packet> Topology<P> {
+    /// An empty topology.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a direction; give each its own seed ([`crate::stream_seed`]).
+    pub fn add_direction(&mut self, config: DirectionConfig, seed: u64) -> DirectionId {
+        self.directions.push(Direction::new(config, seed));
+        self.due.push(None);
+        DirectionId(self.directions.len() - 1)
+    }
+
+    /// Adds a route through `hops`, in this order.
+    pub fn add_route(&mut self, hops: &[DirectionId]) -> Result<RouteId, RouteError> {
+        if hops.is_empty() {
+            return Err(RouteError::Empty);
+        }
+        if let Some(unknown) = hops.iter().find(|hop| hop.0 >= self.directions.len()) {
+            return Err(RouteError::UnknownDirection(*unknown));
+        }
+        self.routes.push(hops.iter().map(|hop| hop.0).collect());
+        Ok(RouteId(self.routes.len() - 1))
+    }
+
+    /// Offers a packet to the first hop of `route`, whose verdict it returns; later hops only
+    /// count. A route of another topology is treated as down.
+    pub fn push(&mut self, now: Instant, route: RouteId, packet: P) -> Verdict {
+        while let Some(arrival) = self.forward(now) {
+            self.arrived.push_back(arrival);
+        }
+        let travelling = Travelling { route: route.0, hop: 0, sequence: self.entered, packet };
+        self.entered = self.entered.wrapping_add(1);
+        self.push_to_hop(now, travelling)
+    }
+
+    /// When [`Self::pop`] must be called next.
+    pub fn next_due(&self) -> Option<Instant> {
+        let arrived = self.arrived.front().map(|(time, _, _)| *time);
+        let moving = self.due.iter().flatten().min().map(|(time, _)| *time);
+        [arrived, moving].into_iter().flatten().min()
+    }
+
+    /// The next packet that has left the last hop of its route by `now`, with the time at which it
+    /// did.
+    pub fn pop(&mut self, now: Instant) -> Option<(Instant, RouteId, P)> {
+        match self.arrived.front() {
+            Some((time, _, _)) if *time <= now => self.arrived.pop_front(),
+            Some(_) => None,
+            None => self.forward(now),
+        }
+    }
+
+    /// Whether an IP packet of `bytes` would find room in the first hop of `route`.
+    pub fn has_room(&self, route: RouteId, bytes: u32) -> bool {
+        let first = self.routes.get(route.0).and_then(|hops| hops.first());
+        first
+            .and_then(|index| self.directions.get(*index))
+            .is_some_and(|direction| direction.has_room(bytes))
+    }
+
+    /// [`Direction::set_up`] of one direction.
+    pub fn set_up(&mut self, now: Instant, id: DirectionId, up: bool) {
+        self.change(now, id, |direction| direction.set_up(now, up));
+    }
+
+    /// [`Direction::is_up`] of one direction.
+    pub fn is_up(&self, id: DirectionId) -> bool {
+        self.directions.get(id.0).is_some_and(Direction::is_up)
+    }
+
+    /// [`Direction::set_shaper`] of one direction.
+    pub fn set_shaper(&mut self, now: Instant, id: DirectionId, shaper: Shaper) {
+        self.change(now, id, |direction| direction.set_shaper(now, shaper));
+    }
+
+    /// [`Direction::set_delay`] of one direction.
+    pub fn set_delay(&mut self, now: Instant, id: DirectionId, delay: Delay) {
+        self.change(now, id, |direction| direction.set_delay(now, delay));
+    }
+
+    /// [`Direction::set_loss`] of one direction.
+    pub fn set_loss(&mut self, now: Instant, id: DirectionId, loss: Loss) {
+        self.change(now, id, |direction| direction.set_loss(loss));
+    }
+
+    /// [`Direction::counters`] of one direction.
+    pub fn counters(&self, id: DirectionId) -> Option<&Counters> {
+        self.directions.get(id.0).map(Direction::counters)
+    }
+
+    /// [`Direction::queue_packets`] and [`Direction::queue_bytes`] of one direction.
+    pub fn queue_length(&self, id: DirectionId) -> Option<(u64, u64)> {
+        let direction = self.directions.get(id.0)?;
+        Some((direction.queue_packets(), direction.queue_bytes()))
+    }
+
+    /// Moves everything that is due before the change, then changes one direction.
+    fn change(
+        &mut self,
+        now: Instant,
+        id: DirectionId,
+        change: impl FnOnce(&mut Direction<Travelling<P>>),
+    ) {
+        while let Some(arrival) = self.forward(now) {
+            self.arrived.push_back(arrival);
+        }
+        if let Some(direction) = self.directions.get_mut(id.0) {
+            change(direction);
+        }
+        self.note_due(id.0);
+    }
+
+    /// Moves packets in order of time until one has left its last hop.
+    fn forward(&mut self, now: Instant) -> Option<(Instant, RouteId, P)> {
+        loop {
+            let due = self.due.iter().enumerate();
+            let due = due.filter_map(|(index, due)| due.map(|due| (due, index)));
+            let ((time, _), index) = due.min().filter(|((time, _), _)| *time <= now)?;
+            let gone = self.directions.get_mut(index)?.pop(time);
+            self.note_due(index);
+            let Some((time, mut travelling)) = gone else {
+                continue; // it only moved within this direction
+            };
+            travelling.hop += 1;
+            let hops = self.routes.get(travelling.route)?;
+            if travelling.hop >= hops.len() {
+                return Some((time, RouteId(travelling.route), travelling.packet));
+            }
+            // Whoever pushed it has gone; the hop's counters know its fate.
+            let _ = self.push_to_hop(time, travelling);
+        }
+    }
+
+    fn push_to_hop(&mut self, now: Instant, travelling: Travelling<P>) -> Verdict {
+        let hops = self.routes.get(travelling.route);
+        let index = hops.and_then(|hops| hops.get(travelling.hop)).copied();
+        let Some(index) = index else {
+            return Verdict::Dropped(DropReason::Down);
+        };
+        let Some(direction) = self.directions.get_mut(index) else {
+            return Verdict::Dropped(DropReason::Down);
+        };
+        let verdict = direction.push(now, travelling);
+        self.note_due(index);
+        verdict
+    }
+
+    fn note_due(&mut self, index: usize) {
+        if let (Some(direction), Some(due)) = (self.directions.get(index), self.due.get_mut(index))
+        {
+            let sequence = direction.next_packet().map_or(0, |travelling| travelling.sequence);
+            *due = direction.next_due().map(|time| (time, sequence));
+        }
+    }
+}

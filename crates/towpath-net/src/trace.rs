@@ -1,0 +1,121 @@
+//! Recorded links in Mahimahi's format: one line per delivery opportunity, in milliseconds.
+
+use crate::Rate;
+use crate::config::Trace;
+
+/// Bytes that one delivery opportunity carries.
+pub const OPPORTUNITY_BYTES: u32 = 1_504;
+/// More opportunities than any recording has.
+const MAX_OPPORTUNITIES: usize = 10_000_000;
+/// Thirty days.
+const MAX_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
+
+/// Why a trace cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// There is no line.
+    #[error("the trace is empty")]
+    Empty,
+    /// A line is no number.
+    #[error("line {line}: expected a whole number of milliseconds")]
+    NotANumber {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A time is smaller than the one before.
+    #[error("line {line}: {ms} ms comes before the line above it")]
+    Descending {
+        /// Counted from 1.
+        line: usize,
+        /// The time on that line.
+        ms: u64,
+    },
+    /// The last line, which is the period, is zero.
+    #[error("line {line}: the trace must last longer than 0 ms")]
+    ZeroPeriod {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A time is absurdly late.
+    #[error("line {line}: {ms} ms is more than {MAX_PERIOD_MS} ms (30 days)")]
+    TooLate {
+        /// Counted from 1.
+        line: usize,
+        /// The time on that line.
+        ms: u64,
+    },
+    /// There are absurdly many lines.
+    #[error("the trace has more than {MAX_OPPORTUNITIES} lines")]
+    TooLong,
+}
+
+impl Trace {
+    /// Reads Mahimahi's text format.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut opportunities_ms = Vec::new();
+        let mut previous = 0;
+        for (line, content) in (1..).zip(text.lines()) {
+            if line > MAX_OPPORTUNITIES {
+                return Err(TraceError::TooLong);
+            }
+            let content = content.trim();
+            // `parse` alone would take a sign.
+            if !content.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(TraceError::NotANumber { line });
+            }
+            let ms: u64 = content.parse().map_err(|_| TraceError::NotANumber { line })?;
+            if ms < previous {
+                return Err(TraceError::Descending { line, ms });
+            }
+            if ms > MAX_PERIOD_MS {
+                return Err(TraceError::TooLate { line, ms });
+            }
+            previous = ms;
+            opportunities_ms.push(ms);
+        }
+        match opportunities_ms.last() {
+            None => Err(TraceError::Empty),
+            Some(0) => Err(TraceError::ZeroPeriod { line: opportunities_ms.len() }),
+            Some(_) => Ok(Self { opportunities_ms }),
+        }
+    }
+
+    /// Mean rate over one period; `None` for a trace without opportunities or period.
+    pub fn mean_rate(&self) -> Option<Rate> {
+        let period_ms = u128::from(*self.opportunities_ms.last()?);
+        let bits = self.opportunities_ms.len() as u128 * u128::from(OPPORTUNITY_BYTES) * 8;
+        let bps = (bits * 1_000).checked_div(period_ms)?;
+        Rate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_keeps_its_lines_in_order() {
+        let trace = Trace::parse("0\n3\r\n3\n10\n").unwrap();
+        assert_eq!(trace.opportunities_ms, [0, 3, 3, 10]);
+        assert_eq!(trace.mean_rate().unwrap().as_bps(), 4 * 1_504 * 8 * 100);
+    }
+
+    #[test]
+    fn a_bad_trace_is_refused_with_its_line() {
+        let cases = [
+            ("", TraceError::Empty),
+            ("1\n\n2", TraceError::NotANumber { line: 2 }),
+            ("1\n2 ms", TraceError::NotANumber { line: 2 }),
+            ("+1", TraceError::NotANumber { line: 1 }),
+            ("-1", TraceError::NotANumber { line: 1 }),
+            ("99999999999999999999999", TraceError::NotANumber { line: 1 }),
+            ("5\n4", TraceError::Descending { line: 2, ms: 4 }),
+            ("0\n0", TraceError::ZeroPeriod { line: 2 }),
+            ("9999999999", TraceError::TooLate { line: 1, ms: 9_999_999_999 }),
+        ];
+        for (text, error) in cases {
+            assert_eq!(Trace::parse(text), Err(error), "{text:?}");
+        }
+        assert_eq!(Trace::parse(&"1\n".repeat(10_000_001)), Err(TraceError::TooLong));
+    }
+}
