@@ -26,7 +26,7 @@ impl Rate {
 
     /// Bytes that pass in `span`, rounded down.
     pub fn bytes_in(self, span: Duration) -> u64 {
-        let bytes = u128::from(self.0) * span.as_nanos() / 8_000_000_000;
+        let bytes = u128::from(self.0).saturating_mul(span.as_nanos()) / 8_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
