@@ -107,9 +107,9 @@ impl<P> DelayLine<P> {
         self.front().map(|entry| entry.departure)
     }
 
-    /// The packet that departs next.
-    pub(crate) fn next_packet(&self) -> Option<&P> {
-        self.front().map(|entry| &entry.packet)
+    /// The next departure, and the packet that departs.
+    pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
+        self.front().map(|entry| (entry.departure, &entry.packet))
     }
 
     fn front(&self) -> Option<&Entry<P>> {

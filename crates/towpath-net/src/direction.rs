@@ -76,19 +76,7 @@ impl<P: Packet> Direction<P> {
     /// When a packet may leave next, or, at [`Position::Host`], when room may appear; never later
     /// than that. Call [`Self::pop`] then.
     pub fn next_due(&self) -> Option<Instant> {
-        if let Some((departure, _)) = self.departed.front() {
-            return Some(*departure);
-        }
-        let (served, arrived) = (self.stage.next(), self.wire.next());
-        match (self.position, self.order) {
-            (Position::Host, _) => earliest(served, arrived),
-            (Position::Network, Order::ServerThenDelay) => {
-                let shortest = self.wire.shortest_nanos();
-                earliest(served.map(|time| time.plus_nanos(shortest)), arrived)
-            }
-            // What arrives from the wire queues up behind what is being served.
-            (Position::Network, Order::DelayThenServer) => served.or(arrived),
-        }
+        self.upcoming().map(|(time, _)| time)
     }
 
     /// The next packet that has left by `now`, with the time at which it left.
@@ -182,15 +170,21 @@ impl<P: Packet> Direction<P> {
         self.stage.waiting_bytes()
     }
 
-    /// The packet that [`Self::next_due`] is about.
-    pub(crate) fn next_packet(&self) -> Option<&P> {
-        if let Some((_, packet)) = self.departed.front() {
-            return Some(packet);
+    /// [`Self::next_due`], and the packet that it is about.
+    pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
+        if let Some((departure, packet)) = self.departed.front() {
+            return Some((*departure, packet));
         }
-        match (self.stage.next(), self.wire.next()) {
-            (Some(served), Some(arrived)) if arrived <= served => self.wire.next_packet(),
-            (Some(_), _) => self.stage.next_packet(),
-            (None, _) => self.wire.next_packet(),
+        let (served, arriving) = (self.stage.upcoming(), self.wire.upcoming());
+        match (self.position, self.order) {
+            (Position::Host, _) => earliest(served, arriving),
+            (Position::Network, Order::ServerThenDelay) => {
+                let shortest = self.wire.shortest_nanos();
+                let served = served.map(|(time, packet)| (time.plus_nanos(shortest), packet));
+                earliest(served, arriving)
+            }
+            // What arrives from the wire queues up behind what is being served.
+            (Position::Network, Order::DelayThenServer) => served.or(arriving),
         }
     }
 
@@ -353,9 +347,13 @@ impl<P: Packet> Direction<P> {
     }
 }
 
-fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
+/// The earlier of two; at equal times the one that is further on its way.
+fn earliest<'a, P>(
+    served: Option<(Instant, &'a P)>,
+    arriving: Option<(Instant, &'a P)>,
+) -> Option<(Instant, &'a P)> {
+    match (served, arriving) {
+        (Some(served), Some(arriving)) if served.0 < arriving.0 => Some(served),
+        (served, arriving) => arriving.or(served),
     }
 }

@@ -34,6 +34,7 @@ impl JitterSource {
     }
 
     /// A delay around `mean_nanos`, possibly negative, as netem's `tabledist` computes it.
+    #[inline]
     pub(crate) fn draw(&self, mean_nanos: i64, stream: &mut Stream) -> i64 {
         let sigma = self.sigma_nanos;
         if sigma == 0 {

@@ -38,6 +38,7 @@ impl Stream {
         Self(Pcg32::new(seed, mix(seed)))
     }
 
+    #[inline]
     pub(crate) fn draw(&mut self) -> u32 {
         self.0.next_u32()
     }
@@ -47,6 +48,7 @@ impl Stream {
     }
 
     /// True with this chance; draws nothing when it can never be true.
+    #[inline]
     pub(crate) fn happens(&mut self, chance: Probability) -> bool {
         chance != Probability::NEVER
             && (self.draw() < chance.as_raw() || chance == Probability::ALWAYS)

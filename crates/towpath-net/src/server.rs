@@ -61,11 +61,13 @@ impl Server {
     }
 
     /// Whether an idle server takes a packet without letting it wait, whatever came before.
+    #[inline]
     pub(crate) fn is_work_conserving(&self) -> bool {
         matches!(self, Self::Unlimited | Self::Line(_))
     }
 
     /// Whether a packet of this size can never pass.
+    #[inline]
     pub(crate) fn never_passes(&self, charged_bytes: u32) -> bool {
         match self {
             // sch_tbf drops what is larger than its bucket.
@@ -75,6 +77,7 @@ impl Server {
     }
 
     /// The queue was empty and is not any more.
+    #[inline]
     pub(crate) fn wake(&mut self, now: Instant) {
         if let Self::Trace(trace) = self {
             trace.skip_to(now);
@@ -82,6 +85,7 @@ impl Server {
     }
 
     /// When a head of this size may start, not before `now`; `None` is never.
+    #[inline]
     pub(crate) fn ready(&self, now: Instant, charged_bytes: u32) -> Option<Instant> {
         match self {
             Self::Unlimited | Self::Line(_) => Some(now),
@@ -92,6 +96,7 @@ impl Server {
     }
 
     /// Starts to send a packet and says when it is sent.
+    #[inline]
     pub(crate) fn begin(&mut self, now: Instant, charged_bytes: u32) -> Instant {
         match self {
             Self::Unlimited => now,
@@ -136,22 +141,35 @@ pub(crate) struct Line {
     free_at: Instant,
     /// Beyond `free_at`, in units of 1/bps nanoseconds.
     fraction: u64,
+    /// Size of the last packet, its nanoseconds and their fraction: most packets are of one size,
+    /// which saves the division.
+    last: (u32, u64, u64),
 }
 
 impl Line {
     fn new(rate: Rate) -> Self {
-        Self { bps: rate.as_bps(), free_at: Instant::ZERO, fraction: 0 }
+        Self { bps: rate.as_bps(), free_at: Instant::ZERO, fraction: 0, last: (0, 0, 0) }
     }
 
-    fn begin(&mut self, now: Instant, bytes: u32) -> Instant {
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Instant, bytes: u32) -> Instant {
+        if self.last.0 != bytes {
+            let (work, bps) = (u128::from(bytes) * u128::from(WORK_PER_BYTE), u128::from(self.bps));
+            // At most 2³² · 8 · 10⁹ < 2⁶⁵ by a rate of 1 bit/s: saturate.
+            let nanos = u64::try_from(work / bps).unwrap_or(u64::MAX);
+            self.last = (bytes, nanos, (work % bps) as u64);
+        }
+        let (_, mut nanos, fraction) = self.last;
         let carried = if self.free_at == now { self.fraction } else { 0 };
-        let work = u64::from(bytes).checked_mul(WORK_PER_BYTE);
-        let Some(work) = work.and_then(|work| work.checked_add(carried)) else {
-            let work = u128::from(bytes) * u128::from(WORK_PER_BYTE) + u128::from(carried);
-            return self.resume(now, work);
-        };
-        self.free_at = now.plus_nanos(work / self.bps);
-        self.fraction = work % self.bps;
+        // Both are below bps; their sum holds at most one nanosecond more.
+        let room = self.bps - fraction;
+        if carried >= room {
+            nanos = nanos.saturating_add(1);
+            self.fraction = carried - room;
+        } else {
+            self.fraction = fraction + carried;
+        }
+        self.free_at = now.plus_nanos(nanos);
         self.free_at
     }
 
@@ -186,6 +204,7 @@ impl Cost {
         Self { factor: factor(shift) as u64, shift }
     }
 
+    #[inline]
     fn nanos(self, bytes: u64) -> i64 {
         let nanos = (u128::from(bytes) * u128::from(self.factor)) >> self.shift;
         i64::try_from(nanos).unwrap_or(i64::MAX)
@@ -216,15 +235,18 @@ impl TokenBucket {
         self.checked_at = now;
     }
 
+    #[inline]
     fn tokens_at(&self, now: Instant) -> i64 {
         elapsed(self.checked_at, now).saturating_add(self.tokens).min(self.buffer)
     }
 
+    #[inline]
     fn ready(&self, now: Instant, bytes: u32) -> Instant {
         let missing = self.cost.nanos(u64::from(bytes)).saturating_sub(self.tokens_at(now));
         now.plus_nanos(u64::try_from(missing).unwrap_or(0))
     }
 
+    #[inline]
     fn charge(&mut self, now: Instant, bytes: u32) {
         let left = self.tokens_at(now).saturating_sub(self.cost.nanos(u64::from(bytes)));
         // Below zero only for a packet larger than a bucket that was shrunk under it.
@@ -271,11 +293,13 @@ impl Htb {
         self.checked_at = now;
     }
 
+    #[inline]
     fn ready(&self, now: Instant) -> Instant {
         let debt = self.tokens.min(self.ceil_tokens).min(0).unsigned_abs();
         self.checked_at.plus_nanos(debt).max(now)
     }
 
+    #[inline]
     fn charge(&mut self, now: Instant, bytes: u32) {
         let elapsed = elapsed(self.checked_at, now).min(HTB_MEMORY_NANOS);
         let cost = self.cost.nanos(u64::from(bytes));
@@ -289,6 +313,7 @@ impl Htb {
     }
 }
 
+#[inline]
 fn elapsed(from: Instant, to: Instant) -> i64 {
     i64::try_from(to.nanos_since(from)).unwrap_or(i64::MAX)
 }

@@ -221,8 +221,84 @@ impl<P: Packet> Topology<P> {
     fn note_due(&mut self, index: usize) {
         if let (Some(direction), Some(due)) = (self.directions.get(index), self.due.get_mut(index))
         {
-            let sequence = direction.next_packet().map_or(0, |travelling| travelling.sequence);
-            *due = direction.next_due().map(|time| (time, sequence));
+            *due = direction.upcoming().map(|(time, travelling)| (time, travelling.sequence));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Rate;
+
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Named(char);
+
+    impl Packet for Named {
+        fn len_bytes(&self) -> u32 {
+            1_000
+        }
+        fn corrupt(&mut self, _random: u32) {}
+    }
+
+    /// 1,000 bytes take 1 ms.
+    fn line(delay_ms: u64) -> DirectionConfig {
+        DirectionConfig {
+            shaper: Rate::from_bps(8_000_000).map_or(Shaper::Unlimited, Shaper::Line),
+            delay: Delay { base: Duration::from_millis(delay_ms), ..Delay::default() },
+            overhead_bytes: 0,
+            ..DirectionConfig::default()
+        }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn two_hosts_share_the_queue_of_their_bottleneck() {
+        let mut topology = Topology::new();
+        let [near, far, shared] =
+            [line(1), line(3), line(10)].map(|config| topology.add_direction(config, 1));
+        let from_near = topology.add_route(&[near, shared]).unwrap();
+        let from_far = topology.add_route(&[far, shared]).unwrap();
+        for (route, name) in [(from_far, 'a'), (from_near, 'b'), (from_near, 'c')] {
+            assert_eq!(topology.push(at(0), route, Named(name)), Verdict::Queued);
+        }
+        // b and c reach the bottleneck at 2 and 3 ms, a at 4 ms, when c has just left it.
+        let arrivals: Vec<_> = std::iter::from_fn(|| topology.pop(Instant::MAX)).collect();
+        let expected = [
+            (at(13), from_near, Named('b')),
+            (at(14), from_near, Named('c')),
+            (at(15), from_far, Named('a')),
+        ];
+        assert_eq!(arrivals, expected);
+        assert_eq!(topology.next_due(), None);
+        assert_eq!(topology.counters(shared).unwrap().delivered.packets, 3);
+    }
+
+    #[test]
+    fn at_equal_times_the_packet_that_entered_first_goes_first() {
+        let mut topology = Topology::new();
+        let [first, second, shared] =
+            [line(1), line(1), line(1)].map(|config| topology.add_direction(config, 1));
+        let routes = [first, second].map(|access| topology.add_route(&[access, shared]).unwrap());
+        let _ = topology.push(at(0), routes[1], Named('a'));
+        let _ = topology.push(at(0), routes[0], Named('b'));
+        let names = std::iter::from_fn(|| topology.pop(Instant::MAX)).map(|(_, _, name)| name.0);
+        assert_eq!(names.collect::<String>(), "ab");
+    }
+
+    #[test]
+    fn an_impossible_route_is_refused() {
+        let mut topology = Topology::<Named>::new();
+        assert_eq!(topology.add_route(&[]), Err(RouteError::Empty));
+        let foreign = DirectionId(3);
+        assert_eq!(topology.add_route(&[foreign]), Err(RouteError::UnknownDirection(foreign)));
+        let verdict = topology.push(at(0), RouteId(9), Named('a'));
+        assert_eq!(verdict, Verdict::Dropped(DropReason::Down));
+        assert!(!topology.has_room(RouteId(9), 100));
     }
 }

@@ -394,6 +394,21 @@ fn duplication_and_loss_cancel_as_in_netem() {
 }
 
 #[test]
+fn switching_one_impairment_on_does_not_shift_the_draws_of_another() {
+    let lost = |config: DirectionConfig| {
+        let loss = Loss::Random(Probability::from_millionths(100_000));
+        let mut direction = Direction::new(DirectionConfig { loss, ..config }, 1);
+        let queued = (0..1_000)
+            .map(|number| direction.push(Instant::ZERO, Numbered(number, 100)) == Verdict::Queued);
+        queued.collect::<Vec<bool>>()
+    };
+    let plain = lost(DirectionConfig::default());
+    let corrupt = Probability::from_millionths(500_000);
+    let delay = jitter(Distribution::Normal, 10_000, 1_000);
+    assert_eq!(plain, lost(DirectionConfig { corrupt, delay, ..DirectionConfig::default() }));
+}
+
+#[test]
 fn a_packet_above_the_mtu_vanishes() {
     let mut direction =
         Direction::new(DirectionConfig { mtu_bytes: 1_400, ..DirectionConfig::default() }, 1);

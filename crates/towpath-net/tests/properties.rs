@@ -263,7 +263,7 @@ fn assert_rate_kept(departures: &[Departure], rate: Rate, burst: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn every_packet_is_accounted_for_and_lateness_changes_nothing(
