@@ -1,11 +1,109 @@
 //! A scenario: hosts, paths, a timeline, flows and what is expected of them.
 //!
 //! [`Scenario::parse`] reads TOML and reports every mistake with line, column and the way out.
+//! Which keys there are is said once, in `keys`: the reader, the JSON Schema ([`json_schema`]) and
+//! the reference ([`reference_markdown`]) follow it.
 
+mod builtin;
+mod keys;
 mod model;
+mod nearest;
+mod problem;
+mod read;
+mod section;
+mod trace;
+pub mod units;
 
+use std::io;
+
+pub use builtin::{Builtin, builtin, no_files};
+pub use keys::{json_schema, reference_markdown};
 pub use model::{
     Bottleneck, Change, DataDirection, Down, Endpoint, Expectation, Family, Flow, Host, LinkSide,
     MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, Target, TimelineEvent,
     Transport, World,
 };
+pub use problem::{Problem, ScenarioErrors};
+
+use problem::{Finding, quote};
+
+/// Larger files are refused; the largest useful scenario is far smaller.
+const LARGEST_FILE_BYTES: usize = 1 << 20;
+
+impl Scenario {
+    /// Reads a scenario. `file_name` is only for messages; `load` gives the text of a trace file,
+    /// whose name is relative to the scenario's folder ([`no_files`] where there is none).
+    pub fn parse(
+        file_name: &str,
+        text: &str,
+        load: &dyn Fn(&str) -> io::Result<String>,
+    ) -> Result<Self, ScenarioErrors> {
+        check_size(file_name, text.len())?;
+        let refuse = |findings| ScenarioErrors::new(file_name, text, findings);
+        let root = toml::de::DeTable::parse(text)
+            .map_err(|error| refuse(vec![syntax_error(text, &error)]))?;
+        read::scenario(&root, text, load).map_err(refuse)
+    }
+
+    /// [`Self::parse`] for what comes from a file: bytes that may not even be text.
+    pub fn parse_bytes(
+        file_name: &str,
+        bytes: &[u8],
+        load: &dyn Fn(&str) -> io::Result<String>,
+    ) -> Result<Self, ScenarioErrors> {
+        check_size(file_name, bytes.len())?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::parse(file_name, text, load),
+            Err(error) => {
+                let (valid, _) = bytes.split_at(error.valid_up_to());
+                let line = valid.split(|&byte| byte == b'\n').count();
+                let message = format!("line {line} is not UTF-8 text");
+                let finding = Finding::new(None, message, "").hint("a scenario is a TOML file");
+                Err(ScenarioErrors::one(file_name, "", finding))
+            }
+        }
+    }
+}
+
+fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
+    if bytes <= LARGEST_FILE_BYTES {
+        return Ok(());
+    }
+    let message = format!("the file has {bytes} bytes, more than 1 MiB");
+    let finding = Finding::new(None, message, "").hint("a scenario is a TOML file of a few lines");
+    Err(ScenarioErrors::one(file_name, "", finding))
+}
+
+/// What the TOML parser says, and the most usual cause: a quantity without quotes.
+fn syntax_error(text: &str, error: &toml::de::Error) -> Finding {
+    let span = error.span().unwrap_or(0..0);
+    let message = error.message();
+    let (message, expected) = match message.split_once(", expected ") {
+        Some((message, expected)) => (message, format!("expected {expected}")),
+        None => (message, String::new()),
+    };
+    let start = text.get(..span.start).map_or(0, |s| s.rfind('\n').map_or(0, |at| at + 1));
+    let line = text.get(start..).and_then(|s| s.lines().next()).unwrap_or("");
+    match line.split_once('=') {
+        Some((key, value)) if is_bare_quantity(value) => {
+            let key: String = key.trim().chars().take(40).collect();
+            let value = value.split('#').next().unwrap_or("").trim();
+            Finding::new(span, "a value with a unit is a text", "expected it in quotes")
+                .hint(format!("write `{key} = \"{value}\"`"))
+        }
+        Some((key, value)) if value.split('#').next().unwrap_or("").trim().is_empty() => {
+            Finding::new(span, format!("{} has no value", quote(key.trim())), "expected a value")
+        }
+        _ => Finding::new(span, message.to_owned(), expected),
+    }
+}
+
+/// `40 Mbit/s` where `"40 Mbit/s"` was meant.
+fn is_bare_quantity(value: &str) -> bool {
+    let value = value.split('#').next().unwrap_or("").trim();
+    value.len() <= 40
+        && units::quantity(value).is_ok_and(|q| q.dimension != units::Dimension::Count)
+}
+
+#[cfg(test)]
+mod tests;

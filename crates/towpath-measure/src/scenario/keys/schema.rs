@@ -1,0 +1,137 @@
+//! The scenario format as JSON Schema, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::tables::{EXPECT, METRICS, Metric, SCENARIO, SYSCTL};
+use super::{Kind, Need, Shape};
+use crate::scenario::units::Dimension;
+
+/// The JSON Schema (draft 2020-12) of scenario files, for completion and checks in an editor.
+///
+/// It knows keys, words and units; what needs the whole file (names that must exist, limits of
+/// values, keys that exclude each other) is checked by the reader alone.
+pub fn json_schema() -> Value {
+    let mut schema = object(&SCENARIO);
+    if let Some(map) = schema.as_object_mut() {
+        map.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
+        map.insert("title".into(), "towpath scenario".into());
+    }
+    schema
+}
+
+fn object(shape: &Shape) -> Value {
+    if std::ptr::eq(shape, &raw const SYSCTL) {
+        return json!({
+            "type": "object",
+            "description": shape.doc,
+            "propertyNames": { "pattern": "^net\\." },
+            "additionalProperties": { "type": ["string", "integer"] },
+        });
+    }
+    if std::ptr::eq(shape, &raw const EXPECT) {
+        return expectations(shape);
+    }
+    let mut properties = Map::new();
+    for key in shape.keys() {
+        let mut property = value(&key.kind);
+        if let Some(map) = property.as_object_mut() {
+            let text = match key.need {
+                Need::Required => key.doc.to_owned(),
+                Need::Else(otherwise) => format!("{} (when missing: {otherwise})", key.doc),
+            };
+            map.insert("description".into(), text.into());
+        }
+        properties.insert(key.name.to_owned(), property);
+    }
+    let required: Vec<_> =
+        shape.keys().filter(|k| k.need == Need::Required).map(|k| k.name).collect();
+    json!({
+        "type": "object",
+        "description": shape.doc,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn value(kind: &Kind) -> Value {
+    match kind {
+        Kind::Text => json!({ "type": "string" }),
+        Kind::Name(longest) => json!({
+            "type": "string",
+            "pattern": "^[a-z0-9][a-z0-9-]*$",
+            "maxLength": longest,
+        }),
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        Kind::Rate => quantity(Dimension::Rate),
+        Kind::Duration => quantity(Dimension::Duration),
+        Kind::Size => quantity(Dimension::Size),
+        Kind::Packets => quantity(Dimension::Packets),
+        Kind::Percent => quantity(Dimension::Share),
+        Kind::Words(words) => json!({ "enum": words }),
+        Kind::Bound => json!({ "type": "string" }),
+        Kind::List(inner) => json!({ "type": "array", "items": value(inner) }),
+        Kind::OneOf(kinds) => json!({ "anyOf": kinds.iter().map(value).collect::<Vec<_>>() }),
+        Kind::Sides(inner) => {
+            let side = value(inner);
+            let both = json!({
+                "type": "object",
+                "properties": { "up": side, "down": side },
+                "required": ["up", "down"],
+                "additionalProperties": false,
+            });
+            json!({ "anyOf": [side, both] })
+        }
+        Kind::Table(shape) => object(shape),
+        Kind::Named(shape, longest) => json!({
+            "type": "object",
+            "propertyNames": value(&Kind::Name(*longest)),
+            "additionalProperties": object(shape),
+        }),
+        Kind::Tables(shape) => json!({ "type": "array", "items": object(shape) }),
+    }
+}
+
+/// A text with a number and one of the units.
+fn quantity(dimension: Dimension) -> Value {
+    let units: Vec<_> = dimension.units().collect();
+    json!({
+        "type": "string",
+        "pattern": format!(r"^\s*[0-9]+(\.[0-9]+)?\s*({})\s*$", units.join("|")),
+        "examples": [dimension.example()],
+    })
+}
+
+fn expectations(shape: &Shape) -> Value {
+    let mut patterns = Map::new();
+    for (name, metric) in &METRICS {
+        let name = name.replace('.', r"\.").replace("PATH", "[a-z0-9][a-z0-9-]*");
+        let bound = match metric {
+            Metric::Truth => json!({ "anyOf": [
+                { "type": "boolean" },
+                { "type": "string", "pattern": r"^\s*==\s*(true|false)\s*$" },
+            ] }),
+            Metric::Quantity(dimension) => {
+                let units: Vec<_> = dimension.units().collect();
+                let units = units.join("|");
+                json!({
+                    "type": "string",
+                    "pattern":
+                        format!(r"^\s*(<|<=|==|>=|>)\s*[0-9]+(\.[0-9]+)?\s*({units})\s*$"),
+                    "examples": [format!(">= {}", dimension.example())],
+                })
+            }
+        };
+        patterns.insert(format!(r"^((tcp|mptcp|quic|mpquic)\.)?{name}$"), bound);
+    }
+    json!({
+        "type": "object",
+        "description": shape.doc,
+        "patternProperties": patterns,
+        // Unquoted keys such as `mptcp.goodput = …` are nested tables.
+        "additionalProperties": { "type": "object" },
+    })
+}

@@ -1,0 +1,535 @@
+//! The tables themselves.
+
+use super::Kind::{
+    Bool, Bound, Duration, Integer, List, Name, Named, OneOf, Packets, Percent, Rate, Sides, Size,
+    Table, Tables, Text, Words,
+};
+use super::Need::{Else, Required};
+use super::{Key, Kind, Shape, key};
+use crate::scenario::units::Dimension;
+
+/// All shapes, in the order of the reference.
+pub(in crate::scenario) static ALL: [&Shape; 23] = [
+    &SCENARIO,
+    &HOST,
+    &MPTCP,
+    &ENDPOINT,
+    &SYSCTL,
+    &PATH,
+    &BOTTLENECK,
+    &SIDES,
+    &RATE,
+    &JITTER,
+    &LOSS,
+    &GILBERT_ELLIOTT,
+    &BURST,
+    &QUEUE,
+    &TBF,
+    &HTB,
+    &CODEL,
+    &PIE,
+    &EVENT,
+    &FLOW,
+    &RUN,
+    &EXPECT,
+    &METRIC_NAMES,
+];
+
+pub(in crate::scenario) static SCENARIO: Shape = Shape {
+    noun: "a scenario",
+    heading: "Top level",
+    doc: "Units are mandatory: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.",
+    groups: &[&[
+        key("name", Name(64), Required, "Short name, also of result files"),
+        key("description", Text, Else("empty"), "One or two sentences for lists and reports"),
+        key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; an empty table is enough"),
+        key("paths", Named(&PATH, 12), Required, "1 to 64 paths; a connection starts on the first"),
+        key("bottlenecks", Named(&BOTTLENECK, 32), Else("none"), "Queues that several paths share"),
+        key("timeline", Tables(&EVENT), Else("nothing happens"), "What happens during the run"),
+        key("flows", Tables(&FLOW), Else("none"), "What is sent"),
+        key("run", Table(&RUN), Else("its defaults"), "How it is run"),
+        key("expect", Table(&EXPECT), Else("nothing"), "What is checked after the run"),
+    ]],
+};
+
+const THREE_SIZES: Kind = OneOf(&[Size, List(&Size)]);
+
+pub(in crate::scenario) static HOST: Shape = Shape {
+    noun: "a host",
+    heading: "[hosts.NAME]",
+    doc: "A host is a network namespace (emulated) or a stack (simulated).",
+    groups: &[&[
+        key(
+            "congestion-control",
+            Text,
+            Else("that of `[run]`"),
+            "Congestion control of its sockets",
+        ),
+        key(
+            "receive-buffer",
+            THREE_SIZES,
+            Else("the system's"),
+            "`tcp_rmem`: one size, or minimum, default and maximum",
+        ),
+        key(
+            "send-buffer",
+            THREE_SIZES,
+            Else("the system's"),
+            "`tcp_wmem`: one size, or minimum, default and maximum",
+        ),
+        key("sysctl", Table(&SYSCTL), Else("none"), "Further settings of its namespace"),
+        key("mptcp", Table(&MPTCP), Else("its defaults"), "Multipath TCP settings"),
+    ]],
+};
+
+/// Its keys are free but for the prefix `net.`.
+pub(in crate::scenario) static SYSCTL: Shape = Shape {
+    noun: "a table of sysctls",
+    heading: "[hosts.NAME.sysctl]",
+    doc: "Settings that start with `net.`, each a text or an integer: \
+        `\"net.mptcp.checksum_enabled\" = 1`.",
+    groups: &[],
+};
+
+pub(in crate::scenario) static MPTCP: Shape = Shape {
+    noun: "a host's MPTCP settings",
+    heading: "[hosts.NAME.mptcp]",
+    doc: "As `ip mptcp limits` and `ip mptcp endpoint` set them.",
+    groups: &[&[
+        key("subflows", Integer(0, 8), Else("8"), "Limit of additional subflows"),
+        key("add-addr-accepted", Integer(0, 8), Else("8"), "Limit of accepted announced addresses"),
+        key(
+            "endpoints",
+            List(&Table(&ENDPOINT)),
+            Else("`subflow` on every path whose first end is this host"),
+            "At most 8 addresses to use or announce",
+        ),
+    ]],
+};
+
+pub(in crate::scenario) static ENDPOINT: Shape = Shape {
+    noun: "an endpoint",
+    heading: "Endpoint",
+    doc: "This host's address on a path, and what it is for.",
+    groups: &[&[
+        key("path", Name(12), Required, "The path; it must end at this host"),
+        key(
+            "flags",
+            List(&Words(&["subflow", "signal", "backup", "fullmesh", "laminar"])),
+            Required,
+            "As `ip mptcp endpoint` has them; `signal` and `fullmesh` exclude each other",
+        ),
+    ]],
+};
+
+const QUEUE_KIND: Kind =
+    Sides(&OneOf(&[Duration, Size, Packets, Words(&["unlimited"]), Table(&QUEUE)]));
+
+const RATE_KIND: Kind = OneOf(&[Rate, Table(&RATE)]);
+const LOSS_KIND: Kind = OneOf(&[Percent, Table(&LOSS)]);
+
+/// What paths and bottlenecks have in common.
+const LINK: &[Key] = &[
+    key("rate", RATE_KIND, Else("unlimited"), "Rate of each direction"),
+    key("delay", Sides(&Duration), Else("0 s"), "Propagation delay, one way"),
+    key("jitter", Table(&JITTER), Else("none"), "Variation of the delay"),
+    key("loss", Sides(&LOSS_KIND), Else("none"), "Random loss, before the queue"),
+    key("duplicate", Percent, Else("0 %"), "Packets that enter twice"),
+    key("corrupt", Percent, Else("0 %"), "Packets with one flipped bit"),
+    key(
+        "queue",
+        QUEUE_KIND,
+        Else("100 ms where there is a rate"),
+        "Droptail limit, or another kind of queue",
+    ),
+    key(
+        "position",
+        Words(&["network", "host"]),
+        Else("`network`"),
+        "Where the queue stands; at the `host` it pushes back on the sender",
+    ),
+    key(
+        "preset",
+        Words(&["tbf", "netem", "htb+netem", "mininet", "mahimahi"]),
+        Else("a plain router"),
+        "Behave exactly as this tool does, with the given rate, delay and queue",
+    ),
+    key(
+        "overhead",
+        Integer(0, 1_000),
+        Else("14"),
+        "Bytes that each packet adds to its IP length when it is charged (14: Ethernet)",
+    ),
+    key(
+        "link-mtu",
+        Integer(68, 65_535),
+        Else("that of the interfaces"),
+        "Larger packets vanish: a black hole for path MTU discovery",
+    ),
+    key(
+        "when-down",
+        Words(&["drop", "hold"]),
+        Else("`drop`"),
+        "What happens to queued packets when the link goes down",
+    ),
+];
+
+pub(in crate::scenario) static PATH: Shape = Shape {
+    noun: "a path",
+    heading: "[paths.NAME]",
+    doc: "A duplex link with one interface on each of two hosts. \
+        `up` is from the first host to the second.",
+    groups: &[
+        &[key("between", List(&Name(32)), Required, "The two hosts; a phone or client first")],
+        LINK,
+        &[
+            key(
+                "mtu",
+                Integer(1_280, 65_535),
+                Else("1500"),
+                "MTU of both interfaces (IPv6 needs 1280)",
+            ),
+            key("backup", Bool, Else("false"), "Default endpoints on it carry the flag `backup`"),
+            key(
+                "through",
+                List(&Name(32)),
+                Else("none"),
+                "Bottlenecks on the way, from the first host",
+            ),
+            key(
+                "segments",
+                Words(&["auto", "split", "coalesced"]),
+                Else("`auto`"),
+                "Whether the emulator splits super-segments into MTU packets",
+            ),
+        ],
+    ],
+};
+
+pub(in crate::scenario) static BOTTLENECK: Shape = Shape {
+    noun: "a bottleneck",
+    heading: "[bottlenecks.NAME]",
+    doc: "A queue and server that several paths pass through.",
+    groups: &[LINK],
+};
+
+pub(in crate::scenario) static SIDES: Shape = Shape {
+    noun: "a pair of directions",
+    heading: "Directions",
+    doc: "`{ up = …, down = … }` in place of one value for both.",
+    groups: &[&[
+        key("up", Text, Required, "From the first host to the second"),
+        key("down", Text, Required, "From the second host to the first"),
+    ]],
+};
+
+pub(in crate::scenario) static RATE: Shape = Shape {
+    noun: "a rate",
+    heading: "Rate",
+    doc: "One entry for each direction. Traces are Mahimahi files, \
+        found from the scenario's folder.",
+    groups: &[&[
+        key("up", Rate, Else("see `up-trace`"), "From the first host to the second"),
+        key("down", Rate, Else("see `down-trace`"), "From the second host to the first"),
+        key("trace", Text, Else("none"), "File of delivery opportunities, for both directions"),
+        key("up-trace", Text, Else("none"), "The same for `up` alone"),
+        key("down-trace", Text, Else("none"), "The same for `down` alone"),
+    ]],
+};
+
+pub(in crate::scenario) static JITTER: Shape = Shape {
+    noun: "a jitter",
+    heading: "Jitter",
+    doc: "With netem's meaning of the parameters.",
+    groups: &[&[
+        key(
+            "distribution",
+            Words(&["uniform", "normal", "pareto", "pareto-normal"]),
+            Else("`normal`"),
+            "Shape",
+        ),
+        key("sd", Duration, Required, "netem's `jitter`; for `uniform` half the width"),
+        key(
+            "reorder",
+            Bool,
+            Else("false; as netem does it with a preset"),
+            "Whether a packet may overtake another",
+        ),
+    ]],
+};
+
+pub(in crate::scenario) static LOSS: Shape = Shape {
+    noun: "a loss",
+    heading: "Loss",
+    doc: "Exactly one of:",
+    groups: &[&[
+        key(
+            "gilbert-elliott",
+            Table(&GILBERT_ELLIOTT),
+            Else("—"),
+            "A good and a bad state, as `netem loss gemodel`",
+        ),
+        key("burst", Table(&BURST), Else("—"), "Runs of lost packets"),
+    ]],
+};
+
+pub(in crate::scenario) static GILBERT_ELLIOTT: Shape = Shape {
+    noun: "a Gilbert-Elliott loss",
+    heading: "Gilbert-Elliott loss",
+    doc: "Two states; chances are per packet.",
+    groups: &[&[
+        key("p", Percent, Required, "From good to bad"),
+        key("r", Percent, Required, "From bad to good"),
+        key("loss-in-bad", Percent, Else("100 %"), "Loss in the bad state (1−h)"),
+        key("loss-in-good", Percent, Else("0 %"), "Loss in the good state (1−k)"),
+    ]],
+};
+
+pub(in crate::scenario) static BURST: Shape = Shape {
+    noun: "a burst loss",
+    heading: "Burst loss",
+    doc: "Whole runs of packets are lost.",
+    groups: &[&[
+        key("start", Percent, Required, "Chance that a burst starts at a packet"),
+        key("length", Packets, Required, "Packets lost in a burst"),
+    ]],
+};
+
+pub(in crate::scenario) static QUEUE: Shape = Shape {
+    noun: "a queue",
+    heading: "Queue",
+    doc: "In place of a droptail limit, exactly one of:",
+    groups: &[&[
+        key("tbf", Table(&TBF), Else("—"), "`tc tbf`: a token bucket"),
+        key(
+            "htb",
+            Table(&HTB),
+            Else("—"),
+            "`tc htb` with netem as its child: delay first, then the server",
+        ),
+        key("codel", Table(&CODEL), Else("—"), "CoDel (RFC 8289)"),
+        key("pie", Table(&PIE), Else("—"), "PIE (RFC 8033)"),
+    ]],
+};
+
+pub(in crate::scenario) static TBF: Shape = Shape {
+    noun: "a tbf queue",
+    heading: "Queue tbf",
+    doc: "Give `latency` or `limit`, as for `tc`.",
+    groups: &[&[
+        key("burst", Size, Required, "Bucket; an idle link passes this much at once"),
+        key("latency", Duration, Else("see `limit`"), "Longest wait; `tc` adds the burst"),
+        key("limit", Size, Else("see `latency`"), "Bytes that may wait"),
+    ]],
+};
+
+pub(in crate::scenario) static HTB: Shape = Shape {
+    noun: "an htb queue",
+    heading: "Queue htb",
+    doc: "One class whose ceil is its rate.",
+    groups: &[&[
+        key("burst", Size, Else("1600 B"), "As for `tc`"),
+        key("cburst", Size, Else("1600 B"), "As for `tc`"),
+        key("limit", Packets, Else("1000 packets"), "netem's limit: packets in delay and waiting"),
+    ]],
+};
+
+const HARD_LIMIT: Kind = OneOf(&[Duration, Size, Packets, Words(&["unlimited"])]);
+
+pub(in crate::scenario) static CODEL: Shape = Shape {
+    noun: "a codel queue",
+    heading: "Queue codel",
+    doc: "Controlled delay.",
+    groups: &[&[
+        key("target", Duration, Else("5 ms"), "Acceptable standing delay"),
+        key("interval", Duration, Else("100 ms"), "Sliding window"),
+        key("limit", HARD_LIMIT, Else("1000 packets"), "Hard limit"),
+    ]],
+};
+
+pub(in crate::scenario) static PIE: Shape = Shape {
+    noun: "a pie queue",
+    heading: "Queue pie",
+    doc: "Proportional integral controller, enhanced.",
+    groups: &[&[
+        key("target", Duration, Else("15 ms"), "Target delay"),
+        key("update", Duration, Else("15 ms"), "Time between updates of the drop probability"),
+        key("limit", HARD_LIMIT, Else("1000 packets"), "Hard limit"),
+    ]],
+};
+
+pub(in crate::scenario) static EVENT: Shape = Shape {
+    noun: "an event",
+    heading: "[[timeline]]",
+    doc: "Something that happens to a path or a bottleneck.",
+    groups: &[&[
+        key("at", Duration, Required, "When, counted from the start of the traffic"),
+        key("path", Name(12), Else("see `bottleneck`"), "To this path"),
+        key("bottleneck", Name(32), Else("see `path`"), "To this bottleneck"),
+        key(
+            "set",
+            Words(&["down", "up", "rate", "delay", "loss", "fade", "address"]),
+            Required,
+            "What changes",
+        ),
+        key(
+            "how",
+            Words(&["silent", "carrier", "interface"]),
+            Else("`silent`"),
+            "With `down`: packets vanish, both ends lose the carrier, or one host's interface is \
+             switched off",
+        ),
+        key("host", Name(32), Else("—"), "With `down` by `interface`, and with `address`: whose"),
+        key("rate", Rate, Else("—"), "With `rate` and `fade`: the new rate"),
+        key("delay", Duration, Else("—"), "With `delay` and `fade`: the new delay"),
+        key("loss", LOSS_KIND, Else("—"), "With `loss` and `fade`: the new loss"),
+        key("over", Duration, Else("—"), "With `fade`: how long it takes, in steps of 50 ms"),
+        key(
+            "direction",
+            Words(&["up", "down", "both"]),
+            Else("`both`"),
+            "With `rate`, `delay`, `loss` and `fade`",
+        ),
+    ]],
+};
+
+pub(in crate::scenario) static FLOW: Shape = Shape {
+    noun: "a flow",
+    heading: "[[flows]]",
+    doc: "Application traffic between two hosts: a `pattern` or a command to `run`.",
+    groups: &[&[
+        key("from", Name(32), Required, "Host that opens the connection"),
+        key("to", Name(32), Required, "Host that accepts it"),
+        key(
+            "pattern",
+            Words(&["bulk", "iperf"]),
+            Else("see `run`"),
+            "One transfer, or as iperf3 sends",
+        ),
+        key(
+            "run",
+            Text,
+            Else("see `pattern`"),
+            "Command for `sh -c` on the first host (emulated only)",
+        ),
+        key("size", Size, Else("whatever passes in time"), "With `bulk`: bytes to transfer"),
+        key(
+            "duration",
+            Duration,
+            Else("`bulk` with size and `run`: 60 s; `iperf`: 10 s"),
+            "It is ended after this time",
+        ),
+        key(
+            "direction",
+            Words(&["up", "down", "both"]),
+            Else("`up`"),
+            "Who sends: the first host, the second, or (`iperf`) both",
+        ),
+        key("streams", Integer(1, 128), Else("1"), "With `iperf`: parallel connections"),
+        key(
+            "via",
+            Name(12),
+            Else("the first path between them"),
+            "Path on which the connection starts",
+        ),
+        key("start", Duration, Else("0 s"), "When, counted from the start of the traffic"),
+        key("family", Words(&["v4", "v6"]), Else("`v4`"), "Address family"),
+    ]],
+};
+
+pub(in crate::scenario) static RUN: Shape = Shape {
+    noun: "a run plan",
+    heading: "[run]",
+    doc: "How the scenario is run; the command line can override it.",
+    groups: &[&[
+        key(
+            "transports",
+            List(&Words(&["tcp", "mptcp", "quic", "mpquic"])),
+            Else("`[\"tcp\", \"mptcp\"]`"),
+            "Transports to compare, in order",
+        ),
+        key(
+            "worlds",
+            List(&Words(&["sim", "emu", "live"])),
+            Else("`[\"emu\"]`"),
+            "Simulated, emulated, between real hosts",
+        ),
+        key("seed", Integer(0, i64::MAX as u64), Else("1"), "Seed of all randomness"),
+        key("repeat", Integer(1, 1_000), Else("1"), "Repetitions of each"),
+        key("sample", Duration, Else("100 ms"), "Period of the series, 10 ms to 1 s"),
+        key(
+            "congestion-control",
+            Text,
+            Else("`cubic`"),
+            "Congestion control of every host that names none",
+        ),
+    ]],
+};
+
+/// Its keys are `[transport.]metric`; see [`METRICS`].
+pub(in crate::scenario) static EXPECT: Shape = Shape {
+    noun: "a table of expectations",
+    heading: "[expect]",
+    doc: "`\"[TRANSPORT.]METRIC\" = \"OPERATOR VALUE\"`, such as \
+        `\"mptcp.goodput\" = \">= 15 Mbit/s\"`; operators are `<`, `<=`, `==`, `>=` and `>`. \
+        Without a transport it holds for each.",
+    groups: &[],
+};
+
+/// The metrics, as the reference shows them.
+pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
+    noun: "a metric",
+    heading: "Metrics",
+    doc: "What an expectation may be about.",
+    groups: &[&[
+        key(
+            "goodput",
+            Bound,
+            Else("a rate"),
+            "Application bytes at the receiver, over the flow's time",
+        ),
+        key(
+            "completed",
+            Bound,
+            Else("`true` or `false`"),
+            "Whether all bytes arrived, or the time was used up without an error",
+        ),
+        key("stall.longest", Bound, Else("a time"), "Longest time without progress"),
+        key("stall.total", Bound, Else("a time"), "All times without progress"),
+        key(
+            "recovery",
+            Bound,
+            Else("a time"),
+            "Time to 90 % of the earlier rate after the slowest event",
+        ),
+        key("deficit", Bound, Else("a size"), "Bytes that were not delivered because of events"),
+        key("retransmissions", Bound, Else("a number"), "Segments sent again"),
+        key("subflows", Bound, Else("a number"), "Subflows that carried data"),
+        key("paths", Bound, Else("a number"), "Paths that carried data"),
+        key("share.PATH", Bound, Else("a percentage"), "Part of the bytes that this path carried"),
+        key("connect", Bound, Else("a time"), "Time to open the connection"),
+    ]],
+};
+
+/// A metric that an expectation may be about, and what its bound is.
+pub(in crate::scenario) static METRICS: [(&str, Metric); 11] = [
+    ("goodput", Metric::Quantity(Dimension::Rate)),
+    ("completed", Metric::Truth),
+    ("stall.longest", Metric::Quantity(Dimension::Duration)),
+    ("stall.total", Metric::Quantity(Dimension::Duration)),
+    ("recovery", Metric::Quantity(Dimension::Duration)),
+    ("deficit", Metric::Quantity(Dimension::Size)),
+    ("retransmissions", Metric::Quantity(Dimension::Count)),
+    ("subflows", Metric::Quantity(Dimension::Count)),
+    ("paths", Metric::Quantity(Dimension::Count)),
+    ("share.PATH", Metric::Quantity(Dimension::Share)),
+    ("connect", Metric::Quantity(Dimension::Duration)),
+];
+
+/// What a metric's bound is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::scenario) enum Metric {
+    Quantity(Dimension),
+    /// `true` or `false`, measured as 1 or 0.
+    Truth,
+}

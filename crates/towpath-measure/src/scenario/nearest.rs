@@ -1,0 +1,81 @@
+//! The known word that a mistyped one was probably meant to be.
+
+/// Words longer than this are not typing errors.
+const LONGEST: usize = 40;
+
+/// The candidate that differs least from `word`, if it is near enough to be a slip of the fingers.
+pub(super) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let wanted: Vec<char> = word.to_lowercase().chars().take(LONGEST + 1).collect();
+    if wanted.is_empty() || wanted.len() > LONGEST {
+        return None;
+    }
+    let tolerated = match wanted.len() {
+        0..=4 => 1,
+        5..=8 => 2,
+        _ => 3,
+    };
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            let letters: Vec<char> = candidate.to_lowercase().chars().collect();
+            (distance(&wanted, &letters), candidate)
+        })
+        .filter(|&(edits, candidate)| edits <= tolerated && edits < candidate.chars().count())
+        .min_by_key(|&(edits, _)| edits)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letters to insert, delete or replace, or neighbours to swap (optimal string alignment).
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    let mut above: Vec<usize> = row.clone();
+    let mut last = None;
+    for (i, x) in a.iter().enumerate() {
+        let (previous, mut left) = (row.clone(), i + 1);
+        let mut next = vec![left];
+        for (j, y) in b.iter().enumerate() {
+            let cost = |row: &[usize], j: usize| row.get(j).copied().unwrap_or(usize::MAX - 1);
+            let replaced = cost(&previous, j) + usize::from(x != y);
+            left = replaced.min(left + 1).min(cost(&previous, j + 1) + 1);
+            let before = j.checked_sub(1).and_then(|k| b.get(k).map(|y| (k, y)));
+            if let (Some((k, y_before)), Some(x_before)) = (before, last)
+                && y_before == x
+                && x_before == y
+            {
+                left = left.min(cost(&above, k) + 1);
+            }
+            next.push(left);
+        }
+        (above, row, last) = (previous, next, Some(x));
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distance_counts_single_edits() {
+        let of = |a: &str, b: &str| {
+            distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
+        };
+        assert_eq!(of("rate", "rate"), 0);
+        assert_eq!(of("rte", "rate"), 1);
+        assert_eq!(of("kitten", "sitting"), 3);
+        assert_eq!(of("", "abc"), 3);
+        assert_eq!(of("rtae", "rate"), 1);
+    }
+
+    #[test]
+    fn only_a_near_word_is_proposed() {
+        let keys = ["rate", "delay", "queue"];
+        assert_eq!(nearest("dely", keys), Some("delay"));
+        assert_eq!(nearest("Rate", keys), Some("rate"));
+        assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest(&"x".repeat(1_000_000), keys), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! What is wrong in a scenario file, shown with its place and the way out.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+/// No line of a message is longer, but for a long file name.
+const WIDTH: usize = 100;
+/// So many problems are shown.
+const SHOWN: usize = 10;
+/// Longest piece of the input that a message repeats, in characters.
+const QUOTED: usize = 40;
+
+/// Why a scenario was refused: up to ten problems in order of position, and how many more.
+///
+/// [`fmt::Display`] prints them as the command line shows them, without a final line break.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ScenarioErrors {
+    file_name: String,
+    problems: Vec<Problem>,
+    more: usize,
+}
+
+/// One mistake in a scenario file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Line and column, both counted from 1, the column in characters; `None` for the whole file.
+    pub position: Option<(usize, usize)>,
+    /// What is wrong.
+    pub message: String,
+    /// What was expected there; may be empty.
+    pub expected: String,
+    /// The way out.
+    pub hint: Option<String>,
+    excerpt: Option<Excerpt>,
+}
+
+/// The line of a problem and what is wrong in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Excerpt {
+    number: usize,
+    /// What is shown of the line.
+    text: String,
+    /// Characters before the mark.
+    indent: usize,
+    /// Characters that are marked.
+    marked: usize,
+}
+
+impl ScenarioErrors {
+    /// The first problems in order of position, at most ten.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// How many problems were found, also those that are not shown.
+    pub fn count(&self) -> usize {
+        self.problems.len() + self.more
+    }
+
+    pub(super) fn one(file_name: &str, text: &str, finding: Finding) -> Self {
+        Self::new(file_name, text, vec![finding])
+    }
+
+    pub(super) fn new(file_name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|f| f.span.as_ref().map(|s| (s.start, s.end)));
+        findings.dedup();
+        let more = findings.len().saturating_sub(SHOWN);
+        let problems = findings.into_iter().take(SHOWN).map(|f| f.locate(text)).collect();
+        Self { file_name: file_name.to_owned(), problems, more }
+    }
+}
+
+impl fmt::Display for ScenarioErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n\n")?;
+            }
+            problem.write(f, &self.file_name)?;
+        }
+        if self.more > 0 {
+            let s = if self.more == 1 { "" } else { "s" };
+            write!(f, "\n\n… and {} more problem{s}", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl Problem {
+    fn write(&self, f: &mut fmt::Formatter<'_>, file_name: &str) -> fmt::Result {
+        let place = match self.position {
+            Some((line, column)) => format!("error: {file_name}:{line}:{column}: "),
+            None => format!("error: {file_name}: "),
+        };
+        f.write_str(&wrap(&format!("{place}{}", self.message), "  "))?;
+        match &self.excerpt {
+            Some(excerpt) => excerpt.write(f, &self.expected)?,
+            None if self.expected.is_empty() => {}
+            None => write!(f, "\n{}", wrap(&self.expected, "  "))?,
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\n{}", wrap(&format!("hint: {hint}"), "  ")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Excerpt {
+    /// Cuts `line` so that it fits, and the mark (in characters) is in sight.
+    fn new(number: usize, line: &str, mark: Range<usize>) -> Self {
+        let room = WIDTH - number.to_string().len() - " | ".len();
+        let length = line.chars().count();
+        let clean = |c: char| match c {
+            '\t' => ' ',
+            c if c.is_control() => char::REPLACEMENT_CHARACTER,
+            c => c,
+        };
+        let (start, end) = if length <= room {
+            (0, length)
+        } else {
+            let start = mark.start.saturating_sub(room / 3).min(length - room);
+            (start, start + room)
+        };
+        let mut text: Vec<char> = line.chars().skip(start).take(end - start).map(clean).collect();
+        if start > 0
+            && let Some(first) = text.first_mut()
+        {
+            *first = '…';
+        }
+        if end < length
+            && let Some(last) = text.last_mut()
+        {
+            *last = '…';
+        }
+        let indent = mark.start.saturating_sub(start).min(room - 1);
+        let marked = mark.end.min(end).saturating_sub(mark.start.max(start)).max(1);
+        Self { number, text: text.into_iter().collect(), indent, marked: marked.min(room - indent) }
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, label: &str) -> fmt::Result {
+        let number = self.number.to_string();
+        let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(self.indent));
+        writeln!(f, "\n{gutter} |")?;
+        writeln!(f, "{}", format!("{number} | {}", self.text).trim_end())?;
+        write!(f, "{gutter} | {indent}{}", "^".repeat(self.marked))?;
+        if label.is_empty() {
+            return Ok(());
+        }
+        let used = gutter.len() + 3 + self.indent + self.marked + 1;
+        if used + label.chars().count() <= WIDTH {
+            return write!(f, " {label}");
+        }
+        let margin = format!("{gutter} | ");
+        write!(f, "\n{}", wrap(&format!("{margin}{label}"), &margin))
+    }
+}
+
+/// A problem as the reader finds it, placed by bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) span: Option<Range<usize>>,
+    pub(super) message: String,
+    pub(super) expected: String,
+    pub(super) hint: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn new(
+        span: impl Into<Option<Range<usize>>>,
+        message: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        let (message, expected) = (message.into(), expected.into());
+        Self { span: span.into(), message, expected, hint: None }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    fn locate(self, text: &str) -> Problem {
+        let Self { span, message, expected, hint } = self;
+        let Some(span) = span else {
+            return Problem { position: None, message, expected, hint, excerpt: None };
+        };
+        // A span at the end of the text (something is missing) is shown on the last line that has
+        // something.
+        let start = if span.start >= text.trim_end().len() && span.start >= text.len() {
+            text.trim_end().len()
+        } else {
+            span.start
+        };
+        let before = text.get(..start).unwrap_or(text);
+        let number = before.matches('\n').count() + 1;
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = text.get(line_start..).unwrap_or("").lines().next().unwrap_or("");
+        let indent = text.get(line_start..start).map_or(0, |s| s.chars().count());
+        let marked = text
+            .get(start..span.end)
+            .map_or(1, |s| s.lines().next().map_or(1, |first| first.chars().count()));
+        let excerpt = Excerpt::new(number, line, indent..indent + marked.max(1));
+        let position = Some((number, indent + 1));
+        Problem { position, message, expected, hint, excerpt: Some(excerpt) }
+    }
+}
+
+/// Collects what the reader finds; shared by all its parts.
+#[derive(Debug, Default)]
+pub(super) struct Problems(RefCell<Vec<Finding>>);
+
+impl Problems {
+    pub(super) fn push(&self, finding: Finding) {
+        self.0.borrow_mut().push(finding);
+    }
+
+    pub(super) fn into_findings(self) -> Vec<Finding> {
+        self.0.into_inner()
+    }
+}
+
+/// A piece of the input between backticks, on one line and not too long.
+pub(super) fn quote(input: &str) -> String {
+    let mut text: String = input
+        .chars()
+        .take(QUOTED)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if input.chars().nth(QUOTED).is_some() {
+        text.push('…');
+    }
+    format!("`{text}`")
+}
+
+/// `a`, `b` or `c`
+pub(super) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
+    match (quoted.pop(), quoted.is_empty()) {
+        (None, _) => String::new(),
+        (Some(last), true) => last,
+        (Some(last), false) => format!("{} or {last}", quoted.join(", ")),
+    }
+}
+
+/// Breaks at spaces so that no line is too long; further lines start with `indent`.
+fn wrap(text: &str, indent: &str) -> String {
+    let mut out = String::new();
+    for (i, line) in text.split('\n').enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        let mut used = 0;
+        for (j, word) in line.split(' ').enumerate() {
+            let length = word.chars().count();
+            if j > 0 && used + 1 + length > WIDTH {
+                out.push('\n');
+                out.push_str(indent);
+                used = indent.chars().count();
+            } else if j > 0 {
+                out.push(' ');
+                used += 1;
+            }
+            out.push_str(word);
+            used += length;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(text: &str, span: Range<usize>) -> String {
+        let finding = Finding::new(span, "it is wrong", "expected something else");
+        ScenarioErrors::one("a.toml", text, finding).to_string()
+    }
+
+    #[test]
+    fn the_mark_stands_below_what_it_means() {
+        let text = "name = 1\nrate = 40\n";
+        let expected = "error: a.toml:2:8: it is wrong\n  |\n2 | rate = 40\n  \
+            |        ^^ expected something else";
+        assert_eq!(shown(text, 16..18), expected);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_mark() {
+        let text = format!("x = [{}, 77, {}]", "1, ".repeat(100), "2, ".repeat(100));
+        let at = text.find("77").unwrap();
+        let shown = shown(&text, at..at + 2);
+        assert!(shown.contains("| …") && shown.contains("2,…\n"), "{shown}");
+        let lines: Vec<&str> = shown.lines().collect();
+        let mark = lines[3].chars().position(|c| c == '^').unwrap();
+        assert_eq!(lines[2].chars().skip(mark).take(2).collect::<String>(), "77");
+    }
+
+    #[test]
+    fn only_ten_problems_are_shown() {
+        let text = "a = 1\n".repeat(30);
+        let findings =
+            (0..30).map(|i| Finding::new(i * 6..i * 6 + 1, format!("wrong {i}"), "")).collect();
+        let errors = ScenarioErrors::new("a.toml", &text, findings);
+        assert_eq!((errors.problems().len(), errors.count()), (10, 30));
+        assert!(errors.to_string().ends_with("… and 20 more problems"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_and_no_span_make_it_panic_or_too_wide(
+            text in "(?s).{0,300}",
+            a in 0..400_usize,
+            b in 0..400_usize,
+        ) {
+            for line in shown(&text, a..b).lines() {
+                prop_assert!(line.chars().count() <= WIDTH, "{line}");
+            }
+        }
+    }
+}

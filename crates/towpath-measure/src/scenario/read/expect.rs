@@ -1,0 +1,149 @@
+//! `[expect]`.
+
+use super::Names;
+use crate::scenario::keys::{METRICS, Metric};
+use crate::scenario::model::{Expectation, Operator, RunPlan, Transport};
+use crate::scenario::nearest::nearest;
+use crate::scenario::problem::{Finding, alternatives, quote};
+use crate::scenario::section::Value;
+use crate::scenario::units;
+
+/// Longer operators first, because the shorter ones are their beginnings.
+const OPERATORS: [(&str, Operator); 5] = [
+    ("<=", Operator::AtMost),
+    (">=", Operator::AtLeast),
+    ("==", Operator::Equal),
+    ("<", Operator::Less),
+    (">", Operator::More),
+];
+const TRANSPORTS: [(&str, Transport); 4] = [
+    ("tcp", Transport::Tcp),
+    ("mptcp", Transport::Mptcp),
+    ("quic", Transport::Quic),
+    ("mpquic", Transport::Mpquic),
+];
+
+pub(super) fn expect(value: &Value<'_>, names: &Names, run: &RunPlan) -> Vec<Expectation> {
+    if value.as_table().is_none() {
+        value.wrong_type("expected a table: `[expect]`");
+    }
+    let mut found = Vec::new();
+    collect(value, "", names, run, &mut found);
+    found
+}
+
+/// `mptcp.goodput = …` without quotes is a table in a table, and means the same.
+fn collect(
+    value: &Value<'_>,
+    prefix: &str,
+    names: &Names,
+    run: &RunPlan,
+    found: &mut Vec<Expectation>,
+) {
+    for (key, inner) in value.as_table().into_iter().flatten() {
+        let name = format!("{prefix}{}", key.get_ref());
+        let inner = value.nested(&name, key.span(), inner);
+        if inner.as_table().is_some() {
+            collect(&inner, &format!("{name}."), names, run, found);
+        } else {
+            found.extend(expectation(&name, &inner, names, run));
+        }
+    }
+}
+
+fn expectation(name: &str, value: &Value<'_>, names: &Names, run: &RunPlan) -> Option<Expectation> {
+    let transport = TRANSPORTS.iter().find_map(|&(word, transport)| {
+        let rest = name.strip_prefix(word)?.strip_prefix('.')?;
+        Some((transport, rest))
+    });
+    let (transport, metric) = match transport {
+        Some((transport, rest)) => (Some(transport), rest),
+        None => (None, name),
+    };
+    let kind = find_metric(metric, value, names)?;
+    if let Some(transport) = transport.filter(|t| !run.transports.contains(t)) {
+        let message = format!("this is never checked: the run has no `{transport}`");
+        value.fail_at(&value.key_span(), message, "expected one of the run's transports");
+    }
+    let (operator, bound, written) = bound(value, kind)?;
+    let text = format!("{name} {written}");
+    Some(Expectation { transport, metric: metric.to_owned(), operator, bound, text })
+}
+
+fn find_metric(metric: &str, value: &Value<'_>, names: &Names) -> Option<Metric> {
+    let complain = |message: String, expected: &str, hint: String| {
+        value.push(Finding::new(value.key_span(), message, expected).hint(hint));
+        None
+    };
+    let shares = METRICS.iter().find(|(name, _)| name.starts_with("share."));
+    if let (Some(path), Some(&(_, kind))) = (metric.strip_prefix("share."), shares) {
+        if names.paths.iter().any(|name| name == path) {
+            return Some(kind);
+        }
+        let known = || names.paths.iter().map(String::as_str);
+        let hint = match nearest(path, known()) {
+            Some(near) => format!("did you mean `share.{near}`?"),
+            None => format!("the paths of this scenario are {}", alternatives(known().take(10))),
+        };
+        let message = format!("no path is called {}", quote(path));
+        return complain(message, "expected the name of a path after `share.`", hint);
+    }
+    if let Some(&(_, kind)) = METRICS.iter().find(|(name, _)| *name == metric) {
+        return Some(kind);
+    }
+    let known = || METRICS.iter().map(|&(name, _)| name);
+    let last = metric.rsplit('.').next().unwrap_or(metric);
+    let hint = match nearest(metric, known()).or_else(|| nearest(last, known())) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("the metrics are {}", alternatives(known())),
+    };
+    let expected = "expected a metric, alone or after a transport: `mptcp.goodput`";
+    complain(format!("no metric is called {}", quote(metric)), expected, hint)
+}
+
+/// Operator and bound, and how to write them.
+fn bound(value: &Value<'_>, metric: Metric) -> Option<(Operator, f64, String)> {
+    let expected = match metric {
+        Metric::Truth => "expected `true` or `false`".to_owned(),
+        Metric::Quantity(dimension) => {
+            format!(
+                "expected an operator and {} such as `>= {}`",
+                dimension.noun(),
+                dimension.example()
+            )
+        }
+    };
+    if let (Metric::Truth, Some(truth)) = (metric, value.as_bool()) {
+        return Some((Operator::Equal, f64::from(u8::from(truth)), format!("== {truth}")));
+    }
+    let Some(text) = value.as_str() else {
+        value.wrong_type(&expected);
+        return None;
+    };
+    let operator = OPERATORS.iter().find_map(|&(sign, operator)| {
+        Some((operator, sign, text.trim().strip_prefix(sign)?.trim()))
+    });
+    let Some((operator, sign, rest)) = operator else {
+        let hint = "the operators are `<`, `<=`, `==`, `>=` and `>`";
+        value.fail_with_hint(format!("{} has no operator", quote(text)), expected, hint);
+        return None;
+    };
+    let bound = match (metric, rest) {
+        (Metric::Truth, "true") if operator == Operator::Equal => 1.0,
+        (Metric::Truth, "false") if operator == Operator::Equal => 0.0,
+        (Metric::Truth, _) => {
+            value.fail(format!("{} is neither true nor false", quote(text)), expected);
+            return None;
+        }
+        (Metric::Quantity(dimension), rest) => {
+            match units::quantity(rest).and_then(|q| q.of(dimension)) {
+                Ok(quantity) => quantity.as_f64(),
+                Err(error) => {
+                    value.unit_error(&error, dimension, expected);
+                    return None;
+                }
+            }
+        }
+    };
+    Some((operator, bound, format!("{sign} {rest}")))
+}

@@ -1,0 +1,243 @@
+//! The values in force on each link, and fades as steps between them.
+
+use std::time::Duration;
+
+use towpath_net::Rate;
+use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Shaper};
+
+use crate::scenario::model::{Change, LinkSide};
+
+/// A fade changes its values so often.
+const STEP: Duration = Duration::from_millis(50);
+
+/// What one direction of a link does at some time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct State {
+    /// None without a rate, and while a trace decides it.
+    rate: Option<Rate>,
+    delay: Delay,
+    loss: Loss,
+}
+
+impl State {
+    pub(super) fn new(config: &DirectionConfig) -> Self {
+        let rate = match &config.shaper {
+            Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
+                Some(*rate)
+            }
+            Shaper::Unlimited => config.delay.rate,
+            Shaper::Trace(_) => None,
+        };
+        Self { rate, delay: config.delay, loss: config.loss }
+    }
+
+    /// Whether the delay line also holds the rate (netem's own), so that both change as one.
+    pub(super) fn is_netem(&self) -> bool {
+        self.delay.rate.is_some()
+    }
+
+    fn set_rate(&mut self, rate: Rate) {
+        self.rate = Some(rate);
+        if self.is_netem() {
+            self.delay.rate = Some(rate);
+        }
+    }
+}
+
+/// New values; what is `None` stays.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Values {
+    pub(super) rate: Option<Rate>,
+    pub(super) delay: Option<Duration>,
+    pub(super) loss: Option<Loss>,
+}
+
+/// Sets the values on both or one of the directions, and says what changes.
+pub(super) fn set(link: &mut [State; 2], side: LinkSide, values: Values) -> Vec<Change> {
+    set_each(link, side, [values, values])
+}
+
+/// Changes over time from what is in force to `target`: `(time since the start, change)`.
+///
+/// The error says which value cannot fade, and why.
+pub(super) fn fade(
+    link: &mut [State; 2],
+    side: LinkSide,
+    target: Values,
+    over: Duration,
+) -> Result<Vec<(Duration, Change)>, &'static str> {
+    let [up, down] = *link;
+    for (state, is_changed) in [(up, side != LinkSide::Down), (down, side != LinkSide::Up)] {
+        if !is_changed {
+            continue;
+        }
+        if target.rate.is_some() && state.rate.is_none() {
+            return Err("there is no constant rate to fade from");
+        }
+        if let Some(to) = target.loss
+            && (chance(state.loss).is_none() || chance(to).is_none())
+        {
+            return Err("only a percentage of loss can fade");
+        }
+    }
+    let mut out = Vec::new();
+    let mut elapsed = Duration::ZERO;
+    while elapsed < over {
+        elapsed = (elapsed + STEP).min(over);
+        let part = (elapsed.as_nanos(), over.as_nanos());
+        let values = [up, down].map(|from| between(&from, &target, part));
+        out.extend(set_each(link, side, values).into_iter().map(|change| (elapsed, change)));
+    }
+    Ok(out)
+}
+
+/// How many steps a fade has.
+pub(super) fn step_count(over: Duration) -> u128 {
+    over.as_nanos().div_ceil(STEP.as_nanos())
+}
+
+fn set_each(link: &mut [State; 2], side: LinkSide, values: [Values; 2]) -> Vec<Change> {
+    let [up, down] = link;
+    let [up_values, down_values] = values;
+    for (state, values, other) in
+        [(up, up_values, LinkSide::Down), (down, down_values, LinkSide::Up)]
+    {
+        if side == other {
+            continue;
+        }
+        if let Some(rate) = values.rate {
+            state.set_rate(rate);
+        }
+        state.delay.base = values.delay.unwrap_or(state.delay.base);
+        state.loss = values.loss.unwrap_or(state.loss);
+    }
+    let mut out = Vec::new();
+    if let (Some(up), Some(down)) = (up_values.rate, down_values.rate) {
+        emit(side, [up, down], Change::Rate, &mut out);
+    }
+    let [up, down] = &*link;
+    if up_values.delay.is_some() {
+        emit(side, [up.delay, down.delay], Change::Delay, &mut out);
+    }
+    if up_values.loss.is_some() {
+        emit(side, [up.loss, down.loss], Change::Loss, &mut out);
+    }
+    out
+}
+
+/// One change for both directions where they are equal, else one for each.
+fn emit<T: Copy + PartialEq>(
+    side: LinkSide,
+    [up, down]: [T; 2],
+    change: impl Fn(LinkSide, T) -> Change,
+    out: &mut Vec<Change>,
+) {
+    match side {
+        LinkSide::Both if up == down => out.push(change(LinkSide::Both, up)),
+        LinkSide::Both => out.extend([change(LinkSide::Up, up), change(LinkSide::Down, down)]),
+        LinkSide::Up => out.push(change(LinkSide::Up, up)),
+        LinkSide::Down => out.push(change(LinkSide::Down, down)),
+    }
+}
+
+fn between(from: &State, to: &Values, part: (u128, u128)) -> Values {
+    let rate = to.rate.map(|target| {
+        let bits = line(from.rate.map_or(0, Rate::as_bps), target.as_bps(), part);
+        Rate::from_bps(bits).unwrap_or(target)
+    });
+    let delay = to.delay.map(|target| {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(line(nanos(from.delay.base), nanos(target), part))
+    });
+    let loss = to.loss.map(|target| {
+        let raw = |loss| u64::from(chance(loss).unwrap_or(Probability::NEVER).as_raw());
+        let raw = line(raw(from.loss), raw(target), part);
+        match u32::try_from(raw).unwrap_or(u32::MAX) {
+            0 => Loss::None,
+            raw => Loss::Random(Probability::from_raw(raw)),
+        }
+    });
+    Values { rate, delay, loss }
+}
+
+/// The value at `elapsed` of `over` on a straight line, rounded towards the start.
+fn line(from: u64, to: u64, (elapsed, over): (u128, u128)) -> u64 {
+    let way = u128::from(from.abs_diff(to)) * elapsed / over.max(1);
+    let way = u64::try_from(way).unwrap_or(u64::MAX);
+    if to >= from { from.saturating_add(way) } else { from.saturating_sub(way) }
+}
+
+fn chance(loss: Loss) -> Option<Probability> {
+    match loss {
+        Loss::None => Some(Probability::NEVER),
+        Loss::Random(chance) => Some(chance),
+        Loss::GilbertElliott { .. } | Loss::Burst { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(up_bps: u64, down_bps: u64) -> [State; 2] {
+        [up_bps, down_bps].map(|bps| State {
+            rate: Rate::from_bps(bps),
+            delay: Delay { base: Duration::from_millis(10), ..Delay::default() },
+            loss: Loss::None,
+        })
+    }
+
+    fn to_rate(bps: u64) -> Values {
+        Values { rate: Rate::from_bps(bps), ..Values::default() }
+    }
+
+    #[test]
+    fn a_fade_is_a_straight_line_in_steps_and_ends_at_its_target() {
+        let mut state = link(40, 40);
+        let steps = fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(170));
+        let rates: Vec<(u128, u64)> = steps
+            .unwrap()
+            .iter()
+            .map(|(at, change)| {
+                let Change::Rate(LinkSide::Both, rate) = change else { panic!("{change:?}") };
+                (at.as_millis(), rate.as_bps())
+            })
+            .collect();
+        assert_eq!(rates, [(50, 32), (100, 23), (150, 14), (170, 10)]);
+        assert_eq!(state, link(10, 10));
+    }
+
+    #[test]
+    fn directions_that_differ_fade_on_their_own() {
+        let mut state = link(40, 20);
+        let steps =
+            fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(50)).unwrap();
+        // Half-way they would differ, at the end they are equal.
+        assert_eq!(steps.len(), 1);
+        let mut state = link(40, 20);
+        let steps =
+            fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(100)).unwrap();
+        assert_eq!(steps.len(), 3);
+        let mut state = link(40, 20);
+        let up = fade(&mut state, LinkSide::Up, to_rate(10), Duration::from_millis(100)).unwrap();
+        assert_eq!(up.len(), 2);
+        assert_eq!(state, link(10, 20));
+    }
+
+    #[test]
+    fn what_has_no_value_cannot_fade() {
+        let mut state = link(0, 0);
+        assert!(fade(&mut state, LinkSide::Both, to_rate(10), STEP).is_err());
+        let burst = Loss::Burst { start: Probability::ALWAYS, length_packets: 1 };
+        let target = Values { loss: Some(burst), ..Values::default() };
+        assert!(fade(&mut link(1, 1), LinkSide::Both, target, STEP).is_err());
+    }
+
+    #[test]
+    fn a_rate_change_reaches_netems_delay_line() {
+        let mut state = link(40, 40);
+        state[0].delay.rate = Rate::from_bps(40);
+        set(&mut state, LinkSide::Both, to_rate(10));
+        assert_eq!((state[0].delay.rate, state[1].delay.rate), (Rate::from_bps(10), None));
+    }
+}

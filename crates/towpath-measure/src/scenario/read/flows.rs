@@ -1,0 +1,225 @@
+//! `[[flows]]` and `[run]`.
+
+use std::time::Duration;
+
+use super::hosts::algorithm;
+use super::link::integer;
+use super::{LONGEST_RUN, Names, UNKNOWN_ENDS, default_run};
+use crate::scenario::keys::{FLOW, RUN};
+use crate::scenario::model::{
+    DataDirection, Family, Flow, Path, Pattern, RunPlan, Transport, World,
+};
+use crate::scenario::problem::quote;
+use crate::scenario::section::{Section, Value};
+
+/// A sized transfer and a command are cut off after this time.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
+/// As iperf3.
+const IPERF_DURATION: Duration = Duration::from_secs(10);
+/// So many flows run at once.
+const MOST_FLOWS: usize = 256;
+/// Shortest and longest period of the series.
+const SAMPLE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(1);
+/// Patterns of the design that cannot be run yet.
+const LATER: [&str; 9] =
+    ["ping", "interactive", "reqres", "onoff", "udping", "video", "web", "trace", "load"];
+
+pub(super) fn flows(value: &Value<'_>, names: &Names, paths: &[Path]) -> Vec<Flow> {
+    let list = super::sections(value, &FLOW, "the flow", "expected `[[flows]]`");
+    if list.len() > MOST_FLOWS {
+        value.fail("a scenario has at most 256 flows", "one `iperf` flow can have many streams");
+        return Vec::new();
+    }
+    let read = |mut section: Section<'_>| {
+        let flow = flow(&mut section, names, paths);
+        section.finish();
+        flow
+    };
+    list.into_iter().filter_map(read).collect()
+}
+
+fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow> {
+    let from = section.require("from", "from = \"client\"").and_then(|v| names.host(&v));
+    let to_value = section.require("to", "to = \"server\"");
+    let to = to_value.as_ref().and_then(|v| names.host(v));
+    let via = section.take("via");
+    let via_index = via.as_ref().map(|v| names.path(v));
+    let pattern = pattern(section);
+    let start = section.take("start").and_then(|v| v.duration(LONGEST_RUN)).unwrap_or_default();
+    let families = [("v4", Family::V4), ("v6", Family::V6)];
+    let family = section.take("family").map_or(Some(Family::V4), |v| v.word(&families));
+    let (from, to, to_value) = (from?, to?, to_value?);
+    if from == to {
+        to_value.fail("a flow cannot lead from a host to itself", "expected another host");
+        return None;
+    }
+    let joins = |path: &Path| path.between == [from, to] || path.between == [to, from];
+    let via = match (via, via_index) {
+        (Some(value), Some(index)) => {
+            let index = index?;
+            let path = paths.get(index)?;
+            if path.between != UNKNOWN_ENDS && !joins(path) {
+                value.fail("this path does not join the flow's hosts", "expected one that does");
+            }
+            index
+        }
+        _ => match paths.iter().position(joins) {
+            Some(index) => index,
+            None if paths.iter().any(|path| path.between == UNKNOWN_ENDS) => return None,
+            None => {
+                let expected = "expected hosts at the two ends of one path";
+                to_value.fail("no path joins the flow's hosts", expected);
+                return None;
+            }
+        },
+    };
+    Some(Flow { from, to, pattern: pattern?, via, start, family: family? })
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Bulk,
+    Iperf,
+}
+
+fn pattern(section: &mut Section<'_>) -> Option<Pattern> {
+    let (pattern, run) = (section.take("pattern"), section.take("run"));
+    let duration = section.take("duration");
+    match (pattern, run) {
+        (Some(pattern), None) => match kind(&pattern)? {
+            Kind::Bulk => bulk(section, duration),
+            Kind::Iperf => iperf(section, duration),
+        },
+        (None, Some(run)) => {
+            section.call("a flow that runs a command".to_owned());
+            let command = run.text()?.trim();
+            if command.is_empty() {
+                run.fail("the command is empty", "expected a command for `sh -c`");
+                return None;
+            }
+            let duration = time_or(duration, DEFAULT_LIMIT)?;
+            Some(Pattern::Run { command: command.to_owned(), duration })
+        }
+        (Some(_), Some(run)) => {
+            run.fail("a flow has a `pattern` or a command to `run`, not both", "remove one");
+            None
+        }
+        (None, None) => {
+            let expected = "add `pattern = \"bulk\"`, or `run = \"a command\"`";
+            section.fail("the flow has neither `pattern` nor `run`", expected);
+            None
+        }
+    }
+}
+
+fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
+    value.map_or(Some(otherwise), |v| v.some_time(LONGEST_RUN))
+}
+
+fn kind(value: &Value<'_>) -> Option<Kind> {
+    if let Some(later) = value.as_str().filter(|text| LATER.contains(text)) {
+        value.fail_with_hint(
+            format!("the pattern {} is not built yet", quote(later)),
+            "expected `bulk` or `iperf`",
+            "any program can be run with `run = \"command\"`",
+        );
+        return None;
+    }
+    value.word(&[("bulk", Kind::Bulk), ("iperf", Kind::Iperf)])
+}
+
+fn bulk(section: &mut Section<'_>, duration: Option<Value<'_>>) -> Option<Pattern> {
+    section.call("a flow with the pattern `bulk`".to_owned());
+    let size = section.take("size");
+    let words = [("up", DataDirection::Up), ("down", DataDirection::Down)];
+    let direction = section.take("direction").map_or(Some(DataDirection::Up), |v| {
+        if v.as_str() == Some("both") {
+            v.fail("only `iperf` sends in both directions", "expected `up` or `down`");
+            return None;
+        }
+        v.word(&words)
+    });
+    let sized = size.is_some();
+    let size_bytes = size.and_then(|v| v.size());
+    let duration = match duration {
+        Some(given) => given.some_time(LONGEST_RUN)?,
+        None if sized => DEFAULT_LIMIT,
+        None => {
+            let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
+            section.fail("a bulk transfer needs an end", expected);
+            return None;
+        }
+    };
+    Some(Pattern::Bulk { size_bytes, duration, direction: direction? })
+}
+
+fn iperf(section: &mut Section<'_>, duration: Option<Value<'_>>) -> Option<Pattern> {
+    section.call("a flow with the pattern `iperf`".to_owned());
+    let words =
+        [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
+    let direction = section.take("direction").map_or(Some(DataDirection::Up), |v| v.word(&words));
+    let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
+    let duration = time_or(duration, IPERF_DURATION)?;
+    Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
+}
+
+pub(super) fn run_plan(value: &Value<'_>) -> Option<RunPlan> {
+    let mut section = value.section(&RUN, "the run plan", "expected a table: `[run]`")?;
+    let transports = [
+        ("tcp", Transport::Tcp),
+        ("mptcp", Transport::Mptcp),
+        ("quic", Transport::Quic),
+        ("mpquic", Transport::Mpquic),
+    ];
+    let worlds = [("sim", World::Sim), ("emu", World::Emu), ("live", World::Live)];
+    let default = default_run();
+    let plan = RunPlan {
+        transports: words(section.take("transports"), &transports, default.transports),
+        worlds: words(section.take("worlds"), &worlds, default.worlds),
+        seed: section.take("seed").and_then(|v| v.integer(0, i64::MAX as u64)).unwrap_or(1),
+        repeat: integer(section.take("repeat"), 1, 1_000).unwrap_or(1),
+        sample: section.take("sample").and_then(|v| sample(&v)).unwrap_or(default.sample),
+        congestion_control: section
+            .take("congestion-control")
+            .and_then(|v| algorithm(&v))
+            .unwrap_or(default.congestion_control),
+    };
+    section.finish();
+    Some(plan)
+}
+
+fn sample(value: &Value<'_>) -> Option<Duration> {
+    let period = value.duration(LONGEST_RUN)?;
+    if !SAMPLE.contains(&period) {
+        value.fail("the series cannot be sampled like that", "expected `10 ms` to `1 s`");
+    }
+    Some(period)
+}
+
+/// A list of different words, at least one.
+fn words<T: Copy + PartialEq>(
+    value: Option<Value<'_>>,
+    words: &[(&'static str, T)],
+    default: Vec<T>,
+) -> Vec<T> {
+    let Some(value) = value else { return default };
+    let first = words.first().map_or("", |&(name, _)| name);
+    let Some(list) = value.list(&format!("expected a list such as `[\"{first}\"]`")) else {
+        return default;
+    };
+    if list.is_empty() {
+        value.fail("the list is empty", format!("expected at least one, such as `{first}`"));
+    }
+    let mut found = Vec::new();
+    for element in list {
+        match element.word(words) {
+            Some(word) if found.contains(&word) => {
+                element.fail("this is in the list already", "remove it");
+            }
+            Some(word) => found.push(word),
+            None => {}
+        }
+    }
+    found
+}

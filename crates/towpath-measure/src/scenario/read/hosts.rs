@@ -1,0 +1,193 @@
+//! `[hosts]`.
+
+use super::link::integer;
+use super::{Entry, Names, UNKNOWN_ENDS};
+use crate::scenario::keys::{ENDPOINT, HOST, MPTCP};
+use crate::scenario::model::{Endpoint, Host, MptcpConfig, Path};
+use crate::scenario::problem::quote;
+use crate::scenario::section::{Section, Value};
+
+/// As the kernel's sysctl holds it.
+const LARGEST_BUFFER: u64 = i32::MAX as u64;
+/// As many as the kernel takes.
+const MOST_ENDPOINTS: usize = 8;
+
+pub(super) fn hosts(entries: &[Entry<'_>], names: &Names, paths: &[Path]) -> Vec<Host> {
+    if let [(_, span, value)] = entries {
+        value.fail_at(span, "a scenario has two hosts or more", "add another one");
+    }
+    let read = |(i, (name, _, value)): (usize, &Entry<'_>)| {
+        let what = format!("host `{name}`");
+        let mut section = value.section(&HOST, what, "expected a table: `[hosts.NAME]`")?;
+        let host = Host {
+            name: name.clone(),
+            congestion_control: section.take("congestion-control").and_then(|v| algorithm(&v)),
+            receive_buffer: section.take("receive-buffer").and_then(|v| buffer(&v)),
+            send_buffer: section.take("send-buffer").and_then(|v| buffer(&v)),
+            sysctls: section.take("sysctl").map_or_else(Vec::new, |v| sysctls(&v)),
+            mptcp: section
+                .take("mptcp")
+                .and_then(|v| mptcp(&v, i, names, paths))
+                .unwrap_or_default(),
+        };
+        section.finish();
+        Some(host)
+    };
+    entries.iter().take(names.hosts.len()).enumerate().filter_map(read).collect()
+}
+
+/// The name of a congestion control, as `net.ipv4.tcp_congestion_control` takes it.
+pub(super) fn algorithm(value: &Value<'_>) -> Option<String> {
+    let name = value.text()?;
+    let fits = (1..=15).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if !fits {
+        let message = format!("{} cannot be a congestion control", quote(name));
+        value.fail(message, "expected a name such as `cubic`, `reno` or `bbr`");
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+fn buffer(value: &Value<'_>) -> Option<[u64; 3]> {
+    let expected = "expected a size such as `400 KB`, or a list of minimum, default and maximum";
+    let read = |v: &Value<'_>| {
+        let bytes = v.size()?;
+        if bytes > LARGEST_BUFFER {
+            v.fail("the kernel takes no buffer above 2 GiB", "expected less than `2 GiB`");
+            return None;
+        }
+        Some(bytes)
+    };
+    if value.as_str().is_some() || value.as_number().is_some() {
+        return read(value).map(|bytes| [bytes; 3]);
+    }
+    let list = value.list(expected)?;
+    let [least, default, most] = list.as_slice() else {
+        value.fail(format!("a buffer has three sizes, not {}", list.len()), expected);
+        return None;
+    };
+    let sizes = [read(least), read(default), read(most)];
+    let [Some(least), Some(default), Some(most)] = sizes else { return None };
+    if least > default || default > most {
+        value.fail("the sizes of a buffer do not decrease", expected);
+    }
+    Some([least, default, most])
+}
+
+/// `net.mptcp.checksum_enabled = 1` without quotes is a table in a table, and means the same.
+fn sysctls(value: &Value<'_>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if value.as_table().is_none() {
+        value.wrong_type("expected a table such as `{ \"net.mptcp.checksum_enabled\" = 1 }`");
+    }
+    collect_sysctls(value, "", &mut found);
+    found
+}
+
+fn collect_sysctls(value: &Value<'_>, prefix: &str, found: &mut Vec<(String, String)>) {
+    for (key, inner) in value.as_table().into_iter().flatten() {
+        let name = format!("{prefix}{}", key.get_ref());
+        let inner = value.nested(&name, key.span(), inner);
+        if inner.as_table().is_some() {
+            collect_sysctls(&inner, &format!("{name}."), found);
+            continue;
+        }
+        let fits = name.starts_with("net.")
+            && !name.contains("..")
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if !fits {
+            let message = format!("{} is not a setting of a network namespace", quote(&name));
+            inner.fail_at(&key.span(), message, "expected a name that starts with `net.`");
+            continue;
+        }
+        match (inner.as_str(), inner.as_number()) {
+            (Some(text), _) if !text.contains(['\n', '\0']) => found.push((name, text.to_owned())),
+            (Some(_), _) => inner.fail("a setting is one line", "expected a text or an integer"),
+            (None, Some(number)) if !number.contains('.') => found.push((name, number)),
+            (None, _) => inner.wrong_type("expected a text or an integer"),
+        }
+    }
+}
+
+fn mptcp(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> Option<MptcpConfig> {
+    let expected = "expected a table such as `{ subflows = 2 }`";
+    let mut section = value.section(&MPTCP, "the MPTCP settings", expected)?;
+    let limit = |v| integer(v, 0, 8).and_then(|n| u8::try_from(n).ok());
+    let subflows = limit(section.take("subflows"));
+    let add_addr_accepted = limit(section.take("add-addr-accepted"));
+    let endpoints = section.take("endpoints").map(|v| endpoints(&v, host, names, paths));
+    section.finish();
+    Some(MptcpConfig { subflows, add_addr_accepted, endpoints })
+}
+
+fn endpoints(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> Vec<Endpoint> {
+    let expected = "expected a list such as `[{ path = \"wifi\", flags = [\"subflow\"] }]`";
+    let list = super::sections(value, &ENDPOINT, "the endpoint", expected);
+    if list.len() > MOST_ENDPOINTS {
+        value.fail("the kernel takes at most 8 endpoints", "remove some");
+    }
+    let mut found: Vec<Endpoint> = Vec::new();
+    for mut section in list {
+        let endpoint = endpoint(&mut section, host, names, paths);
+        if let Some(endpoint) = endpoint {
+            if found.iter().any(|other| other.path == endpoint.path) {
+                section.fail("this path has an endpoint already", "give it all flags at once");
+            }
+            found.push(endpoint);
+        }
+        section.finish();
+    }
+    found
+}
+
+fn endpoint(
+    section: &mut Section<'_>,
+    host: usize,
+    names: &Names,
+    paths: &[Path],
+) -> Option<Endpoint> {
+    let path = section.require("path", "path = \"wifi\"").and_then(|value| {
+        let index = names.path(&value)?;
+        let ends = paths.get(index).map(|path| path.between);
+        if ends.is_some_and(|ends| ends != UNKNOWN_ENDS && !ends.contains(&host)) {
+            value.fail("this path does not end at this host", "expected one of the host's paths");
+        }
+        Some(index)
+    });
+    let flags = section.require("flags", "flags = [\"subflow\"]");
+    let mut endpoint = Endpoint {
+        path: 0,
+        subflow: false,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    };
+    if let Some(flags) = flags {
+        set_flags(&flags, &mut endpoint);
+    }
+    Some(Endpoint { path: path?, ..endpoint })
+}
+
+fn set_flags(flags: &Value<'_>, endpoint: &mut Endpoint) {
+    let words = [("subflow", 0), ("signal", 1), ("backup", 2), ("fullmesh", 3), ("laminar", 4)];
+    let list = flags.list("expected a list such as `[\"subflow\"]`").unwrap_or_default();
+    if list.is_empty() && flags.list("").is_some() {
+        flags.fail("an endpoint without flag does nothing", "expected one such as `subflow`");
+    }
+    for flag in list {
+        match flag.word(&words) {
+            Some(0) => endpoint.subflow = true,
+            Some(1) => endpoint.signal = true,
+            Some(2) => endpoint.backup = true,
+            Some(3) => endpoint.fullmesh = true,
+            Some(_) => endpoint.laminar = true,
+            None => {}
+        }
+    }
+    if endpoint.signal && endpoint.fullmesh {
+        let expected = "expected one of them, as the kernel does";
+        flags.fail("`signal` and `fullmesh` exclude each other", expected);
+    }
+}

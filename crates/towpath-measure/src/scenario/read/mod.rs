@@ -1,0 +1,267 @@
+//! Decodes the parsed TOML tree into a [`Scenario`], collecting every problem on the way.
+
+mod expect;
+mod fade;
+mod flows;
+mod hosts;
+mod link;
+mod paths;
+mod preset;
+mod timeline;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeTable;
+use towpath_net::config::Trace;
+
+use super::keys::{SCENARIO, Shape};
+use super::model::{Flow, RunPlan, Scenario, Transport, World};
+use super::nearest::nearest;
+use super::problem::{Finding, Problems, quote};
+use super::section::{Section, Value};
+use super::trace::trace_from_text;
+
+/// No propagation or queueing delay is longer.
+const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
+/// No run is longer.
+const LONGEST_RUN: Duration = Duration::from_secs(24 * 3_600);
+
+const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
+  name = \"two-hosts\"
+  [hosts.client]
+  [hosts.server]
+  [paths.wire]
+  between = [\"client\", \"server\"]";
+
+/// What all parts of the reader share.
+struct Context<'a> {
+    load: &'a dyn Fn(&str) -> io::Result<String>,
+    problems: &'a Problems,
+    traces: RefCell<BTreeMap<String, Result<Arc<Trace>, String>>>,
+}
+
+impl Context<'_> {
+    fn trace(&self, name: &str) -> Result<Arc<Trace>, String> {
+        let mut traces = self.traces.borrow_mut();
+        let load = || {
+            let text = (self.load)(name).map_err(|error| {
+                // “… (os error 2)” tells a newcomer nothing.
+                error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
+            })?;
+            trace_from_text(&text)
+                .map(Arc::new)
+                .map_err(|(line, why)| format!("its line {line} {why}"))
+        };
+        traces.entry(name.to_owned()).or_insert_with(load).clone()
+    }
+}
+
+/// Decodes the whole file.
+pub(super) fn scenario(
+    root: &Spanned<DeTable<'_>>,
+    text: &str,
+    load: &dyn Fn(&str) -> io::Result<String>,
+) -> Result<Scenario, Vec<Finding>> {
+    if root.get_ref().is_empty() {
+        let finding = Finding::new(None, "the scenario is empty", "");
+        return Err(vec![finding.hint(A_MINIMAL_SCENARIO)]);
+    }
+    let problems = Problems::default();
+    let context = Context { load, problems: &problems, traces: RefCell::default() };
+    let what = "the scenario".to_owned();
+    let mut top = Section::new(&SCENARIO, root.get_ref(), 0..0, &problems, what);
+    let scenario = decode(&mut top, &context, text);
+    top.finish();
+    let findings = problems.into_findings();
+    if findings.is_empty() { Ok(scenario) } else { Err(findings) }
+}
+
+fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario {
+    let name = top.require("name", "name = \"two-hosts\"").and_then(|v| {
+        let text = v.text()?;
+        check_name(&v, text, "a scenario", 64);
+        Some(text.to_owned())
+    });
+    let description = top.take("description").and_then(|v| v.text()).unwrap_or("").to_owned();
+    let host_entries = required(top, "hosts", "[hosts.client]", "hosts");
+    let path_entries = required(top, "paths", "[paths.wire]", "paths");
+    let bottleneck_entries =
+        top.take("bottlenecks").map_or_else(Vec::new, |v| entries(&v, "bottlenecks"));
+    let names = Names {
+        hosts: names_of(&host_entries, "a host", 32, 64),
+        paths: names_of(&path_entries, "a path", 12, 64),
+        bottlenecks: names_of(&bottleneck_entries, "a bottleneck", 32, 64),
+    };
+    let run = top.take("run").and_then(|v| flows::run_plan(&v)).unwrap_or_else(default_run);
+    let bottlenecks = paths::bottlenecks(&bottleneck_entries, &names, context);
+    let paths = paths::paths(&path_entries, &names, context);
+    let hosts = hosts::hosts(&host_entries, &names, &paths);
+    if !paths.is_empty() && paths.iter().all(|path| path.between != UNKNOWN_ENDS) {
+        check_use(&host_entries, "no path ends at this host", |i| {
+            paths.iter().any(|path| path.between.contains(&i))
+        });
+    }
+    check_use(&bottleneck_entries, "no path goes through this bottleneck", |i| {
+        paths.iter().any(|path| path.through.contains(&i))
+    });
+    let flows = top.take("flows").map_or_else(Vec::new, |v| flows::flows(&v, &names, &paths));
+    let end = end_of(&flows);
+    let timeline = top.take("timeline").map_or_else(Vec::new, |v| {
+        timeline::timeline(&v, &names, &timeline::States::new(&paths, &bottlenecks), end, context)
+    });
+    let expect = top.take("expect").map_or_else(Vec::new, |v| expect::expect(&v, &names, &run));
+    let (name, source) = (name.unwrap_or_default(), text.to_owned());
+    Scenario { name, description, hosts, bottlenecks, paths, timeline, flows, run, expect, source }
+}
+
+fn default_run() -> RunPlan {
+    RunPlan {
+        transports: vec![Transport::Tcp, Transport::Mptcp],
+        worlds: vec![World::Emu],
+        seed: 1,
+        repeat: 1,
+        sample: Duration::from_millis(100),
+        congestion_control: "cubic".to_owned(),
+    }
+}
+
+/// Ends of a path whose hosts are not known; such a scenario is never returned.
+const UNKNOWN_ENDS: [usize; 2] = [usize::MAX, usize::MAX];
+
+/// The names of everything, also of what has problems itself, so that one mistake is told once.
+struct Names {
+    hosts: Vec<String>,
+    paths: Vec<String>,
+    bottlenecks: Vec<String>,
+}
+
+impl Names {
+    fn host(&self, value: &Value<'_>) -> Option<usize> {
+        find(value, &self.hosts, "host")
+    }
+
+    fn path(&self, value: &Value<'_>) -> Option<usize> {
+        find(value, &self.paths, "path")
+    }
+
+    fn bottleneck(&self, value: &Value<'_>) -> Option<usize> {
+        find(value, &self.bottlenecks, "bottleneck")
+    }
+}
+
+fn find(value: &Value<'_>, names: &[String], noun: &str) -> Option<usize> {
+    let name = value.text()?;
+    let found = names.iter().position(|n| n == name);
+    if found.is_none() {
+        let known = || names.iter().map(String::as_str);
+        let expected = format!("expected the name of a {noun}");
+        let hint = match nearest(name, known()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if names.is_empty() => format!("this scenario has no {noun}s"),
+            None => {
+                let all: Vec<_> = known().take(10).map(|n| format!("`{n}`")).collect();
+                format!("the {noun}s of this scenario are {}", all.join(", "))
+            }
+        };
+        value.fail_with_hint(format!("no {noun} is called {}", quote(name)), expected, hint);
+    }
+    found
+}
+
+/// A named table of the file: its name with its place, and its value.
+type Entry<'a> = (String, std::ops::Range<usize>, Value<'a>);
+
+fn required<'a>(
+    top: &mut Section<'a>,
+    key: &'static str,
+    example: &str,
+    plural: &'static str,
+) -> Vec<Entry<'a>> {
+    let Some(value) = top.require(key, example) else { return Vec::new() };
+    if value.as_table().is_some_and(DeTable::is_empty) {
+        value.fail_at(&value.place(), format!("`{key}` is empty"), format!("add `{example}`"));
+    }
+    entries(&value, plural)
+}
+
+/// The named tables below `value`.
+fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<Entry<'a>> {
+    let Some(table) = value.as_table() else {
+        value.wrong_type(&format!("expected a table for each of them: `[{plural}.NAME]`"));
+        return Vec::new();
+    };
+    table
+        .iter()
+        .map(|(name, inner)| {
+            let text = name.get_ref().to_string();
+            let entry = value.nested(&text, name.span(), inner);
+            (text, name.span(), entry)
+        })
+        .collect()
+}
+
+/// Checks the names and their number.
+fn names_of(entries: &[Entry<'_>], noun: &str, longest: usize, most: usize) -> Vec<String> {
+    for (i, (name, span, value)) in entries.iter().enumerate() {
+        check_name_at(value, span, name, noun, longest);
+        if i == most {
+            value.fail_at(span, format!("more than {most} of {noun}"), "remove some");
+        }
+    }
+    entries.iter().take(most).map(|(name, ..)| name.clone()).collect()
+}
+
+fn check_use(entries: &[Entry<'_>], message: &str, used: impl Fn(usize) -> bool) {
+    for (i, (_, span, value)) in entries.iter().enumerate() {
+        if !used(i) {
+            value.fail_at(span, message, "use it or remove it");
+        }
+    }
+}
+
+fn check_name(value: &Value<'_>, name: &str, noun: &str, longest: usize) {
+    check_name_at(value, &value.span(), name, noun, longest);
+}
+
+fn check_name_at(
+    value: &Value<'_>,
+    span: &std::ops::Range<usize>,
+    name: &str,
+    noun: &str,
+    longest: usize,
+) {
+    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !starts_well || !name.chars().all(letters) {
+        let expected = "expected lower-case letters, digits and hyphens";
+        value.fail_at(span, format!("{} cannot be the name of {noun}", quote(name)), expected);
+    } else if name.len() > longest {
+        let expected = format!("expected at most {longest} characters");
+        value.fail_at(
+            span,
+            format!("{} is too long for the name of {noun}", quote(name)),
+            expected,
+        );
+    }
+}
+
+/// When the last flow has ended.
+fn end_of(flows: &[Flow]) -> Option<Duration> {
+    flows.iter().map(|flow| flow.start + flow.pattern.duration()).max()
+}
+
+/// The elements of an array of tables, each as a section.
+fn sections<'a>(
+    value: &Value<'a>,
+    shape: &'static Shape,
+    what: &str,
+    expected: &str,
+) -> Vec<Section<'a>> {
+    let elements = value.list(expected).unwrap_or_default();
+    elements.into_iter().filter_map(|v| v.section(shape, what, expected)).collect()
+}

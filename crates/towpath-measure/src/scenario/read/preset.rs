@@ -1,0 +1,403 @@
+//! From what a link's keys say to what the link model does: the exact rules of each tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use towpath_net::Rate;
+use towpath_net::config::{
+    Delay, DirectionConfig, Distribution, Jitter, Loss, Order, Position, Probability, Queue,
+    QueueLimit, Shaper, Trace, WhenDown,
+};
+
+use crate::scenario::trace::trace_of_rate;
+
+/// Droptail limit of a link that has a rate and names no queue.
+const DEFAULT_QUEUE: Duration = Duration::from_millis(100);
+/// netem's and the packet FIFO's usual limit.
+const NETEM_LIMIT_PACKETS: usize = 1_000;
+/// `tc htb` without `burst` or `cburst` on a kernel with high-resolution timers: one packet of the
+/// 1,600 bytes that it takes for the MTU.
+const HTB_DEFAULT_BURST_BYTES: u64 = 1_600;
+/// Mininet asks for `burst 15k`, and tc's `k` is 1,024.
+const MININET_BURST_BYTES: u64 = 15 * 1_024;
+/// The bucket that Mininet and Minitopo give to tbf.
+const TBF_BURST_BYTES: u64 = 15_000;
+/// Mahimahi counts a packet with the 4 bytes that its TUN device puts in front.
+const MAHIMAHI_OVERHEAD_BYTES: u32 = 4;
+/// Larger rates would make a trace of more than a million lines.
+const MAHIMAHI_FASTEST_BPS: u64 = 1_000_000_000;
+
+/// What the keys of one direction say.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Parts {
+    pub(super) preset: Option<Preset>,
+    pub(super) rate: Option<Server>,
+    pub(super) delay: Duration,
+    pub(super) jitter: Option<JitterParts>,
+    pub(super) loss: Loss,
+    pub(super) duplicate: Probability,
+    pub(super) corrupt: Probability,
+    pub(super) queue: Option<QueueParts>,
+    pub(super) position: Option<Position>,
+    pub(super) overhead_bytes: Option<u32>,
+    pub(super) mtu_bytes: u32,
+    pub(super) when_down: WhenDown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Preset {
+    Tbf,
+    Netem,
+    HtbNetem,
+    Mininet,
+    Mahimahi,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Server {
+    Rate(Rate),
+    Trace(Arc<Trace>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JitterParts {
+    pub(super) distribution: Distribution,
+    pub(super) sd: Duration,
+    pub(super) reorder: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueueParts {
+    /// A plain droptail limit, which a preset may take as its own.
+    Limit(QueueLimit),
+    Tbf {
+        burst_bytes: u64,
+        limit: QueueLimit,
+    },
+    Htb {
+        burst_bytes: Option<u64>,
+        cburst_bytes: Option<u64>,
+        limit_packets: Option<u64>,
+    },
+    CoDel {
+        target: Duration,
+        interval: Duration,
+        limit: QueueLimit,
+    },
+    Pie {
+        target: Duration,
+        update: Duration,
+        limit: QueueLimit,
+    },
+}
+
+/// Keys that do not go together: which one to mark, what is wrong, what was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Clash {
+    pub(super) key: &'static str,
+    pub(super) message: &'static str,
+    pub(super) expected: &'static str,
+}
+
+const fn clash<T>(
+    key: &'static str,
+    message: &'static str,
+    expected: &'static str,
+) -> Result<T, Clash> {
+    Err(Clash { key, message, expected })
+}
+
+/// One direction of a link.
+pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
+    let mut config = DirectionConfig {
+        loss: parts.loss,
+        duplicate: parts.duplicate,
+        corrupt: parts.corrupt,
+        position: parts.position.unwrap_or(Position::Network),
+        delay: Delay { base: parts.delay, jitter: None, rate: None },
+        mtu_bytes: parts.mtu_bytes,
+        when_down: parts.when_down,
+        ..DirectionConfig::default()
+    };
+    match parts.preset {
+        None => plain(parts, &mut config)?,
+        Some(preset) => {
+            let limit = match parts.queue {
+                None => None,
+                Some(QueueParts::Limit(limit)) => Some(limit),
+                Some(_) => {
+                    return clash(
+                        "queue",
+                        "the preset already says which kind of queue it is",
+                        "expected only its limit, such as `80 ms` or `100 packets`",
+                    );
+                }
+            };
+            apply(preset, parts, limit, &mut config)?;
+        }
+    }
+    // netem's own rate keeps the order whatever the jitter; without it netem reorders.
+    let netem = matches!(parts.preset, Some(Preset::Netem | Preset::HtbNetem | Preset::Mininet));
+    config.delay.jitter = parts.jitter.map(|jitter| Jitter {
+        distribution: jitter.distribution,
+        sd: jitter.sd,
+        reorder: jitter.reorder.unwrap_or(netem && config.delay.rate.is_none()),
+    });
+    config.overhead_bytes = parts.overhead_bytes.unwrap_or(config.overhead_bytes);
+    Ok(config)
+}
+
+/// A router of our own: queue and server, then delay.
+fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
+    let Some(server) = &parts.rate else {
+        return match parts.queue {
+            None | Some(QueueParts::Limit(QueueLimit::Unlimited)) => Ok(()),
+            Some(_) => {
+                clash("queue", "a link without `rate` never queues", "add a `rate`, or remove it")
+            }
+        };
+    };
+    config.shaper = match server {
+        Server::Rate(rate) => Shaper::Line(*rate),
+        Server::Trace(trace) => Shaper::Trace(Arc::clone(trace)),
+    };
+    match parts.queue {
+        None => config.queue = Queue::DropTail(QueueLimit::Time(DEFAULT_QUEUE)),
+        Some(QueueParts::Limit(limit)) => config.queue = Queue::DropTail(limit),
+        Some(QueueParts::CoDel { target, interval, limit }) => {
+            config.queue = Queue::CoDel { target, interval, limit };
+        }
+        Some(QueueParts::Pie { target, update, limit }) => {
+            config.queue = Queue::Pie { target, update, limit };
+        }
+        Some(QueueParts::Tbf { burst_bytes, limit }) => {
+            config.shaper = Shaper::TokenBucket { rate: constant(parts)?, burst_bytes };
+            config.queue = Queue::DropTail(limit);
+        }
+        Some(QueueParts::Htb { burst_bytes, cburst_bytes, limit_packets }) => {
+            let burst_bytes = burst_bytes.unwrap_or(HTB_DEFAULT_BURST_BYTES);
+            let cburst_bytes = cburst_bytes.unwrap_or(HTB_DEFAULT_BURST_BYTES);
+            config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
+            config.order = Order::DelayThenServer;
+            let packets = limit_packets.and_then(|n| usize::try_from(n).ok());
+            config.limit_packets = Some(packets.unwrap_or(NETEM_LIMIT_PACKETS));
+        }
+    }
+    Ok(())
+}
+
+/// The tools, with the given rate, delay and queue limit.
+fn apply(
+    preset: Preset,
+    parts: &Parts,
+    limit: Option<QueueLimit>,
+    config: &mut DirectionConfig,
+) -> Result<(), Clash> {
+    match preset {
+        Preset::Tbf => {
+            // limit = rate × latency + burst (as tc computes it), or bytes.
+            let limit = limit.unwrap_or(QueueLimit::Time(DEFAULT_QUEUE));
+            if matches!(limit, QueueLimit::Packets(_) | QueueLimit::Unlimited) {
+                return clash(
+                    "queue",
+                    "tbf limits its queue by time or by bytes",
+                    "expected a limit such as `80 ms` or `100 KB`",
+                );
+            }
+            config.shaper =
+                Shaper::TokenBucket { rate: constant(parts)?, burst_bytes: TBF_BURST_BYTES };
+            config.queue = Queue::DropTail(limit);
+        }
+        Preset::Netem => {
+            in_the_network(parts)?;
+            if parts.rate.is_some() {
+                config.delay.rate = Some(constant(parts)?);
+            }
+            config.limit_packets = Some(netem_limit(limit)?);
+        }
+        Preset::HtbNetem | Preset::Mininet => {
+            in_the_network(parts)?;
+            let burst_bytes = match preset {
+                Preset::Mininet => MININET_BURST_BYTES,
+                Preset::HtbNetem | Preset::Tbf | Preset::Netem | Preset::Mahimahi => {
+                    HTB_DEFAULT_BURST_BYTES
+                }
+            };
+            let cburst_bytes = HTB_DEFAULT_BURST_BYTES;
+            config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
+            config.order = Order::DelayThenServer;
+            config.limit_packets = Some(netem_limit(limit)?);
+        }
+        Preset::Mahimahi => mahimahi(parts, limit, config)?,
+    }
+    Ok(())
+}
+
+/// mm-link inside mm-delay: opportunities of 1,504 bytes, an unlimited queue if none is given.
+fn mahimahi(
+    parts: &Parts,
+    limit: Option<QueueLimit>,
+    config: &mut DirectionConfig,
+) -> Result<(), Clash> {
+    in_the_network(parts)?;
+    let trace = match &parts.rate {
+        Some(Server::Trace(trace)) => Arc::clone(trace),
+        Some(Server::Rate(rate)) if rate.as_bps() > MAHIMAHI_FASTEST_BPS => {
+            return clash(
+                "rate",
+                "this is too fast for a mahimahi trace",
+                "expected at most 1 Gbit/s, or a trace file",
+            );
+        }
+        Some(Server::Rate(rate)) => Arc::new(trace_of_rate(*rate)),
+        None => return no_rate(),
+    };
+    config.shaper = Shaper::Trace(trace);
+    config.overhead_bytes = MAHIMAHI_OVERHEAD_BYTES;
+    config.queue = match limit.unwrap_or(QueueLimit::Unlimited) {
+        QueueLimit::Time(_) => {
+            return clash(
+                "queue",
+                "mahimahi limits its queue by packets or by bytes",
+                "expected a limit such as `50 packets` or `100 KB`",
+            );
+        }
+        limit @ (QueueLimit::Unlimited | QueueLimit::Bytes(_) | QueueLimit::Packets(_)) => {
+            Queue::DropTail(limit)
+        }
+    };
+    Ok(())
+}
+
+/// netem counts packets, in its delay line and waiting; 1,000 if not told otherwise.
+fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, Clash> {
+    match limit {
+        None => Ok(NETEM_LIMIT_PACKETS),
+        Some(QueueLimit::Packets(packets)) => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
+        Some(QueueLimit::Time(_) | QueueLimit::Bytes(_) | QueueLimit::Unlimited) => clash(
+            "queue",
+            "netem limits its queue by packets",
+            "expected a limit such as `100 packets`",
+        ),
+    }
+}
+
+/// netem takes a packet off the sender's account, so no queue below it pushes back.
+fn in_the_network(parts: &Parts) -> Result<(), Clash> {
+    match parts.position {
+        None | Some(Position::Network) => Ok(()),
+        Some(Position::Host) => clash(
+            "position",
+            "this preset never pushes back on the sender, wherever it stands",
+            "expected no `position`, or `network`",
+        ),
+    }
+}
+
+fn constant(parts: &Parts) -> Result<Rate, Clash> {
+    match &parts.rate {
+        Some(Server::Rate(rate)) => Ok(*rate),
+        Some(Server::Trace(_)) => {
+            clash("rate", "this kind of queue cannot follow a trace", "expected a constant rate")
+        }
+        None => no_rate(),
+    }
+}
+
+fn no_rate<T>() -> Result<T, Clash> {
+    clash("preset", "this preset needs a `rate`", "add one, such as `rate = \"40 Mbit/s\"`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(preset: Option<Preset>) -> Parts {
+        Parts {
+            preset,
+            rate: Rate::from_bps(8_000_000).map(Server::Rate),
+            delay: Duration::from_millis(75),
+            jitter: None,
+            loss: Loss::None,
+            duplicate: Probability::NEVER,
+            corrupt: Probability::NEVER,
+            queue: None,
+            position: None,
+            overhead_bytes: None,
+            mtu_bytes: u32::MAX,
+            when_down: WhenDown::Drop,
+        }
+    }
+
+    fn jitter() -> JitterParts {
+        let sd = Duration::from_millis(2);
+        JitterParts { distribution: Distribution::Pareto, sd, reorder: None }
+    }
+
+    #[test]
+    fn a_rate_without_queue_gets_a_tenth_of_a_second() {
+        let config = assemble(&parts(None)).unwrap();
+        assert_eq!(config.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(100))));
+        assert_eq!(config.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
+        assert_eq!((config.order, config.overhead_bytes), (Order::ServerThenDelay, 14));
+    }
+
+    #[test]
+    fn mininet_is_htb_above_netem_with_a_thousand_packets() {
+        let config = assemble(&parts(Some(Preset::Mininet))).unwrap();
+        let rate = Rate::from_bps(8_000_000).unwrap();
+        let htb = Shaper::Htb { rate, burst_bytes: 15_360, cburst_bytes: 1_600 };
+        assert_eq!((config.shaper, config.order), (htb, Order::DelayThenServer));
+        assert_eq!(config.limit_packets, Some(1_000));
+        assert_eq!(config.queue, Queue::DropTail(QueueLimit::Unlimited));
+    }
+
+    #[test]
+    fn netem_serialises_in_its_delay_line_and_then_keeps_the_order() {
+        let mut with_rate = parts(Some(Preset::Netem));
+        with_rate.jitter = Some(jitter());
+        with_rate.queue = Some(QueueParts::Limit(QueueLimit::Packets(50)));
+        let config = assemble(&with_rate).unwrap();
+        assert_eq!(config.delay.rate, Rate::from_bps(8_000_000));
+        assert_eq!((config.shaper, config.limit_packets), (Shaper::Unlimited, Some(50)));
+        assert!(!config.delay.jitter.unwrap().reorder);
+        let without_rate = Parts { rate: None, ..with_rate };
+        assert!(assemble(&without_rate).unwrap().delay.jitter.unwrap().reorder);
+    }
+
+    #[test]
+    fn tbf_starts_with_a_bucket_of_ten_packets_and_adds_latency() {
+        let mut tbf = parts(Some(Preset::Tbf));
+        tbf.queue = Some(QueueParts::Limit(QueueLimit::Time(Duration::from_millis(80))));
+        tbf.position = Some(Position::Host);
+        let config = assemble(&tbf).unwrap();
+        let rate = Rate::from_bps(8_000_000).unwrap();
+        assert_eq!(config.shaper, Shaper::TokenBucket { rate, burst_bytes: 15_000 });
+        assert_eq!(config.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(80))));
+        assert_eq!(config.position, Position::Host);
+    }
+
+    #[test]
+    fn mahimahi_has_opportunities_and_no_limit() {
+        let config = assemble(&parts(Some(Preset::Mahimahi))).unwrap();
+        assert!(matches!(config.shaper, Shaper::Trace(_)));
+        assert_eq!(config.queue, Queue::DropTail(QueueLimit::Unlimited));
+        assert_eq!(config.overhead_bytes, 4);
+    }
+
+    #[test]
+    fn what_a_tool_cannot_do_is_refused() {
+        let refuse = |preset, limit| {
+            let mut parts = parts(Some(preset));
+            parts.queue = Some(QueueParts::Limit(limit));
+            assemble(&parts).unwrap_err().key
+        };
+        assert_eq!(refuse(Preset::Netem, QueueLimit::Bytes(1_000)), "queue");
+        assert_eq!(refuse(Preset::Tbf, QueueLimit::Packets(10)), "queue");
+        assert_eq!(refuse(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
+        let host = Parts { position: Some(Position::Host), ..parts(Some(Preset::Netem)) };
+        assert_eq!(assemble(&host).unwrap_err().key, "position");
+        let ideal = Parts { rate: None, ..parts(Some(Preset::Tbf)) };
+        assert_eq!(assemble(&ideal).unwrap_err().key, "preset");
+    }
+}

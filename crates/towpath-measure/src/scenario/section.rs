@@ -1,0 +1,408 @@
+//! Reads one TOML table key by key and complains about what is left over.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use towpath_net::Rate;
+use towpath_net::config::Probability;
+
+use super::keys::{SIDES, Shape};
+use super::nearest::nearest;
+use super::problem::{Finding, Problems, alternatives, quote};
+use super::units::{self, Dimension, UnitError};
+
+/// No rate is higher.
+const FASTEST_BPS: u64 = 1_000_000_000_000;
+/// No amount of data is larger.
+const LARGEST_BYTES: u64 = 1_000_000_000_000_000;
+/// No queue is longer.
+const MOST_PACKETS: u64 = 1_000_000_000;
+
+/// Words of other tools, and ours for the same thing.
+static SYNONYMS: [(&str, &str); 16] = [
+    ("bandwidth", "rate"),
+    ("bw", "rate"),
+    ("capacity", "rate"),
+    ("speed", "rate"),
+    ("latency", "delay"),
+    ("buffer", "queue"),
+    ("limit", "queue"),
+    ("time", "at"),
+    ("when", "at"),
+    ("action", "set"),
+    ("event", "set"),
+    ("link", "path"),
+    ("source", "from"),
+    ("destination", "to"),
+    ("bytes", "size"),
+    ("command", "run"),
+];
+
+/// A table that is being read.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    shape: &'static Shape,
+    table: &'a DeTable<'a>,
+    span: Range<usize>,
+    problems: &'a Problems,
+    taken: Vec<&'static str>,
+    /// What this very table is, for messages: “path `wifi`”.
+    what: String,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(
+        shape: &'static Shape,
+        table: &'a DeTable<'a>,
+        span: Range<usize>,
+        problems: &'a Problems,
+        what: String,
+    ) -> Self {
+        Self { shape, table, span, problems, taken: Vec::new(), what }
+    }
+
+    /// The value of `key`, if the table has it.
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+        debug_assert!(self.shape.has(key), "`{key}` is not in the table of {}", self.shape.noun);
+        self.taken.push(key);
+        self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, value)| Value {
+            key: key.to_owned(),
+            key_span: name.span(),
+            tree: value,
+            problems: self.problems,
+        })
+    }
+
+    /// The value of `key`; that it is missing is a problem, and `example` shows the way out.
+    pub(super) fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
+        let value = self.take(key);
+        if value.is_none() {
+            let place = Some(self.span.clone()).filter(|span| !span.is_empty());
+            let finding = Finding::new(place, format!("{} has no `{key}`", self.what), "");
+            self.problems.push(finding.hint(format!("add `{example}`")));
+        }
+        value
+    }
+
+    pub(super) fn span(&self) -> Range<usize> {
+        self.span.clone()
+    }
+
+    pub(super) fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
+        self.problems.push(Finding::new(self.span.clone(), message, expected));
+    }
+
+    /// From now on messages call it so.
+    pub(super) fn call(&mut self, what: String) {
+        self.what = what;
+    }
+
+    /// Whatever was not taken is a problem: unknown, or known but without meaning here.
+    pub(super) fn finish(self) {
+        let mut listed = false;
+        for (name, _) in self.table {
+            let key = name.get_ref().as_ref();
+            if self.taken.contains(&key) {
+                continue;
+            }
+            let finding = if self.shape.has(key) {
+                let message = format!("{} does not apply to {}", quote(key), self.what);
+                Finding::new(name.span(), message, "remove it")
+            } else {
+                let expected = format!("not a key of {}", self.shape.noun);
+                let finding =
+                    Finding::new(name.span(), format!("unknown key {}", quote(key)), expected);
+                match self.meant(key) {
+                    Some(near) => finding.hint(format!("did you mean `{near}`?")),
+                    None if listed => finding,
+                    None => {
+                        listed = true;
+                        finding.hint(self.all_keys())
+                    }
+                }
+            };
+            self.problems.push(finding);
+        }
+    }
+
+    /// Whether every key of the table was taken, so that [`Self::finish`] has nothing to say.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.table.keys().all(|name| self.taken.contains(&name.get_ref().as_ref()))
+    }
+
+    fn meant(&self, key: &str) -> Option<&'static str> {
+        let synonym = SYNONYMS.iter().find(|(other, ours)| *other == key && self.shape.has(ours));
+        synonym.map(|&(_, ours)| ours).or_else(|| nearest(key, self.shape.keys().map(|k| k.name)))
+    }
+
+    fn all_keys(&self) -> String {
+        let names: Vec<_> = self.shape.keys().map(|k| format!("`{}`", k.name)).collect();
+        format!("the keys of {} are {}", self.shape.noun, names.join(", "))
+    }
+}
+
+/// A value with its place.
+#[derive(Debug, Clone)]
+pub(super) struct Value<'a> {
+    key: String,
+    key_span: Range<usize>,
+    tree: &'a Spanned<DeValue<'a>>,
+    problems: &'a Problems,
+}
+
+impl<'a> Value<'a> {
+    pub(super) fn span(&self) -> Range<usize> {
+        self.tree.span()
+    }
+
+    pub(super) fn key_span(&self) -> Range<usize> {
+        self.key_span.clone()
+    }
+
+    pub(super) fn push(&self, finding: Finding) {
+        self.problems.push(finding);
+    }
+
+    pub(super) fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
+        self.problems.push(Finding::new(self.span(), message, expected));
+    }
+
+    pub(super) fn fail_at(
+        &self,
+        span: &Range<usize>,
+        message: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        self.problems.push(Finding::new(span.clone(), message, expected));
+    }
+
+    /// A value inside this one.
+    pub(super) fn nested(
+        &self,
+        key: &str,
+        key_span: Range<usize>,
+        tree: &'a Spanned<DeValue<'a>>,
+    ) -> Self {
+        Self { key: key.to_owned(), key_span, tree, problems: self.problems }
+    }
+
+    pub(super) fn fail_with_hint(
+        &self,
+        message: impl Into<String>,
+        expected: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.problems.push(Finding::new(self.span(), message, expected).hint(hint));
+    }
+
+    /// The text, if it is one; no complaint if not.
+    pub(super) fn as_str(&self) -> Option<&'a str> {
+        self.tree.get_ref().as_str()
+    }
+
+    /// The table, if it is one; no complaint if not.
+    pub(super) fn as_table(&self) -> Option<&'a DeTable<'a>> {
+        self.tree.get_ref().as_table()
+    }
+
+    pub(super) fn as_bool(&self) -> Option<bool> {
+        self.tree.get_ref().as_bool()
+    }
+
+    /// An integer or floating-point number as written.
+    pub(super) fn as_number(&self) -> Option<String> {
+        let value = self.tree.get_ref();
+        let integer = value.as_integer().map(ToString::to_string);
+        integer.or_else(|| value.as_float().map(|float| float.as_str().to_owned()))
+    }
+
+    /// Complains about the type: “`mtu` is a string”.
+    pub(super) fn wrong_type(&self, expected: &str) {
+        let got = self.tree.get_ref().type_str();
+        let article = if got.starts_with(['a', 'i']) { "an" } else { "a" };
+        self.fail(format!("`{}` is {article} {got}", self.key), expected);
+    }
+
+    pub(super) fn text(&self) -> Option<&'a str> {
+        let text = self.as_str();
+        if text.is_none() {
+            self.wrong_type("expected a text in quotes");
+        }
+        text
+    }
+
+    pub(super) fn boolean(&self) -> Option<bool> {
+        let truth = self.as_bool();
+        if truth.is_none() {
+            self.wrong_type("expected `true` or `false`");
+        }
+        truth
+    }
+
+    pub(super) fn integer(&self, least: u64, most: u64) -> Option<u64> {
+        let expected = match most {
+            0..=0xffff_ffff => format!("expected a whole number from {least} to {most}"),
+            _ => format!("expected a whole number, {least} or more"),
+        };
+        let Some(integer) = self.tree.get_ref().as_integer() else {
+            self.wrong_type(&expected);
+            return None;
+        };
+        match i128::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(n) if i128::from(least) <= n && n <= i128::from(most) => u64::try_from(n).ok(),
+            Ok(n) if n < 0 => {
+                self.fail(format!("`{}` is negative", self.key), expected);
+                None
+            }
+            Ok(_) | Err(_) => {
+                self.fail(format!("`{}` is out of range", self.key), expected);
+                None
+            }
+        }
+    }
+
+    /// The one of `words` that it names.
+    pub(super) fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+        let names = || words.iter().map(|&(name, _)| name);
+        let expected = format!("expected {}", alternatives(names()));
+        let Some(text) = self.as_str() else {
+            self.wrong_type(&expected);
+            return None;
+        };
+        let found = words.iter().find(|&&(name, _)| name == text).map(|&(_, meaning)| meaning);
+        if found.is_none() {
+            let message = format!("`{}` cannot be {}", self.key, quote(text));
+            let finding = Finding::new(self.span(), message, expected);
+            self.problems.push(match nearest(text, names()) {
+                Some(near) => finding.hint(format!("did you mean `{near}`?")),
+                None => finding,
+            });
+        }
+        found
+    }
+
+    /// A value whose text is a quantity, read by `parse`; a bare number has no unit.
+    fn quantity<T>(
+        &self,
+        wanted: Dimension,
+        parse: impl Fn(&str) -> Result<T, UnitError>,
+    ) -> Option<T> {
+        let number = self.as_number();
+        let Some(text) = self.as_str().or(number.as_deref()) else {
+            self.wrong_type(&wanted.expectation());
+            return None;
+        };
+        parse(text).map_err(|error| self.unit_error(&error, wanted, wanted.expectation())).ok()
+    }
+
+    pub(super) fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
+        let finding = Finding::new(self.span(), format!("`{}` {error}", self.key), expected);
+        self.problems.push(match error.hint(wanted) {
+            Some(hint) => finding.hint(hint),
+            None => finding,
+        });
+    }
+
+    fn at_most<T: PartialOrd>(&self, value: T, most: &T, text: &str) -> Option<T> {
+        if value <= *most {
+            return Some(value);
+        }
+        self.fail(
+            format!("`{}` is more than {text}", self.key),
+            format!("expected at most {text}"),
+        );
+        None
+    }
+
+    pub(super) fn rate(&self) -> Option<Rate> {
+        let rate = self.quantity(Dimension::Rate, units::rate)?;
+        self.at_most(rate.as_bps(), &FASTEST_BPS, "1000 Gbit/s").map(|_| rate)
+    }
+
+    pub(super) fn duration(&self, longest: Duration) -> Option<Duration> {
+        let span = self.quantity(Dimension::Duration, units::duration)?;
+        self.at_most(span, &longest, &units::duration_text(longest))
+    }
+
+    /// A time above zero.
+    pub(super) fn some_time(&self, longest: Duration) -> Option<Duration> {
+        let span = self.duration(longest)?;
+        if span.is_zero() {
+            self.fail(format!("`{}` is zero", self.key), Dimension::Duration.expectation());
+            return None;
+        }
+        Some(span)
+    }
+
+    /// A size above zero.
+    pub(super) fn size(&self) -> Option<u64> {
+        let bytes = self.quantity(Dimension::Size, units::size)?;
+        self.some(self.at_most(bytes, &LARGEST_BYTES, "1000 TB")?, Dimension::Size)
+    }
+
+    /// A number of packets above zero.
+    pub(super) fn packets(&self) -> Option<u64> {
+        let packets = self.quantity(Dimension::Packets, units::packets)?;
+        self.some(self.at_most(packets, &MOST_PACKETS, "a thousand million")?, Dimension::Packets)
+    }
+
+    fn some(&self, value: u64, dimension: Dimension) -> Option<u64> {
+        if value == 0 {
+            self.fail(format!("`{}` is zero", self.key), dimension.expectation());
+            return None;
+        }
+        Some(value)
+    }
+
+    pub(super) fn percent(&self) -> Option<Probability> {
+        self.quantity(Dimension::Share, units::probability)
+    }
+
+    /// The elements of an array.
+    pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
+        let Some(array) = self.tree.get_ref().as_array() else {
+            self.wrong_type(expected);
+            return None;
+        };
+        Some(array.iter().map(|value| self.nested(&self.key, value.span(), value)).collect())
+    }
+
+    /// A table of the given shape, called `what` in messages.
+    pub(super) fn section(
+        &self,
+        shape: &'static Shape,
+        what: impl Into<String>,
+        expected: &str,
+    ) -> Option<Section<'a>> {
+        let Some(table) = self.as_table() else {
+            self.wrong_type(expected);
+            return None;
+        };
+        Some(Section::new(shape, table, self.place(), self.problems, what.into()))
+    }
+
+    /// Where a table is best shown: its header or braces; its key if it has neither.
+    pub(super) fn place(&self) -> Range<usize> {
+        let span = self.span();
+        if span.is_empty() { self.key_span.clone() } else { span }
+    }
+
+    /// Two values if it is `{ up = …, down = … }`, else twice the same.
+    pub(super) fn sides(&self) -> Option<[Self; 2]> {
+        let Some(table) = self
+            .as_table()
+            .filter(|t| t.iter().any(|(key, _)| matches!(key.get_ref().as_ref(), "up" | "down")))
+        else {
+            return Some([self.clone(), self.clone()]);
+        };
+        let what = format!("`{}`", self.key);
+        let mut section = Section::new(&SIDES, table, self.place(), self.problems, what);
+        let up = section.require("up", "up = …");
+        let down = section.require("down", "down = …");
+        section.finish();
+        let named = |side: Self| Self { key: self.key.clone(), ..side };
+        Some([named(up?), named(down?)])
+    }
+}

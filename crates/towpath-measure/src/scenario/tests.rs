@@ -1,0 +1,348 @@
+//! Tests of the whole reader.
+
+use std::io;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value as Json;
+use towpath_net::Rate;
+use towpath_net::config::{
+    Distribution, Loss, Order, Position, Probability, Queue, QueueLimit, Shaper, WhenDown,
+};
+
+use super::*;
+
+const HEAD: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n";
+
+fn parse(text: &str) -> Scenario {
+    Scenario::parse("t.toml", text, &traces).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn with(rest: &str) -> Scenario {
+    parse(&format!("{HEAD}{rest}"))
+}
+
+fn traces(name: &str) -> io::Result<String> {
+    if name == "lte.up" { Ok("1\n2\n9\n".to_owned()) } else { no_files(name) }
+}
+
+#[test]
+fn every_builtin_scenario_is_valid_and_describes_itself() {
+    for builtin in builtin() {
+        let scenario = builtin.scenario().unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(scenario.name, builtin.name);
+        assert!(scenario.description.len() > 20 && !scenario.flows.is_empty(), "{}", builtin.name);
+        assert_eq!(builtin.description(), scenario.description);
+    }
+}
+
+#[test]
+fn the_handover_is_read_as_it_is_written() {
+    let scenario = builtin()[0].scenario().unwrap();
+    let [wifi, cellular] = scenario.paths.as_slice() else { panic!("two paths") };
+    assert_eq!((wifi.name.as_str(), wifi.between), ("wifi", [0, 1]));
+    assert_eq!(wifi.up.shaper, Shaper::Line(Rate::from_bps(40_000_000).unwrap()));
+    assert_eq!(wifi.up.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(80))));
+    assert_eq!((&wifi.up, cellular.down.delay.base), (&wifi.down, Duration::from_millis(40)));
+    let event = &scenario.timeline[0];
+    assert_eq!((event.at, event.target), (Duration::from_secs(3), Target::Path(0)));
+    assert_eq!(event.change, Change::Down(Down::Silent));
+    assert_eq!(scenario.run.transports, [Transport::Tcp, Transport::Mptcp]);
+    let goodput = &scenario.expect[1];
+    assert_eq!((goodput.transport, goodput.metric.as_str()), (Some(Transport::Mptcp), "goodput"));
+    assert!(
+        goodput.operator.holds(15e6, goodput.bound) && !goodput.operator.holds(14e6, goodput.bound)
+    );
+    assert_eq!(goodput.text, "mptcp.goodput >= 15 Mbit/s");
+    assert_eq!((scenario.expect[0].bound, scenario.expect[2].bound), (1.0, 3.0));
+}
+
+#[test]
+fn every_key_of_a_link_reaches_the_link_model() {
+    let scenario = with(
+        "rate = { up-trace = \"lte.up\", down = \"8 Mbit/s\" }
+        delay = { up = \"10 ms\", down = \"20 ms\" }
+        jitter = { distribution = \"pareto\", sd = \"2 ms\", reorder = true }
+        loss = { up = { burst = { start = \"0.1 %\", length = \"5 packets\" } }, down = \"1 %\" }
+        duplicate = \"1 %\"
+        corrupt = \"2 %\"
+        queue = { codel = { limit = \"unlimited\" } }
+        position = \"host\"
+        overhead = 18
+        mtu = 1400
+        link-mtu = 1300
+        when-down = \"hold\"
+        backup = true
+        segments = \"split\"
+        ",
+    );
+    let Path { up, down, mtu_bytes, backup, segments, .. } = &scenario.paths[0];
+    assert!(matches!(&up.shaper, Shaper::Trace(trace) if trace.opportunities_ms == [1, 2, 9]));
+    assert_eq!(down.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
+    assert_eq!(down.delay.base, Duration::from_millis(20));
+    let jitter = up.delay.jitter.unwrap();
+    assert_eq!((jitter.distribution, jitter.reorder), (Distribution::Pareto, true));
+    let start = Probability::from_millionths(1_000);
+    assert_eq!(up.loss, Loss::Burst { start, length_packets: 5 });
+    assert_eq!(down.loss, Loss::Random(Probability::from_millionths(10_000)));
+    assert_eq!(up.corrupt, Probability::from_millionths(20_000));
+    let (target, interval) = (Duration::from_millis(5), Duration::from_millis(100));
+    assert_eq!(up.queue, Queue::CoDel { target, interval, limit: QueueLimit::Unlimited });
+    assert_eq!((up.position, up.overhead_bytes, up.mtu_bytes), (Position::Host, 18, 1_300));
+    assert_eq!((up.when_down, *mtu_bytes, *backup), (WhenDown::Hold, 1_400, true));
+    assert_eq!(*segments, Segments::Split);
+}
+
+#[test]
+fn htb_stands_above_netem() {
+    let link =
+        with("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }").paths.remove(0).up;
+    let rate = Rate::from_bps(8_000_000).unwrap();
+    assert_eq!(link.shaper, Shaper::Htb { rate, burst_bytes: 15_000, cburst_bytes: 1_600 });
+    assert_eq!((link.order, link.limit_packets), (Order::DelayThenServer, Some(1_000)));
+}
+
+#[test]
+fn flows_have_the_usual_defaults() {
+    let flows = with(
+        "[[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"bulk\"\nsize = \"1 MB\"\n
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"iperf\"\n
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"curl b\"\nfamily = \"v6\"\n",
+    )
+    .flows;
+    let minute = Duration::from_secs(60);
+    let up = DataDirection::Up;
+    let bulk = Pattern::Bulk { size_bytes: Some(1_000_000), duration: minute, direction: up };
+    assert_eq!((&flows[0].pattern, flows[0].via, flows[0].from), (&bulk, 0, 1));
+    let duration = Duration::from_secs(10);
+    assert_eq!(flows[1].pattern, Pattern::Iperf { duration, direction: up, streams: 1 });
+    assert_eq!((flows[2].pattern.duration(), flows[2].family), (minute, Family::V6));
+}
+
+#[test]
+fn settings_of_hosts_are_read() {
+    let scenario = parse(
+        "name = \"t\"\n[hosts.a]\nreceive-buffer = \"400 KB\"\ncongestion-control = \"reno\"
+        sysctl = { \"net.mptcp.checksum_enabled\" = 1, net.ipv4.tcp_sack = \"0\" }
+        mptcp = { subflows = 2, endpoints = [{ path = \"p\", flags = [\"signal\", \"backup\"] }] }
+        [hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n",
+    );
+    let host = &scenario.hosts[0];
+    assert_eq!((host.receive_buffer, host.send_buffer), (Some([400_000; 3]), None));
+    let sysctl = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let expected = [sysctl("net.mptcp.checksum_enabled", "1"), sysctl("net.ipv4.tcp_sack", "0")];
+    assert_eq!(host.sysctls, expected);
+    let endpoint = host.mptcp.endpoints.as_ref().unwrap()[0];
+    assert!(endpoint.signal && endpoint.backup && !endpoint.subflow);
+    assert_eq!((host.mptcp.subflows, host.mptcp.add_addr_accepted), (Some(2), None));
+}
+
+#[test]
+fn events_are_sorted_and_fades_expanded() {
+    let timeline = with(
+        "rate = \"40 Mbit/s\"
+        [[timeline]]\nat = \"5 s\"\npath = \"p\"\nset = \"up\"
+        [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"rate\"\nrate = \"20 Mbit/s\"
+        [[timeline]]\nat = \"2 s\"\npath = \"p\"\nset = \"fade\"
+        over = \"100 ms\"\nrate = \"10 Mbit/s\"
+        [[timeline]]\nat = \"2060 ms\"\npath = \"p\"\nset = \"down\"\nhow = \"carrier\"\n",
+    )
+    .timeline;
+    let at: Vec<u128> = timeline.iter().map(|event| event.at.as_millis()).collect();
+    assert_eq!(at, [1_000, 2_050, 2_060, 2_100, 5_000]);
+    // The fade starts from the rate that the event before has set.
+    let middle = Rate::from_bps(15_000_000).unwrap();
+    assert_eq!(timeline[1].change, Change::Rate(LinkSide::Both, middle));
+    assert_eq!(timeline[2].change, Change::Down(Down::Carrier));
+}
+
+#[test]
+fn a_new_delay_keeps_the_jitter() {
+    let timeline = with(
+        "delay = \"10 ms\"\njitter = { sd = \"1 ms\" }
+        [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"delay\"\ndelay = \"30 ms\"\n",
+    )
+    .timeline;
+    let Change::Delay(LinkSide::Both, delay) = timeline[0].change else { panic!("{timeline:?}") };
+    assert_eq!(delay.base, Duration::from_millis(30));
+    assert_eq!(delay.jitter.unwrap().sd, Duration::from_millis(1));
+}
+
+#[test]
+fn expectations_may_be_written_without_quotes_in_the_key() {
+    let expect =
+        with("[expect]\nmptcp.stall.longest = \"<= 500 ms\"\nshare.p = \"> 10 %\"\n").expect;
+    assert_eq!((expect[0].metric.as_str(), expect[0].bound), ("stall.longest", 0.5));
+    assert_eq!((expect[1].metric.as_str(), expect[1].bound), ("share.p", 0.1));
+    assert_eq!(expect[1].transport, None);
+}
+
+#[test]
+fn every_key_of_the_table_is_read() {
+    let reader = [
+        include_str!("read/flows.rs"),
+        include_str!("read/hosts.rs"),
+        include_str!("read/link.rs"),
+        include_str!("read/mod.rs"),
+        include_str!("read/paths.rs"),
+        include_str!("read/timeline.rs"),
+        include_str!("section.rs"),
+    ]
+    .concat();
+    // The last shape lists metrics, not keys.
+    let shapes = keys::ALL.iter().take(keys::ALL.len() - 1);
+    for key in shapes.flat_map(|shape| shape.keys()) {
+        assert!(reader.contains(&format!("\"{}\"", key.name)), "{}", key.name);
+    }
+}
+
+/// Whether `value` has the form that `schema` asks for; patterns of texts are not checked.
+fn fits(schema: &Json, value: &Json, place: &str) -> Result<(), String> {
+    if let Some(options) = schema["anyOf"].as_array() {
+        let results: Vec<_> = options.iter().map(|s| fits(s, value, place)).collect();
+        return if results.iter().any(Result::is_ok) {
+            Ok(())
+        } else {
+            results.into_iter().next().unwrap()
+        };
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.contains(value)
+    {
+        return Err(format!("{place}: {value} is not one of {words:?}"));
+    }
+    let is_type = |name: &Json| match name.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64(),
+        "boolean" => value.is_boolean(),
+        other => panic!("{other}"),
+    };
+    if schema["type"].is_string() && !is_type(&schema["type"]) {
+        return Err(format!("{place}: {value} is not {}", schema["type"]));
+    }
+    for (i, element) in value.as_array().into_iter().flatten().enumerate() {
+        fits(&schema["items"], element, &format!("{place}[{i}]"))?;
+    }
+    let Some(object) = value.as_object() else { return Ok(()) };
+    for key in schema["required"].as_array().into_iter().flatten() {
+        if !object.contains_key(key.as_str().unwrap()) {
+            return Err(format!("{place}: no {key}"));
+        }
+    }
+    for (key, inner) in object {
+        let place = format!("{place}.{key}");
+        match (schema["properties"].get(key), &schema["additionalProperties"]) {
+            (Some(property), _) => fits(property, inner, &place)?,
+            (None, Json::Bool(false)) => return Err(format!("{place}: unknown key")),
+            (None, _) if schema["patternProperties"].is_object() => {}
+            (None, other) => fits(other, inner, &place)?,
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_builtin_scenario_fits_the_schema() {
+    let schema = json_schema();
+    for builtin in builtin() {
+        let value: Json = toml::from_str(builtin.text).unwrap();
+        fits(&schema, &value, builtin.name).unwrap();
+    }
+    let wrong: Json = toml::from_str(&format!("{HEAD}rte = \"1 Mbit/s\"")).unwrap();
+    assert_eq!(fits(&schema, &wrong, "t").unwrap_err(), "t.paths.p.rte: unknown key");
+}
+
+/// Reads it; whatever is wrong must be said in lines of at most 100 columns.
+fn read_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
+    if let Err(errors) = Scenario::parse_bytes("f.toml", bytes, &traces) {
+        for line in errors.to_string().lines() {
+            prop_assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+    Ok(())
+}
+
+/// Pieces that scenarios are made of.
+const PIECES: [&str; 24] = [
+    "name = \"t\"\n",
+    "[hosts.a]\n",
+    "[hosts.b]\n",
+    "[paths.p]\n",
+    "between = [\"a\", \"b\"]\n",
+    "rate = ",
+    "delay = ",
+    "queue = ",
+    "\"40 Mbit/s\"\n",
+    "\"15 ms\"\n",
+    "-1\n",
+    "{ up = ",
+    "[[timeline]]\n",
+    "at = \"1 s\"\n",
+    "path = \"p\"\n",
+    "set = \"fade\"\n",
+    "over = \"1 s\"\n",
+    "[[flows]]\n",
+    "pattern = \"bulk\"\n",
+    "[expect]\n",
+    "\"goodput\" = \">= 1 Mbit/s\"\n",
+    "[run]\n",
+    "preset = \"mahimahi\"\n",
+    "{ htb = {} }\n",
+];
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        read_anything(&bytes)?;
+    }
+
+    #[test]
+    fn no_sequence_of_pieces_makes_it_panic(
+        pieces in proptest::collection::vec(0..24_usize, 0..40),
+    ) {
+        let text: String = pieces.iter().map(|&i| PIECES[i]).collect();
+        read_anything(text.as_bytes())?;
+    }
+
+    #[test]
+    fn no_change_of_a_builtin_makes_it_panic(
+        which in 0..9_usize,
+        cuts in proptest::collection::vec(
+            (any::<prop::sample::Index>(), 0..12_usize, ".{0,8}"),
+            1..6,
+        ),
+    ) {
+        let mut bytes = builtin()[which].text.as_bytes().to_vec();
+        for (at, length, inserted) in cuts {
+            let start = at.index(bytes.len().max(1)).min(bytes.len());
+            let end = (start + length).min(bytes.len());
+            bytes.splice(start..end, inserted.bytes());
+        }
+        read_anything(&bytes)?;
+    }
+
+    #[test]
+    fn no_change_of_a_value_makes_it_panic(
+        which in 0..9_usize,
+        line in any::<prop::sample::Index>(),
+        value in prop_oneof![
+            Just("1"), Just("-1"), Just("true"), Just("[]"), Just("{}"), Just("\"\""),
+            Just("\"0 s\""), Just("\"1 packets\""), Just("1979-05-27"), Just("[[{}]]"),
+            Just("{ up = 1, down = {} }"), Just("\"99999999 h\""), Just("nan"), Just("\"a.b\""),
+        ],
+    ) {
+        let lines: Vec<&str> = builtin()[which].text.lines().collect();
+        let changed = line.index(lines.len());
+        let text: String = lines
+            .iter()
+            .enumerate()
+            .map(|(i, line)| match line.split_once('=') {
+                Some((key, _)) if i == changed => format!("{key} = {value}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        read_anything(text.as_bytes())?;
+    }
+}
