@@ -1,0 +1,19 @@
+//! Scenarios made to exhaust the reader.
+
+use towpath_measure::scenario::{Scenario, no_files};
+
+/// Whatever it is, it is refused quickly and briefly.
+fn refused(text: &str) {
+    let errors = Scenario::parse("deep.toml", text, &no_files).unwrap_err();
+    assert!(errors.to_string().lines().count() < 100);
+}
+
+#[test]
+fn deep_tables_do_not_exhaust_the_stack() {
+    let dotted = ["a"; 400_000].join(".");
+    refused(&format!("[expect]\n{dotted} = 1"));
+    refused(&format!("[hosts.x.sysctl]\n{dotted} = 1"));
+    refused(&format!("[expect.{dotted}]\n"));
+    refused(&format!("name = {}", "[".repeat(900_000)));
+    refused(&format!("name = {}", "{a=".repeat(300_000)));
+}
