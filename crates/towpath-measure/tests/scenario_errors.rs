@@ -133,7 +133,7 @@ wrong! {
     preset_with_queue_in_bytes: path("rate = \"1 Mbit/s\"\npreset = \"netem\"\nqueue = \"100 KB\"");
     preset_with_queue_kind: path("rate = \"1 Mbit/s\"\npreset = \"tbf\"\nqueue = { pie = {} }");
     link_mtu_too_large: path("link-mtu = 1500");
-    mtu_too_small: path("mtu = 576");
+    mtu_too_small: path("mtu = 512");
     path_to_itself: alone(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"phone\"", 1));
     path_with_three_ends:
         alone(&HEAD.replacen("\"phone\", \"server\"", "\"phone\", \"server\", \"phone\"", 1));
@@ -174,6 +174,9 @@ wrong! {
     flow_without_end: flow("pattern = \"bulk\"");
     flow_of_a_later_pattern: flow("pattern = \"video\"");
     flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
+    flow_v6_on_small_mtu: alone(&format!("{HEAD}mtu = 1000\n\
+        [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
+        via = \"cellular\"\nfamily = \"v6\"\n"));
     flow_both_ways: flow("pattern = \"bulk\"\nsize = \"1 MB\"\ndirection = \"both\"");
     flow_too_long: flow("pattern = \"iperf\"\nduration = \"25 h\"");
     streams_of_bulk: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nstreams = 4");

@@ -185,9 +185,9 @@ pub(in crate::scenario) static PATH: Shape = Shape {
         &[
             key(
                 "mtu",
-                Integer(1_280, 65_535),
+                Integer(576, 65_535),
                 Else("1500"),
-                "MTU of both interfaces (IPv6 needs 1280)",
+                "MTU of both interfaces; IPv6 needs 1280",
             ),
             key("backup", Bool, Else("false"), "Default endpoints on it carry the flag `backup`"),
             key(

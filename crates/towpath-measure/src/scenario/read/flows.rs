@@ -16,6 +16,8 @@ use crate::scenario::section::{Section, Value};
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
 /// As iperf3.
 const IPERF_DURATION: Duration = Duration::from_secs(10);
+/// RFC 8200 §5; Linux switches IPv6 off on interfaces below.
+const LEAST_V6_MTU_BYTES: u32 = 1_280;
 /// So many flows run at once.
 const MOST_FLOWS: usize = 256;
 /// Shortest and longest period of the series.
@@ -48,7 +50,8 @@ fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow
     let pattern = pattern(section);
     let start = section.take("start").and_then(|v| v.duration(LONGEST_RUN)).unwrap_or_default();
     let families = [("v4", Family::V4), ("v6", Family::V6)];
-    let family = section.take("family").map_or(Some(Family::V4), |v| v.word(&families));
+    let family_value = section.take("family");
+    let family = family_value.as_ref().map_or(Some(Family::V4), |v| v.word(&families));
     let (from, to, to_value) = (from?, to?, to_value?);
     if from == to {
         to_value.fail("a flow cannot lead from a host to itself", "expected another host");
@@ -74,6 +77,12 @@ fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow
             }
         },
     };
+    if let (Some(value), Some(Family::V6), Some(path)) = (family_value, family, paths.get(via))
+        && path.mtu_bytes < LEAST_V6_MTU_BYTES
+    {
+        let message = format!("IPv6 does not pass a path with an MTU of {}", path.mtu_bytes);
+        value.fail(message, "expected `v4`, or an MTU of 1280");
+    }
     Some(Flow { from, to, pattern: pattern?, via, start, family: family? })
 }
 

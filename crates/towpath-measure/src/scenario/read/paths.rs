@@ -53,7 +53,7 @@ fn path(name: &str, section: &mut Section<'_>, names: &Names, context: &Context<
     let between = section
         .require("between", "between = [\"client\", \"server\"]")
         .and_then(|value| ends(&value, names));
-    let mtu_bytes = integer(section.take("mtu"), 1_280, 65_535).unwrap_or(DEFAULT_MTU_BYTES);
+    let mtu_bytes = integer(section.take("mtu"), 576, 65_535).unwrap_or(DEFAULT_MTU_BYTES);
     let [up, down] = link(section, context, Some(mtu_bytes));
     let backup = section.take("backup").and_then(|v| v.boolean()).unwrap_or(false);
     let through = section.take("through").map_or_else(Vec::new, |v| through(&v, names));
