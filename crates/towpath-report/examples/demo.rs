@@ -1,0 +1,25 @@
+//! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
+//! their terminal summary. A second argument chooses: `pair`, `repeated`, `four`, `three`.
+
+use std::io::Write as _;
+
+use towpath_measure::scenario::Transport;
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+fn main() -> std::io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let file = arguments.next().unwrap_or_else(|| "demo.html".to_owned());
+    let runs = match arguments.next().as_deref() {
+        Some("repeated") => common::repeated(),
+        Some("four") => {
+            let all = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
+            all.iter().map(|transport| common::run(&common::handover(*transport, 1))).collect()
+        }
+        Some("three") => vec![common::run(&common::three_paths())],
+        Some(_) | None => common::pair(),
+    };
+    std::fs::write(&file, towpath_report::html(&runs))?;
+    write!(std::io::stdout(), "{}", towpath_report::table(&runs, 100, false))
+}

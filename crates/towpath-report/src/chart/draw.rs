@@ -1,0 +1,255 @@
+//! One chart as SVG.
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::Cartesian2d;
+use plotters::prelude::{BLACK, ChartBuilder, ChartContext, IntoDrawingArea, LineSeries, Polygon};
+
+use super::canvas::{Canvas, HEIGHT, WIDTH};
+use super::{Axis, Chart, Series, Shape, Size, tick_label, ticks, time_ticks};
+use crate::number::three;
+use crate::series::{Mark, Values};
+use crate::text::{cut, esc};
+
+type Plane<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// A corner of an outline, in the units of the axes.
+type Point = (f64, f64);
+
+/// Draws a chart. The large ones say each event's text, the others its letter.
+pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
+    let lanes = lanes(&axis.marks, axis.end_s);
+    let texts = chart.size == Size::Large && !axis.marks.is_empty();
+    let used = lanes.iter().map(|lane| (lane + 1).min(MAX_LANES)).max().unwrap_or(1);
+    let rows = if texts { used } else { 1 };
+    let mut out = String::new();
+    let _ = write!(
+        out,
+        "<svg class=\"plot {}\" style=\"--lanes:{rows}\" role=\"img\" aria-label=\"{}\">",
+        chart.size.class(),
+        esc(&spoken(chart, axis))
+    );
+    y_axis(&mut out, chart);
+    let _ = write!(
+        out,
+        "<svg class=\"data\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         preserveAspectRatio=\"none\">{}</svg>",
+        data(chart, axis)
+    );
+    x_axis(&mut out, axis);
+    marks(&mut out, axis, &lanes, texts);
+    out.push_str("</svg>");
+    out
+}
+
+/// What a listener hears instead of the picture.
+fn spoken(chart: &Chart, axis: &Axis) -> String {
+    let mut text = format!("{} in {} over {} seconds", chart.title, chart.unit, three(axis.end_s));
+    for series in chart.series.iter().filter(|series| series.shape != Shape::Range).take(12) {
+        let values: Vec<f64> = series.values.iter().flatten().copied().collect();
+        let max = values.iter().copied().fold(0.0, f64::max);
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let _ = write!(text, "; {}: mean {}, largest {}", series.name, three(mean), three(max));
+    }
+    for mark in axis.marks.iter().take(12) {
+        let _ = write!(text, "; at {} s {}", three(mark.at_s), mark.text);
+    }
+    text
+}
+
+fn y_axis(out: &mut String, chart: &Chart) {
+    let wanted = if chart.size == Size::Large { 7 } else { 5 };
+    let ticks = ticks(chart.max, wanted);
+    let step = ticks.get(1).copied().unwrap_or(1.0);
+    let _ = write!(out, "<text class=\"unit\" x=\"-46\" y=\"-12\">{}</text>", esc(&chart.unit));
+    for tick in ticks.into_iter().filter(|tick| *tick <= chart.max * 1.000_001) {
+        let y = 100.0 - 100.0 * tick / chart.max;
+        let class = if tick == 0.0 { "zero" } else { "grid" };
+        let _ = write!(
+            out,
+            "<line class=\"{class}\" x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"/>\
+             <text x=\"-6\" y=\"{y:.2}%\" dy=\".33em\" text-anchor=\"end\">{}</text>",
+            tick_label(tick, step)
+        );
+    }
+}
+
+fn x_axis(out: &mut String, axis: &Axis) {
+    let ticks = time_ticks(axis.end_s);
+    let step = ticks.get(1).copied().unwrap_or(1.0);
+    out.push_str("<g class=\"times\">");
+    for tick in ticks {
+        let x = 100.0 * tick / axis.end_s;
+        let _ = write!(
+            out,
+            "<line class=\"tick\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"100%\" y2=\"100%\"/>\
+             <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{}</text>",
+            tick_label(tick, step)
+        );
+    }
+    out.push_str(
+        "</g><text class=\"unit\" x=\"50%\" y=\"100%\" dy=\"31\" text-anchor=\"middle\">time, s</text>",
+    );
+}
+
+/// Lines and letters of events, and their texts where there is room for them.
+fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
+    out.push_str("<g class=\"marks\">");
+    let mut free = f64::NEG_INFINITY;
+    for (mark, lane) in axis.marks.iter().zip(lanes) {
+        let x = 100.0 * mark.at_s / axis.end_s;
+        if !(0.0..=100.0).contains(&x) {
+            continue;
+        }
+        let _ = write!(
+            out,
+            "<g data-at=\"{:.3}\"><line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y2=\"100%\"/>",
+            mark.at_s
+        );
+        if texts && *lane < MAX_LANES {
+            let (anchor, dx) = if x > TURN { ("end", -4) } else { ("start", 4) };
+            let y = -7 - 15 * i32::try_from(*lane).unwrap_or(0);
+            let _ = write!(
+                out,
+                "<line class=\"event stem\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{}\" y2=\"0\"/>\
+                 <text class=\"say\" x=\"{x:.2}%\" dx=\"{dx}\" y=\"{y}\" text-anchor=\"{anchor}\">\
+                 <tspan>{}</tspan> {}</text>",
+                y - 8,
+                mark.letter,
+                esc(&cut(&mark.text, LABEL))
+            );
+        }
+        if x >= free {
+            let class = if texts { "letter short" } else { "letter" };
+            let _ = write!(
+                out,
+                "<text class=\"{class}\" x=\"{x:.2}%\" y=\"-7\" text-anchor=\"middle\">{}</text>",
+                mark.letter
+            );
+            free = x + 4.5;
+        }
+        out.push_str("</g>");
+    }
+    out.push_str("</g>");
+}
+
+/// Labels start at this many lines above the data area; the others show in the list of events.
+const MAX_LANES: usize = 4;
+/// Longest event text in a chart.
+const LABEL: usize = 34;
+/// From here on (per cent of the width) a label stands left of its line.
+const TURN: f64 = 62.0;
+
+/// Puts each label on the lowest line where it overlaps no other, on the narrowest screen that
+/// shows texts at all.
+fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
+    const NARROWEST_PX: f64 = 540.0;
+    let mut taken: Vec<(usize, f64, f64)> = Vec::new();
+    let mut lanes = Vec::new();
+    for mark in marks {
+        let chars = mark.text.chars().count().min(LABEL) + 4;
+        let width = (chars as f64 * 6.6 + 8.0) / NARROWEST_PX * 100.0;
+        let x = 100.0 * mark.at_s / end_s;
+        let (from, to) = if x > TURN { (x - width, x) } else { (x, x + width) };
+        let overlaps = |lane: usize| taken.iter().any(|t| t.0 == lane && from < t.2 && t.1 < to);
+        let lane = (0..MAX_LANES).find(|lane| !overlaps(*lane)).unwrap_or(MAX_LANES);
+        taken.push((lane, from, to));
+        lanes.push(lane);
+    }
+    lanes
+}
+
+/// The stretched data area: stalls, then series.
+fn data(chart: &Chart, axis: &Axis) -> String {
+    let canvas = Canvas::default();
+    let out = Rc::clone(&canvas.0);
+    let area = canvas.clone().into_drawing_area();
+    let end = axis.end_s.max(f64::MIN_POSITIVE);
+    let plane = ChartBuilder::on(&area).build_cartesian_2d(0.0..end, 0.0..chart.max);
+    // The canvas cannot fail, so a plane exists; without one the chart would stay empty.
+    if let Ok(mut plane) = plane {
+        canvas.write("<g class=\"stalls\">");
+        for (from, to) in &axis.stalls {
+            let (from, to, top) = (*from, to.min(end), chart.max);
+            fill(&mut plane, vec![(from, 0.0), (from, top), (to, top), (to, 0.0)]);
+        }
+        canvas.write("</g>");
+        let mut floor: Vec<f64> = Vec::new();
+        for (number, series) in chart.series.iter().enumerate() {
+            canvas.write(&format!("<g class=\"{}\" data-s=\"{number}\">", series.class));
+            draw(&mut plane, series, axis.step_s, &mut floor);
+            canvas.write("</g>");
+        }
+    }
+    drop(area);
+    out.take()
+}
+
+fn draw(plane: &mut Plane<'_>, series: &Series, step: f64, floor: &mut Vec<f64>) {
+    match series.shape {
+        Shape::Stack => {
+            floor.resize(floor.len().max(series.values.len()), 0.0);
+            let base: Values = floor.iter().copied().map(Some).collect();
+            for (floor, value) in floor.iter_mut().zip(&series.values) {
+                *floor += value.unwrap_or(0.0);
+            }
+            let upper: Values = floor.iter().copied().map(Some).collect();
+            band(plane, &base, &upper, &series.values, step);
+        }
+        Shape::Range => band(plane, &series.base, &series.values, &series.values, step),
+        Shape::Steps => {
+            for run in runs(&series.values) {
+                line(plane, steps(&run, step));
+            }
+        }
+        Shape::Line => {
+            for run in runs(&series.values) {
+                line(plane, run.iter().map(|(at, v)| ((*at + 1) as f64 * step, *v)).collect());
+            }
+        }
+    }
+}
+
+/// Fills between two edges wherever `shown` has a value.
+fn band(plane: &mut Plane<'_>, base: &Values, upper: &Values, shown: &Values, step: f64) {
+    let present: Values = upper.iter().zip(shown).map(|(u, s)| s.and(*u)).collect();
+    for run in runs(&present) {
+        let below =
+            run.iter().map(|(at, _)| (*at, base.get(*at).copied().flatten().unwrap_or(0.0)));
+        let mut outline = steps(&run, step);
+        outline.extend(steps(&below.collect::<Vec<_>>(), step).into_iter().rev());
+        fill(plane, outline);
+    }
+}
+
+/// Stretches of consecutive values, each with its place.
+fn runs(values: &Values) -> Vec<Vec<(usize, f64)>> {
+    let mut runs: Vec<Vec<(usize, f64)>> = Vec::new();
+    let mut inside = false;
+    for (at, value) in values.iter().enumerate() {
+        match (value, runs.last_mut()) {
+            (Some(value), Some(run)) if inside => run.push((at, *value)),
+            (Some(value), _) => runs.push(vec![(at, *value)]),
+            (None, _) => {}
+        }
+        inside = value.is_some();
+    }
+    runs
+}
+
+fn steps(run: &[(usize, f64)], step: f64) -> Vec<Point> {
+    let edges = |(at, value): &(usize, f64)| {
+        [(*at as f64 * step, *value), ((*at + 1) as f64 * step, *value)]
+    };
+    run.iter().flat_map(edges).collect()
+}
+
+fn line(plane: &mut Plane<'_>, points: Vec<Point>) {
+    let _ = plane.draw_series(LineSeries::new(points, &BLACK));
+}
+
+fn fill(plane: &mut Plane<'_>, outline: Vec<Point>) {
+    let _ = plane.draw_series([Polygon::new(outline, BLACK)]);
+}

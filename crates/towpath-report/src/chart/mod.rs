@@ -1,0 +1,154 @@
+//! Charts: inline SVG that keeps its text at one readable size on every screen.
+//!
+//! `plotters` computes the coordinates, ticks and outlines, and our own back-end ([`canvas`]) writes
+//! them. Its stock SVG, like that of `kuva`, is a picture of fixed size and fixed colours: on a
+//! phone the text shrinks to 4 px, and in the dark it stays a white box. Here only the data area is
+//! stretched, colours are names of the style sheet, and a chart of 100 samples takes 2–4 KB.
+
+mod canvas;
+mod draw;
+
+pub(crate) use draw::svg;
+
+use crate::number;
+use crate::series::{Mark, Values};
+
+/// A chart of several series over time.
+#[derive(Debug)]
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    /// What is drawn and where it was measured, one short sentence.
+    pub(crate) about: String,
+    /// Unit of the values.
+    pub(crate) unit: String,
+    pub(crate) series: Vec<Series>,
+    /// Top of the y axis.
+    pub(crate) max: f64,
+    pub(crate) size: Size,
+}
+
+/// How much room a chart gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    Large,
+    Medium,
+    Small,
+}
+
+impl Size {
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Large => "large",
+            Self::Medium => "medium",
+            Self::Small => "small",
+        }
+    }
+}
+
+/// How a series is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A band on top of the bands before it.
+    Stack,
+    /// Counts of a period: constant within it.
+    Steps,
+    /// A state, known at the end of each period.
+    Line,
+    /// From `base` to the value: the range of several repetitions.
+    Range,
+}
+
+impl Shape {
+    /// Its letter in the page's data, for the script.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::Stack => "s",
+            Self::Steps => "t",
+            Self::Line => "l",
+            Self::Range => "r",
+        }
+    }
+}
+
+/// One series of a chart, in the chart's unit.
+#[derive(Debug)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// Classes of the style sheet that give colour and dash.
+    pub(crate) class: String,
+    pub(crate) shape: Shape,
+    pub(crate) values: Values,
+    /// Lower edge, for [`Shape::Range`].
+    pub(crate) base: Values,
+}
+
+/// The time axis that all charts of a run share.
+#[derive(Debug)]
+pub(crate) struct Axis {
+    pub(crate) step_s: f64,
+    pub(crate) end_s: f64,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) stalls: Vec<(f64, f64)>,
+}
+
+/// Largest value of the series, bands added up.
+pub(crate) fn top(series: &[Series]) -> f64 {
+    let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
+    let mut top = 0.0_f64;
+    for point in 0..points {
+        let mut sum = 0.0;
+        for series in series {
+            let value = series.values.get(point).copied().flatten().unwrap_or(0.0);
+            if series.shape == Shape::Stack {
+                sum += value;
+            }
+            top = top.max(value).max(sum);
+        }
+    }
+    top
+}
+
+/// Ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
+pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
+    use plotters::coord::ranged1d::{BoldPoints, Ranged};
+    let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+    let axis = plotters::coord::types::RangedCoordf64::from(0.0..max);
+    let found = axis.key_points(BoldPoints(wanted));
+    let step = match found.as_slice() {
+        [first, second, ..] => second - first,
+        _ => max,
+    };
+    let count = (max / step - 1e-9).ceil().max(1.0) as u32;
+    (0..=count).map(|n| f64::from(n) * step).collect()
+}
+
+/// Ticks of the time axis, which ends where the run ends.
+pub(crate) fn time_ticks(end_s: f64) -> Vec<f64> {
+    let mut ticks = ticks(end_s, 6);
+    ticks.retain(|tick| *tick <= end_s * 1.000_001);
+    ticks
+}
+
+/// A tick's label, with as many decimals as the step needs.
+pub(crate) fn tick_label(value: f64, step: f64) -> String {
+    let decimals = (0..=6).find(|n| {
+        let scaled = step * 10_f64.powi(*n);
+        (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1e-9)
+    });
+    let decimals = usize::try_from(decimals.unwrap_or(6)).unwrap_or(6);
+    if decimals == 0 { number::count(value) } else { format!("{value:.decimals$}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_reach_the_largest_value() {
+        assert_eq!(ticks(57.3, 6), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
+        assert_eq!(ticks(0.0, 6).len(), 6);
+        assert_eq!(ticks(f64::NAN, 6).first(), Some(&0.0));
+        assert_eq!(tick_label(0.25, 0.25), "0.25");
+        assert_eq!(tick_label(10.0, 5.0), "10");
+    }
+}

@@ -1,0 +1,334 @@
+//! The summary table: transports side by side. The terminal and the page show the same cells.
+
+use towpath_measure::result::{FlowSummary, Recovery, Summary};
+use towpath_measure::scenario::DataDirection;
+
+use crate::group::{FlowKey, Group, Spread, flow_keys};
+use crate::number;
+use crate::text::clean;
+
+/// A table cell.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Cell {
+    /// The figure; for repetitions the median.
+    pub(crate) text: String,
+    /// Beside or below it: when, how many, from–to.
+    pub(crate) note: String,
+    pub(crate) tone: Tone,
+    /// Length of a bar behind the figure, 0 to 1, where lengths may be compared along the row.
+    pub(crate) bar: Option<f64>,
+}
+
+/// Whether a cell is an answer, and which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Bad,
+}
+
+/// A row: one figure of every group.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) label: String,
+    /// What the figure means, for the page's tooltip.
+    pub(crate) meaning: &'static str,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// The rows of one flow in one direction.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Empty when there is only one flow.
+    pub(crate) title: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The table of all groups.
+pub(crate) fn table(groups: &[Group<'_>]) -> Vec<Block> {
+    let keys = flow_keys(groups);
+    let mut blocks: Vec<_> = keys
+        .iter()
+        .map(|&key| Block {
+            title: if keys.len() > 1 { flow_title(groups, key) } else { String::new() },
+            rows: flow_rows(groups, key),
+        })
+        .collect();
+    let run =
+        row("Multipath", "whether every connection spoke the multipath protocol to its end", {
+            groups.iter().map(multipath)
+        });
+    match blocks.as_mut_slice() {
+        [only] => only.rows.push(run),
+        _ => blocks.push(Block { title: "whole run".to_owned(), rows: vec![run] }),
+    }
+    blocks
+}
+
+/// `flow 0 ↑ phone to server, bulk`
+pub(crate) fn flow_title(groups: &[Group<'_>], key: FlowKey) -> String {
+    let mut flows = groups.iter().flat_map(|group| &group.runs).flat_map(|run| &run.meta.flows);
+    let Some(flow) = flows.find(|flow| flow.flow == key.flow) else {
+        return format!("flow {} {}", key.flow, direction(key.direction));
+    };
+    let (from, to) = match key.direction {
+        DataDirection::Down => (&flow.to, &flow.from),
+        DataDirection::Up | DataDirection::Both => (&flow.from, &flow.to),
+    };
+    clean(&format!("flow {}: {} from {from} to {to}", key.flow, flow.pattern))
+}
+
+/// The direction's name.
+pub(crate) fn direction(direction: DataDirection) -> &'static str {
+    match direction {
+        DataDirection::Up => "up",
+        DataDirection::Down => "down",
+        DataDirection::Both => "both",
+    }
+}
+
+fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) -> Row {
+    Row { label: label.to_owned(), meaning, cells: cells.collect() }
+}
+
+fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
+        row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
+    };
+    let mut goodput =
+        of("Goodput", "application bytes that the receiver read, over the time", |f| {
+            figure(f.iter().map(|flow| flow.goodput_bps), number::rate)
+        });
+    bars(&mut goodput, groups, key);
+    let mut rows = vec![
+        goodput,
+        of("Received", "application bytes that the receiver read", |f| {
+            figure(f.iter().map(|flow| flow.bytes as f64), number::bytes)
+        }),
+        of(
+            "Completed",
+            "ended as planned: whole, or still delivering in the last second",
+            completed,
+        ),
+        of("Connected after", "from the start of the flow until the connection was open", |f| {
+            figure(f.iter().filter_map(|flow| flow.connect_ns).map(|ns| ns as f64), number::time)
+        }),
+        of("Longest stall", "longest time without a byte at the receiver", longest_stall),
+        of("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
+    ];
+    for event in events(groups, key) {
+        rows.extend(recovery_rows(groups, key, &event));
+    }
+    rows.push(of("Retransmitted", "retransmitted packets of all subflows", |f| {
+        figure(f.iter().map(|flow| flow.retransmissions as f64), number::count)
+    }));
+    rows.push(row("Paths used", "share of the payload that arrived on each path", {
+        groups.iter().map(|group| paths_used(group, key))
+    }));
+    rows.push(of("Congestion control", "read back from the sender's subflows", |f| {
+        let mut names: Vec<_> = f.iter().flat_map(|flow| &flow.congestion_control).collect();
+        names.sort();
+        names.dedup();
+        let names: Vec<_> = names.into_iter().map(|name| clean(name)).collect();
+        plain(if names.is_empty() { "–".to_owned() } else { names.join(", ") })
+    }));
+    rows
+}
+
+fn plain(text: String) -> Cell {
+    Cell { text, ..Cell::default() }
+}
+
+fn missing() -> Cell {
+    plain("–".to_owned())
+}
+
+/// A median, with its range when there are several values.
+fn figure(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Cell {
+    let Some(spread) = Spread::of(values) else { return missing() };
+    let (text, low, high) = (format(spread.median), format(spread.min), format(spread.max));
+    // Repetitions that agree in every digit shown have no range worth showing.
+    let note = if low == high { String::new() } else { number::spread(&low, &high) };
+    Cell { text, note, ..Cell::default() }
+}
+
+fn bars(row: &mut Row, groups: &[Group<'_>], key: FlowKey) {
+    let median = |group: &Group<'_>| {
+        Spread::of(group.flows(key).iter().map(|flow| flow.goodput_bps)).map_or(0.0, |s| s.median)
+    };
+    let medians: Vec<f64> = groups.iter().map(median).collect();
+    let best = medians.iter().copied().fold(0.0, f64::max);
+    if best > 0.0 && groups.len() > 1 {
+        for (cell, median) in row.cells.iter_mut().zip(medians) {
+            cell.bar = Some((median / best).clamp(0.0, 1.0));
+        }
+    }
+}
+
+fn completed(flows: &[&FlowSummary]) -> Cell {
+    let done = flows.iter().filter(|flow| flow.completed).count();
+    let mut reasons: Vec<_> =
+        flows.iter().filter_map(|flow| flow.failure.as_deref()).map(clean).collect();
+    reasons.dedup();
+    let (text, tone) = match (done, flows.len()) {
+        (_, 0) => return missing(),
+        (1, 1) => ("yes".to_owned(), Tone::Good),
+        (0, 1) => ("no".to_owned(), Tone::Bad),
+        (done, all) => {
+            (format!("{done} of {all}"), if done == all { Tone::Good } else { Tone::Bad })
+        }
+    };
+    Cell { text, note: reasons.join("; "), tone, bar: None }
+}
+
+fn longest_stall(flows: &[&FlowSummary]) -> Cell {
+    match flows {
+        [flow] if flow.stall.longest_ns > 0 => Cell {
+            text: number::time(flow.stall.longest_ns as f64),
+            note: format!("at {}", number::short_moment(flow.stall.longest_at_ns as f64 / 1e9)),
+            ..Cell::default()
+        },
+        _ => figure(flows.iter().map(|flow| flow.stall.longest_ns as f64), stall_time),
+    }
+}
+
+fn stalls(flows: &[&FlowSummary]) -> Cell {
+    match flows {
+        [flow] if flow.stall.count > 0 => Cell {
+            text: number::time(flow.stall.total_ns as f64),
+            note: if flow.stall.count == 1 {
+                "1 gap".to_owned()
+            } else {
+                format!("{} gaps", flow.stall.count)
+            },
+            ..Cell::default()
+        },
+        _ => figure(flows.iter().map(|flow| flow.stall.total_ns as f64), stall_time),
+    }
+}
+
+fn stall_time(ns: f64) -> String {
+    if ns == 0.0 { "none".to_owned() } else { number::time(ns) }
+}
+
+/// Events that a recovery is measured from, over all groups, in order of time.
+fn events(groups: &[Group<'_>], key: FlowKey) -> Vec<(u64, String)> {
+    let flows = groups.iter().flat_map(|group| group.flows(key));
+    let mut events: Vec<_> =
+        flows.flat_map(|flow| &flow.recoveries).map(|r| (r.event_ns, r.event.clone())).collect();
+    events.sort();
+    events.dedup();
+    events
+}
+
+fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [Row; 2] {
+    let found = |group: &Group<'_>| -> Vec<Recovery> {
+        let of_event = |r: &&Recovery| r.event_ns == event.0 && r.event == event.1;
+        let flows = group.flows(key);
+        flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
+    };
+    let when = number::short_moment(event.0 as f64 / 1e9);
+    [
+        row(
+            &format!("Back after {} ({when})", clean(&event.1)),
+            "time until goodput is back to 90 % of what it was, or of what the rest carries",
+            groups.iter().map(|group| recovered(&found(group))),
+        ),
+        row(
+            "Bytes missed by then",
+            "what the reference would have delivered more until then, or until the end",
+            groups.iter().map(|group| {
+                figure(found(group).iter().map(|r| r.deficit_bytes as f64), number::bytes)
+            }),
+        ),
+    ]
+}
+
+fn recovered(recoveries: &[Recovery]) -> Cell {
+    let times: Vec<f64> = recoveries.iter().filter_map(|r| r.t90_ns).map(|ns| ns as f64).collect();
+    match (times.len(), recoveries.len()) {
+        (_, 0) => missing(),
+        (0, _) => Cell { text: "never".to_owned(), tone: Tone::Bad, ..Cell::default() },
+        (some, all) if some < all => {
+            let cell = figure(times, number::time);
+            let note = format!("{some} of {all} recovered");
+            Cell { note, tone: Tone::Bad, ..cell }
+        }
+        _ => figure(times, number::time),
+    }
+}
+
+fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
+    let mut names: Vec<&str> = Vec::new();
+    for subflow in group.summaries().flat_map(|summary| &summary.subflows) {
+        if !names.contains(&subflow.path.as_str()) {
+            names.push(&subflow.path);
+        }
+    }
+    let share = |summary: &Summary, name: &str| {
+        let of_flow = |s: &&towpath_measure::result::SubflowSummary| {
+            s.flow == key.flow && s.direction == key.direction
+        };
+        let all: u64 = summary.subflows.iter().filter(of_flow).map(|s| s.bytes).sum();
+        let on_path = summary.subflows.iter().filter(of_flow).filter(|s| s.path == name);
+        (all > 0).then(|| on_path.map(|s| s.bytes).sum::<u64>() as f64 / all as f64)
+    };
+    let mut parts = Vec::new();
+    for name in names {
+        let shares = group.summaries().filter_map(|summary| share(summary, name));
+        if let Some(spread) = Spread::of(shares).filter(|spread| spread.max > 0.0) {
+            let share = number::percent(spread.median).replace(' ', "\u{a0}");
+            parts.push(format!("{} {share}", clean(name)));
+        }
+    }
+    if parts.is_empty() { missing() } else { plain(parts.join(", ")) }
+}
+
+fn multipath(group: &Group<'_>) -> Cell {
+    let all: Vec<_> = group.summaries().map(|summary| &summary.multipath).collect();
+    let Some(first) = all.first() else { return missing() };
+    if !first.requested {
+        return plain("not asked for".to_owned());
+    }
+    let used = all.iter().filter(|multipath| multipath.used).count();
+    let several = all.iter().filter(|multipath| multipath.paths_used.len() > 1).count();
+    let fallback = all.iter().find_map(|multipath| multipath.fallback.as_deref());
+    let bad = |note: String| Cell { text: "no".to_owned(), note, tone: Tone::Bad, bar: None };
+    match fallback {
+        Some(reason) if used == 0 => bad(clean(reason)),
+        None if used == 0 => bad(String::new()),
+        _ if used < all.len() => Cell {
+            text: format!("{used} of {}", all.len()),
+            note: fallback.map(clean).unwrap_or_default(),
+            tone: Tone::Bad,
+            bar: None,
+        },
+        _ if several == 0 => plain("spoken, but one path carried everything".to_owned()),
+        _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
+    }
+}
+
+/// `mptcp delivered 2.3 × as much as tcp`, when that can be said of exactly one flow.
+pub(crate) fn headline(groups: &[Group<'_>]) -> Option<String> {
+    let [key] = flow_keys(groups)[..] else { return None };
+    let mut figures: Vec<(f64, &str)> = Vec::new();
+    for group in groups {
+        let flows = group.flows(key);
+        let goodput = Spread::of(flows.iter().map(|flow| flow.goodput_bps))?;
+        figures.push((goodput.median, &group.label));
+    }
+    figures.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let [(best, winner), rest @ ..] = figures.as_slice() else { return None };
+    let (second, name) = rest.first()?;
+    if *second <= 0.0 {
+        return None;
+    }
+    let ratio = best / second;
+    Some(if ratio < 1.05 {
+        format!("{winner} and {name} reached about the same goodput ({}).", number::rate(*best))
+    } else {
+        let (best, second) = (number::rate(*best), number::rate(*second));
+        format!("Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much.")
+    })
+}

@@ -1,0 +1,139 @@
+//! Runs that differ only in their repetition are one group: one column of every table.
+
+use towpath_measure::result::{FlowSummary, Meta, Summary};
+use towpath_measure::scenario::{DataDirection, Transport};
+
+use crate::Run;
+use crate::text::clean;
+
+/// The repetitions of one measurement.
+#[derive(Debug)]
+pub(crate) struct Group<'a> {
+    /// Column title: what tells this group from the others, the transport always.
+    pub(crate) label: String,
+    pub(crate) transport: Transport,
+    /// Never empty.
+    pub(crate) runs: Vec<&'a Run>,
+}
+
+impl<'a> Group<'a> {
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
+        self.runs.iter().filter_map(|run| run.summary.as_ref())
+    }
+
+    /// The summaries of one flow in one direction, one for each repetition that has it.
+    pub(crate) fn flows(&self, key: FlowKey) -> Vec<&'a FlowSummary> {
+        let of_flow = |flow: &&FlowSummary| FlowKey::of(flow) == key;
+        self.summaries().filter_map(|summary| summary.flows.iter().find(of_flow)).collect()
+    }
+}
+
+/// A flow in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlowKey {
+    pub(crate) flow: u32,
+    pub(crate) direction: DataDirection,
+}
+
+impl FlowKey {
+    fn of(flow: &FlowSummary) -> Self {
+        Self { flow: flow.flow, direction: flow.direction }
+    }
+}
+
+/// Every flow and direction that any run summarises, in order of appearance.
+pub(crate) fn flow_keys(groups: &[Group<'_>]) -> Vec<FlowKey> {
+    let mut keys = Vec::new();
+    for summary in groups.iter().flat_map(Group::summaries) {
+        for key in summary.flows.iter().map(FlowKey::of) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+    }
+    keys
+}
+
+/// Groups runs in order of appearance.
+pub(crate) fn groups(runs: &[Run]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for run in runs {
+        let same = |group: &&mut Group<'_>| {
+            group.runs.first().is_some_and(|first| repeats(&first.meta, &run.meta))
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.runs.push(run),
+            None => groups.push(Group {
+                label: String::new(),
+                transport: run.meta.transport,
+                runs: vec![run],
+            }),
+        }
+    }
+    name(&mut groups, runs);
+    groups
+}
+
+/// Whether two runs measured the same thing. The scenario's text counts: two scenarios may share a
+/// name, and taking their runs for repetitions would invent a spread.
+fn repeats(a: &Meta, b: &Meta) -> bool {
+    (a.transport, a.world, &a.stack, &a.congestion_control, &a.scenario, &a.scenario_toml)
+        == (b.transport, b.world, &b.stack, &b.congestion_control, &b.scenario, &b.scenario_toml)
+}
+
+fn name(groups: &mut [Group<'_>], runs: &[Run]) {
+    let parts: [fn(&Meta) -> String; 5] = [
+        |meta| meta.transport.to_string(),
+        |meta| meta.world.to_string(),
+        |meta| meta.stack.clone(),
+        |meta| meta.congestion_control.clone(),
+        |meta| meta.scenario.clone(),
+    ];
+    let differs = |part: &fn(&Meta) -> String| {
+        let mut values = runs.iter().map(|run| part(&run.meta));
+        values.next().is_some_and(|first| values.any(|value| value != first))
+    };
+    let mut told: Vec<_> = parts.into_iter().enumerate().collect();
+    told.retain(|(at, part)| *at == 0 || differs(part));
+    let mut used: Vec<String> = Vec::new();
+    for group in groups {
+        let Some(first) = group.runs.first() else { continue };
+        let words: Vec<_> = told.iter().map(|(_, part)| clean(&part(&first.meta))).collect();
+        let label = words.join(" ");
+        let taken = used.iter().filter(|other| **other == label).count();
+        group.label = if taken == 0 { label.clone() } else { format!("{label} ({})", taken + 1) };
+        used.push(label);
+    }
+}
+
+/// Median and range of a figure over repetitions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) count: usize,
+}
+
+impl Spread {
+    /// `None` without values.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let (low, high) = (sorted.get((sorted.len() - 1) / 2)?, sorted.get(sorted.len() / 2)?);
+        Some(Self { median: f64::midpoint(*low, *high), min, max, count: sorted.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((spread.median, spread.min, spread.max, spread.count), (2.5, 1.0, 4.0, 4));
+        assert_eq!(Spread::of([]), None);
+    }
+}

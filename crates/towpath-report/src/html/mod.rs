@@ -1,0 +1,207 @@
+//! The HTML report: one file that works offline, on a phone, on paper and in the dark.
+//!
+//! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
+//! series. Its numbers are in the page once, as JSON.
+
+mod panel;
+mod run;
+mod summary;
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::Run;
+use crate::group::{Group, groups};
+use crate::number;
+use crate::text::{clean, cut, esc};
+use panel::{Panel, Style};
+
+/// Above this number of runs only the first of each group's repetitions gets charts.
+const MAX_CHARTED: usize = 16;
+
+/// The report of any number of runs as one self-contained page.
+pub fn html(runs: &[Run]) -> String {
+    let groups = groups(runs);
+    let mut page = Page { out: String::new(), panels: Vec::new(), style: Style::of(runs) };
+    page.head(runs);
+    page.out.push_str("<main>");
+    summary::write(&mut page.out, runs, &groups);
+    if groups.len() > 1 || runs.len() > 1 {
+        page.comparison(&groups);
+    }
+    let mut number = 0;
+    for group in &groups {
+        for (repetition, run) in group.runs.iter().enumerate() {
+            let charted = repetition == 0 || runs.len() <= MAX_CHARTED;
+            page.run(group, run, number, charted);
+            number += 1;
+        }
+    }
+    page.out.push_str("</main>");
+    page.foot(runs);
+    page.out
+}
+
+/// The page while it is being written.
+struct Page {
+    out: String,
+    /// Numbers behind the charts, by panel.
+    panels: Vec<Value>,
+    style: Style,
+}
+
+impl Page {
+    fn head(&mut self, runs: &[Run]) {
+        let name = title(runs);
+        let _ = write!(
+            self.out,
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+             <meta name=\"color-scheme\" content=\"light dark\"/>\
+             <title>{} – towpath</title><style>{}</style></head><body><header><h1>{}</h1>",
+            esc(&name),
+            include_str!("../style.css"),
+            esc(&name)
+        );
+        let mut descriptions: Vec<&str> = Vec::new();
+        for run in runs.iter().map(|run| run.meta.description.as_str()) {
+            if !run.is_empty() && !descriptions.contains(&run) {
+                descriptions.push(run);
+            }
+        }
+        for description in descriptions.iter().take(3) {
+            let _ = write!(self.out, "<p class=\"lead\">{}</p>", esc(description));
+        }
+        let _ = write!(self.out, "<p class=\"facts\">{}</p></header>", esc(&facts(runs)));
+    }
+
+    fn comparison(&mut self, groups: &[Group<'_>]) {
+        let Some(panel) = panel::comparison(groups, &self.style) else { return };
+        self.out.push_str("<section id=\"comparison\"><h2>Side by side</h2>");
+        self.key(&panel);
+        self.panel(&panel);
+        self.out.push_str("</section>");
+    }
+
+    fn run(&mut self, group: &Group<'_>, run: &Run, number: usize, charted: bool) {
+        let open =
+            if run.meta.repeat <= 1 || group.runs.len() == 1 { " open=\"open\"" } else { "" };
+        let repetition = if group.runs.len() > 1 {
+            format!(" <small>repetition {}</small>", run.meta.repeat)
+        } else {
+            String::new()
+        };
+        let _ = write!(
+            self.out,
+            "<section id=\"run-{number}\" class=\"run\"><details{open}><summary><h2>{}{repetition}</h2>\
+             </summary>",
+            esc(&group.label)
+        );
+        if let Some(summary) = &run.summary {
+            let _ = write!(self.out, "<p class=\"lead\">{}</p>", esc(&summary.verdict));
+        }
+        if charted {
+            let panel = panel::of_run(run, &self.style);
+            if panel.charts.is_empty() {
+                self.out.push_str("<p class=\"none\">Nothing was measured over time.</p>");
+            } else {
+                self.key(&panel);
+                self.panel(&panel);
+            }
+        } else {
+            self.out.push_str(
+                "<p class=\"none\">To keep this page small, only the first repetition has charts. \
+                 A report of this result alone has them.</p>",
+            );
+        }
+        run::write(&mut self.out, run, &self.style);
+        self.out.push_str("</details></section>");
+    }
+
+    fn panel(&mut self, panel: &Panel) {
+        let number = self.panels.len();
+        let numbers = panel.write(&mut self.out, number);
+        self.panels.push(numbers);
+    }
+
+    /// What the letters in the charts stand for.
+    fn key(&mut self, panel: &Panel) {
+        if panel.axis.marks.is_empty() {
+            return;
+        }
+        self.out.push_str("<ol class=\"events\">");
+        for mark in &panel.axis.marks {
+            let _ = write!(
+                self.out,
+                "<li><b>{}</b> <span>{}</span> {}</li>",
+                mark.letter,
+                number::short_moment(mark.at_s),
+                esc(&mark.text)
+            );
+        }
+        self.out.push_str("</ol>");
+    }
+
+    fn foot(&mut self, runs: &[Run]) {
+        let mut versions: Vec<&str> = runs.iter().map(|run| run.meta.towpath.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        let _ = write!(
+            self.out,
+            "<footer><p>Made by towpath {}. Goodput counts application bytes at the receiver; \
+             round-trip time, window and retransmissions are the sender's.</p></footer>\
+             <script type=\"application/json\" id=\"data\">{}</script><script>{}</script></body></html>\n",
+            esc(&versions.join(", ")),
+            json(&self.panels),
+            include_str!("../script.js")
+        );
+    }
+}
+
+/// JSON that cannot end the script element that it is in.
+fn json(panels: &[Value]) -> String {
+    Value::from(panels.to_vec()).to_string().replace('<', "\\u003c")
+}
+
+fn title(runs: &[Run]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for run in runs {
+        let name = cut(&clean(&run.meta.scenario), 80);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    match names.as_slice() {
+        [] => "No results".to_owned(),
+        [name] => name.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}
+
+/// `emu · 10 s · 2 runs · linux 6.18.5`
+fn facts(runs: &[Run]) -> String {
+    let distinct = |of: fn(&Run) -> String| {
+        let mut all: Vec<String> = runs.iter().map(of).collect();
+        all.sort();
+        all.dedup();
+        all.retain(|value| !value.is_empty());
+        all.join(", ")
+    };
+    let count = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
+    let paths = runs.iter().max_by_key(|run| run.meta.paths.len()).map(|run| {
+        let paths = run.meta.paths.iter();
+        paths.map(|p| format!("{}: {}", p.name, p.text)).collect::<Vec<_>>().join("; ")
+    });
+    let facts = [
+        distinct(|run| run.meta.world.to_string()),
+        distinct(|run| number::short_moment(run.meta.duration_ns as f64 / 1e9)),
+        count,
+        distinct(|run| match run.meta.kernel.as_str() {
+            "" => String::new(),
+            kernel => format!("kernel {kernel}"),
+        }),
+        paths.unwrap_or_default(),
+    ];
+    facts.into_iter().filter(|fact| !fact.is_empty()).collect::<Vec<_>>().join(" · ")
+}

@@ -1,0 +1,372 @@
+//! Charts that share a time axis and a cursor, with their legends and data.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use towpath_measure::scenario::{DataDirection, Transport};
+
+use crate::Run;
+use crate::chart::{self, Axis, Chart, Series, Shape, Size};
+use crate::compare::direction;
+use crate::group::Group;
+use crate::number::{self, Unit};
+use crate::series::{self, Grid, SubflowSeries, Values};
+use crate::text::esc;
+
+/// More subflows than this are drawn together, path by path.
+const MAX_SUBFLOWS: usize = 6;
+
+/// What all charts of a page agree on: each path's colour, and the scale of goodput.
+#[derive(Debug)]
+pub(super) struct Style {
+    paths: Vec<String>,
+    unit: Unit,
+    goodput_max: f64,
+}
+
+impl Style {
+    pub(super) fn of(runs: &[Run]) -> Self {
+        let mut paths: Vec<String> = Vec::new();
+        let mut seen = |name: &str| {
+            if !paths.iter().any(|path| path == name) {
+                paths.push(name.to_owned());
+            }
+        };
+        for run in runs {
+            run.meta.paths.iter().for_each(|path| seen(&path.name));
+            let subflows = run.summary.iter().flat_map(|summary| &summary.subflows);
+            subflows.for_each(|subflow| seen(&subflow.path));
+        }
+        let top = runs.iter().map(largest_goodput).fold(0.0, f64::max);
+        let unit = number::rate_unit(top);
+        Self { paths, unit, goodput_max: ceiling(top / unit.size, 7) }
+    }
+
+    /// The path's class; a path that no run names comes last.
+    pub(super) fn class(&self, path: &str) -> String {
+        let at = self.paths.iter().position(|name| name == path).unwrap_or(self.paths.len());
+        format!("p{}", at % 8)
+    }
+}
+
+fn largest_goodput(run: &Run) -> f64 {
+    let grid = Grid::of(&[run]);
+    let mut top = 0.0_f64;
+    for direction in series::directions(run) {
+        let total = series::goodput(run, &grid, direction);
+        top = total.into_iter().flatten().fold(top, f64::max);
+        let mut sum: Values = vec![None; grid.points];
+        for subflow in series::subflows(run, &grid, direction, MAX_SUBFLOWS) {
+            for (sum, value) in sum.iter_mut().zip(subflow.goodput_bps) {
+                *sum = Some(sum.unwrap_or(0.0) + value.unwrap_or(0.0));
+            }
+        }
+        top = sum.into_iter().flatten().fold(top, f64::max);
+    }
+    top
+}
+
+fn ceiling(top: f64, wanted: usize) -> f64 {
+    chart::ticks(top, wanted).last().copied().unwrap_or(1.0)
+}
+
+/// Charts on one axis.
+#[derive(Debug)]
+pub(super) struct Panel {
+    pub(super) axis: Axis,
+    pub(super) charts: Vec<Chart>,
+    /// For each chart the stalls it shades; shorter than `charts` where there are none.
+    stalls: Vec<Vec<(f64, f64)>>,
+}
+
+impl Panel {
+    /// Writes the figures and returns the numbers behind them.
+    pub(super) fn write(&self, out: &mut String, number: usize) -> Value {
+        let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
+        for (at, chart) in self.charts.iter().enumerate() {
+            let stalls = self.stalls.get(at).cloned().unwrap_or_default();
+            let axis = Axis { stalls, marks: self.axis.marks.clone(), ..self.axis };
+            figure(out, at, chart, &axis);
+        }
+        out.push_str("</div>");
+        let charts: Vec<Value> = self.charts.iter().map(numbers).collect();
+        json!({ "step": self.axis.step_s, "end": self.axis.end_s, "charts": charts })
+    }
+}
+
+fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
+    let _ = write!(
+        out,
+        "<figure class=\"{}\" data-chart=\"{at}\"><figcaption><strong>{}</strong> \
+         <span class=\"about\">{}</span></figcaption><ul class=\"legend\">",
+        chart.size.class(),
+        esc(&chart.title),
+        esc(&chart.about)
+    );
+    for (number, series) in chart.series.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<li class=\"{} {}\" data-s=\"{number}\" data-name=\"{}\">\
+             <svg class=\"swatch\" width=\"22\" height=\"12\" aria-hidden=\"true\">{}</svg>\
+             <span>{}</span><output></output></li>",
+            series.class,
+            series.shape.code(),
+            esc(&series.name),
+            swatch(series.shape),
+            esc(&series.name)
+        );
+    }
+    if !axis.stalls.is_empty() {
+        out.push_str(
+            "<li class=\"quiet\"><svg class=\"swatch stalls\" width=\"22\" height=\"12\" \
+             aria-hidden=\"true\"><path d=\"M0 0h22v12h-22z\"/></svg><span>nothing arrived</span></li>",
+        );
+    }
+    let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
+}
+
+fn swatch(shape: Shape) -> &'static str {
+    match shape {
+        Shape::Stack | Shape::Range => "<path d=\"M0 1h22v10h-22z\"/>",
+        Shape::Steps | Shape::Line => "<path d=\"M1 6h20\"/>",
+    }
+}
+
+fn numbers(chart: &Chart) -> Value {
+    let series: Vec<Value> = chart
+        .series
+        .iter()
+        .map(|series| {
+            let values: Vec<Value> =
+                series.values.iter().map(|v| v.map_or(Value::Null, short)).collect();
+            json!({ "k": series.shape.code(), "v": values })
+        })
+        .collect();
+    json!({ "max": chart.max, "series": series })
+}
+
+/// As many digits as a read-out shows.
+fn short(value: f64) -> Value {
+    let scale = if value.abs() >= 99.95 { 1.0 } else { 100.0 };
+    let rounded = (value * scale).round() / scale;
+    if rounded.fract() == 0.0 && rounded.abs() < 1e15 {
+        json!(rounded as i64)
+    } else {
+        json!(rounded)
+    }
+}
+
+fn scaled(values: Values, unit: f64) -> Values {
+    values.into_iter().map(|value| value.map(|value| value / unit)).collect()
+}
+
+fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
+    Series { name: name.to_owned(), class, shape, values, base: Values::new() }
+}
+
+fn per_point(grid: &Grid) -> String {
+    number::time(grid.step_ns as f64)
+}
+
+/// Every chart of one run.
+pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
+    let grid = Grid::of(&[run]);
+    let mut panel = Panel { axis: axis(run, &grid), charts: Vec::new(), stalls: Vec::new() };
+    let directions = series::directions(run);
+    let several = directions.len() > 1;
+    for &way in &directions {
+        let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
+        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
+        let stalls = series::stalls(run, way);
+        panel.charts.push(goodput(run, &grid, way, style, &suffix));
+        panel.charts.extend(sender(&subflows, &grid, style, &suffix));
+        panel.stalls.extend(std::iter::repeat_n(stalls, panel.charts.len() - panel.stalls.len()));
+    }
+    for &way in &directions {
+        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
+        panel.charts.extend(links(run, &grid, way, style, &suffix));
+    }
+    panel
+}
+
+fn axis(run: &Run, grid: &Grid) -> Axis {
+    let marks = series::marks(run);
+    Axis { step_s: grid.step_s(), end_s: grid.end_s(), marks, stalls: Vec::new() }
+}
+
+/// Goodput stacked by subflow, and the line of what the application got.
+fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str) -> Chart {
+    let mut all: Vec<Series> = series::subflows(run, grid, way, MAX_SUBFLOWS)
+        .into_iter()
+        .map(|subflow| {
+            let class = format!("{} band", style.class(&subflow.path));
+            series(&subflow.name, class, Shape::Stack, scaled(subflow.goodput_bps, style.unit.size))
+        })
+        .collect();
+    let total = scaled(series::goodput(run, grid, way), style.unit.size);
+    all.push(series("application", "ink total".to_owned(), Shape::Steps, total));
+    Chart {
+        title: format!("Goodput by subflow{suffix}"),
+        about: format!(
+            "what arrived on each subflow, and what the application read; mean of {}",
+            per_point(grid)
+        ),
+        unit: style.unit.name.to_owned(),
+        series: all,
+        max: style.goodput_max,
+        size: Size::Large,
+    }
+}
+
+fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Vec<Chart> {
+    let peak = if grid.thinned { ", largest" } else { "" };
+    let lines = |pick: fn(&SubflowSeries) -> &Values, shape: Shape| -> Vec<Series> {
+        let line = |s: &SubflowSeries| {
+            let class = format!("{} line o{}", style.class(&s.path), s.occurrence.min(2));
+            series(&s.name, class, shape, pick(s).clone())
+        };
+        all.iter().map(line).collect()
+    };
+    let step = per_point(grid);
+    vec![
+        medium(
+            format!("Round-trip time{suffix}"),
+            format!("smoothed, at the sender; every {step}{peak}"),
+            "ms",
+            lines(|s| &s.srtt_ms, Shape::Line),
+        ),
+        medium(
+            format!("Congestion window{suffix}"),
+            format!("at the sender; every {step}{peak}"),
+            "packets",
+            lines(|s| &s.cwnd_packets, Shape::Line),
+        ),
+        medium(
+            format!("Retransmissions{suffix}"),
+            format!("in each {step}, at the sender"),
+            "packets",
+            lines(|s| &s.retransmissions, Shape::Steps),
+        ),
+    ]
+}
+
+fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
+    let max = ceiling(chart::top(&series), 5);
+    Chart { title, about, unit: unit.to_owned(), series, max, size: Size::Medium }
+}
+
+fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str) -> Vec<Chart> {
+    let links = series::links(run, grid, way);
+    if links.is_empty() {
+        return Vec::new();
+    }
+    let largest = links.iter().flat_map(|link| &link.backlog_bytes).flatten();
+    let unit = number::bytes_unit(largest.copied().fold(0.0, f64::max));
+    let step = per_point(grid);
+    let peak = if grid.thinned { "largest of" } else { "every" };
+    let line = |path: &str, shape: Shape, values: Values| {
+        let class = format!("{} line o0", style.class(path));
+        series(&crate::text::clean(path), class, shape, values)
+    };
+    let backlog = links
+        .iter()
+        .map(|link| line(&link.path, Shape::Line, scaled(link.backlog_bytes.clone(), unit.size)));
+    let drops = links.iter().map(|link| line(&link.path, Shape::Steps, link.drops.clone()));
+    vec![
+        medium(
+            format!("Link queue{suffix}"),
+            format!("bytes waiting at the link; {peak} {step}"),
+            unit.name,
+            backlog.collect(),
+        ),
+        medium(
+            format!("Drops on the link{suffix}"),
+            format!("queue full, loss or link down; in each {step}"),
+            "packets",
+            drops.collect(),
+        ),
+    ]
+}
+
+/// Every group's goodput over each other, then each by subflow on the same scale.
+pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
+    let runs: Vec<&Run> = groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
+    let first = *runs.first()?;
+    let grid = Grid::of(&runs);
+    let mut directions: Vec<DataDirection> = Vec::new();
+    for way in runs.iter().flat_map(|run| series::directions(run)) {
+        if !directions.contains(&way) {
+            directions.push(way);
+        }
+    }
+    let several = directions.len() > 1;
+    let marked = runs.iter().copied().find(|run| !series::marks(run).is_empty()).unwrap_or(first);
+    let mut panel = Panel { axis: axis(marked, &grid), charts: Vec::new(), stalls: Vec::new() };
+    for way in directions {
+        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
+        panel.charts.push(overview(groups, &grid, way, style, &suffix));
+        panel.stalls.push(Vec::new());
+        for group in groups {
+            let Some(run) = group.runs.first() else { continue };
+            let repetition = if group.runs.len() > 1 { ", first repetition" } else { "" };
+            panel.charts.push(Chart {
+                title: format!("{}{suffix}", group.label),
+                about: format!("by subflow{repetition}"),
+                size: Size::Small,
+                ..goodput(run, &grid, way, style, "")
+            });
+            panel.stalls.push(series::stalls(run, way));
+        }
+    }
+    Some(panel)
+}
+
+fn overview(
+    groups: &[Group<'_>],
+    grid: &Grid,
+    way: DataDirection,
+    style: &Style,
+    suffix: &str,
+) -> Chart {
+    let mut ranges = Vec::new();
+    let mut lines = Vec::new();
+    for group in groups {
+        let all: Vec<Values> = group
+            .runs
+            .iter()
+            .map(|run| scaled(series::goodput(run, grid, way), style.unit.size))
+            .collect();
+        let (median, low, high) = series::envelope(&all);
+        let class = transport_class(groups, group);
+        if all.len() > 1 {
+            let name = format!("{} smallest to largest", group.label);
+            let range = series(&name, format!("{class} range"), Shape::Range, high);
+            ranges.push(Series { base: low, ..range });
+        }
+        lines.push(series(&group.label, format!("{class} line"), Shape::Steps, median));
+    }
+    ranges.append(&mut lines);
+    let several = groups.iter().any(|group| group.runs.len() > 1);
+    let what = if several { "median of the repetitions" } else { "what the application read" };
+    Chart {
+        title: format!("Goodput of every transport{suffix}"),
+        about: format!("{what}; mean of {}", per_point(grid)),
+        unit: style.unit.name.to_owned(),
+        series: ranges,
+        max: style.goodput_max,
+        size: Size::Large,
+    }
+}
+
+/// A transport's colour is no path's colour; groups of the same transport differ by their dash.
+fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
+    let name = match group.transport {
+        Transport::Tcp => "tcp",
+        Transport::Mptcp => "mptcp",
+        Transport::Quic => "quic",
+        Transport::Mpquic => "mpquic",
+    };
+    let same = groups.iter().filter(|other| other.transport == group.transport);
+    let before = same.take_while(|other| other.label != group.label).count();
+    format!("{name} d{}", before % 4)
+}

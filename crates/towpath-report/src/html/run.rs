@@ -1,0 +1,338 @@
+//! The tables below a run's charts: subflows, events, proof, conditions, how to repeat it.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{
+    Counter, Event, EventKind, Interface, Link, Noise, Record, SubflowSummary,
+};
+
+use super::panel::Style;
+use crate::Run;
+use crate::compare::direction;
+use crate::number;
+use crate::text::{clean, esc};
+
+/// A longer list starts folded.
+const LONG: usize = 30;
+
+pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+    subflows(out, run, style);
+    events(out, run, style);
+    links(out, run, style);
+    proof(out, run);
+    conditions(out, run);
+    repeat(out, run);
+}
+
+/// Opens a folded block; the caller closes `</details>`.
+fn fold(out: &mut String, title: &str, open: bool) {
+    let open = if open { " open=\"open\"" } else { "" };
+    let _ = write!(out, "<details class=\"fold\"{open}><summary>{}</summary>", esc(title));
+}
+
+fn table_head(out: &mut String, columns: &[&str]) {
+    out.push_str("<div class=\"scroll\"><table class=\"list\"><thead><tr>");
+    for column in columns {
+        let _ = write!(out, "<th scope=\"col\">{column}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+}
+
+fn table_end(out: &mut String) {
+    out.push_str("</tbody></table></div>");
+}
+
+fn path_dot(style: &Style, path: &str) -> String {
+    format!("<i class=\"dot {}\"></i>{}", style.class(path), esc(path))
+}
+
+fn subflows(out: &mut String, run: &Run, style: &Style) {
+    let all: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
+    if all.is_empty() {
+        return;
+    }
+    fold(out, &format!("Subflows ({})", all.len()), all.len() <= LONG);
+    table_head(
+        out,
+        &[
+            "path",
+            "flow",
+            "addresses",
+            "received",
+            "share",
+            "retr.",
+            "last srtt",
+            "first seen",
+            "closed",
+        ],
+    );
+    for s in all {
+        let stream = if s.stream > 0 { format!(" stream {}", s.stream) } else { String::new() };
+        let backup = if s.backup { " <small>backup</small>" } else { "" };
+        let closed = s.closed_ns.map_or("–".to_owned(), number::moment);
+        let _ = write!(
+            out,
+            "<tr><td>{}{backup}</td><td>{} {}{stream}</td><td class=\"code\">{} → {}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{closed}</td></tr>",
+            path_dot(style, &s.path),
+            s.flow,
+            direction(s.direction),
+            esc(&s.local),
+            esc(&s.remote),
+            number::bytes(s.bytes as f64),
+            number::percent(s.share),
+            number::count(s.retransmissions as f64),
+            number::time(f64::from(s.srtt_us) * 1e3),
+            number::moment(s.first_seen_ns),
+        );
+    }
+    table_end(out);
+    out.push_str("</details>");
+}
+
+fn kind(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Timeline => "timeline",
+        EventKind::Flow => "flow",
+        EventKind::Subflow => "subflow",
+        EventKind::PathManager => "path manager",
+        EventKind::Link => "link",
+        EventKind::Address => "address",
+        EventKind::Stall => "stall",
+    }
+}
+
+fn events(out: &mut String, run: &Run, style: &Style) {
+    let mut all: Vec<&Event> = Vec::new();
+    for record in &run.records {
+        if let Record::Event(event) = record {
+            all.push(event);
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    all.sort_by_key(|event| event.t_ns);
+    fold(out, &format!("What happened ({} events)", all.len()), all.len() <= LONG);
+    table_head(out, &["time", "kind", "host", "path", "event"]);
+    for event in all {
+        let host = event.host.as_deref().unwrap_or("");
+        let path = event.path.as_deref().map_or(String::new(), |path| path_dot(style, path));
+        let _ = write!(
+            out,
+            "<tr class=\"k-{}\"><td class=\"n\">{}</td><td>{}</td><td>{}</td><td>{path}</td><td>{}",
+            kind(event.kind).replace(' ', "-"),
+            number::moment(event.t_ns),
+            kind(event.kind),
+            esc(host),
+            esc(&event.text)
+        );
+        if !event.detail.is_empty() {
+            let detail: Vec<_> = event.detail.iter().map(|(k, v)| format!("{k} {v}")).collect();
+            let _ = write!(out, " <small>{}</small>", esc(&detail.join(", ")));
+        }
+        out.push_str("</td></tr>");
+    }
+    table_end(out);
+    out.push_str("</details>");
+}
+
+/// The last record of every link and direction: totals.
+fn links(out: &mut String, run: &Run, style: &Style) {
+    let mut last: Vec<&Link> = Vec::new();
+    for record in &run.records {
+        if let Record::Link(link) = record {
+            match last.iter_mut().find(|l| l.path == link.path && l.direction == link.direction) {
+                Some(old) => *old = link,
+                None => last.push(link),
+            }
+        }
+    }
+    if last.is_empty() {
+        return;
+    }
+    fold(out, "Links: totals", false);
+    table_head(
+        out,
+        &[
+            "link",
+            "direction",
+            "offered",
+            "delivered",
+            "delivered",
+            "queue full",
+            "lost",
+            "while down",
+        ],
+    );
+    for link in last {
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td>",
+            path_dot(style, &link.path),
+            direction(link.direction)
+        );
+        for text in [
+            number::count(link.offered_packets as f64),
+            number::count(link.delivered_packets as f64),
+            number::bytes(link.delivered_bytes as f64),
+            number::count(link.dropped_queue_packets as f64),
+            number::count(link.dropped_loss_packets as f64),
+            number::count(link.dropped_down_packets as f64),
+        ] {
+            let _ = write!(out, "<td class=\"n\">{text}</td>");
+        }
+        out.push_str("</tr>");
+    }
+    table_end(out);
+    out.push_str("<p class=\"about\">Packets and bytes as IP sees them.</p></details>");
+}
+
+fn proof(out: &mut String, run: &Run) {
+    let mut counters: Vec<&Counter> = Vec::new();
+    let mut interfaces: Vec<&Interface> = Vec::new();
+    for record in &run.records {
+        if let Record::Counter(counter) = record {
+            counters.push(counter);
+        }
+        if let Record::Interface(interface) = record {
+            interfaces.push(interface);
+        }
+    }
+    if let Some(multipath) = run.summary.as_ref().map(|summary| &summary.multipath) {
+        out.push_str("<h3>Was multipath used?</h3>");
+        let answer = match (multipath.requested, multipath.used, &multipath.fallback) {
+            (false, ..) => "Not asked for.".to_owned(),
+            (true, true, _) => {
+                let paths: Vec<_> = multipath.paths_used.iter().map(|path| clean(path)).collect();
+                match paths.as_slice() {
+                    [] => "Spoken, but no payload arrived.".to_owned(),
+                    [path] => format!("Spoken, but only {path} carried payload."),
+                    _ => format!("Yes: payload arrived on {}.", paths.join(" and ")),
+                }
+            }
+            (true, false, Some(reason)) => format!("No: {}.", clean(reason)),
+            (true, false, None) => "No.".to_owned(),
+        };
+        let _ = write!(out, "<p>{}</p>", esc(&answer));
+        if !multipath.evidence.is_empty() {
+            out.push_str("<ul class=\"evidence\">");
+            for line in &multipath.evidence {
+                let _ = write!(out, "<li>{}</li>", esc(line));
+            }
+            out.push_str("</ul>");
+        }
+    }
+    counter_table(out, &counters);
+    interface_table(out, &interfaces);
+}
+
+fn counter_table(out: &mut String, counters: &[&Counter]) {
+    if counters.is_empty() {
+        return;
+    }
+    fold(out, &format!("Kernel counters that changed ({})", counters.len()), false);
+    table_head(out, &["host", "counter", "before", "after", "change"]);
+    for counter in counters {
+        let (before, after) = (counter.before as f64, counter.after as f64);
+        let sign = if after >= before { "+" } else { "" };
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td class=\"code\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{sign}{}</td></tr>",
+            esc(&counter.host),
+            esc(&counter.name),
+            number::count(before),
+            number::count(after),
+            number::count(after - before)
+        );
+    }
+    table_end(out);
+    out.push_str("</details>");
+}
+
+fn interface_table(out: &mut String, interfaces: &[&Interface]) {
+    if interfaces.is_empty() {
+        return;
+    }
+    fold(out, "Interfaces: totals", false);
+    table_head(out, &["host", "interface", "received", "sent", "dropped in", "dropped out"]);
+    for i in interfaces {
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            esc(&i.host),
+            esc(&i.interface),
+            number::bytes(i.rx_bytes as f64),
+            number::bytes(i.tx_bytes as f64),
+            number::count(i.rx_dropped as f64),
+            number::count(i.tx_dropped as f64)
+        );
+    }
+    table_end(out);
+    out.push_str("</details>");
+}
+
+fn conditions(out: &mut String, run: &Run) {
+    let meta = &run.meta;
+    let mut facts: Vec<(String, String)> = vec![
+        ("world".to_owned(), meta.world.to_string()),
+        ("stack".to_owned(), meta.stack.clone()),
+        ("kernel".to_owned(), meta.kernel.clone()),
+        ("congestion control asked for".to_owned(), meta.congestion_control.clone()),
+        ("seed".to_owned(), meta.seed.to_string()),
+        ("sampled every".to_owned(), number::time(meta.sample_ns as f64)),
+    ];
+    facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
+    facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
+    for record in &run.records {
+        if let Record::Noise(n) = record {
+            facts.extend(noise(n));
+        }
+    }
+    out.push_str("<h3>Conditions</h3><dl class=\"conditions\">");
+    for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", esc(name), esc(value));
+    }
+    out.push_str("</dl>");
+}
+
+fn noise(noise: &Noise) -> Vec<(String, String)> {
+    let time = |ns: u64| number::time(ns as f64);
+    let lateness = format!(
+        "median {}, 90 % {}, 99 % {}, 99.9 % {}, largest {} of {} packets",
+        time(noise.lateness_p50_ns),
+        time(noise.lateness_p90_ns),
+        time(noise.lateness_p99_ns),
+        time(noise.lateness_p999_ns),
+        time(noise.lateness_max_ns),
+        number::count(noise.packets as f64)
+    );
+    vec![
+        ("emulator lateness".to_owned(), lateness),
+        ("packets lost by the emulator".to_owned(), number::count(noise.lost_packets as f64)),
+        ("load average".to_owned(), format!("{:.2}", noise.load)),
+        ("emulator processor time".to_owned(), format!("{:.2} s", noise.emulator_cpu_s)),
+        ("processor used by others".to_owned(), number::percent(noise.foreign_cpu)),
+    ]
+}
+
+fn repeat(out: &mut String, run: &Run) {
+    let name = clean(&run.meta.scenario);
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let file: String = name.chars().take(60).map(safe).collect();
+    out.push_str("<h3>Repeat it</h3>");
+    if let Some(result) = &run.file {
+        let _ = write!(out, "<p>Result file: <code>{}</code></p>", esc(result));
+    }
+    let _ = write!(
+        out,
+        "<p>Run <code>{}</code>: save the scenario as <code>{file}.toml</code>, then</p>\
+         <pre><code>towpath run {file}.toml</code></pre>",
+        esc(&run.meta.run)
+    );
+    fold(out, "Scenario as it was run", false);
+    let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&run.meta.scenario_toml));
+}

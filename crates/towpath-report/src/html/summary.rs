@@ -1,0 +1,176 @@
+//! The top of the page: verdicts, warnings, the table, expectations.
+
+use std::fmt::Write as _;
+
+use crate::Run;
+use crate::compare::{Block, Cell, Tone, headline, table};
+use crate::group::Group;
+use crate::terminal::warnings;
+use crate::text::esc;
+
+pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
+    out.push_str("<section id=\"summary\">");
+    verdicts(out, groups);
+    warning_box(out, runs);
+    if groups.is_empty() {
+        out.push_str("<p class=\"none\">There is nothing to report.</p>");
+    } else {
+        comparison(out, groups, &table(groups));
+    }
+    expectations(out, groups);
+    out.push_str("</section>");
+}
+
+fn verdicts(out: &mut String, groups: &[Group<'_>]) {
+    if let Some(text) = headline(groups) {
+        let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
+    }
+    out.push_str("<ul class=\"verdicts\">");
+    for group in groups {
+        let all: Vec<_> = group.summaries().collect();
+        let good = all.iter().filter(|summary| summary.ok).count();
+        let (class, sign, said) = if all.is_empty() {
+            ("open", "?", "unknown")
+        } else if good == group.runs.len() {
+            ("good", "✓", "passed")
+        } else {
+            ("bad", "✗", "failed")
+        };
+        let count = if group.runs.len() > 1 {
+            format!(" <small>{good} of {} runs as planned</small>", group.runs.len())
+        } else {
+            String::new()
+        };
+        let _ = write!(
+            out,
+            "<li class=\"{class}\"><span class=\"sign\" role=\"img\" aria-label=\"{said}\">{sign}</span>\
+             <div><b>{}</b>{count}",
+            esc(&group.label)
+        );
+        let mut texts: Vec<&str> = all.iter().map(|summary| summary.verdict.as_str()).collect();
+        texts.dedup();
+        for text in texts.iter().take(3) {
+            let _ = write!(out, "<p>{}</p>", esc(text));
+        }
+        if all.len() < group.runs.len() {
+            let _ = write!(
+                out,
+                "<p>{} of {} results have no summary: the run ended early or the file is cut \
+                 off.</p>",
+                group.runs.len() - all.len(),
+                group.runs.len()
+            );
+        }
+        out.push_str("</div></li>");
+    }
+    out.push_str("</ul>");
+}
+
+fn warning_box(out: &mut String, runs: &[Run]) {
+    let warnings = warnings(runs);
+    if warnings.is_empty() {
+        return;
+    }
+    out.push_str("<aside class=\"warnings\"><h2>Check before you trust this</h2><ul>");
+    for warning in warnings {
+        let _ = write!(out, "<li>{}", esc(&warning.text));
+        if let Some(hint) = &warning.hint {
+            let _ = write!(out, " <span class=\"hint\">{}</span>", esc(hint));
+        }
+        out.push_str("</li>");
+    }
+    out.push_str("</ul></aside>");
+}
+
+fn comparison(out: &mut String, groups: &[Group<'_>], blocks: &[Block]) {
+    let repeated = groups.iter().any(|group| group.runs.len() > 1);
+    out.push_str("<div class=\"scroll\"><table class=\"compare\">");
+    if repeated {
+        out.push_str("<caption>Medians; below them the smallest and largest value.</caption>");
+    }
+    out.push_str("<thead><tr><td></td>");
+    for group in groups {
+        let count = if group.runs.len() > 1 {
+            format!(" <small>× {}</small>", group.runs.len())
+        } else {
+            String::new()
+        };
+        let _ = write!(out, "<th scope=\"col\">{}{count}</th>", esc(&group.label));
+    }
+    out.push_str("</tr></thead>");
+    for block in blocks {
+        out.push_str("<tbody>");
+        if !block.title.is_empty() {
+            let _ = write!(
+                out,
+                "<tr class=\"block\"><th colspan=\"{}\" scope=\"colgroup\">{}</th></tr>",
+                groups.len() + 1,
+                esc(&block.title)
+            );
+        }
+        for row in &block.rows {
+            let _ = write!(
+                out,
+                "<tr><th scope=\"row\" title=\"{}\">{}</th>",
+                esc(row.meaning),
+                esc(&row.label)
+            );
+            row.cells.iter().for_each(|content| cell(out, content));
+            out.push_str("</tr>");
+        }
+        out.push_str("</tbody>");
+    }
+    out.push_str("</table></div>");
+}
+
+fn cell(out: &mut String, cell: &Cell) {
+    let class = match cell.tone {
+        Tone::Plain => "",
+        Tone::Good => " class=\"good\"",
+        Tone::Bad => " class=\"bad\"",
+    };
+    let _ = write!(out, "<td{class}>{}", esc(&cell.text));
+    if !cell.note.is_empty() {
+        let _ = write!(out, " <small>{}</small>", esc(&cell.note));
+    }
+    if let Some(bar) = cell.bar {
+        let _ = write!(out, "<i class=\"bar\" style=\"width:{:.1}%\"></i>", bar * 100.0);
+    }
+    out.push_str("</td>");
+}
+
+fn expectations(out: &mut String, groups: &[Group<'_>]) {
+    let any = groups.iter().flat_map(Group::summaries).any(|s| !s.expectations.is_empty());
+    if !any {
+        return;
+    }
+    out.push_str(
+        "<h3>Expectations</h3><div class=\"scroll\"><table class=\"list\"><thead><tr>\
+         <th scope=\"col\">run</th><th scope=\"col\">expected</th><th scope=\"col\">measured</th>\
+         <th scope=\"col\">held</th></tr></thead><tbody>",
+    );
+    for group in groups {
+        for run in &group.runs {
+            for check in run.summary.iter().flat_map(|summary| &summary.expectations) {
+                let (class, held) = match check.held {
+                    Some(true) => ("good", "✓ yes"),
+                    Some(false) => ("bad", "✗ no"),
+                    None => ("", "nothing to measure"),
+                };
+                let repetition = if group.runs.len() > 1 {
+                    format!(" {}", run.meta.repeat)
+                } else {
+                    String::new()
+                };
+                let _ = write!(
+                    out,
+                    "<tr><td>{}{repetition}</td><td>{}</td><td>{}</td><td class=\"{class}\">{held}</td></tr>",
+                    esc(&group.label),
+                    esc(&check.text),
+                    esc(&check.measured)
+                );
+            }
+        }
+    }
+    out.push_str("</tbody></table></div>");
+}

@@ -1,0 +1,137 @@
+//! Interval lines while a run goes on: one line for the transport, one for each path below it.
+
+use std::fmt::Write as _;
+
+use towpath_measure::scenario::{DataDirection, Transport};
+
+use crate::compare::direction;
+use crate::number;
+use crate::text::{clean, cut, pad};
+
+/// Widest path name that does not move the columns.
+const NAME: usize = 18;
+
+/// What happened in one period of a running measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveInterval {
+    /// Begin, in nanoseconds since the start of the traffic.
+    pub from_ns: u64,
+    /// End, in nanoseconds since the start of the traffic.
+    pub to_ns: u64,
+    /// Transport.
+    pub transport: Transport,
+    /// Direction of the data.
+    pub direction: DataDirection,
+    /// What the receiving application read, all streams together.
+    pub goodput_bps: f64,
+    /// Subflows that exist, in order of appearance.
+    pub subflows: Vec<LiveSubflow>,
+    /// Events of the period, one line each.
+    pub events: Vec<String>,
+}
+
+/// A subflow in one period.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveSubflow {
+    /// Path.
+    pub path: String,
+    /// What arrived on it.
+    pub goodput_bps: f64,
+    /// Smoothed round-trip time at the sender.
+    pub srtt_us: u32,
+    /// Congestion window at the sender.
+    pub cwnd_packets: u32,
+    /// Packets retransmitted in this period.
+    pub retransmissions_delta: u32,
+    /// TCP state; said only when it is not `established`.
+    pub state: String,
+    /// Whether it is a backup subflow.
+    pub backup: bool,
+}
+
+/// Titles of the columns that [`live_lines`] writes.
+pub fn live_header() -> String {
+    format!(
+        "{}{:>13}{:>11}{:>9}{:>7}\n",
+        pad("      interval", 22 + NAME),
+        "goodput",
+        "srtt",
+        "cwnd",
+        "retr"
+    )
+}
+
+/// One period, at most 100 columns wide. Parallel subflows of a path share a line, where round-trip
+/// time is the largest of them and window and retransmissions are sums.
+pub fn live_lines(interval: &LiveInterval) -> String {
+    let mut out = String::new();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let span = format!("[{:>6.1} –{:>6.1} s]", seconds(interval.from_ns), seconds(interval.to_ns));
+    let who = format!("{} {}", interval.transport, direction(interval.direction));
+    let _ = writeln!(
+        out,
+        "{}{}{:>13}",
+        pad(&span, 20),
+        pad(&who, NAME + 2),
+        number::rate(interval.goodput_bps)
+    );
+    for lane in lanes(&interval.subflows) {
+        let _ = writeln!(out, "{}", lane.line());
+    }
+    for event in &interval.events {
+        let _ = writeln!(out, "{}! {}", " ".repeat(18), cut(&clean(event), 78));
+    }
+    out
+}
+
+/// The subflows of one path.
+struct Lane<'a> {
+    path: &'a str,
+    subflows: Vec<&'a LiveSubflow>,
+}
+
+fn lanes(subflows: &[LiveSubflow]) -> Vec<Lane<'_>> {
+    let mut lanes: Vec<Lane<'_>> = Vec::new();
+    for subflow in subflows {
+        match lanes.iter_mut().find(|lane| lane.path == subflow.path) {
+            Some(lane) => lane.subflows.push(subflow),
+            None => lanes.push(Lane { path: &subflow.path, subflows: vec![subflow] }),
+        }
+    }
+    lanes
+}
+
+impl Lane<'_> {
+    fn line(&self) -> String {
+        let of = |pick: fn(&LiveSubflow) -> u64| self.subflows.iter().map(move |s| pick(s));
+        let goodput: f64 = self.subflows.iter().map(|s| s.goodput_bps).sum();
+        let srtt = of(|s| s.srtt_us.into()).max().unwrap_or(0);
+        let cwnd: u64 = of(|s| s.cwnd_packets.into()).sum();
+        let retransmissions: u64 = of(|s| s.retransmissions_delta.into()).sum();
+        let count = self.subflows.len();
+        let path = clean(self.path);
+        let name = if count > 1 {
+            let count = format!(" × {count}");
+            format!("{}{count}", cut(&path, NAME - count.chars().count()))
+        } else {
+            cut(&path, NAME)
+        };
+        let srtt = if srtt == 0 { "–".to_owned() } else { number::time(srtt as f64 * 1e3) };
+        let mut line = format!(
+            "{}{}{:>13}{srtt:>11}{cwnd:>9}{retransmissions:>7}",
+            " ".repeat(22),
+            pad(&name, NAME),
+            number::rate(goodput),
+        );
+        let mut states: Vec<&str> = self.subflows.iter().map(|s| s.state.as_str()).collect();
+        states.retain(|state| !state.is_empty() && *state != "established");
+        states.dedup();
+        if self.subflows.iter().all(|subflow| subflow.backup) {
+            states.push("backup");
+        }
+        if !states.is_empty() {
+            let _ = write!(line, "  {}", cut(&clean(&states.join(", ")), 18));
+        }
+        line
+    }
+}

@@ -1,0 +1,127 @@
+//! Numbers for people: three significant digits, a space, a unit.
+
+/// `57.9 Mbit/s`
+pub(crate) fn rate(bps: f64) -> String {
+    scaled(bps, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
+}
+
+/// `31.2 MB`, decimal.
+pub(crate) fn bytes(bytes: f64) -> String {
+    scaled(bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
+}
+
+/// `310 ms`
+pub(crate) fn time(ns: f64) -> String {
+    scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
+}
+
+/// `3.000 s`: a moment of a run, always in seconds so that a column of them can be compared.
+pub(crate) fn moment(ns: u64) -> String {
+    format!("{:.3} s", ns as f64 / 1e9)
+}
+
+/// `3 s`, `3.25 s`: a planned moment, as short as it can be said.
+pub(crate) fn short_moment(seconds: f64) -> String {
+    let text = format!("{seconds:.2}");
+    format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// `38 %`
+pub(crate) fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.95 {
+        return "< 1 %".to_owned();
+    }
+    if percent < 100.0 && percent >= 99.5 { "> 99 %".to_owned() } else { format!("{percent:.0} %") }
+}
+
+/// `12 345`: whole, with a thin gap between thousands (a no-break space).
+pub(crate) fn count(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 && digits.len() > 4 {
+            out.push('\u{a0}');
+        }
+        out.push(digit);
+    }
+    if value < 0.0 { format!("-{out}") } else { out }
+}
+
+/// Three significant digits without a unit: `0.31`, `5.42`, `57.9`, `312`.
+pub(crate) fn three(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// `23.8–25.3 Mbit/s`: the unit is said once when both ends share it.
+pub(crate) fn spread(low: &str, high: &str) -> String {
+    match (low.rsplit_once(' '), high.rsplit_once(' ')) {
+        (Some((value, unit)), Some((_, other))) if unit == other => format!("{value}–{high}"),
+        (None, None) => format!("{low}–{high}"),
+        _ => format!("{low} – {high}"),
+    }
+}
+
+/// The unit in which a whole chart is drawn: what one unit is worth, and its name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Unit {
+    pub(crate) size: f64,
+    pub(crate) name: &'static str,
+}
+
+/// The unit of a rate chart whose largest value is `max_bps`.
+pub(crate) fn rate_unit(max_bps: f64) -> Unit {
+    unit(max_bps, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
+}
+
+/// The unit of a bytes chart whose largest value is `max_bytes`.
+pub(crate) fn bytes_unit(max_bytes: f64) -> Unit {
+    unit(max_bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")])
+}
+
+fn unit(max: f64, units: &[(f64, &'static str)]) -> Unit {
+    let fitting = units.iter().find(|(size, _)| max >= *size * 0.9995).or(units.last());
+    fitting.map_or(Unit { size: 1.0, name: "" }, |&(size, name)| Unit { size, name })
+}
+
+fn scaled(value: f64, units: &[(f64, &'static str)]) -> String {
+    let Unit { size, name } = unit(value.abs(), units);
+    if size == 1.0 {
+        format!("{value:.0} {name}")
+    } else {
+        format!("{} {name}", three(value / size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_three_digits_and_a_unit() {
+        assert_eq!(rate(57_912_345.0), "57.9 Mbit/s");
+        assert_eq!(rate(999_960.0), "1.00 Mbit/s");
+        assert_eq!(rate(0.0), "0 bit/s");
+        assert_eq!(bytes(31_234_567.0), "31.2 MB");
+        assert_eq!(time(310_000_000.0), "310 ms");
+        assert_eq!(count(1_234_567.0), "1\u{a0}234\u{a0}567");
+    }
+
+    #[test]
+    fn a_spread_says_a_shared_unit_once() {
+        assert_eq!(spread("23.8 Mbit/s", "25.3 Mbit/s"), "23.8–25.3 Mbit/s");
+        assert_eq!(spread("310 ms", "1.20 s"), "310 ms – 1.20 s");
+    }
+
+    #[test]
+    fn a_small_share_is_not_rounded_to_nothing() {
+        assert_eq!(percent(0.001), "< 1 %");
+        assert_eq!(percent(0.0), "0 %");
+        assert_eq!(percent(1.0), "100 %");
+        assert_eq!(percent(0.999), "> 99 %");
+    }
+}

@@ -1,0 +1,381 @@
+//! From records to series on one regular grid of a run, so that all its charts share an axis.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::{EventKind, Link, Record, Side, Subflow};
+use towpath_measure::scenario::DataDirection;
+
+use crate::Run;
+use crate::text::clean;
+
+/// More points than this cannot be told apart on a screen.
+const MAX_POINTS: u64 = 600;
+
+/// Regular points in time; point `i` stands for the period that ends at `(i + 1) * step`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Grid {
+    pub(crate) step_ns: u64,
+    pub(crate) points: usize,
+    /// Several samples are drawn as one point.
+    pub(crate) thinned: bool,
+}
+
+impl Grid {
+    /// A grid that holds every record of every given run.
+    pub(crate) fn of(runs: &[&Run]) -> Self {
+        let sample = runs.iter().map(|run| run.meta.sample_ns).max().unwrap_or(0).max(1_000_000);
+        let end = runs.iter().map(|run| last_sample(run)).max().unwrap_or(0);
+        // The planned end counts only without samples: an empty axis still wants a length.
+        let planned = runs.iter().map(|run| run.meta.duration_ns).max().unwrap_or(0);
+        let end = if end == 0 { planned.max(sample) } else { end };
+        // A last sample that is a little late does not make another point.
+        let samples = end.saturating_sub(sample / 4).div_ceil(sample).max(1);
+        let merged = samples.div_ceil(MAX_POINTS);
+        let points = usize::try_from(samples.div_ceil(merged)).unwrap_or(1);
+        Self { step_ns: sample * merged, points, thinned: merged > 1 }
+    }
+
+    pub(crate) fn step_s(&self) -> f64 {
+        self.step_ns as f64 / 1e9
+    }
+
+    pub(crate) fn end_s(&self) -> f64 {
+        self.step_s() * self.points as f64
+    }
+
+    fn empty(&self) -> Values {
+        vec![None; self.points]
+    }
+
+    fn index(&self, t_ns: u64) -> usize {
+        let at = t_ns.saturating_sub(self.step_ns / 4) / self.step_ns;
+        usize::try_from(at).unwrap_or(usize::MAX).min(self.points.saturating_sub(1))
+    }
+
+    /// Spreads `amount` evenly over the period that it was counted in.
+    fn spread(&self, values: &mut Values, t_ns: u64, span_ns: u64, amount: f64) {
+        let (step, span) = (self.step_ns as f64, span_ns.max(1) as f64);
+        let (from, to) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
+        let first = (from / step) as usize;
+        let last = self.points.saturating_sub(1);
+        for at in first.min(last)..=((to / step) as usize).min(last) {
+            // The last point also takes what a late sample counted after the end of the grid.
+            let end = if at == last { f64::INFINITY } else { (at + 1) as f64 * step };
+            let part = (to.min(end) - from.max(at as f64 * step)).max(0.0) / span;
+            if part > 1e-9
+                && let Some(value) = values.get_mut(at)
+            {
+                *value = Some(value.unwrap_or(0.0) + amount * part);
+            }
+        }
+    }
+
+    /// Notes a state; of several in one point the largest stays, so that no peak gets lost.
+    fn note(&self, values: &mut Values, t_ns: u64, state: f64) {
+        if let Some(value) = values.get_mut(self.index(t_ns)) {
+            *value = Some(value.map_or(state, |old| old.max(state)));
+        }
+    }
+}
+
+/// One value a grid point; `None` where there was nothing to measure.
+pub(crate) type Values = Vec<Option<f64>>;
+
+/// Bridges a single missing point, which a late sample leaves behind.
+fn bridge(mut values: Values) -> Values {
+    let old = values.clone();
+    for (value, around) in values.iter_mut().skip(1).zip(old.windows(3)) {
+        if let [Some(before), None, Some(_)] = around {
+            *value = Some(*before);
+        }
+    }
+    values
+}
+
+fn last_sample(run: &Run) -> u64 {
+    let time = |record: &Record| match record {
+        Record::Interval(interval) => Some(interval.t_ns),
+        Record::Subflow(subflow) => Some(subflow.t_ns),
+        Record::Link(link) => Some(link.t_ns),
+        Record::Meta(_)
+        | Record::Event(_)
+        | Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Noise(_)
+        | Record::Summary(_) => None,
+    };
+    run.records.iter().filter_map(time).max().unwrap_or(0)
+}
+
+/// One subflow's series.
+#[derive(Debug)]
+pub(crate) struct SubflowSeries {
+    pub(crate) path: String,
+    /// `wifi`, `wifi #2` for a second subflow on the path, `wifi × 20` for many taken together.
+    pub(crate) name: String,
+    /// 0 for the first subflow on its path.
+    pub(crate) occurrence: usize,
+    /// Bits per second that arrived.
+    pub(crate) goodput_bps: Values,
+    pub(crate) srtt_ms: Values,
+    pub(crate) cwnd_packets: Values,
+    pub(crate) retransmissions: Values,
+}
+
+/// A subflow's identity within a direction.
+type SubflowKey = (u32, u32, u32);
+
+/// Directions in which anything was measured.
+pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
+    let mut found = Vec::new();
+    for record in &run.records {
+        let direction = match record {
+            Record::Interval(interval) => interval.direction,
+            Record::Subflow(subflow) => subflow.direction,
+            Record::Meta(_)
+            | Record::Link(_)
+            | Record::Event(_)
+            | Record::Counter(_)
+            | Record::Interface(_)
+            | Record::Noise(_)
+            | Record::Summary(_) => continue,
+        };
+        if !found.contains(&direction) {
+            found.push(direction);
+        }
+    }
+    found
+}
+
+/// Goodput of all streams together, in bits per second.
+pub(crate) fn goodput(run: &Run, grid: &Grid, direction: DataDirection) -> Values {
+    let mut bits = grid.empty();
+    for record in &run.records {
+        if let Record::Interval(interval) = record
+            && interval.direction == direction
+        {
+            grid.spread(&mut bits, interval.t_ns, interval.span_ns, interval.bytes as f64 * 8.0);
+        }
+    }
+    per_second(bits, grid)
+}
+
+fn per_second(bits: Values, grid: &Grid) -> Values {
+    bits.into_iter().map(|bits| bits.map(|bits| bits / grid.step_s())).collect()
+}
+
+/// Series of every subflow; of each path's subflows together when there are more than `limit`.
+pub(crate) fn subflows(
+    run: &Run,
+    grid: &Grid,
+    direction: DataDirection,
+    limit: usize,
+) -> Vec<SubflowSeries> {
+    let mut records: BTreeMap<SubflowKey, Vec<&Subflow>> = BTreeMap::new();
+    for record in &run.records {
+        if let Record::Subflow(subflow) = record
+            && subflow.direction == direction
+        {
+            let key = (subflow.flow, subflow.stream, subflow.subflow);
+            records.entry(key).or_default().push(subflow);
+        }
+    }
+    let many = records.len() > limit;
+    let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
+    for records in records.values() {
+        let one = subflow(records, grid);
+        let before = series.iter().filter(|(other, _)| other.path == one.path).count();
+        match series.iter_mut().find(|(other, _)| many && other.path == one.path) {
+            Some((sum, count)) => {
+                add(sum, &one);
+                *count += 1;
+            }
+            None => series.push((SubflowSeries { occurrence: before, ..one }, 1)),
+        }
+    }
+    series.into_iter().map(|(series, count)| named(series, count)).collect()
+}
+
+fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
+    let path = clean(&series.path);
+    let name = match (count, series.occurrence) {
+        (1, 0) => path,
+        (1, before) => format!("{path} #{}", before + 1),
+        (count, _) => format!("{path} × {count}"),
+    };
+    SubflowSeries { name, ..series }
+}
+
+fn subflow(records: &[&Subflow], grid: &Grid) -> SubflowSeries {
+    let mut bits = grid.empty();
+    let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
+    let mut before = 0;
+    for record in records {
+        match record.side {
+            Side::Receiver => {
+                grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
+            }
+            Side::Sender => {
+                grid.note(&mut srtt, record.t_ns, f64::from(record.srtt_us) / 1e3);
+                grid.note(&mut cwnd, record.t_ns, f64::from(record.cwnd_packets));
+                let new = f64::from(record.retransmissions.saturating_sub(before));
+                before = record.retransmissions;
+                if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
+                    *value = Some(value.unwrap_or(0.0) + new);
+                }
+            }
+        }
+    }
+    SubflowSeries {
+        path: records.first().map(|record| record.path.clone()).unwrap_or_default(),
+        name: String::new(),
+        occurrence: 0,
+        goodput_bps: per_second(bits, grid),
+        srtt_ms: bridge(srtt),
+        cwnd_packets: bridge(cwnd),
+        retransmissions: bridge(retransmissions),
+    }
+}
+
+fn add(sum: &mut SubflowSeries, one: &SubflowSeries) {
+    let plus = |a: f64, b: f64| a + b;
+    merge(&mut sum.goodput_bps, &one.goodput_bps, plus);
+    merge(&mut sum.cwnd_packets, &one.cwnd_packets, plus);
+    merge(&mut sum.retransmissions, &one.retransmissions, plus);
+    merge(&mut sum.srtt_ms, &one.srtt_ms, f64::max);
+}
+
+fn merge(sum: &mut Values, one: &Values, with: impl Fn(f64, f64) -> f64) {
+    for (sum, one) in sum.iter_mut().zip(one) {
+        *sum = match (*sum, *one) {
+            (Some(a), Some(b)) => Some(with(a, b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// One direction of a link.
+#[derive(Debug)]
+pub(crate) struct LinkSeries {
+    pub(crate) path: String,
+    pub(crate) backlog_bytes: Values,
+    pub(crate) drops: Values,
+}
+
+/// Series of every link in one direction.
+pub(crate) fn links(run: &Run, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
+    let mut names: Vec<&str> = Vec::new();
+    for link in link_records(run, direction) {
+        if !names.contains(&link.path.as_str()) {
+            names.push(&link.path);
+        }
+    }
+    names.into_iter().map(|name| link_series(run, grid, direction, name)).collect()
+}
+
+fn link_records(run: &Run, direction: DataDirection) -> impl Iterator<Item = &Link> {
+    run.records.iter().filter_map(move |record| match record {
+        Record::Link(link) if link.direction == direction => Some(link),
+        _ => None,
+    })
+}
+
+fn link_series(run: &Run, grid: &Grid, direction: DataDirection, path: &str) -> LinkSeries {
+    let (mut backlog_bytes, mut drops) = (grid.empty(), grid.empty());
+    let mut before = 0;
+    for link in link_records(run, direction).filter(|link| link.path == path) {
+        grid.note(&mut backlog_bytes, link.t_ns, link.backlog_bytes as f64);
+        let total =
+            link.dropped_queue_packets + link.dropped_loss_packets + link.dropped_down_packets;
+        if let Some(value) = drops.get_mut(grid.index(link.t_ns)) {
+            *value = Some(value.unwrap_or(0.0) + total.saturating_sub(before) as f64);
+        }
+        before = total;
+    }
+    let (backlog_bytes, drops) = (bridge(backlog_bytes), bridge(drops));
+    LinkSeries { path: path.to_owned(), backlog_bytes, drops }
+}
+
+/// A labelled moment of the timeline.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Mark {
+    pub(crate) at_s: f64,
+    /// `A`, `B`, …
+    pub(crate) letter: String,
+    pub(crate) text: String,
+}
+
+/// What happened on the timeline; what was planned to happen when nothing was recorded.
+pub(crate) fn marks(run: &Run) -> Vec<Mark> {
+    let mut found: Vec<(u64, String)> = Vec::new();
+    for record in &run.records {
+        if let Record::Event(event) = record
+            && event.kind == EventKind::Timeline
+        {
+            found.push((event.t_ns, clean(&event.text)));
+        }
+    }
+    if found.is_empty() {
+        let planned = run.meta.timeline.iter();
+        found = planned.map(|e| (e.at_ns, clean(&format!("{} {}", e.target, e.text)))).collect();
+    }
+    found.sort();
+    let mut marks: Vec<Mark> = Vec::new();
+    for (t_ns, text) in found {
+        let at_s = t_ns as f64 / 1e9;
+        match marks.last_mut().filter(|last| (at_s - last.at_s).abs() < 0.005) {
+            Some(last) => last.text = format!("{}, {text}", last.text),
+            None => marks.push(Mark { at_s, letter: letter(marks.len()), text }),
+        }
+    }
+    marks
+}
+
+fn letter(at: usize) -> String {
+    match u8::try_from(at).ok().filter(|at| *at < 26) {
+        Some(at) => char::from(b'A' + at).to_string(),
+        None => (at + 1).to_string(),
+    }
+}
+
+/// Periods of 100 ms and more, between the first byte and the end, in which no flow delivered.
+pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
+    let mut periods: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for record in &run.records {
+        if let Record::Interval(interval) = record
+            && interval.direction == direction
+        {
+            let from = interval.t_ns.saturating_sub(interval.span_ns);
+            let period = periods.entry(interval.t_ns).or_insert((from, 0));
+            *period = (period.0.min(from), period.1 + interval.bytes);
+        }
+    }
+    let mut stalls: Vec<(u64, u64)> = Vec::new();
+    let mut quiet: Option<u64> = None;
+    let mut end = 0;
+    for (to, (from, bytes)) in periods.into_iter().skip_while(|(_, (_, bytes))| *bytes == 0) {
+        end = to;
+        if bytes == 0 {
+            quiet.get_or_insert(from);
+        } else if let Some(start) = quiet.take() {
+            stalls.push((start, from));
+        }
+    }
+    stalls.extend(quiet.map(|start| (start, end)));
+    stalls.retain(|(from, to)| to.saturating_sub(*from) >= 100_000_000);
+    stalls.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
+}
+
+/// Median, smallest and largest value at each point over several runs.
+pub(crate) fn envelope(all: &[Values]) -> (Values, Values, Values) {
+    let points = all.iter().map(Vec::len).max().unwrap_or(0);
+    let at = |point: usize| {
+        crate::group::Spread::of(all.iter().filter_map(|v| v.get(point).copied().flatten()))
+    };
+    let spreads: Vec<_> = (0..points).map(at).collect();
+    (
+        spreads.iter().map(|spread| spread.map(|s| s.median)).collect(),
+        spreads.iter().map(|spread| spread.map(|s| s.min)).collect(),
+        spreads.iter().map(|spread| spread.map(|s| s.max)).collect(),
+    )
+}

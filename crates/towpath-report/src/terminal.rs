@@ -1,0 +1,376 @@
+//! The summary on a terminal: a table with transports side by side, readable without colour.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::Warning;
+
+use crate::Run;
+use crate::chart::{tick_label, time_ticks};
+use crate::compare::{Block, Cell, Row, Tone, headline, table as rows};
+use crate::group::{Group, groups};
+use crate::number;
+use crate::series::{self, Grid, Mark, Values};
+use crate::text::{clean, cut, pad, wrap};
+
+/// Narrower columns than this would break figures in two.
+const MIN_COLUMN: usize = 16;
+/// Wider lines than this are hard to follow.
+const MAX_WIDTH: usize = 100;
+
+/// The summary of any number of runs, at most `width` (and at most 100) columns wide; repetitions
+/// are shown as a median with its range. Warnings are not in it: see [`warnings`].
+pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
+    let width = width.clamp(40, MAX_WIDTH);
+    let groups = groups(runs);
+    let ink = Ink { colour };
+    let mut out = String::new();
+    if groups.is_empty() {
+        out.push_str("no results\n");
+        return out;
+    }
+    header(&mut out, runs, width, ink);
+    verdicts(&mut out, &groups, width, ink);
+    let blocks = rows(&groups);
+    let label = (width / 4).clamp(14, 24);
+    let fitting = ((width - label) / (MIN_COLUMN + 2)).max(1);
+    let mut from = 0;
+    for part in groups.chunks(fitting) {
+        let layout = Layout { label, column: column(width - label, part.len()), ink };
+        layout.write(&mut out, part, &blocks, from);
+        from += part.len();
+    }
+    sparklines(&mut out, &groups, width, ink);
+    expectations(&mut out, &groups, width, ink);
+    out
+}
+
+/// What to check before trusting the results: every run's own warnings (said once, with the runs
+/// concerned when not all are), runs that the emulator marked as degraded, and missing summaries.
+pub fn warnings(runs: &[Run]) -> Vec<Warning> {
+    let mut found: Vec<(Warning, Vec<&Run>)> = Vec::new();
+    let mut note =
+        |warning: Warning, run| match found.iter_mut().find(|(known, _)| *known == warning) {
+            Some((_, runs)) => runs.push(run),
+            None => found.push((warning, vec![run])),
+        };
+    for run in runs {
+        let Some(summary) = &run.summary else {
+            let text = "the result has no summary: the run ended early or the file is cut off";
+            note(Warning { text: text.to_owned(), hint: Some("run it again".to_owned()) }, run);
+            continue;
+        };
+        summary.warnings.iter().for_each(|warning| note(warning.clone(), run));
+    }
+    let all = runs.len();
+    let told = |(warning, concerned): (Warning, Vec<&Run>)| {
+        let text = clean(&warning.text);
+        let text =
+            if concerned.len() == all { text } else { format!("{}: {text}", names(&concerned)) };
+        Warning { text, hint: warning.hint.as_deref().map(clean) }
+    };
+    found.into_iter().map(told).collect()
+}
+
+/// `tcp`, `tcp and mptcp 2`, `5 runs`
+fn names(runs: &[&Run]) -> String {
+    let name = |run: &&Run| match run.meta.repeat {
+        0 | 1 => run.meta.transport.to_string(),
+        n => format!("{} {n}", run.meta.transport),
+    };
+    if runs.len() > 3 {
+        return format!("{} runs", runs.len());
+    }
+    runs.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Escape sequences, or nothing.
+#[derive(Debug, Clone, Copy)]
+struct Ink {
+    colour: bool,
+}
+
+impl Ink {
+    fn paint(self, text: &str, code: &str) -> String {
+        if self.colour && !text.trim().is_empty() {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.paint(text, "1")
+    }
+
+    fn faint(self, text: &str) -> String {
+        self.paint(text, "2")
+    }
+
+    fn tone(self, text: &str, tone: Tone) -> String {
+        match tone {
+            Tone::Plain => text.to_owned(),
+            Tone::Good => self.paint(text, "32"),
+            Tone::Bad => self.paint(text, "31"),
+        }
+    }
+}
+
+fn header(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
+    let mut names: Vec<String> = Vec::new();
+    for run in runs {
+        let name = clean(&run.meta.scenario);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let _ = writeln!(out, "{}", ink.bold(&cut(&names.join(", "), width)));
+    let Some(run) = runs.first() else { return };
+    let kernel = clean(&run.meta.kernel);
+    let mut facts =
+        vec![run.meta.world.to_string(), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
+    if !kernel.is_empty() {
+        facts.push(format!("kernel {kernel}"));
+    }
+    let paths = run.meta.paths.iter();
+    facts.extend(paths.map(|path| clean(&format!("{}: {}", path.name, path.text))));
+    for line in wrap(&facts.join(" · "), width).iter().take(6) {
+        let _ = writeln!(out, "{}", ink.faint(line));
+    }
+    out.push('\n');
+}
+
+fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
+    if let Some(text) = headline(groups) {
+        for line in wrap(&text, width) {
+            let _ = writeln!(out, "{}", ink.bold(&line));
+        }
+    }
+    for group in groups {
+        let all: Vec<_> = group.summaries().collect();
+        let good = all.iter().filter(|summary| summary.ok).count();
+        let (sign, tone) = match good {
+            _ if all.is_empty() => ("?", Tone::Plain),
+            good if good == group.runs.len() => ("✓", Tone::Good),
+            _ => ("✗", Tone::Bad),
+        };
+        let mut texts: Vec<String> = all.iter().map(|s| clean(&s.verdict)).collect();
+        texts.dedup();
+        let count = match group.runs.len() {
+            1 => String::new(),
+            runs => format!(" ({good} of {runs} runs as planned)"),
+        };
+        let text = match texts.first() {
+            Some(first) => format!("{}{count}: {first}", group.label),
+            None => format!("{}: no summary", group.label),
+        };
+        for (at, line) in wrap(&text, width - 2).iter().take(4).enumerate() {
+            let sign = if at == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
+            let _ = writeln!(out, "{sign} {line}");
+        }
+    }
+    out.push('\n');
+}
+
+fn column(room: usize, columns: usize) -> usize {
+    (room / columns.max(1)).clamp(MIN_COLUMN, 32)
+}
+
+/// Widths of one part of the table.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    label: usize,
+    column: usize,
+    ink: Ink,
+}
+
+impl Layout {
+    fn write(self, out: &mut String, groups: &[Group<'_>], blocks: &[Block], from: usize) {
+        let mut head = pad("", self.label);
+        for group in groups {
+            let count = if group.runs.len() > 1 {
+                format!(" × {}", group.runs.len())
+            } else {
+                String::new()
+            };
+            let title = cut(&format!("{}{count}", group.label), self.column - 2);
+            head.push_str(&self.ink.bold(&pad(&title, self.column)));
+        }
+        let _ = writeln!(out, "{}", head.trim_end());
+        let _ = writeln!(
+            out,
+            "{}",
+            self.ink.faint(&"─".repeat(self.label + self.column * groups.len()))
+        );
+        for block in blocks {
+            if !block.title.is_empty() {
+                let _ = writeln!(out, "{}", self.ink.bold(&cut(&block.title, MAX_WIDTH)));
+            }
+            for row in &block.rows {
+                self.row(out, row, from, groups.len());
+            }
+        }
+        out.push('\n');
+    }
+
+    fn row(self, out: &mut String, row: &Row, from: usize, count: usize) {
+        let label = wrap(&row.label, self.label - 2);
+        let cells: Vec<_> = row.cells.iter().skip(from).take(count).collect();
+        let wrapped: Vec<Vec<String>> = cells.iter().map(|cell| self.cell(cell)).collect();
+        let height = wrapped.iter().map(Vec::len).max().unwrap_or(1).max(label.len());
+        for at in 0..height {
+            let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
+            let mut text = self.ink.faint(&pad(&line(&label), self.label));
+            for (cell, lines) in cells.iter().zip(&wrapped) {
+                text.push_str(&self.ink.tone(&pad(&line(lines), self.column), cell.tone));
+            }
+            let _ = writeln!(out, "{}", text.trim_end());
+        }
+    }
+
+    /// The figure, and its note behind it where that fits, else below.
+    fn cell(self, cell: &Cell) -> Vec<String> {
+        let room = self.column - 2;
+        let one = if cell.note.is_empty() {
+            cell.text.clone()
+        } else {
+            format!("{} ({})", cell.text, cell.note)
+        };
+        if one.chars().count() <= room || cell.note.is_empty() {
+            return wrap(&one, room);
+        }
+        let mut lines = wrap(&cell.text, room);
+        lines.extend(wrap(&format!("({})", cell.note), room));
+        lines
+    }
+}
+
+fn sparklines(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
+    let runs: Vec<&Run> = groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
+    let grid = Grid::of(&runs);
+    let names = groups.iter().map(|group| group.label.chars().count()).max().unwrap_or(0).min(18);
+    let room = width - names - 4;
+    let mut lines: Vec<(String, Vec<f64>)> = Vec::new();
+    for group in groups {
+        let Some(run) = group.runs.first() else { continue };
+        let ways = series::directions(run);
+        let totals: Vec<Values> = ways
+            .iter()
+            .map(|way| {
+                let all = group.runs.iter().map(|run| series::goodput(run, &grid, *way));
+                series::envelope(&all.collect::<Vec<_>>()).0
+            })
+            .collect();
+        if !totals.is_empty() {
+            lines.push((cut(&group.label, names), columns(&totals, room.min(grid.points * 2))));
+        }
+    }
+    let top = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    if top <= 0.0 {
+        return;
+    }
+    let end = number::short_moment(grid.end_s());
+    let _ = writeln!(out, "goodput from 0 to {end}; full height is {}", number::rate(top));
+    let drawn = lines.first().map_or(0, |(_, values)| values.len());
+    for (name, values) in &lines {
+        let bars: String = values.iter().map(|value| spark(*value, top)).collect();
+        let _ = writeln!(out, "  {} {}", pad(name, names), ink.paint(&bars, "36"));
+    }
+    ruler(out, names + 3, drawn, grid.end_s(), ink);
+    let marks = runs.iter().map(|run| series::marks(run)).find(|marks| !marks.is_empty());
+    event_marks(out, &marks.unwrap_or_default(), names + 3, drawn, grid.end_s(), width, ink);
+    out.push('\n');
+}
+
+/// Resamples to a number of columns; directions are added up.
+fn columns(totals: &[Values], count: usize) -> Vec<f64> {
+    let points = totals.iter().map(Vec::len).max().unwrap_or(0);
+    let at = |point: usize| -> f64 {
+        totals.iter().filter_map(|values| values.get(point).copied().flatten()).sum()
+    };
+    let mean = |column: usize| {
+        let from = column * points / count.max(1);
+        let to = ((column + 1) * points / count.max(1)).max(from + 1);
+        (from..to).map(at).sum::<f64>() / (to - from) as f64
+    };
+    (0..count).map(mean).collect()
+}
+
+fn spark(value: f64, top: f64) -> char {
+    let level = (value / top * 8.0).round() as usize;
+    // A little is not nothing: only a true zero leaves the column empty.
+    let level = if value > 0.0 { level.clamp(1, 8) } else { 0 };
+    [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'].get(level).copied().unwrap_or('█')
+}
+
+fn ruler(out: &mut String, indent: usize, width: usize, end_s: f64, ink: Ink) {
+    let ticks = time_ticks(end_s);
+    let step = ticks.get(1).copied().unwrap_or(1.0);
+    let mut line = String::new();
+    for tick in ticks {
+        let at = (tick / end_s * width as f64) as usize;
+        let text = tick_label(tick, step);
+        if at >= line.chars().count() && at + text.chars().count() <= width {
+            line = pad(&line, at);
+            line.push_str(&text);
+        }
+    }
+    let line = format!("{}{line} s", " ".repeat(indent));
+    let _ = writeln!(out, "{}", ink.faint(&line));
+}
+
+fn event_marks(
+    out: &mut String,
+    marks: &[Mark],
+    indent: usize,
+    columns: usize,
+    end_s: f64,
+    width: usize,
+    ink: Ink,
+) {
+    let mut line = String::new();
+    let mut legend = Vec::new();
+    for mark in marks.iter().filter(|mark| mark.at_s <= end_s) {
+        let at = (mark.at_s / end_s * columns as f64) as usize;
+        if at >= line.chars().count() && at < columns {
+            line = pad(&line, at);
+            line.push_str(&mark.letter);
+        }
+        let text = format!("{} {}: {}", mark.letter, number::short_moment(mark.at_s), mark.text);
+        legend.push(text.replace(' ', "\u{a0}"));
+    }
+    if legend.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "{}{}", " ".repeat(indent), ink.bold(&line));
+    for line in wrap(&legend.join(" "), width.saturating_sub(indent)).iter().take(8) {
+        let spaced = line.replace(' ', "   ").replace('\u{a0}', " ");
+        let _ =
+            writeln!(out, "{}{}", " ".repeat(indent), cut(&spaced, width.saturating_sub(indent)));
+    }
+}
+
+fn expectations(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
+    let mut lines = Vec::new();
+    for group in groups {
+        for run in &group.runs {
+            for check in run.summary.iter().flat_map(|summary| &summary.expectations) {
+                let (sign, tone) = match check.held {
+                    Some(true) => ("✓", Tone::Good),
+                    Some(false) => ("✗", Tone::Bad),
+                    None => ("?", Tone::Plain),
+                };
+                let name = match group.runs.len() {
+                    1 => group.label.clone(),
+                    _ => format!("{} {}", group.label, run.meta.repeat),
+                };
+                let measured =
+                    if check.measured.is_empty() { "nothing to measure" } else { &check.measured };
+                let text = clean(&format!("{name}: {}, measured {measured}", check.text));
+                lines.push(format!("  {} {}", ink.tone(sign, tone), cut(&text, width - 4)));
+            }
+        }
+    }
+    if !lines.is_empty() {
+        let _ = writeln!(out, "expectations\n{}", lines.join("\n"));
+    }
+}

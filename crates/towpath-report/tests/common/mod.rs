@@ -1,0 +1,573 @@
+//! Realistic results without a network: a small deterministic model of transfers over paths.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::{
+    Checked, Counter, Event, EventKind, FlowSummary, Interface, Interval, Link, Meta, MetaEvent,
+    MetaFlow, MetaPath, Multipath, Noise, Record, Recovery, SCHEMA_VERSION, Side, Stall, Subflow,
+    SubflowSummary, Summary, Warning,
+};
+use towpath_measure::scenario::{DataDirection, Transport, World};
+use towpath_report::Run;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// A path of the model.
+#[derive(Debug, Clone)]
+pub(crate) struct Path {
+    /// Name.
+    pub(crate) name: String,
+    /// Rate.
+    pub(crate) mbps: f64,
+    /// Round-trip time without a queue.
+    pub(crate) rtt_ms: f64,
+    /// Full queue.
+    pub(crate) queue_ms: f64,
+    /// When it is down.
+    pub(crate) down: Vec<(u64, u64)>,
+}
+
+/// What to model.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// Scenario name.
+    pub(crate) scenario: String,
+    /// Transport.
+    pub(crate) transport: Transport,
+    /// Number of the repetition.
+    pub(crate) repeat: u32,
+    /// Paths; a single-path transport uses the first.
+    pub(crate) paths: Vec<Path>,
+    /// Length of the run.
+    pub(crate) duration_ms: u64,
+    /// Sampling period.
+    pub(crate) sample_ms: u64,
+    /// Parallel connections.
+    pub(crate) streams: u32,
+}
+
+/// A path that is never down.
+pub(crate) fn path(name: &str, mbps: f64, rtt_ms: f64, queue_ms: f64) -> Path {
+    Path { name: name.to_owned(), mbps, rtt_ms, queue_ms, down: Vec::new() }
+}
+
+/// Wi-Fi 40 Mbit/s and cellular 20 Mbit/s; Wi-Fi goes down at 3 s.
+pub(crate) fn handover(transport: Transport, repeat: u32) -> Plan {
+    let mut wifi = path("wifi", 40.0, 30.0, 80.0);
+    wifi.down = vec![(3_000, 10_001)];
+    Plan {
+        scenario: "wifi-cellular-handover".to_owned(),
+        transport,
+        repeat,
+        paths: vec![wifi, path("cellular", 20.0, 80.0, 200.0)],
+        duration_ms: 10_000,
+        sample_ms: 100,
+        streams: 1,
+    }
+}
+
+/// Three paths of which two fail in turn.
+pub(crate) fn three_paths() -> Plan {
+    let mut plan = handover(Transport::Mptcp, 1);
+    plan.scenario = "three-paths".to_owned();
+    plan.paths = vec![
+        path("wifi", 40.0, 30.0, 80.0),
+        path("cellular", 20.0, 80.0, 200.0),
+        path("satellite", 10.0, 550.0, 400.0),
+    ];
+    plan.paths[0].down = vec![(3_000, 7_000)];
+    plan.paths[1].down = vec![(4_000, 6_000)];
+    plan
+}
+
+/// TCP and MPTCP through the same handover.
+pub(crate) fn pair() -> Vec<Run> {
+    vec![run(&handover(Transport::Tcp, 1)), run(&handover(Transport::Mptcp, 1))]
+}
+
+/// Five repetitions of both.
+pub(crate) fn repeated() -> Vec<Run> {
+    let all = [Transport::Tcp, Transport::Mptcp];
+    all.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
+}
+
+/// Repeatable noise between -1 and 1.
+struct Noisy(u64);
+
+impl Noisy {
+    fn next(&mut self) -> f64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as f64 / f64::from(1_u32 << 30)) - 1.0
+    }
+}
+
+impl Path {
+    fn is_down(&self, t_ms: u64) -> bool {
+        self.down.iter().any(|(from, to)| (*from..*to).contains(&t_ms))
+    }
+
+    /// Mbit/s that it carries at a time: slow start, and a pause when another path fails.
+    fn carries(&self, plan: &Plan, t_ms: u64, noise: f64) -> f64 {
+        if self.is_down(t_ms) {
+            return 0.0;
+        }
+        let since = self.down.iter().filter(|(_, to)| *to <= t_ms).map(|(_, to)| to + 800).max();
+        let began = since.unwrap_or(self.rtt_ms as u64);
+        if t_ms < began {
+            return 0.0;
+        }
+        let dip =
+            |other: &Path| other.down.iter().any(|(from, _)| (*from..*from + 300).contains(&t_ms));
+        if plan.paths.iter().any(|other| other.name != self.name && dip(other)) {
+            return 0.0;
+        }
+        let ramp = ((t_ms - began) as f64 / (self.rtt_ms * 6.0)).min(1.0);
+        self.mbps * 0.948 * ramp * (1.0 + noise * 0.05)
+    }
+}
+
+/// Runs the model.
+pub(crate) fn run(plan: &Plan) -> Run {
+    let mut model = Model::new(plan);
+    let steps = plan.duration_ms / plan.sample_ms.max(1);
+    for step in 1..=steps {
+        model.step(step * plan.sample_ms);
+    }
+    model.finish()
+}
+
+struct Model<'a> {
+    plan: &'a Plan,
+    multipath: bool,
+    noise: Noisy,
+    records: Vec<Record>,
+    received: BTreeMap<(u32, u32), u64>,
+    retransmissions: BTreeMap<u32, u32>,
+    delivered: Vec<(u64, u64)>,
+    drops: Vec<[u64; 3]>,
+}
+
+impl<'a> Model<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let multipath = matches!(plan.transport, Transport::Mptcp | Transport::Mpquic);
+        Self {
+            plan,
+            multipath,
+            noise: Noisy(u64::from(plan.repeat) * 7_919 + plan.transport as u64),
+            records: Vec::new(),
+            received: BTreeMap::new(),
+            retransmissions: BTreeMap::new(),
+            delivered: Vec::new(),
+            drops: vec![[0; 3]; plan.paths.len()],
+        }
+    }
+
+    fn step(&mut self, t_ms: u64) {
+        let plan = self.plan;
+        let (t_ns, span_ns) = (t_ms * MS, plan.sample_ms * MS);
+        let used = if self.multipath { plan.paths.len() } else { 1 };
+        let mut total = vec![0; plan.streams as usize];
+        for (number, path) in plan.paths.iter().enumerate().take(used) {
+            let noise = self.noise.next();
+            let mbps = path.carries(plan, t_ms - plan.sample_ms, noise);
+            for stream in 0..plan.streams {
+                let bytes = (mbps * 1e6 / 8.0 * plan.sample_ms as f64 / 1e3) as u64
+                    / u64::from(plan.streams);
+                total[stream as usize] += bytes;
+                self.subflow(number, path, stream, t_ms, bytes);
+            }
+            self.link(number, path, t_ms, mbps);
+        }
+        for (stream, bytes) in total.into_iter().enumerate() {
+            self.delivered.push((t_ns, bytes));
+            self.records.push(Record::Interval(Interval {
+                t_ns,
+                span_ns,
+                flow: 0,
+                stream: stream as u32,
+                direction: DataDirection::Up,
+                bytes,
+            }));
+        }
+    }
+
+    fn subflow(&mut self, number: usize, path: &Path, stream: u32, t_ms: u64, bytes: u64) {
+        let number = number as u32;
+        let received = self.received.entry((stream, number)).or_default();
+        *received += bytes;
+        let down = path.is_down(t_ms);
+        let retransmissions = self.retransmissions.entry(number).or_default();
+        if down || self.noise.next() > 0.97 {
+            *retransmissions += if down { u32::from(self.noise.next() > 0.8) } else { 7 };
+        }
+        let fill = if down {
+            1.0
+        } else {
+            (t_ms as f64 / 900.0).min(1.0) * (0.75 + 0.2 * (t_ms as f64 / 700.0).sin().abs())
+        };
+        let srtt_us = ((path.rtt_ms + path.queue_ms * fill) * 1e3) as u32;
+        let cwnd = if down {
+            2.0
+        } else {
+            path.mbps * 1e3 / 11.6 * (path.rtt_ms + path.queue_ms * fill) / 1e3
+        };
+        for side in [Side::Sender, Side::Receiver] {
+            self.records.push(Record::Subflow(Box::new(Subflow {
+                t_ns: t_ms * MS,
+                span_ns: self.plan.sample_ms * MS,
+                flow: 0,
+                stream,
+                direction: DataDirection::Up,
+                side,
+                subflow: number,
+                path: path.name.clone(),
+                state: "established".to_owned(),
+                backup: false,
+                bytes,
+                bytes_sent: *received,
+                bytes_acked: *received,
+                bytes_received: *received,
+                srtt_us,
+                rttvar_us: 4_000,
+                rto_us: 260_000,
+                backoff: 0,
+                cwnd_packets: cwnd as u32,
+                ssthresh_packets: 300,
+                in_flight_packets: cwnd as u32,
+                retransmissions: *retransmissions,
+                mss_bytes: 1_448,
+            })));
+        }
+    }
+
+    fn link(&mut self, number: usize, path: &Path, t_ms: u64, mbps: f64) {
+        let fill = if mbps > 0.0 {
+            (t_ms as f64 / 900.0).min(1.0) * (0.75 + 0.2 * (t_ms as f64 / 700.0).sin().abs())
+        } else {
+            0.0
+        };
+        let drops = &mut self.drops[number];
+        if path.is_down(t_ms) {
+            drops[2] += u64::from(self.noise.next() > 0.7);
+        } else if self.noise.next() > 0.96 {
+            drops[0] += 9;
+        }
+        for direction in [DataDirection::Up, DataDirection::Down] {
+            let up = direction == DataDirection::Up;
+            self.records.push(Record::Link(Link {
+                t_ns: t_ms * MS,
+                path: path.name.clone(),
+                direction,
+                offered_packets: t_ms * 4,
+                delivered_bytes: t_ms * 5_000,
+                delivered_packets: t_ms * 4 - drops[0],
+                dropped_queue_packets: if up { drops[0] } else { 0 },
+                dropped_loss_packets: drops[1],
+                dropped_down_packets: drops[2],
+                backlog_bytes: if up {
+                    (path.mbps * 1e6 / 8.0 * path.queue_ms / 1e3 * fill) as u64
+                } else {
+                    0
+                },
+            }));
+        }
+    }
+
+    fn event(
+        &mut self,
+        t_ms: u64,
+        kind: EventKind,
+        host: Option<&str>,
+        path: Option<&str>,
+        text: String,
+    ) {
+        let detail = if kind == EventKind::PathManager {
+            BTreeMap::from([
+                ("token".to_owned(), "0x5f3c2a11".to_owned()),
+                ("address".to_owned(), "10.0.1.1:43210".to_owned()),
+            ])
+        } else {
+            BTreeMap::new()
+        };
+        self.records.push(Record::Event(Event {
+            t_ns: t_ms * MS,
+            kind,
+            host: host.map(str::to_owned),
+            path: path.map(str::to_owned),
+            text,
+            detail,
+        }));
+    }
+
+    fn finish(mut self) -> Run {
+        let plan = self.plan;
+        self.event(32, EventKind::Flow, Some("phone"), None, "connection 0 opened".to_owned());
+        let used = if self.multipath { plan.paths.len() } else { 1 };
+        for path in plan.paths.iter().take(used).skip(1) {
+            let at = path.rtt_ms as u64 + 34;
+            self.event(
+                at,
+                EventKind::PathManager,
+                Some("phone"),
+                Some(&path.name),
+                format!("subflow established on {}", path.name),
+            );
+        }
+        for path in &plan.paths {
+            for (from, to) in &path.down {
+                self.event(
+                    *from,
+                    EventKind::Timeline,
+                    None,
+                    Some(&path.name),
+                    format!("{} goes down", path.name),
+                );
+                if *to < plan.duration_ms {
+                    self.event(
+                        *to,
+                        EventKind::Timeline,
+                        None,
+                        Some(&path.name),
+                        format!("{} comes up", path.name),
+                    );
+                }
+            }
+        }
+        let summary = self.summary();
+        self.proof();
+        let run = format!("{}-emu-{}-{}", plan.scenario, plan.transport, plan.repeat);
+        Run {
+            file: Some(format!("{run}.jsonl.zst")),
+            meta: meta(plan, run),
+            records: self.records,
+            summary: Some(summary),
+        }
+    }
+
+    fn proof(&mut self) {
+        let counters = [
+            ("MPTcpExt.MPCapableSYNTX", 1),
+            ("MPTcpExt.MPJoinSynTx", 1),
+            ("MPTcpExt.MPJoinSynAckRx", 1),
+            ("TcpExt.TCPTimeouts", 5),
+        ];
+        let shown = if self.multipath { &counters[..] } else { &counters[3..] };
+        for (name, after) in shown {
+            let (host, name) = ("phone".to_owned(), (*name).to_owned());
+            self.records.push(Record::Counter(Counter { host, name, before: 0, after: *after }));
+        }
+        for path in &self.plan.paths {
+            self.records.push(Record::Interface(Interface {
+                host: "phone".to_owned(),
+                interface: path.name.clone(),
+                rx_bytes: 312_000,
+                tx_bytes: 15_900_000,
+                rx_packets: 5_800,
+                tx_packets: 3_020,
+                rx_dropped: 0,
+                tx_dropped: 0,
+            }));
+        }
+        self.records.push(Record::Noise(Noise {
+            packets: 41_200,
+            lateness_p50_ns: 9_800,
+            lateness_p90_ns: 31_000,
+            lateness_p99_ns: 118_000,
+            lateness_p999_ns: 410_000,
+            lateness_max_ns: 1_900_000,
+            lost_packets: 0,
+            load: 0.42,
+            emulator_cpu_s: 1.31,
+            foreign_cpu: 0.06,
+            degraded: false,
+            reason: None,
+        }));
+    }
+
+    fn stall(&self) -> Stall {
+        let mut gaps: Vec<(u64, u64)> = Vec::new();
+        let mut last = None;
+        let mut times: Vec<u64> =
+            self.delivered.iter().filter(|(_, bytes)| *bytes > 0).map(|(t, _)| *t).collect();
+        times.push(self.plan.duration_ms * MS);
+        times.dedup();
+        for t in times {
+            if let Some(before) = last
+                && t - before > self.plan.sample_ms * MS
+            {
+                gaps.push((t - before, before));
+            }
+            last = Some(t);
+        }
+        let longest = gaps.iter().max().copied().unwrap_or_default();
+        let total_ns = gaps.iter().map(|gap| gap.0).sum();
+        Stall {
+            longest_ns: longest.0,
+            longest_at_ns: longest.1,
+            total_ns,
+            count: gaps.len() as u32,
+        }
+    }
+
+    fn summary(&self) -> Summary {
+        let plan = self.plan;
+        let bytes: u64 = self.delivered.iter().map(|(_, bytes)| bytes).sum();
+        let stall = self.stall();
+        let duration_ns = plan.duration_ms * MS;
+        let completed = bytes > 0 && stall.longest_at_ns + stall.longest_ns < duration_ns;
+        let goodput_bps =
+            if duration_ns == 0 { 0.0 } else { bytes as f64 * 8e9 / duration_ns as f64 };
+        let verdict = if completed {
+            format!(
+                "The transfer went on after wifi went down; the longest stall lasted {} ms.",
+                stall.longest_ns / MS
+            )
+        } else {
+            "The transfer stopped when wifi went down and never went on.".to_owned()
+        };
+        let recoveries =
+            plan.paths.iter().flat_map(|path| path.down.iter().map(move |(from, _)| (path, *from)));
+        let recoveries = recoveries.map(|(path, from)| Recovery {
+            event_ns: from * MS,
+            event: format!("{} goes down", path.name),
+            reference_bps: 19e6,
+            t90_ns: completed.then_some(360 * MS + u64::from(plan.repeat) * 17 * MS),
+            deficit_bytes: if completed { 812_000 } else { 16_600_000 },
+            longest_gap_ns: stall.longest_ns,
+        });
+        Summary {
+            ok: completed,
+            verdict,
+            flows: vec![FlowSummary {
+                flow: 0,
+                direction: DataDirection::Up,
+                bytes,
+                duration_ns,
+                goodput_bps,
+                completed,
+                failure: (!completed).then(|| "nothing arrived in the last second".to_owned()),
+                connect_ns: Some(31_400_000),
+                stall,
+                recoveries: recoveries.collect(),
+                congestion_control: vec!["cubic".to_owned()],
+                retransmissions: self.retransmissions.values().map(|n| u64::from(*n)).sum(),
+            }],
+            subflows: self.subflow_summaries(),
+            multipath: self.multipath_proof(),
+            warnings: self.warnings(),
+            expectations: vec![Checked {
+                text: "goodput >= 15 Mbit/s".to_owned(),
+                measured: format!("{:.1} Mbit/s", goodput_bps / 1e6),
+                held: Some(goodput_bps >= 15e6),
+            }],
+        }
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        if self.multipath || self.plan.transport == Transport::Quic {
+            return Vec::new();
+        }
+        vec![Warning {
+            text: "the emulator's host was busy: other processes used 31 % of the processors"
+                .to_owned(),
+            hint: Some("stop other programs and run again".to_owned()),
+        }]
+    }
+
+    fn multipath_proof(&self) -> Multipath {
+        if !self.multipath {
+            return Multipath { paths_used: vec!["wifi".to_owned()], ..Multipath::default() };
+        }
+        Multipath {
+            requested: true,
+            used: true,
+            fallback: None,
+            paths_used: self.plan.paths.iter().map(|path| path.name.clone()).collect(),
+            evidence: vec![
+                "MPTCP_INFO: connection 0 did not fall back".to_owned(),
+                "MPTcpExt.MPJoinSynAckRx rose by 1 on phone".to_owned(),
+                "payload arrived from 2 addresses".to_owned(),
+            ],
+        }
+    }
+
+    fn subflow_summaries(&self) -> Vec<SubflowSummary> {
+        let all: u64 = self.received.values().sum();
+        let summary = |((stream, number), bytes): (&(u32, u32), &u64)| SubflowSummary {
+            flow: 0,
+            stream: *stream,
+            direction: DataDirection::Up,
+            subflow: *number,
+            path: self.plan.paths[*number as usize].name.clone(),
+            local: format!("10.0.{number}.1:43210"),
+            remote: format!("10.0.{number}.2:5201"),
+            backup: false,
+            bytes: *bytes,
+            share: if all == 0 { 0.0 } else { *bytes as f64 / all as f64 },
+            retransmissions: u64::from(self.retransmissions.get(number).copied().unwrap_or(0)),
+            srtt_us: 96_000,
+            first_seen_ns: u64::from(*number) * 114 * MS,
+            closed_ns: (*number == 0 && self.multipath).then_some(5 * SECOND),
+        };
+        self.received.iter().map(summary).collect()
+    }
+}
+
+fn meta(plan: &Plan, run: String) -> Meta {
+    let paths = plan.paths.iter().map(|path| MetaPath {
+        name: path.name.clone(),
+        between: ["phone".to_owned(), "server".to_owned()],
+        up_rate_bps: Some((path.mbps * 1e6) as u64),
+        down_rate_bps: Some((path.mbps * 1e6) as u64),
+        up_delay_ns: (path.rtt_ms / 2.0 * 1e6) as u64,
+        down_delay_ns: (path.rtt_ms / 2.0 * 1e6) as u64,
+        backup: false,
+        text: format!("{} Mbit/s, {} ms, queue {} ms", path.mbps, path.rtt_ms / 2.0, path.queue_ms),
+    });
+    let timeline = plan.paths.iter().flat_map(|path| {
+        path.down.iter().map(|(from, _)| MetaEvent {
+            at_ns: from * MS,
+            target: path.name.clone(),
+            text: "down".to_owned(),
+        })
+    });
+    Meta {
+        schema: SCHEMA_VERSION,
+        run,
+        scenario: plan.scenario.clone(),
+        description: "A phone uploads while it walks out of the reach of its Wi-Fi.".to_owned(),
+        scenario_toml: format!(
+            "name = \"{}\"\n\n[paths.wifi]\nrate = \"40 Mbit/s\"\n",
+            plan.scenario
+        ),
+        world: World::Emu,
+        stack: "kernel".to_owned(),
+        transport: plan.transport,
+        repeat: plan.repeat,
+        seed: 1,
+        towpath: "0.1.0".to_owned(),
+        kernel: "6.18.5".to_owned(),
+        duration_ns: plan.duration_ms * MS,
+        sample_ns: plan.sample_ms * MS,
+        congestion_control: "cubic".to_owned(),
+        hosts: vec!["phone".to_owned(), "server".to_owned()],
+        paths: paths.collect(),
+        flows: vec![MetaFlow {
+            flow: 0,
+            from: "phone".to_owned(),
+            to: "server".to_owned(),
+            pattern: "bulk".to_owned(),
+            direction: DataDirection::Up,
+            streams: plan.streams,
+            via: "wifi".to_owned(),
+        }],
+        timeline: timeline.collect(),
+        conditions: BTreeMap::from([
+            ("emulator back-end".to_owned(), "user space, TAP".to_owned()),
+            ("emulator priority".to_owned(), "nice -10".to_owned()),
+            ("processors".to_owned(), "2".to_owned()),
+        ]),
+    }
+}
