@@ -5,7 +5,7 @@ use towpath_measure::scenario::DataDirection;
 
 use crate::group::{FlowKey, Group, Spread, flow_keys};
 use crate::number;
-use crate::text::clean;
+use crate::text::{clean, cut};
 
 /// A table cell.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -231,7 +231,7 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
     let when = number::short_moment(event.0 as f64 / 1e9);
     [
         row(
-            &format!("Back after {} ({when})", clean(&event.1)),
+            &format!("Back at 90 % after {} ({when})", cut(&clean(&event.1), 60)),
             "time until goodput is back to 90 % of what it was, or of what the rest carries",
             groups.iter().map(|group| recovered(&found(group))),
         ),
@@ -270,16 +270,16 @@ fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
         let of_flow = |s: &&towpath_measure::result::SubflowSummary| {
             s.flow == key.flow && s.direction == key.direction
         };
-        let all: u64 = summary.subflows.iter().filter(of_flow).map(|s| s.bytes).sum();
+        let all: f64 = summary.subflows.iter().filter(of_flow).map(|s| s.bytes as f64).sum();
         let on_path = summary.subflows.iter().filter(of_flow).filter(|s| s.path == name);
-        (all > 0).then(|| on_path.map(|s| s.bytes).sum::<u64>() as f64 / all as f64)
+        (all > 0.0).then(|| on_path.map(|s| s.bytes as f64).sum::<f64>() / all)
     };
     let mut parts = Vec::new();
     for name in names {
         let shares = group.summaries().filter_map(|summary| share(summary, name));
         if let Some(spread) = Spread::of(shares).filter(|spread| spread.max > 0.0) {
             let share = number::percent(spread.median).replace(' ', "\u{a0}");
-            parts.push(format!("{} {share}", clean(name)));
+            parts.push(format!("{}\u{a0}{share}", cut(&clean(name), 40)));
         }
     }
     if parts.is_empty() { missing() } else { plain(parts.join(", ")) }
@@ -306,6 +306,75 @@ fn multipath(group: &Group<'_>) -> Cell {
         },
         _ if several == 0 => plain("spoken, but one path carried everything".to_owned()),
         _ => Cell { text: "yes".to_owned(), tone: Tone::Good, ..Cell::default() },
+    }
+}
+
+/// An expectation of a group.
+#[derive(Debug)]
+pub(crate) struct Check {
+    pub(crate) label: String,
+    pub(crate) text: String,
+    /// What each repetition measured, equal texts once.
+    pub(crate) measured: String,
+    /// `yes`, `no`, `3 of 5`
+    pub(crate) held: String,
+    pub(crate) runs: usize,
+    pub(crate) tone: Tone,
+}
+
+/// Every expectation of every group, repetitions taken together.
+pub(crate) fn checks(groups: &[Group<'_>]) -> Vec<Check> {
+    let mut found = Vec::new();
+    for group in groups {
+        let mut texts: Vec<&str> = Vec::new();
+        for check in group.summaries().flat_map(|summary| &summary.expectations) {
+            if !texts.contains(&check.text.as_str()) {
+                texts.push(&check.text);
+            }
+        }
+        found.extend(texts.into_iter().map(|text| check(group, text)));
+    }
+    found
+}
+
+fn check(group: &Group<'_>, text: &str) -> Check {
+    let all: Vec<_> = group
+        .summaries()
+        .flat_map(|summary| &summary.expectations)
+        .filter(|check| check.text == text)
+        .collect();
+    let measured = measured(all.iter().map(|check| clean(&check.measured)).collect());
+    let held = all.iter().filter(|check| check.held == Some(true)).count();
+    let unknown = all.iter().all(|check| check.held.is_none());
+    let (said, tone) = match (held, all.len()) {
+        _ if unknown => ("not measured".to_owned(), Tone::Plain),
+        (1, 1) => ("yes".to_owned(), Tone::Good),
+        (0, 1) => ("no".to_owned(), Tone::Bad),
+        (held, all) if held == all => (format!("{held} of {all}"), Tone::Good),
+        (held, all) => (format!("{held} of {all}"), Tone::Bad),
+    };
+    Check {
+        label: group.label.clone(),
+        text: clean(text),
+        measured,
+        held: said,
+        runs: all.len(),
+        tone,
+    }
+}
+
+/// `28.3–28.6 Mbit/s`: what the repetitions measured, from the smallest to the largest.
+fn measured(mut texts: Vec<String>) -> String {
+    texts.retain(|text| !text.is_empty());
+    let value = |text: &str| text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    texts.sort_by(|a, b| {
+        value(a).unwrap_or(f64::MAX).total_cmp(&value(b).unwrap_or(f64::MAX)).then(a.cmp(b))
+    });
+    texts.dedup();
+    match texts.as_slice() {
+        [] => "nothing".to_owned(),
+        [only] => only.clone(),
+        [first, .., last] => number::spread(first, last),
     }
 }
 

@@ -4,7 +4,7 @@ use towpath_measure::result::{FlowSummary, Meta, Summary};
 use towpath_measure::scenario::{DataDirection, Transport};
 
 use crate::Run;
-use crate::text::clean;
+use crate::text::{clean, cut};
 
 /// The repetitions of one measurement.
 #[derive(Debug)]
@@ -98,7 +98,8 @@ fn name(groups: &mut [Group<'_>], runs: &[Run]) {
     let mut used: Vec<String> = Vec::new();
     for group in groups {
         let Some(first) = group.runs.first() else { continue };
-        let words: Vec<_> = told.iter().map(|(_, part)| clean(&part(&first.meta))).collect();
+        let words: Vec<_> =
+            told.iter().map(|(_, part)| cut(&clean(&part(&first.meta)), 40)).collect();
         let label = words.join(" ");
         let taken = used.iter().filter(|other| **other == label).count();
         group.label = if taken == 0 { label.clone() } else { format!("{label} ({})", taken + 1) };

@@ -32,7 +32,7 @@ pub(crate) fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 0.95 {
         return "< 1 %".to_owned();
     }
-    if percent < 100.0 && percent >= 99.5 { "> 99 %".to_owned() } else { format!("{percent:.0} %") }
+    if (99.5..100.0).contains(&percent) { "> 99 %".to_owned() } else { format!("{percent:.0} %") }
 }
 
 /// `12 345`: whole, with a thin gap between thousands (a no-break space).
@@ -90,7 +90,7 @@ fn unit(max: f64, units: &[(f64, &'static str)]) -> Unit {
 
 fn scaled(value: f64, units: &[(f64, &'static str)]) -> String {
     let Unit { size, name } = unit(value.abs(), units);
-    if size == 1.0 {
+    if size <= 1.0 {
         format!("{value:.0} {name}")
     } else {
         format!("{} {name}", three(value / size))

@@ -97,8 +97,6 @@
         if (event.pointerType === "mouse" && event.button === 0) {
           start = this.timeAt(chart, event);
           svg.setPointerCapture(event.pointerId);
-          event.preventDefault();
-          svg.focus({ preventScroll: true });
         }
         this.show(this.timeAt(chart, event));
       });
@@ -231,13 +229,14 @@
       keys.forEach((key, number) => {
         if (series[number].k !== "s" || key.classList.contains("off")) return;
         const group = area.querySelector(`g[data-s="${number}"]`);
-        group.replaceChildren();
+        let [above, below] = ["", ""];
         series[number].v.forEach((value, point) => {
-          if (!value) return;
-          const [low, high] = [y(floor[point]), y(floor[point] + value)];
-          floor[point] += value;
-          make("path", { d: `M${x(point)} ${low}V${high}H${x(point + 1)}V${low}z` }, group);
+          const [low, high] = [y(floor[point]), y(floor[point] + (value ?? 0))];
+          floor[point] += value ?? 0;
+          above += `${above ? "L" : "M"}${x(point)} ${high}H${x(point + 1)}`;
+          below = `L${x(point + 1)} ${low}H${x(point)}${below}`;
         });
+        group.replaceChildren(make("path", { d: `${above}${below}z` }));
       });
     }
   }

@@ -6,7 +6,7 @@ use towpath_measure::result::{EventKind, Link, Record, Side, Subflow};
 use towpath_measure::scenario::DataDirection;
 
 use crate::Run;
-use crate::text::clean;
+use crate::text::{clean, cut};
 
 /// More points than this cannot be told apart on a screen.
 const MAX_POINTS: u64 = 600;
@@ -32,7 +32,7 @@ impl Grid {
         let samples = end.saturating_sub(sample / 4).div_ceil(sample).max(1);
         let merged = samples.div_ceil(MAX_POINTS);
         let points = usize::try_from(samples.div_ceil(merged)).unwrap_or(1);
-        Self { step_ns: sample * merged, points, thinned: merged > 1 }
+        Self { step_ns: sample.saturating_mul(merged), points, thinned: merged > 1 }
     }
 
     pub(crate) fn step_s(&self) -> f64 {
@@ -197,7 +197,7 @@ pub(crate) fn subflows(
 }
 
 fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
-    let path = clean(&series.path);
+    let path = cut(&clean(&series.path), 40);
     let name = match (count, series.occurrence) {
         (1, 0) => path,
         (1, before) => format!("{path} #{}", before + 1),
@@ -274,9 +274,9 @@ pub(crate) fn links(run: &Run, grid: &Grid, direction: DataDirection) -> Vec<Lin
 }
 
 fn link_records(run: &Run, direction: DataDirection) -> impl Iterator<Item = &Link> {
-    run.records.iter().filter_map(move |record| match record {
-        Record::Link(link) if link.direction == direction => Some(link),
-        _ => None,
+    run.records.iter().filter_map(move |record| {
+        let Record::Link(link) = record else { return None };
+        (link.direction == direction).then_some(link)
     })
 }
 
@@ -285,8 +285,10 @@ fn link_series(run: &Run, grid: &Grid, direction: DataDirection, path: &str) -> 
     let mut before = 0;
     for link in link_records(run, direction).filter(|link| link.path == path) {
         grid.note(&mut backlog_bytes, link.t_ns, link.backlog_bytes as f64);
-        let total =
-            link.dropped_queue_packets + link.dropped_loss_packets + link.dropped_down_packets;
+        let total = link
+            .dropped_queue_packets
+            .saturating_add(link.dropped_loss_packets)
+            .saturating_add(link.dropped_down_packets);
         if let Some(value) = drops.get_mut(grid.index(link.t_ns)) {
             *value = Some(value.unwrap_or(0.0) + total.saturating_sub(before) as f64);
         }
@@ -347,7 +349,7 @@ pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
         {
             let from = interval.t_ns.saturating_sub(interval.span_ns);
             let period = periods.entry(interval.t_ns).or_insert((from, 0));
-            *period = (period.0.min(from), period.1 + interval.bytes);
+            *period = (period.0.min(from), period.1.saturating_add(interval.bytes));
         }
     }
     let mut stalls: Vec<(u64, u64)> = Vec::new();

@@ -6,7 +6,7 @@ use towpath_measure::result::Warning;
 
 use crate::Run;
 use crate::chart::{tick_label, time_ticks};
-use crate::compare::{Block, Cell, Row, Tone, headline, table as rows};
+use crate::compare::{Block, Cell, Row, Tone, checks, headline, table as rows};
 use crate::group::{Group, groups};
 use crate::number;
 use crate::series::{self, Grid, Mark, Values};
@@ -64,21 +64,24 @@ pub fn warnings(runs: &[Run]) -> Vec<Warning> {
     let all = runs.len();
     let told = |(warning, concerned): (Warning, Vec<&Run>)| {
         let text = clean(&warning.text);
-        let text =
-            if concerned.len() == all { text } else { format!("{}: {text}", names(&concerned)) };
+        let text = if concerned.len() == all {
+            text
+        } else {
+            format!("{}: {text}", names(&concerned, all))
+        };
         Warning { text, hint: warning.hint.as_deref().map(clean) }
     };
     found.into_iter().map(told).collect()
 }
 
-/// `tcp`, `tcp and mptcp 2`, `5 runs`
-fn names(runs: &[&Run]) -> String {
+/// `tcp`, `tcp, mptcp 2`, `5 of 10 runs`
+fn names(runs: &[&Run], all: usize) -> String {
     let name = |run: &&Run| match run.meta.repeat {
         0 | 1 => run.meta.transport.to_string(),
         n => format!("{} {n}", run.meta.transport),
     };
     if runs.len() > 3 {
-        return format!("{} runs", runs.len());
+        return format!("{} of {all} runs", runs.len());
     }
     runs.iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -203,7 +206,11 @@ impl Layout {
         );
         for block in blocks {
             if !block.title.is_empty() {
-                let _ = writeln!(out, "{}", self.ink.bold(&cut(&block.title, MAX_WIDTH)));
+                let _ = writeln!(
+                    out,
+                    "{}",
+                    self.ink.bold(&cut(&block.title, self.label + self.column * groups.len()))
+                );
             }
             for row in &block.rows {
                 self.row(out, row, from, groups.len());
@@ -269,7 +276,8 @@ fn sparklines(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
         return;
     }
     let end = number::short_moment(grid.end_s());
-    let _ = writeln!(out, "goodput from 0 to {end}; full height is {}", number::rate(top));
+    let title = format!("goodput, 0 to {end}; full height {}", number::rate(top));
+    let _ = writeln!(out, "{}", cut(&title, width));
     let drawn = lines.first().map_or(0, |(_, values)| values.len());
     for (name, values) in &lines {
         let bars: String = values.iter().map(|value| spark(*value, top)).collect();
@@ -350,27 +358,19 @@ fn event_marks(
 }
 
 fn expectations(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
-    let mut lines = Vec::new();
-    for group in groups {
-        for run in &group.runs {
-            for check in run.summary.iter().flat_map(|summary| &summary.expectations) {
-                let (sign, tone) = match check.held {
-                    Some(true) => ("✓", Tone::Good),
-                    Some(false) => ("✗", Tone::Bad),
-                    None => ("?", Tone::Plain),
-                };
-                let name = match group.runs.len() {
-                    1 => group.label.clone(),
-                    _ => format!("{} {}", group.label, run.meta.repeat),
-                };
-                let measured =
-                    if check.measured.is_empty() { "nothing to measure" } else { &check.measured };
-                let text = clean(&format!("{name}: {}, measured {measured}", check.text));
-                lines.push(format!("  {} {}", ink.tone(sign, tone), cut(&text, width - 4)));
-            }
-        }
+    let checks = checks(groups);
+    if checks.is_empty() {
+        return;
     }
-    if !lines.is_empty() {
-        let _ = writeln!(out, "expectations\n{}", lines.join("\n"));
+    out.push_str("expectations\n");
+    for check in checks {
+        let sign = match check.tone {
+            Tone::Good => "✓",
+            Tone::Bad => "✗",
+            Tone::Plain => "?",
+        };
+        let held = if check.runs > 1 { format!(" ({})", check.held) } else { String::new() };
+        let text = format!("{}: {}, measured {}{held}", check.label, check.text, check.measured);
+        let _ = writeln!(out, "  {} {}", ink.tone(sign, check.tone), cut(&text, width - 4));
     }
 }

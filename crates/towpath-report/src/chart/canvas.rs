@@ -28,7 +28,7 @@ impl Canvas {
 
     fn outline(&self, points: impl IntoIterator<Item = BackendCoord>, closed: bool) {
         let mut out = self.0.borrow_mut();
-        let mut points = points.into_iter();
+        let mut points = points.into_iter().map(|(x, y)| (i64::from(x), i64::from(y)));
         let Some(first) = points.next() else { return };
         let _ = write!(out, "<path d=\"M{} {}", first.0, first.1);
         let (mut at, mut moved) = (first, false);

@@ -109,7 +109,7 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
             mark.at_s
         );
         if texts && *lane < MAX_LANES {
-            let (anchor, dx) = if x > TURN { ("end", -4) } else { ("start", 4) };
+            let (anchor, dx) = if turned(x) { ("end", -4) } else { ("start", 4) };
             let y = -7 - 15 * i32::try_from(*lane).unwrap_or(0);
             let _ = write!(
                 out,
@@ -142,23 +142,57 @@ const LABEL: usize = 34;
 /// From here on (per cent of the width) a label stands left of its line.
 const TURN: f64 = 62.0;
 
-/// Puts each label on the lowest line where it overlaps no other, on the narrowest screen that
-/// shows texts at all.
+/// Puts each label on a line above the data area such that no label overlaps another and no event's
+/// line crosses a label, on the narrowest screen that shows texts at all.
 fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
-    const NARROWEST_PX: f64 = 540.0;
-    let mut taken: Vec<(usize, f64, f64)> = Vec::new();
-    let mut lanes = Vec::new();
-    for mark in marks {
-        let chars = mark.text.chars().count().min(LABEL) + 4;
-        let width = (chars as f64 * 6.6 + 8.0) / NARROWEST_PX * 100.0;
-        let x = 100.0 * mark.at_s / end_s;
-        let (from, to) = if x > TURN { (x - width, x) } else { (x, x + width) };
-        let overlaps = |lane: usize| taken.iter().any(|t| t.0 == lane && from < t.2 && t.1 < to);
-        let lane = (0..MAX_LANES).find(|lane| !overlaps(*lane)).unwrap_or(MAX_LANES);
-        taken.push((lane, from, to));
-        lanes.push(lane);
+    const NARROWEST_PX: f64 = 720.0;
+    let spans: Vec<Span> = marks
+        .iter()
+        .map(|mark| {
+            let chars = mark.text.chars().count().min(LABEL) + 4;
+            let width = (chars as f64 * 6.6 + 8.0) / NARROWEST_PX * 100.0;
+            Span { at: 100.0 * mark.at_s / end_s, width }
+        })
+        .collect();
+    // A label that leans over its neighbour's line stands above it, so the neighbours come first:
+    // from the left for labels that lean to the left, then from the right for the others.
+    let leaning = spans.iter().enumerate().filter(|(_, span)| turned(span.at));
+    let upright = spans.iter().enumerate().rev().filter(|(_, span)| !turned(span.at));
+    let mut placed: Vec<(usize, Span, usize)> = Vec::new();
+    for (number, span) in leaning.chain(upright) {
+        let below = placed.iter().filter(|(_, other, _)| span.overlaps(*other));
+        let lane = below.map(|(_, _, lane)| lane + 1).max().unwrap_or(0);
+        placed.push((number, *span, lane));
     }
-    lanes
+    placed.sort_by_key(|(number, ..)| *number);
+    placed.into_iter().map(|(_, _, lane)| lane).collect()
+}
+
+/// Whether a label stands left of its line.
+fn turned(x: f64) -> bool {
+    x > TURN
+}
+
+/// Room of a label, in per cent of the width.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    at: f64,
+    width: f64,
+}
+
+impl Span {
+    fn ends(self) -> (f64, f64) {
+        if turned(self.at) {
+            (self.at - self.width, self.at)
+        } else {
+            (self.at, self.at + self.width)
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        let ((from, to), (start, end)) = (self.ends(), other.ends());
+        from <= end && start <= to
+    }
 }
 
 /// The stretched data area: stalls, then series.

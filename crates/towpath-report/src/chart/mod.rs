@@ -111,7 +111,7 @@ pub(crate) fn top(series: &[Series]) -> f64 {
 /// Ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
 pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
     use plotters::coord::ranged1d::{BoldPoints, Ranged};
-    let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+    let max = if max > 0.0 { max.clamp(1e-9, 1e15) } else { 1.0 };
     let axis = plotters::coord::types::RangedCoordf64::from(0.0..max);
     let found = axis.key_points(BoldPoints(wanted));
     let step = match found.as_slice() {

@@ -147,11 +147,11 @@ impl Page {
         let mut versions: Vec<&str> = runs.iter().map(|run| run.meta.towpath.as_str()).collect();
         versions.sort_unstable();
         versions.dedup();
-        let _ = write!(
+        let _ = writeln!(
             self.out,
             "<footer><p>Made by towpath {}. Goodput counts application bytes at the receiver; \
              round-trip time, window and retransmissions are the sender's.</p></footer>\
-             <script type=\"application/json\" id=\"data\">{}</script><script>{}</script></body></html>\n",
+             <script type=\"application/json\" id=\"data\">{}</script><script>{}</script></body></html>",
             esc(&versions.join(", ")),
             json(&self.panels),
             include_str!("../script.js")

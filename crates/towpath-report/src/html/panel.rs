@@ -11,7 +11,7 @@ use crate::compare::direction;
 use crate::group::Group;
 use crate::number::{self, Unit};
 use crate::series::{self, Grid, SubflowSeries, Values};
-use crate::text::esc;
+use crate::text::{clean, cut, esc};
 
 /// More subflows than this are drawn together, path by path.
 const MAX_SUBFLOWS: usize = 6;
@@ -266,7 +266,7 @@ fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str
     let peak = if grid.thinned { "largest of" } else { "every" };
     let line = |path: &str, shape: Shape, values: Values| {
         let class = format!("{} line o0", style.class(path));
-        series(&crate::text::clean(path), class, shape, values)
+        series(&cut(&clean(path), 40), class, shape, values)
     };
     let backlog = links
         .iter()

@@ -10,7 +10,7 @@ use super::panel::Style;
 use crate::Run;
 use crate::compare::direction;
 use crate::number;
-use crate::text::{clean, esc};
+use crate::text::{clean, cut, esc};
 
 /// A longer list starts folded.
 const LONG: usize = 30;
@@ -30,8 +30,8 @@ fn fold(out: &mut String, title: &str, open: bool) {
     let _ = write!(out, "<details class=\"fold\"{open}><summary>{}</summary>", esc(title));
 }
 
-fn table_head(out: &mut String, columns: &[&str]) {
-    out.push_str("<div class=\"scroll\"><table class=\"list\"><thead><tr>");
+fn table_head(out: &mut String, class: &str, columns: &[&str]) {
+    let _ = write!(out, "<div class=\"scroll\"><table class=\"{class}\"><thead><tr>");
     for column in columns {
         let _ = write!(out, "<th scope=\"col\">{column}</th>");
     }
@@ -43,7 +43,8 @@ fn table_end(out: &mut String) {
 }
 
 fn path_dot(style: &Style, path: &str) -> String {
-    format!("<i class=\"dot {}\"></i>{}", style.class(path), esc(path))
+    let name = cut(&clean(path), 40);
+    format!("<span class=\"path\"><i class=\"dot {}\"></i>{}</span>", style.class(path), esc(&name))
 }
 
 fn subflows(out: &mut String, run: &Run, style: &Style) {
@@ -54,6 +55,7 @@ fn subflows(out: &mut String, run: &Run, style: &Style) {
     fold(out, &format!("Subflows ({})", all.len()), all.len() <= LONG);
     table_head(
         out,
+        "list",
         &[
             "path",
             "flow",
@@ -72,7 +74,7 @@ fn subflows(out: &mut String, run: &Run, style: &Style) {
         let closed = s.closed_ns.map_or("–".to_owned(), number::moment);
         let _ = write!(
             out,
-            "<tr><td>{}{backup}</td><td>{} {}{stream}</td><td class=\"code\">{} → {}</td>\
+            "<tr><td>{}{backup}</td><td class=\"keep\">{} {}{stream}</td><td class=\"code\">{} → {}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{closed}</td></tr>",
             path_dot(style, &s.path),
@@ -115,7 +117,7 @@ fn events(out: &mut String, run: &Run, style: &Style) {
     }
     all.sort_by_key(|event| event.t_ns);
     fold(out, &format!("What happened ({} events)", all.len()), all.len() <= LONG);
-    table_head(out, &["time", "kind", "host", "path", "event"]);
+    table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
     for event in all {
         let host = event.host.as_deref().unwrap_or("");
         let path = event.path.as_deref().map_or(String::new(), |path| path_dot(style, path));
@@ -155,6 +157,7 @@ fn links(out: &mut String, run: &Run, style: &Style) {
     fold(out, "Links: totals", false);
     table_head(
         out,
+        "list",
         &[
             "link",
             "direction",
@@ -233,7 +236,7 @@ fn counter_table(out: &mut String, counters: &[&Counter]) {
         return;
     }
     fold(out, &format!("Kernel counters that changed ({})", counters.len()), false);
-    table_head(out, &["host", "counter", "before", "after", "change"]);
+    table_head(out, "list", &["host", "counter", "before", "after", "change"]);
     for counter in counters {
         let (before, after) = (counter.before as f64, counter.after as f64);
         let sign = if after >= before { "+" } else { "" };
@@ -257,7 +260,11 @@ fn interface_table(out: &mut String, interfaces: &[&Interface]) {
         return;
     }
     fold(out, "Interfaces: totals", false);
-    table_head(out, &["host", "interface", "received", "sent", "dropped in", "dropped out"]);
+    table_head(
+        out,
+        "list",
+        &["host", "interface", "received", "sent", "dropped in", "dropped out"],
+    );
     for i in interfaces {
         let _ = write!(
             out,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::Run;
-use crate::compare::{Block, Cell, Tone, headline, table};
+use crate::compare::{Block, Cell, Tone, checks, headline, table};
 use crate::group::Group;
 use crate::terminal::warnings;
 use crate::text::esc;
@@ -140,37 +140,29 @@ fn cell(out: &mut String, cell: &Cell) {
 }
 
 fn expectations(out: &mut String, groups: &[Group<'_>]) {
-    let any = groups.iter().flat_map(Group::summaries).any(|s| !s.expectations.is_empty());
-    if !any {
+    let checks = checks(groups);
+    if checks.is_empty() {
         return;
     }
     out.push_str(
         "<h3>Expectations</h3><div class=\"scroll\"><table class=\"list\"><thead><tr>\
-         <th scope=\"col\">run</th><th scope=\"col\">expected</th><th scope=\"col\">measured</th>\
-         <th scope=\"col\">held</th></tr></thead><tbody>",
+         <th scope=\"col\">transport</th><th scope=\"col\">expected</th>\
+         <th scope=\"col\">measured</th><th scope=\"col\">held</th></tr></thead><tbody>",
     );
-    for group in groups {
-        for run in &group.runs {
-            for check in run.summary.iter().flat_map(|summary| &summary.expectations) {
-                let (class, held) = match check.held {
-                    Some(true) => ("good", "✓ yes"),
-                    Some(false) => ("bad", "✗ no"),
-                    None => ("", "nothing to measure"),
-                };
-                let repetition = if group.runs.len() > 1 {
-                    format!(" {}", run.meta.repeat)
-                } else {
-                    String::new()
-                };
-                let _ = write!(
-                    out,
-                    "<tr><td>{}{repetition}</td><td>{}</td><td>{}</td><td class=\"{class}\">{held}</td></tr>",
-                    esc(&group.label),
-                    esc(&check.text),
-                    esc(&check.measured)
-                );
-            }
-        }
+    for check in checks {
+        let (class, sign) = match check.tone {
+            Tone::Good => ("good", "✓ "),
+            Tone::Bad => ("bad", "✗ "),
+            Tone::Plain => ("", ""),
+        };
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{sign}{}</td></tr>",
+            esc(&check.label),
+            esc(&check.text),
+            esc(&check.measured),
+            esc(&check.held)
+        );
     }
     out.push_str("</tbody></table></div>");
 }

@@ -1,5 +1,7 @@
 //! Realistic results without a network: a small deterministic model of transfers over paths.
 
+#![expect(clippy::indexing_slicing, reason = "the model knows its own indices")]
+
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{
@@ -70,7 +72,7 @@ pub(crate) fn handover(transport: Transport, repeat: u32) -> Plan {
 /// Three paths of which two fail in turn.
 pub(crate) fn three_paths() -> Plan {
     let mut plan = handover(Transport::Mptcp, 1);
-    plan.scenario = "three-paths".to_owned();
+    "three-paths".clone_into(&mut plan.scenario);
     plan.paths = vec![
         path("wifi", 40.0, 30.0, 80.0),
         path("cellular", 20.0, 80.0, 200.0),
@@ -119,7 +121,7 @@ impl Path {
             return 0.0;
         }
         let dip =
-            |other: &Path| other.down.iter().any(|(from, _)| (*from..*from + 300).contains(&t_ms));
+            |other: &Self| other.down.iter().any(|(from, _)| (*from..*from + 300).contains(&t_ms));
         if plan.paths.iter().any(|other| other.name != self.name && dip(other)) {
             return 0.0;
         }
@@ -166,7 +168,7 @@ impl<'a> Model<'a> {
 
     fn step(&mut self, t_ms: u64) {
         let plan = self.plan;
-        let (t_ns, span_ns) = (t_ms * MS, plan.sample_ms * MS);
+        let (end_ns, span_ns) = (t_ms * MS, plan.sample_ms * MS);
         let used = if self.multipath { plan.paths.len() } else { 1 };
         let mut total = vec![0; plan.streams as usize];
         for (number, path) in plan.paths.iter().enumerate().take(used) {
@@ -181,9 +183,9 @@ impl<'a> Model<'a> {
             self.link(number, path, t_ms, mbps);
         }
         for (stream, bytes) in total.into_iter().enumerate() {
-            self.delivered.push((t_ns, bytes));
+            self.delivered.push((end_ns, bytes));
             self.records.push(Record::Interval(Interval {
-                t_ns,
+                t_ns: end_ns,
                 span_ns,
                 flow: 0,
                 stream: stream as u32,

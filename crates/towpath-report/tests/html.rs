@@ -1,0 +1,293 @@
+//! The page: self-contained, well-formed, complete, and safe whatever a result file says.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Plan, handover, pair, path, repeated, run, three_paths};
+use towpath_measure::result::{Counter, Event, EventKind, Record, Warning};
+use towpath_measure::scenario::Transport;
+use towpath_report::{Run, html};
+
+/// The page without script and style, whose text is not markup.
+fn markup(page: &str) -> String {
+    let mut out = String::new();
+    let mut rest = page;
+    while let Some(start) = ["<script", "<style"].iter().filter_map(|tag| rest.find(tag)).min() {
+        let (before, inside) = rest.split_at(start);
+        out.push_str(before);
+        let end = if inside.starts_with("<script") { "</script>" } else { "</style>" };
+        rest = &inside[inside.find(end).unwrap() + end.len()..];
+    }
+    out + rest
+}
+
+/// Fails unless every element is closed in order and every attribute quoted.
+fn assert_well_formed(page: &str) {
+    let markup = markup(page);
+    let mut open: Vec<String> = Vec::new();
+    for part in markup.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("tag without end: {part}"));
+        assert!(!text.contains('>'), "`>` in text: {text}");
+        if tag.starts_with('!') {
+            continue;
+        }
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "after {open:?}");
+            continue;
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "quotes in <{tag}>");
+        if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().unwrap().to_owned());
+        }
+    }
+    assert_eq!(open, Vec::<String>::new());
+}
+
+fn assert_self_contained(page: &str) {
+    let page = page.replace("http://www.w3.org/2000/svg", ""); // a name, not an address
+    for outside in
+        ["http:", "https:", "src=", "href=", "url(", "@import", "//cdn", "fetch(", "import("]
+    {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+/// Each chart's SVG, from its opening tag to the end of its figure.
+fn charts(page: &str) -> Vec<&str> {
+    let starts = page.match_indices("<svg class=\"plot").map(|(at, _)| &page[at..]);
+    starts.map(|chart| &chart[..chart.find("</figure>").unwrap()]).collect()
+}
+
+#[test]
+fn the_page_is_well_formed_and_asks_for_nothing_from_outside() {
+    for runs in [pair(), repeated(), vec![run(&three_paths())], Vec::new()] {
+        let page = html(&runs);
+        assert_well_formed(&page);
+        assert_self_contained(&page);
+    }
+}
+
+#[test]
+fn every_chart_says_its_units_and_what_it_shows() {
+    let page = html(&pair());
+    let charts = charts(&page);
+    assert_eq!(charts.len(), 3 + 2 * 6, "overview and small multiples, then six charts a run");
+    for chart in charts {
+        assert!(chart.contains("time, s</text>"), "{chart}");
+        let unit = chart.split("<text class=\"unit\"").nth(1).unwrap();
+        let units = [">Mbit/s<", ">ms<", ">packets<", ">kB<"];
+        assert!(units.iter().any(|name| unit.contains(name)), "{unit}");
+        assert!(chart.contains("role=\"img\" aria-label=\""));
+        assert!(chart.matches("text-anchor=\"middle\"").count() > 3, "time ticks");
+    }
+    assert_eq!(page.matches("<figcaption>").count(), 15);
+}
+
+#[test]
+fn transports_are_drawn_on_the_same_scale() {
+    let page = html(&pair());
+    let top = |chart: &str| {
+        chart
+            .split("text-anchor=\"end\">")
+            .filter_map(|t| t.split('<').next())
+            .last()
+            .map(str::to_owned)
+    };
+    let goodput: Vec<_> =
+        charts(&page).into_iter().filter(|c| c.contains(">Mbit/s<")).map(top).collect();
+    assert_eq!(goodput.len(), 5);
+    assert!(page.contains("Goodput of every transport"));
+}
+
+#[test]
+fn a_report_of_two_transports_is_small_enough_to_mail() {
+    let page = html(&pair());
+    assert!(page.len() < 200_000, "{} bytes", page.len());
+    let long = Plan { sample_ms: 1, ..handover(Transport::Mptcp, 1) };
+    let page = html(&[run(&long)]);
+    assert!(page.len() < 500_000, "{} bytes for 10,000 samples", page.len());
+}
+
+#[test]
+fn the_numbers_behind_the_charts_are_in_the_page_once() {
+    let page = html(&pair());
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let panels: serde_json::Value = serde_json::from_str(data).unwrap();
+    let panels = panels.as_array().unwrap();
+    assert_eq!(panels.len(), 3, "the comparison and two runs");
+    assert_eq!(page.matches("data-panel=").count(), 3);
+    for panel in panels {
+        for series in
+            panel["charts"].as_array().unwrap().iter().flat_map(|c| c["series"].as_array().unwrap())
+        {
+            assert_eq!(series["v"].as_array().unwrap().len(), 100);
+        }
+    }
+}
+
+/// Puts a text into every place of a result that holds text.
+fn poison(run: &mut Run, text: &str) {
+    let poisoned = || text.to_owned();
+    run.file = Some(poisoned());
+    let meta = &mut run.meta;
+    for field in [
+        &mut meta.run,
+        &mut meta.scenario,
+        &mut meta.description,
+        &mut meta.scenario_toml,
+        &mut meta.stack,
+        &mut meta.towpath,
+        &mut meta.kernel,
+        &mut meta.congestion_control,
+    ] {
+        *field = poisoned();
+    }
+    meta.hosts = vec![poisoned()];
+    meta.conditions = BTreeMap::from([(poisoned(), poisoned())]);
+    for path in &mut meta.paths {
+        (path.name, path.text) = (poisoned(), poisoned());
+    }
+    for flow in &mut meta.flows {
+        (flow.from, flow.to, flow.pattern, flow.via) =
+            (poisoned(), poisoned(), poisoned(), poisoned());
+    }
+    for event in &mut meta.timeline {
+        (event.target, event.text) = (poisoned(), poisoned());
+    }
+    run.records.iter_mut().for_each(|record| poison_record(record, text));
+    let summary = run.summary.as_mut().unwrap();
+    summary.verdict = poisoned();
+    summary.warnings = vec![Warning { text: poisoned(), hint: Some(poisoned()) }];
+    summary.multipath.evidence = vec![poisoned()];
+    summary.multipath.paths_used = vec![poisoned()];
+    summary.multipath.fallback = Some(poisoned());
+    for flow in &mut summary.flows {
+        flow.failure = Some(poisoned());
+        flow.congestion_control = vec![poisoned()];
+        flow.recoveries.iter_mut().for_each(|recovery| recovery.event = poisoned());
+    }
+    for subflow in &mut summary.subflows {
+        (subflow.path, subflow.local, subflow.remote) = (poisoned(), poisoned(), poisoned());
+    }
+    for check in &mut summary.expectations {
+        (check.text, check.measured) = (poisoned(), poisoned());
+    }
+}
+
+fn poison_record(record: &mut Record, text: &str) {
+    let poisoned = || text.to_owned();
+    match record {
+        Record::Subflow(subflow) => (subflow.path, subflow.state) = (poisoned(), poisoned()),
+        Record::Link(link) => link.path = poisoned(),
+        Record::Event(event) => {
+            (event.host, event.path, event.text) = (Some(poisoned()), Some(poisoned()), poisoned());
+            event.detail = BTreeMap::from([(poisoned(), poisoned())]);
+        }
+        Record::Counter(counter) => (counter.host, counter.name) = (poisoned(), poisoned()),
+        Record::Interface(i) => (i.host, i.interface) = (poisoned(), poisoned()),
+        Record::Meta(_) | Record::Interval(_) | Record::Noise(_) | Record::Summary(_) => {}
+    }
+}
+
+#[test]
+fn text_of_a_result_never_becomes_markup() {
+    for text in [
+        "</script><script>alert(1)</script>",
+        "\"><img onerror=alert(1)>",
+        "'\"--><svg/onload=alert(1)>",
+        "</style></title></code></pre>",
+    ] {
+        let mut runs = pair();
+        for run in &mut runs {
+            poison(run, text);
+        }
+        let page = html(&runs);
+        assert_well_formed(&page);
+        assert_eq!(page.matches("<script").count(), 2, "{text}");
+        for injected in ["<img", "<svg/", "alert(1)>", "<script>alert"] {
+            assert!(!page.contains(injected), "{injected} of {text}");
+        }
+    }
+}
+
+#[test]
+fn hostile_numbers_and_huge_names_do_not_panic() {
+    let mut runs = pair();
+    poison(&mut runs[0], &"name ".repeat(2_000));
+    for record in &mut runs[1].records {
+        match record {
+            Record::Interval(i) => (i.t_ns, i.span_ns, i.bytes) = (u64::MAX, 0, u64::MAX),
+            Record::Subflow(s) => (s.t_ns, s.bytes, s.srtt_us) = (u64::MAX, u64::MAX, u32::MAX),
+            Record::Link(l) => {
+                (l.t_ns, l.backlog_bytes, l.dropped_down_packets) = (u64::MAX, u64::MAX, u64::MAX);
+            }
+            Record::Event(e) => e.t_ns = u64::MAX,
+            Record::Counter(Counter { before, .. }) => *before = u64::MAX,
+            Record::Meta(_) | Record::Interface(_) | Record::Noise(_) | Record::Summary(_) => {}
+        }
+    }
+    let summary = runs[1].summary.as_mut().unwrap();
+    summary.flows[0].goodput_bps = f64::INFINITY;
+    summary.subflows.iter_mut().for_each(|subflow| subflow.bytes = u64::MAX);
+    assert_well_formed(&html(&runs));
+    towpath_report::table(&runs, 100, true);
+    runs[1].meta.sample_ns = u64::MAX;
+    assert_well_formed(&html(&runs));
+}
+
+#[test]
+fn edge_cases_give_a_page() {
+    let plan = |duration_ms, sample_ms, streams| {
+        run(&Plan { duration_ms, sample_ms, streams, ..handover(Transport::Mptcp, 1) })
+    };
+    let mut empty = plan(0, 100, 1);
+    empty.records.clear();
+    empty.summary = None;
+    let page = html(&[empty]);
+    assert_well_formed(&page);
+    assert!(page.contains("Nothing was measured over time"));
+    assert!(page.contains("Check before you trust this"));
+    let many = Plan { streams: 20, duration_ms: 2_000, ..handover(Transport::Mptcp, 1) };
+    for run in [plan(0, 100, 1), plan(100, 100, 1), run(&many)] {
+        assert_well_formed(&html(&[run]));
+    }
+    assert!(html(&[run(&many)]).contains("wifi × 20"), "40 subflows are drawn path by path");
+}
+
+#[test]
+fn a_timeline_with_many_events_keeps_every_event_in_the_page() {
+    let mut fade = run(&handover(Transport::Mptcp, 1));
+    for step in 0..40_u64 {
+        fade.records.push(Record::Event(Event {
+            t_ns: 4_000_000_000 + step * 50_000_000,
+            kind: EventKind::Timeline,
+            host: None,
+            path: Some("cellular".to_owned()),
+            text: format!("cellular rate {} kbit/s", 20_000 - step * 400),
+            detail: BTreeMap::new(),
+        }));
+    }
+    let page = html(&[fade]);
+    assert_well_formed(&page);
+    for step in 0..40 {
+        assert!(page.contains(&format!("cellular rate {} kbit/s", 20_000 - step * 400)));
+    }
+}
+
+#[test]
+fn a_path_keeps_its_colour_in_every_run() {
+    let mut first = handover(Transport::Mptcp, 1);
+    first.paths.reverse();
+    let mut third = handover(Transport::Quic, 1);
+    third.paths = vec![path("satellite", 10.0, 500.0, 100.0)];
+    let page = html(&[run(&handover(Transport::Tcp, 1)), run(&first), run(&third)]);
+    for (name, class) in [("wifi", "p0"), ("cellular", "p1"), ("satellite", "p2")] {
+        for (at, _) in page.match_indices(&format!("data-name=\"{name}\"")) {
+            let start = page[..at].rfind("<li").unwrap();
+            assert!(page[start..at].contains(&format!("class=\"{class} ")), "{}", &page[start..at]);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The terminal summary and the live lines, as a user sees them.
+
+mod common;
+
+use common::{Plan, handover, pair, repeated, run, three_paths};
+use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
+
+#[test]
+fn two_transports_stand_side_by_side() {
+    insta::assert_snapshot!(table(&pair(), 100, false));
+}
+
+#[test]
+fn repetitions_are_a_median_and_a_range() {
+    insta::assert_snapshot!(table(&repeated(), 100, false));
+}
+
+#[test]
+fn one_run_over_three_paths_fits_a_narrow_terminal() {
+    insta::assert_snapshot!(table(&[run(&three_paths())], 60, false));
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    let coloured = table(&pair(), 100, true);
+    let mut plain = String::new();
+    let mut escape = false;
+    for c in coloured.chars() {
+        match c {
+            '\u{1b}' => escape = true,
+            'm' if escape => escape = false,
+            _ if escape => {}
+            c => plain.push(c),
+        }
+    }
+    let trim = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    assert_ne!(coloured, plain);
+    assert_eq!(trim(&plain), trim(&table(&pair(), 100, false)));
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_or_than_100_columns() {
+    let transports = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
+    let mut runs: Vec<_> = transports.iter().map(|t| run(&handover(*t, 1))).collect();
+    runs[0].meta.scenario = "very long name ".repeat(40);
+    runs[1].meta.paths[0].text = "x".repeat(500);
+    for width in [40, 60, 80, 100, 250] {
+        for line in table(&runs, width, false).lines() {
+            assert!(line.chars().count() <= width.min(100), "{width}: {line}");
+        }
+    }
+}
+
+#[test]
+fn edge_cases_give_a_table() {
+    let plan = |duration_ms, sample_ms, streams| {
+        run(&Plan { duration_ms, sample_ms, streams, ..handover(Transport::Mptcp, 1) })
+    };
+    let mut empty = plan(0, 100, 1);
+    empty.records.clear();
+    empty.summary = None;
+    assert!(table(&[], 100, false).contains("no results"));
+    assert!(table(std::slice::from_ref(&empty), 100, false).contains("mptcp: no summary"));
+    assert!(warnings(&[empty])[0].text.contains("no summary"));
+    for run in [plan(0, 100, 1), plan(100, 100, 1), plan(10_000, 1, 1), plan(2_000, 100, 20)] {
+        assert!(table(&[run], 80, false).contains("Goodput"));
+    }
+}
+
+#[test]
+fn a_warning_is_said_once_with_the_runs_that_it_concerns() {
+    let warnings = warnings(&repeated());
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].text.starts_with("5 of 10 runs: "), "{}", warnings[0].text);
+}
+
+#[test]
+fn a_file_cannot_send_commands_to_the_terminal() {
+    let mut runs = pair();
+    runs[0].meta.scenario = "\u{1b}]0;owned\u{7}".to_owned();
+    let summary = runs[0].summary.as_mut().unwrap();
+    summary.verdict = "\u{1b}[2Jgone".to_owned();
+    summary.warnings[0].text = "\u{9b}31m".to_owned();
+    assert!(!table(&runs, 100, false).contains(['\u{1b}', '\u{7}', '\u{9b}']));
+    assert!(!warnings(&runs)[0].text.contains('\u{9b}'));
+}
+
+fn subflow(path: &str, mbps: f64, srtt_us: u32) -> LiveSubflow {
+    LiveSubflow {
+        path: path.to_owned(),
+        goodput_bps: mbps * 1e6,
+        srtt_us,
+        cwnd_packets: 312,
+        retransmissions_delta: 0,
+        state: "established".to_owned(),
+        backup: false,
+    }
+}
+
+fn interval(subflows: Vec<LiveSubflow>) -> LiveInterval {
+    LiveInterval {
+        from_ns: 2_000_000_000,
+        to_ns: 3_000_000_000,
+        transport: Transport::Mptcp,
+        direction: DataDirection::Up,
+        goodput_bps: subflows.iter().map(|s| s.goodput_bps).sum(),
+        subflows,
+        events: Vec::new(),
+    }
+}
+
+#[test]
+fn live_lines_show_every_path() {
+    let mut satellite = subflow("satellite", 0.0, 0);
+    (satellite.state, satellite.backup) = ("syn-sent".to_owned(), true);
+    let mut wifi = subflow("wifi", 38.2, 96_000);
+    wifi.retransmissions_delta = 12;
+    let mut all = interval(vec![wifi, subflow("cellular", 19.7, 281_000), satellite]);
+    all.events = vec!["wifi goes down".to_owned()];
+    let single = interval(vec![subflow("wifi", 38.2, 96_000)]);
+    let parallel = (0..8).map(|n| subflow(["wifi", "cellular"][n % 2], 4.0, 90_000)).collect();
+    let text =
+        [live_header(), live_lines(&all), live_lines(&single), live_lines(&interval(parallel))];
+    insta::assert_snapshot!(text.concat());
+}
+
+#[test]
+fn live_lines_stay_within_100_columns() {
+    let mut long = interval(vec![subflow(&"name".repeat(30), 1e6, 4_000_000_000)]);
+    long.subflows[0].state = "a\u{1b}very long state".repeat(9);
+    long.events = vec!["event ".repeat(80)];
+    long.to_ns = u64::MAX;
+    for line in live_lines(&long).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+        assert!(!line.contains('\u{1b}'));
+    }
+}
