@@ -1,5 +1,6 @@
 //! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
-//! their terminal summary. A second argument chooses: `pair`, `repeated`, `four`, `three`.
+//! their terminal summary. A second argument chooses: `pair`, `repeated`, `four`,
+//! `three`, `fade`, `many`.
 
 use std::io::Write as _;
 
@@ -18,6 +19,11 @@ fn main() -> std::io::Result<()> {
             all.iter().map(|transport| common::run(&common::handover(*transport, 1))).collect()
         }
         Some("three") => vec![common::run(&common::three_paths())],
+        Some("fade") => vec![common::fade()],
+        Some("many") => {
+            let plan = common::handover(Transport::Mptcp, 1);
+            vec![common::run(&common::Plan { streams: 20, sample_ms: 10, ..plan })]
+        }
         Some(_) | None => common::pair(),
     };
     std::fs::write(&file, towpath_report::html(&runs))?;

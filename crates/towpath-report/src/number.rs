@@ -15,6 +15,17 @@ pub(crate) fn time(ns: f64) -> String {
     scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
 }
 
+/// `100 ms`: a period that somebody chose, without the zeros that nobody wrote.
+pub(crate) fn period(ns: u64) -> String {
+    let text = time(ns as f64);
+    match text.split_once(' ') {
+        Some((value, unit)) if value.contains('.') => {
+            format!("{} {unit}", value.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
+}
+
 /// `3.000 s`: a moment of a run, always in seconds so that a column of them can be compared.
 pub(crate) fn moment(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)

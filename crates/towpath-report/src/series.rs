@@ -6,6 +6,7 @@ use towpath_measure::result::{EventKind, Link, Record, Side, Subflow};
 use towpath_measure::scenario::DataDirection;
 
 use crate::Run;
+use crate::number;
 use crate::text::{clean, cut};
 
 /// More points than this cannot be told apart on a screen.
@@ -302,35 +303,72 @@ fn link_series(run: &Run, grid: &Grid, direction: DataDirection, path: &str) -> 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Mark {
     pub(crate) at_s: f64,
+    /// When it ends, for a fade of many steps.
+    pub(crate) until_s: Option<f64>,
     /// `A`, `B`, …
     pub(crate) letter: String,
     pub(crate) text: String,
 }
 
-/// What happened on the timeline; what was planned to happen when nothing was recorded.
+/// An event of the timeline, as recorded or planned.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Happening {
+    t_ns: u64,
+    target: String,
+    text: String,
+}
+
+/// What happened on the timeline; what was planned to happen when nothing was recorded. Steps of a
+/// fade are one mark: forty labels would hide what they explain.
 pub(crate) fn marks(run: &Run) -> Vec<Mark> {
-    let mut found: Vec<(u64, String)> = Vec::new();
+    let mut found: Vec<Happening> = Vec::new();
     for record in &run.records {
         if let Record::Event(event) = record
             && event.kind == EventKind::Timeline
         {
-            found.push((event.t_ns, clean(&event.text)));
+            let target = event.path.clone().unwrap_or_default();
+            found.push(Happening { t_ns: event.t_ns, target, text: clean(&event.text) });
         }
     }
     if found.is_empty() {
-        let planned = run.meta.timeline.iter();
-        found = planned.map(|e| (e.at_ns, clean(&format!("{} {}", e.target, e.text)))).collect();
+        found.extend(run.meta.timeline.iter().map(|event| {
+            let text = clean(&format!("{} {}", event.target, event.text));
+            Happening { t_ns: event.at_ns, target: event.target.clone(), text }
+        }));
     }
     found.sort();
+    let close_ns = run.meta.duration_ns / 40;
+    let near = |a: &Happening, b: &Happening| a.target == b.target && b.t_ns - a.t_ns <= close_ns;
     let mut marks: Vec<Mark> = Vec::new();
-    for (t_ns, text) in found {
-        let at_s = t_ns as f64 / 1e9;
-        match marks.last_mut().filter(|last| (at_s - last.at_s).abs() < 0.005) {
-            Some(last) => last.text = format!("{}, {text}", last.text),
-            None => marks.push(Mark { at_s, letter: letter(marks.len()), text }),
+    for steps in found.chunk_by(near) {
+        match steps {
+            [first, .., last] if steps.len() > 3 => {
+                let until_s = last.t_ns as f64 / 1e9;
+                let until = number::short_moment(until_s);
+                let text =
+                    format!("{} in {} steps to {until}: {}", first.text, steps.len(), last.text);
+                add_mark(&mut marks, first.t_ns, text, Some(until_s));
+            }
+            steps => {
+                for step in steps {
+                    add_mark(&mut marks, step.t_ns, step.text.clone(), None);
+                }
+            }
         }
     }
     marks
+}
+
+/// Adds a mark; what happens at the same time shares one.
+fn add_mark(marks: &mut Vec<Mark>, t_ns: u64, text: String, until_s: Option<f64>) {
+    let at_s = t_ns as f64 / 1e9;
+    match marks.last_mut().filter(|last| (at_s - last.at_s).abs() < 0.005) {
+        Some(last) => {
+            last.text = format!("{}, {text}", last.text);
+            last.until_s = last.until_s.or(until_s);
+        }
+        None => marks.push(Mark { at_s, until_s, letter: letter(marks.len()), text }),
+    }
 }
 
 fn letter(at: usize) -> String {

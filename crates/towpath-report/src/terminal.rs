@@ -45,7 +45,7 @@ pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
 }
 
 /// What to check before trusting the results: every run's own warnings (said once, with the runs
-/// concerned when not all are), runs that the emulator marked as degraded, and missing summaries.
+/// concerned when not all are) and missing summaries.
 pub fn warnings(runs: &[Run]) -> Vec<Warning> {
     let mut found: Vec<(Warning, Vec<&Run>)> = Vec::new();
     let mut note =

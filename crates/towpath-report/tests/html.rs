@@ -6,8 +6,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Plan, handover, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{Counter, Event, EventKind, Record, Warning};
+use common::{Plan, fade, handover, pair, path, repeated, run, three_paths};
+use towpath_measure::result::{Counter, Record, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_report::{Run, html};
 
@@ -259,19 +259,12 @@ fn edge_cases_give_a_page() {
 
 #[test]
 fn a_timeline_with_many_events_keeps_every_event_in_the_page() {
-    let mut fade = run(&handover(Transport::Mptcp, 1));
-    for step in 0..40_u64 {
-        fade.records.push(Record::Event(Event {
-            t_ns: 4_000_000_000 + step * 50_000_000,
-            kind: EventKind::Timeline,
-            host: None,
-            path: Some("cellular".to_owned()),
-            text: format!("cellular rate {} kbit/s", 20_000 - step * 400),
-            detail: BTreeMap::new(),
-        }));
-    }
-    let page = html(&[fade]);
+    let page = html(&[fade()]);
     assert_well_formed(&page);
+    assert!(
+        charts(&page).iter().all(|chart| chart.matches("<g data-at=").count() == 3),
+        "A, B, its end"
+    );
     for step in 0..40 {
         assert!(page.contains(&format!("cellular rate {} kbit/s", 20_000 - step * 400)));
     }

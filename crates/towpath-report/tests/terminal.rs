@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Plan, handover, pair, repeated, run, three_paths};
+use common::{Plan, fade, handover, pair, repeated, run, three_paths};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
@@ -19,6 +19,13 @@ fn repetitions_are_a_median_and_a_range() {
 #[test]
 fn one_run_over_three_paths_fits_a_narrow_terminal() {
     insta::assert_snapshot!(table(&[run(&three_paths())], 60, false));
+}
+
+#[test]
+fn the_steps_of_a_fade_are_one_event() {
+    let text = table(&[fade()], 100, false);
+    assert_eq!(text.matches("cellular rate").count(), 2, "{text}");
+    assert!(text.contains("in 40 steps to 5.95 s"), "{text}");
 }
 
 #[test]

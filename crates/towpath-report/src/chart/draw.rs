@@ -97,7 +97,7 @@ fn x_axis(out: &mut String, axis: &Axis) {
 /// Lines and letters of events, and their texts where there is room for them.
 fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
     out.push_str("<g class=\"marks\">");
-    let mut free = f64::NEG_INFINITY;
+    let (mut free, mut ends) = (f64::NEG_INFINITY, String::new());
     for (mark, lane) in axis.marks.iter().zip(lanes) {
         let x = 100.0 * mark.at_s / axis.end_s;
         if !(0.0..=100.0).contains(&x) {
@@ -108,6 +108,14 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
             "<g data-at=\"{:.3}\"><line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y2=\"100%\"/>",
             mark.at_s
         );
+        if let Some(until_s) = mark.until_s {
+            let x = 100.0 * until_s / axis.end_s;
+            let _ = write!(
+                ends,
+                "<g data-at=\"{until_s:.3}\"><line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" \
+                 y2=\"100%\"/></g>"
+            );
+        }
         if texts && *lane < MAX_LANES {
             let (anchor, dx) = if turned(x) { ("end", -4) } else { ("start", 4) };
             let y = -7 - 15 * i32::try_from(*lane).unwrap_or(0);
@@ -128,10 +136,11 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
                 "<text class=\"{class}\" x=\"{x:.2}%\" y=\"-7\" text-anchor=\"middle\">{}</text>",
                 mark.letter
             );
-            free = x + 4.5;
+            free = x + 6.0;
         }
         out.push_str("</g>");
     }
+    out.push_str(&ends);
     out.push_str("</g>");
 }
 

@@ -165,7 +165,7 @@ fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
 }
 
 fn per_point(grid: &Grid) -> String {
-    number::time(grid.step_ns as f64)
+    number::period(grid.step_ns)
 }
 
 /// Every chart of one run.
@@ -219,7 +219,7 @@ fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &s
 }
 
 fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Vec<Chart> {
-    let peak = if grid.thinned { ", largest" } else { "" };
+    let each = if grid.thinned { "largest of each" } else { "every" };
     let lines = |pick: fn(&SubflowSeries) -> &Values, shape: Shape| -> Vec<Series> {
         let line = |s: &SubflowSeries| {
             let class = format!("{} line o{}", style.class(&s.path), s.occurrence.min(2));
@@ -231,13 +231,13 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
     vec![
         medium(
             format!("Round-trip time{suffix}"),
-            format!("smoothed, at the sender; every {step}{peak}"),
+            format!("smoothed, at the sender; {each} {step}"),
             "ms",
             lines(|s| &s.srtt_ms, Shape::Line),
         ),
         medium(
             format!("Congestion window{suffix}"),
-            format!("at the sender; every {step}{peak}"),
+            format!("at the sender; {each} {step}"),
             "packets",
             lines(|s| &s.cwnd_packets, Shape::Line),
         ),
@@ -263,7 +263,7 @@ fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str
     let largest = links.iter().flat_map(|link| &link.backlog_bytes).flatten();
     let unit = number::bytes_unit(largest.copied().fold(0.0, f64::max));
     let step = per_point(grid);
-    let peak = if grid.thinned { "largest of" } else { "every" };
+    let peak = if grid.thinned { "largest of each" } else { "every" };
     let line = |path: &str, shape: Shape, values: Values| {
         let class = format!("{} line o0", style.class(path));
         series(&cut(&clean(path), 40), class, shape, values)

@@ -94,6 +94,22 @@ pub(crate) fn repeated() -> Vec<Run> {
     all.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
 }
 
+/// A cellular rate that fades in 40 steps.
+pub(crate) fn fade() -> Run {
+    let mut fade = run(&handover(Transport::Mptcp, 1));
+    for step in 0..40 {
+        fade.records.push(Record::Event(Event {
+            t_ns: 4 * SECOND + step * 50 * MS,
+            kind: EventKind::Timeline,
+            host: None,
+            path: Some("cellular".to_owned()),
+            text: format!("cellular rate {} kbit/s", 20_000 - step * 400),
+            detail: BTreeMap::new(),
+        }));
+    }
+    fade
+}
+
 /// Repeatable noise between -1 and 1.
 struct Noisy(u64);
 
