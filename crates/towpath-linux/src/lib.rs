@@ -1,3 +1,32 @@
-//! To be written.
+//! The real clock: namespaces, the emulator, netlink, sockets.
+//!
+//! A run happens in a process of its own ([`sandbox`]): inside one user namespace, with one network
+//! namespace for each host. That process dies with its parent, and with it everything it made.
+//!
+//! Reading order: [`sandbox`] (how the process gets its privileges), `namespace` (one host),
+//! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
+//! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
+//! [`lab`] (any program in the same network).
+//!
+//! `sys` holds the only `unsafe` of the project.
 
+#![expect(clippy::disallowed_methods, reason = "this crate owns the real clock")]
+
+mod clock;
+mod emulator;
+pub mod interrupt;
+pub mod lab;
+mod namespace;
 pub mod netlink;
+mod network;
+mod program;
+pub mod run;
+mod sample;
+pub mod sandbox;
+#[expect(unsafe_code, reason = "system calls that no safe crate covers")]
+mod sys;
+mod traffic;
+
+pub use clock::Clock;
+pub use namespace::Namespace;
+pub use network::{Backend, NetworkError};

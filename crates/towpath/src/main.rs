@@ -1,2 +1,52 @@
-//! The command line of towpath.
-fn main() {}
+//! The command line of towpath: reads arguments, calls the crates that do the work, prints.
+//!
+//! Data goes to standard output; progress, `warning:` and `hint:` to standard error. Exit code 0:
+//! done; 1: the answer is no; 2: wrong usage or environment.
+//!
+//! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
+//! namespaces), [`lab`], [`report`], [`ui`].
+
+mod arguments;
+mod error;
+mod files;
+mod inner;
+mod lab;
+mod live;
+mod load;
+mod report;
+mod run;
+mod scenarios;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Verb};
+use crate::error::CliError;
+use crate::ui::Ui;
+
+fn main() -> ExitCode {
+    let mut ui = Ui::from_environment();
+    let mut raw = std::env::args_os().skip(1);
+    // The processes of a run are this program again; they are not for people, so not in the help.
+    let stage = raw.next().and_then(|first| inner::Stage::parse(&first));
+    let done = match stage {
+        Some(stage) => inner::stage(stage, raw.next(), &mut ui),
+        None => dispatch(Arguments::parse(), &mut ui),
+    };
+    done.unwrap_or_else(|error| {
+        ui.error(&error);
+        error.exit_code()
+    })
+}
+
+fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match arguments.verb {
+        Verb::Run(arguments) => run::run(&arguments, ui),
+        Verb::Lab(arguments) => lab::lab(&arguments),
+        Verb::Report(arguments) => report::report(&arguments, ui),
+        Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
+        Verb::Schema(arguments) => scenarios::schema(&arguments, ui),
+    }
+}

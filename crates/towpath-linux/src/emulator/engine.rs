@@ -1,0 +1,344 @@
+//! The emulator's thread.
+
+use std::collections::VecDeque;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use towpath_measure::metrics::Histogram;
+use towpath_measure::result::{Link, Record};
+use towpath_measure::scenario::DataDirection;
+use towpath_net::config::{Delay, Loss, Shaper};
+use towpath_net::topology::{DirectionId, RouteError, RouteId};
+use towpath_net::{Instant, Topology};
+
+use super::frame::Segment;
+use super::port::{Pool, Port};
+use crate::clock::Clock;
+use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
+use crate::sys;
+
+/// Packets read from one port before what is due is written.
+const READ_BATCH: usize = 32;
+
+/// One path: two ports and the routes between them.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// The first host's port, then the second's.
+    pub(crate) ports: [Port; 2],
+    /// From the first port to the second, and back.
+    pub(crate) routes: [RouteId; 2],
+    /// Whether super-segments are cut.
+    pub(crate) split: bool,
+}
+
+/// A direction that is reported in the result.
+#[derive(Debug, Clone)]
+pub(crate) struct Reported {
+    pub(crate) id: DirectionId,
+    pub(crate) name: String,
+    pub(crate) direction: DataDirection,
+}
+
+/// A change of one direction.
+#[derive(Debug, Clone)]
+pub(crate) enum LinkChange {
+    Up(bool),
+    Shaper(Shaper),
+    Delay(Delay),
+    Loss(Loss),
+}
+
+/// What the emulator is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Apply each change at its time, exactly.
+    Schedule(Vec<(Instant, DirectionId, LinkChange)>),
+    /// Report the links' state every so often, with times counted from `zero`.
+    Report { zero: Instant, period: Duration, to: Sender<Record> },
+    /// No more reports.
+    Quiet,
+    /// End.
+    Stop,
+}
+
+/// What the emulator leaves behind.
+#[derive(Debug)]
+pub(crate) struct EmulatorReport {
+    /// Lateness of every packet delivered.
+    pub(crate) lateness: Histogram,
+    /// Processor time of the thread.
+    pub(crate) cpu: Duration,
+}
+
+/// A running emulator. Dropping it ends the thread.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    commands: Sender<Command>,
+    wake: PipeWriter,
+    report: Mutex<Receiver<io::Result<EmulatorReport>>>,
+    priority: String,
+}
+
+impl Emulator {
+    /// Starts the emulator on its thread.
+    pub(crate) fn start(
+        thread: EmulatorThread,
+        clock: Clock,
+        build: impl FnOnce() -> Result<Topology<Segment>, RouteError> + Send + 'static,
+        lanes: Vec<Lane>,
+        reported: Vec<Reported>,
+    ) -> io::Result<Self> {
+        let (commands, inbox) = mpsc::channel();
+        let (bell, wake) = io::pipe()?;
+        let (told, hears) = mpsc::channel();
+        let (done, report) = mpsc::channel();
+        thread.run(move || {
+            let _nobody_listens = told.send(raise_priority());
+            sys::minimal_timer_slack();
+            let ended = build().map_err(io::Error::other).and_then(|topology| {
+                Engine::new(clock, topology, lanes, reported, inbox, bell).run()
+            });
+            let _nobody_listens = done.send(ended);
+        });
+        let priority = hears.recv().unwrap_or_default();
+        Ok(Self { commands, wake, report: Mutex::new(report), priority })
+    }
+
+    /// The scheduling priority that the thread got.
+    pub(crate) fn priority(&self) -> &str {
+        &self.priority
+    }
+
+    /// Sends a command.
+    pub(crate) fn tell(&self, command: Command) {
+        // A thread that has ended reports its error when it is joined.
+        if self.commands.send(command).is_ok() {
+            let _full_pipe_wakes_too = (&self.wake).write(&[0]);
+        }
+    }
+
+    /// Ends the thread and takes its report.
+    pub(crate) fn finish(self) -> io::Result<EmulatorReport> {
+        self.tell(Command::Stop);
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        report.unwrap_or_else(|_| Err(io::Error::other("the emulator panicked")))
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.tell(Command::Stop);
+    }
+}
+
+/// Real-time priority if the thread has it or the limits allow it, else the best nice value.
+fn raise_priority() -> String {
+    if sys::has_real_time_priority() || sys::real_time_priority(EMULATOR_PRIORITY).is_ok() {
+        format!("real-time {EMULATOR_PRIORITY}")
+    } else if sys::nice(-20).is_ok() {
+        "nice -20".into()
+    } else {
+        "normal".into()
+    }
+}
+
+struct Reporting {
+    zero: Instant,
+    period: Duration,
+    next: Instant,
+    to: Sender<Record>,
+}
+
+struct Engine {
+    clock: Clock,
+    topology: Topology<Segment>,
+    lanes: Vec<Lane>,
+    /// For each route, the lane and the port that its packets leave by.
+    exits: Vec<(RouteId, usize, usize)>,
+    reported: Vec<Reported>,
+    inbox: Receiver<Command>,
+    bell: PipeReader,
+    changes: VecDeque<(Instant, DirectionId, LinkChange)>,
+    reporting: Option<Reporting>,
+    lateness: Histogram,
+    pool: Pool,
+    stopped: bool,
+}
+
+impl Engine {
+    fn new(
+        clock: Clock,
+        topology: Topology<Segment>,
+        lanes: Vec<Lane>,
+        reported: Vec<Reported>,
+        inbox: Receiver<Command>,
+        bell: PipeReader,
+    ) -> Self {
+        let exits = lanes
+            .iter()
+            .enumerate()
+            .flat_map(|(lane, Lane { routes: [up, down], .. })| [(*up, lane, 1), (*down, lane, 0)])
+            .collect();
+        Self {
+            clock,
+            topology,
+            lanes,
+            exits,
+            reported,
+            inbox,
+            bell,
+            changes: VecDeque::new(),
+            reporting: None,
+            lateness: Histogram::default(),
+            pool: Pool::new(),
+            stopped: false,
+        }
+    }
+
+    fn run(mut self) -> io::Result<EmulatorReport> {
+        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.bell)];
+        for lane in &self.lanes {
+            fds.extend(lane.ports.iter().map(sys::wait_for_input));
+        }
+        while !self.stopped {
+            self.apply_changes();
+            self.deliver_due();
+            self.report_links();
+            let timeout = self.next_deadline().map(|at| at.saturating_since(self.clock.now()));
+            sys::poll(&mut fds, timeout)?;
+            let ready: Vec<usize> = fds
+                .iter()
+                .enumerate()
+                .filter(|(_, fd)| fd.revents != 0)
+                .map(|(index, _)| index)
+                .collect();
+            for index in ready {
+                match index.checked_sub(1) {
+                    None => self.obey()?,
+                    Some(port) => self.drain(port / 2, port % 2),
+                }
+            }
+        }
+        Ok(EmulatorReport { lateness: self.lateness, cpu: sys::thread_cpu_time() })
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let report = self.reporting.as_ref().map(|reporting| reporting.next);
+        let change = self.changes.front().map(|(at, _, _)| *at);
+        [self.topology.next_due(), report, change].into_iter().flatten().min()
+    }
+
+    fn obey(&mut self) -> io::Result<()> {
+        let mut rings = [0; 64];
+        // How often the bell rang does not matter: the inbox says what for.
+        let _rings = self.bell.read(&mut rings)?;
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                Command::Schedule(changes) => {
+                    self.changes.extend(changes);
+                    self.changes.make_contiguous().sort_by_key(|(at, _, _)| *at);
+                }
+                Command::Report { zero, period, to } => {
+                    self.reporting = Some(Reporting { zero, period, next: zero + period, to });
+                }
+                Command::Quiet => self.reporting = None,
+                Command::Stop => self.stopped = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what one port has and pushes it into the link model.
+    fn drain(&mut self, lane: usize, port: usize) {
+        for _ in 0..READ_BATCH {
+            let Some(Lane { ports, routes, split }) = self.lanes.get(lane) else { return };
+            let (Some(port), Some(&route)) = (ports.get(port), routes.get(port)) else { return };
+            // A port whose interface is down gives errors; so does a closed one.
+            let Ok(Some(frame)) = port.read(&mut self.pool) else { return };
+            let now = self.clock.now();
+            if *split {
+                for segment in Segment::split(frame) {
+                    let _counted = self.topology.push(now, route, segment);
+                }
+            } else {
+                let _counted = self.topology.push(now, route, Segment::whole(frame));
+            }
+            if self.topology.next_due().is_some_and(|due| due <= now) {
+                self.deliver_due();
+            }
+        }
+    }
+
+    /// Writes everything that the link model lets go, joining neighbours.
+    fn deliver_due(&mut self) {
+        let now = self.clock.now();
+        let mut waiting: Option<(RouteId, Segment)> = None;
+        while let Some((due, route, segment)) = self.topology.pop(now) {
+            self.lateness.record(now.saturating_since(due).as_nanos() as u64);
+            let joined =
+                waiting.as_mut().is_some_and(|(same, head)| *same == route && head.join(&segment));
+            if !joined && let Some((route, head)) = waiting.replace((route, segment)) {
+                self.write(route, head);
+            }
+        }
+        if let Some((route, head)) = waiting {
+            self.write(route, head);
+        }
+    }
+
+    fn write(&mut self, route: RouteId, segment: Segment) {
+        let exit = self.exits.iter().find(|(id, _, _)| *id == route);
+        let port = exit.and_then(|(_, lane, port)| self.lanes.get(*lane)?.ports.get(*port));
+        if let Some(port) = port {
+            // Refused when the receiving interface is down: the packet is lost, as on a real wire.
+            let _refused = port.write(&segment);
+        }
+        if let Some(buffer) = segment.reclaim() {
+            self.pool.give_back(buffer);
+        }
+    }
+
+    fn apply_changes(&mut self) {
+        let now = self.clock.now();
+        while self.changes.front().is_some_and(|(at, _, _)| *at <= now) {
+            let Some((at, id, change)) = self.changes.pop_front() else { return };
+            match change {
+                LinkChange::Up(up) => self.topology.set_up(at, id, up),
+                LinkChange::Shaper(shaper) => self.topology.set_shaper(at, id, shaper),
+                LinkChange::Delay(delay) => self.topology.set_delay(at, id, delay),
+                LinkChange::Loss(loss) => self.topology.set_loss(at, id, loss),
+            }
+        }
+    }
+
+    fn report_links(&mut self) {
+        let now = self.clock.now();
+        let Some(reporting) = &mut self.reporting else { return };
+        if reporting.next > now {
+            return;
+        }
+        let at = reporting.next;
+        while reporting.next <= now {
+            reporting.next += reporting.period;
+        }
+        for Reported { id, name, direction } in &self.reported {
+            let Some(counters) = self.topology.counters(*id) else { continue };
+            let backlog = self.topology.queue_length(*id);
+            let record = Record::Link(Link {
+                t_ns: at.saturating_since(reporting.zero).as_nanos() as u64,
+                path: name.clone(),
+                direction: *direction,
+                offered_packets: counters.offered.packets,
+                delivered_bytes: counters.delivered.bytes,
+                delivered_packets: counters.delivered.packets,
+                dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
+                dropped_loss_packets: counters.loss.packets,
+                dropped_down_packets: counters.down.packets,
+                backlog_bytes: backlog.map_or(0, |(_, bytes)| bytes),
+            });
+            let _nobody_listens = reporting.to.send(record);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Packets as the kernel hands them over: super-segments of up to 64 KiB with a virtio header, cut
+//! into MTU packets for the link model without copying the payload.
+
+use std::rc::Rc;
+
+use towpath_net::Packet;
+
+use super::headers::{self, Headers};
+
+/// `struct virtio_net_hdr` (virtio 1.2 §5.1.6), offsets counted from the IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct VirtioHeader {
+    pub(crate) flags: u8,
+    pub(crate) gso_type: u8,
+    pub(crate) header_bytes: u16,
+    pub(crate) gso_bytes: u16,
+    pub(crate) checksum_start: u16,
+    pub(crate) checksum_offset: u16,
+}
+
+impl VirtioHeader {
+    /// Size on the wire between us and the kernel.
+    pub(crate) const BYTES: usize = 10;
+    /// The checksum still has to be completed.
+    pub(crate) const NEEDS_CHECKSUM: u8 = 1;
+    const TCP_V4: u8 = 1;
+    const TCP_V6: u8 = 4;
+    const ECN: u8 = 0x80;
+
+    /// Reads the kernel's header; `shift` is the length of a link-layer header that its offsets
+    /// count and ours do not.
+    pub(crate) fn parse(bytes: [u8; Self::BYTES], shift: u16) -> Self {
+        let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = bytes;
+        let read = |a, b| u16::from_ne_bytes([a, b]);
+        Self {
+            flags,
+            gso_type,
+            header_bytes: read(h0, h1).saturating_sub(shift),
+            gso_bytes: read(g0, g1),
+            checksum_start: read(s0, s1).saturating_sub(shift),
+            checksum_offset: read(o0, o1),
+        }
+    }
+
+    /// The header as the kernel wants it.
+    pub(crate) fn emit(self, shift: u16) -> [u8; Self::BYTES] {
+        let used = |value: u16, used: bool| if used { value + shift } else { 0 }.to_ne_bytes();
+        let needs = self.flags & Self::NEEDS_CHECKSUM != 0;
+        let [h0, h1] = used(self.header_bytes, self.gso_type != 0);
+        let [g0, g1] = self.gso_bytes.to_ne_bytes();
+        let [s0, s1] = used(self.checksum_start, needs);
+        let [o0, o1] = self.checksum_offset.to_ne_bytes();
+        [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
+    }
+
+    fn is_tcp_super_segment(self) -> bool {
+        matches!(self.gso_type & !Self::ECN, Self::TCP_V4 | Self::TCP_V6) && self.gso_bytes > 0
+    }
+}
+
+/// What one read gave: one IP packet or one TCP super-segment.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    virtio: VirtioHeader,
+    bytes: Vec<u8>,
+    /// Present for a TCP super-segment that can be cut.
+    headers: Option<Headers>,
+}
+
+impl Frame {
+    /// Takes what was read. A super-segment whose headers make no sense stays whole.
+    pub(crate) fn new(virtio: VirtioHeader, bytes: Vec<u8>) -> Self {
+        let headers = if virtio.is_tcp_super_segment() { Headers::parse(&bytes) } else { None };
+        Self { virtio, bytes, headers }
+    }
+
+    /// The buffer, for reuse.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn segments(&self) -> u16 {
+        self.headers.map_or(1, |headers| {
+            let payload = self.bytes.len().saturating_sub(headers.bytes());
+            payload.div_ceil(usize::from(self.virtio.gso_bytes)).clamp(1, 0xffff) as u16
+        })
+    }
+}
+
+/// One or several consecutive packets of a frame. Cloning copies no payload.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    frame: Rc<Frame>,
+    first: u16,
+    count: u16,
+    corrupt: Option<u32>,
+}
+
+impl Segment {
+    /// The whole frame as one unit.
+    pub(crate) fn whole(frame: Frame) -> Self {
+        let count = frame.segments();
+        Self { frame: Rc::new(frame), first: 0, count, corrupt: None }
+    }
+
+    /// The frame packet by packet.
+    pub(crate) fn split(frame: Frame) -> impl Iterator<Item = Self> {
+        let count = frame.segments();
+        let frame = Rc::new(frame);
+        (0..count).map(move |first| Self {
+            frame: Rc::clone(&frame),
+            first,
+            count: 1,
+            corrupt: None,
+        })
+    }
+
+    /// Joins `next` to this segment when it directly follows in the same frame: packets that leave
+    /// the link at the same moment go back to the kernel in one piece.
+    pub(crate) fn join(&mut self, next: &Self) -> bool {
+        let follows = Rc::ptr_eq(&self.frame, &next.frame)
+            && self.corrupt.is_none()
+            && next.corrupt.is_none()
+            && self.first + self.count == next.first;
+        if follows {
+            self.count += next.count;
+        }
+        follows
+    }
+
+    /// The frame's buffer if nobody else uses it any more.
+    pub(crate) fn reclaim(self) -> Option<Vec<u8>> {
+        Rc::into_inner(self.frame).map(Frame::into_bytes)
+    }
+
+    /// Calls `write` with the virtio header and the packet in two parts: new headers (empty if the
+    /// frame's own are right) and a slice of the frame.
+    pub(crate) fn emit<T>(&self, write: impl FnOnce(VirtioHeader, &[u8], &[u8]) -> T) -> T {
+        let frame = &*self.frame;
+        if let Some(random) = self.corrupt {
+            let (virtio, packet) = self.corrupted(random);
+            return write(virtio, &[], &packet);
+        }
+        match frame.headers {
+            Some(headers) if self.count < frame.segments() => {
+                let mut room = [0; headers::MAX_BYTES];
+                let (virtio, patched) = self.patched(headers, &mut room);
+                write(virtio, patched, self.payload(headers))
+            }
+            Some(_) | None => write(frame.virtio, &[], &frame.bytes),
+        }
+    }
+
+    fn payload(&self, headers: Headers) -> &[u8] {
+        let size = usize::from(self.frame.virtio.gso_bytes);
+        let start = headers.bytes() + usize::from(self.first) * size;
+        let end = (start + usize::from(self.count) * size).min(self.frame.bytes.len());
+        self.frame.bytes.get(start..end).unwrap_or(&[])
+    }
+
+    /// Headers of this part of a super-segment, written into `room`.
+    fn patched<'room>(
+        &self,
+        headers: Headers,
+        room: &'room mut [u8; headers::MAX_BYTES],
+    ) -> (VirtioHeader, &'room [u8]) {
+        let frame = &*self.frame;
+        let original = frame.bytes.get(..headers.bytes()).unwrap_or(&[]);
+        let part = headers::Part {
+            index: self.first,
+            offset_bytes: u32::from(self.first) * u32::from(frame.virtio.gso_bytes),
+            payload_bytes: self.payload(headers).len(),
+            is_first: self.first == 0,
+            is_last: self.first + self.count >= frame.segments(),
+        };
+        let patched = headers.patch(original, part, room);
+        let mut virtio = frame.virtio;
+        virtio.flags |= VirtioHeader::NEEDS_CHECKSUM;
+        virtio.checksum_start = headers.ip_bytes();
+        virtio.checksum_offset = headers::TCP_CHECKSUM_OFFSET;
+        virtio.header_bytes = headers.bytes() as u16;
+        if self.count == 1 {
+            (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes) = (0, 0, 0);
+        } else if self.first > 0 {
+            virtio.gso_type &= !VirtioHeader::ECN;
+        }
+        (virtio, patched)
+    }
+
+    /// The packet with its checksum completed and then one bit flipped, so that the receiver's
+    /// kernel has a chance to notice, as on a real wire.
+    fn corrupted(&self, random: u32) -> (VirtioHeader, Vec<u8>) {
+        let clean = Self { corrupt: None, ..self.clone() };
+        clean.emit(|virtio, head, tail| {
+            let mut packet = [head, tail].concat();
+            if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 && virtio.gso_type == 0 {
+                headers::complete_checksum(
+                    &mut packet,
+                    usize::from(virtio.checksum_start),
+                    usize::from(virtio.checksum_offset),
+                );
+            }
+            let bits = (packet.len() * 8).max(1);
+            let bit = random as usize % bits;
+            if let Some(byte) = packet.get_mut(bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+            let virtio = if virtio.gso_type == 0 { VirtioHeader::default() } else { virtio };
+            (virtio, packet)
+        })
+    }
+}
+
+impl Packet for Segment {
+    /// IP bytes on the wire: the headers of a super-segment count once for each packet.
+    fn len_bytes(&self) -> u32 {
+        let frame = &*self.frame;
+        match frame.headers {
+            Some(headers) => {
+                let payload = self.payload(headers).len();
+                (headers.bytes() * usize::from(self.count) + payload) as u32
+            }
+            None => frame.bytes.len() as u32,
+        }
+    }
+
+    fn corrupt(&mut self, random: u32) {
+        self.corrupt = Some(random);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::headers::tests::{checksum_is_right, tcp_v4, tcp_v6};
+    use proptest::prelude::*;
+
+    fn super_segment(packet: Vec<u8>, v6: bool, gso_bytes: u16) -> Frame {
+        let ip_bytes = if v6 { 40 } else { 20 };
+        let virtio = VirtioHeader {
+            flags: VirtioHeader::NEEDS_CHECKSUM,
+            gso_type: if v6 { VirtioHeader::TCP_V6 } else { VirtioHeader::TCP_V4 },
+            header_bytes: ip_bytes + 32,
+            gso_bytes,
+            checksum_start: ip_bytes,
+            checksum_offset: 16,
+        };
+        Frame::new(virtio, packet)
+    }
+
+    fn emitted(segment: &Segment) -> (VirtioHeader, Vec<u8>) {
+        segment.emit(|virtio, head, tail| (virtio, [head, tail].concat()))
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_of_a_super_segment_are_whole_valid_packets(
+            payload in 1usize..65_000, gso in 200u16..9_000, v6: bool, seq: u32,
+        ) {
+            let body: Vec<u8> = (0..payload).map(|i| i as u8).collect();
+            let packet = if v6 { tcp_v6(seq, &body) } else { tcp_v4(seq, &body) };
+            let header = packet.len() - payload;
+            let frame = super_segment(packet, v6, gso);
+            let mut sent = Vec::new();
+            let mut wire = 0;
+            for segment in Segment::split(frame) {
+                let (virtio, mut part) = emitted(&segment);
+                prop_assert_eq!(part.len() as u32, segment.len_bytes());
+                wire += part.len();
+                if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 {
+                    headers::complete_checksum(&mut part, usize::from(virtio.checksum_start), 16);
+                }
+                if payload > usize::from(gso) {
+                    prop_assert!(checksum_is_right(&part));
+                }
+                sent.extend_from_slice(&part[header..]);
+            }
+            prop_assert_eq!(sent, body);
+            prop_assert_eq!(wire, payload + header * payload.div_ceil(usize::from(gso)));
+        }
+
+        #[test]
+        fn neighbours_join_to_the_same_bytes(payload in 3_000usize..60_000, cut in 1usize..40) {
+            let body: Vec<u8> = (0..payload).map(|i| (i * 7) as u8).collect();
+            let parts: Vec<Segment> =
+                Segment::split(super_segment(tcp_v4(1, &body), false, 1_400)).collect();
+            let cut = cut.min(parts.len() - 1);
+            let (head, tail) = parts.split_at(cut);
+            let mut sent = Vec::new();
+            for half in [head, tail] {
+                let mut joined = half[0].clone();
+                for next in &half[1..] {
+                    prop_assert!(joined.join(next));
+                }
+                let (virtio, packet) = emitted(&joined);
+                prop_assert_eq!(virtio.gso_type != 0, half.len() > 1);
+                sent.extend_from_slice(&packet[52..]);
+            }
+            prop_assert_eq!(sent, body);
+            prop_assert!(!head[0].clone().join(&tail[tail.len() - 1]) || parts.len() == 2);
+        }
+
+        #[test]
+        fn a_corrupted_packet_differs_in_one_bit(random: u32) {
+            let body = vec![0x5a; 3_000];
+            let mut part =
+                Segment::split(super_segment(tcp_v4(9, &body), false, 1_448)).nth(1).unwrap();
+            let (_, mut clean) = emitted(&part);
+            headers::complete_checksum(&mut clean, 20, 16);
+            part.corrupt(random);
+            let (virtio, dirty) = emitted(&part);
+            prop_assert_eq!(virtio, VirtioHeader::default());
+            let bits: u32 =
+                clean.iter().zip(&dirty).map(|(a, b)| (a ^ b).count_ones()).sum();
+            prop_assert_eq!(bits, 1);
+        }
+
+        #[test]
+        fn no_bytes_from_the_kernel_can_panic(
+            header: [u8; 10], bytes in proptest::collection::vec(any::<u8>(), 0..400), random: u32,
+        ) {
+            let frame = Frame::new(VirtioHeader::parse(header, 14), bytes.clone());
+            for mut segment in Segment::split(frame).take(50) {
+                let _ = (segment.len_bytes(), emitted(&segment));
+                segment.corrupt(random);
+                let _ = emitted(&segment);
+            }
+            let _ = emitted(&Segment::whole(Frame::new(VirtioHeader::parse(header, 0), bytes)));
+        }
+    }
+
+    #[test]
+    fn the_virtio_header_survives_a_round_trip_with_a_link_layer_header() {
+        let sent = VirtioHeader {
+            flags: 1,
+            gso_type: 1,
+            header_bytes: 52,
+            gso_bytes: 1_448,
+            checksum_start: 20,
+            checksum_offset: 16,
+        };
+        assert_eq!(VirtioHeader::parse(sent.emit(14), 14), sent);
+        assert_eq!(VirtioHeader::parse(sent.emit(0), 0), sent);
+    }
+}

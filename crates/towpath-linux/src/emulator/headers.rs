@@ -1,0 +1,219 @@
+//! IP and TCP headers of a super-segment: just enough to cut it (as the kernel's GSO does).
+
+/// Largest IP and TCP header together: IPv6 (40) or IPv4 with options (60), and TCP (60).
+pub(crate) const MAX_BYTES: usize = 120;
+/// Where the checksum stands in a TCP header.
+pub(crate) const TCP_CHECKSUM_OFFSET: u16 = 16;
+
+const TCP: u8 = 6;
+const FIN_OR_PSH: u8 = 0x01 | 0x08;
+const CWR: u8 = 0x80;
+
+/// Shape of the headers of a TCP packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Headers {
+    version: Version,
+    ip_bytes: u16,
+    tcp_bytes: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V4,
+    V6,
+}
+
+/// Which part of a super-segment a packet is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) index: u16,
+    pub(crate) offset_bytes: u32,
+    pub(crate) payload_bytes: usize,
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
+}
+
+impl Headers {
+    /// Reads the header lengths; `None` unless it is TCP directly behind IP.
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
+        let (version, ip_bytes) = match packet {
+            [first, _, _, _, _, _, _, _, _, TCP, ..] if first >> 4 == 4 => {
+                (Version::V4, usize::from(first & 0x0f) * 4)
+            }
+            [first, _, _, _, _, _, TCP, ..] if first >> 4 == 6 => (Version::V6, 40),
+            _ => return None,
+        };
+        let offset = packet.get(ip_bytes + 12)?;
+        let tcp_bytes = usize::from(offset >> 4) * 4;
+        let valid = ip_bytes >= 20 && tcp_bytes >= 20 && ip_bytes + tcp_bytes <= packet.len();
+        valid.then_some(Self { version, ip_bytes: ip_bytes as u16, tcp_bytes: tcp_bytes as u16 })
+    }
+
+    /// Bytes of both headers.
+    pub(crate) fn bytes(self) -> usize {
+        usize::from(self.ip_bytes + self.tcp_bytes)
+    }
+
+    /// Bytes of the IP header.
+    pub(crate) fn ip_bytes(self) -> u16 {
+        self.ip_bytes
+    }
+
+    /// Writes the headers of one part into `room`; the TCP checksum is left to the kernel (it holds
+    /// the sum over the pseudo header).
+    pub(crate) fn patch<'room>(
+        self,
+        original: &[u8],
+        part: Part,
+        room: &'room mut [u8; MAX_BYTES],
+    ) -> &'room [u8] {
+        let length = self.bytes().min(MAX_BYTES).min(original.len());
+        let (Some(target), Some(source)) = (room.get_mut(..length), original.get(..length)) else {
+            return &[];
+        };
+        target.copy_from_slice(source);
+        let (ip, tcp) = target.split_at_mut(usize::from(self.ip_bytes).min(length));
+        let total = self.bytes() + part.payload_bytes;
+        match self.version {
+            Version::V4 => patch_v4(ip, total, part.index),
+            Version::V6 => set_u16(ip, 4, (total - 40) as u16),
+        }
+        if let Some([a, b, c, d]) = tcp.get_mut(4..8) {
+            let sequence = u32::from_be_bytes([*a, *b, *c, *d]).wrapping_add(part.offset_bytes);
+            [*a, *b, *c, *d] = sequence.to_be_bytes();
+        }
+        if let Some(flags) = tcp.get_mut(13) {
+            if !part.is_last {
+                *flags &= !FIN_OR_PSH;
+            }
+            if !part.is_first {
+                *flags &= !CWR;
+            }
+        }
+        let segment_bytes = usize::from(self.tcp_bytes) + part.payload_bytes;
+        set_u16(tcp, usize::from(TCP_CHECKSUM_OFFSET), fold(self.pseudo_sum(ip, segment_bytes)));
+        target
+    }
+
+    /// Sum over the pseudo header (RFC 9293 §3.1).
+    fn pseudo_sum(self, ip: &[u8], segment_bytes: usize) -> u64 {
+        let addresses = match self.version {
+            Version::V4 => ip.get(12..20),
+            Version::V6 => ip.get(8..40),
+        };
+        sum(addresses.unwrap_or(&[])) + u64::from(TCP) + segment_bytes as u64
+    }
+}
+
+fn patch_v4(ip: &mut [u8], total: usize, index: u16) {
+    set_u16(ip, 2, total as u16);
+    if let Some([a, b]) = ip.get_mut(4..6) {
+        [*a, *b] = u16::from_be_bytes([*a, *b]).wrapping_add(index).to_be_bytes();
+    }
+    set_u16(ip, 10, 0);
+    let checksum = !fold(sum(ip));
+    set_u16(ip, 10, checksum);
+}
+
+fn set_u16(bytes: &mut [u8], offset: usize, value: u16) {
+    if let Some(slot) = bytes.get_mut(offset..offset + 2) {
+        slot.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Completes a checksum of which the packet holds the pseudo header's part (RFC 1071).
+pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) {
+    let Some(covered) = packet.get_mut(start..) else { return };
+    let checksum = !fold(sum(covered));
+    set_u16(covered, offset, if checksum == 0 { 0xffff } else { checksum });
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let whole: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
+    whole + rest.first().map_or(0, |byte| u64::from(*byte) << 8)
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn tcp(sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut tcp = vec![0x14, 0x51, 0xc0, 0x01];
+        tcp.extend(sequence.to_be_bytes());
+        tcp.extend([0, 0, 0, 1, 0x80, 0x19, 2, 0, 0, 0, 0, 0]);
+        tcp.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        tcp.extend(payload);
+        tcp
+    }
+
+    pub(crate) fn tcp_v4(sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0];
+        packet.extend(((52 + payload.len()) as u16).to_be_bytes());
+        packet.extend([0, 7, 0x40, 0, 64, TCP, 0, 0, 10, 64, 0, 1, 10, 64, 0, 2]);
+        packet.extend(tcp(sequence, payload));
+        let pseudo = Headers::parse(&packet).unwrap().pseudo_sum(&packet, 32 + payload.len());
+        set_u16(&mut packet, 36, fold(pseudo));
+        packet
+    }
+
+    pub(crate) fn tcp_v6(sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0];
+        packet.extend(((32 + payload.len()) as u16).to_be_bytes());
+        packet.extend([TCP, 64]);
+        packet.extend([0xfd; 16]);
+        packet.extend([0xfe; 16]);
+        packet.extend(tcp(sequence, payload));
+        let pseudo = Headers::parse(&packet).unwrap().pseudo_sum(&packet, 32 + payload.len());
+        set_u16(&mut packet, 56, fold(pseudo));
+        packet
+    }
+
+    /// Whether IP length, IP checksum and the completed TCP checksum fit the packet.
+    pub(crate) fn checksum_is_right(packet: &[u8]) -> bool {
+        let headers = Headers::parse(packet).unwrap();
+        let (ip, tcp) = packet.split_at(usize::from(headers.ip_bytes));
+        let length_is_right = match headers.version {
+            Version::V4 => {
+                usize::from(u16::from_be_bytes([ip[2], ip[3]])) == packet.len()
+                    && fold(sum(ip)) == 0xffff
+            }
+            Version::V6 => usize::from(u16::from_be_bytes([ip[4], ip[5]])) + 40 == packet.len(),
+        };
+        length_is_right && fold(headers.pseudo_sum(ip, tcp.len()) + sum(tcp)) == 0xffff
+    }
+
+    #[test]
+    fn only_the_last_part_keeps_fin_and_push() {
+        let packet = tcp_v4(100, &[0; 3_000]);
+        let headers = Headers::parse(&packet).unwrap();
+        let mut room = [0; MAX_BYTES];
+        let part = Part {
+            index: 1,
+            offset_bytes: 1_448,
+            payload_bytes: 1_448,
+            is_first: false,
+            is_last: false,
+        };
+        let patched = headers.patch(&packet[..52], part, &mut room);
+        assert_eq!(patched[33], 0x10, "flags: only ACK is left");
+        assert_eq!(patched[24..28], 1_548u32.to_be_bytes(), "sequence number");
+        assert_eq!(patched[4..6], 8u16.to_be_bytes(), "IP identification");
+    }
+
+    #[test]
+    fn a_packet_that_is_not_tcp_has_no_headers_to_cut() {
+        let mut packet = tcp_v4(1, &[0; 100]);
+        packet[9] = 17;
+        assert_eq!(Headers::parse(&packet), None);
+        assert_eq!(Headers::parse(&[0x45]), None);
+        assert_eq!(Headers::parse(&[]), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! One network namespace: one host of a scenario.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use crate::sys;
+
+/// A network namespace that lives as long as one of its handles.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    handle: Arc<OwnedFd>,
+}
+
+impl Namespace {
+    /// Makes a new, empty network namespace.
+    pub fn create() -> io::Result<Self> {
+        on_own_thread(|| {
+            sys::unshare(libc::CLONE_NEWNET)?;
+            Self::current()
+        })
+    }
+
+    /// The calling thread's network namespace.
+    pub fn current() -> io::Result<Self> {
+        let file = File::open("/proc/thread-self/ns/net")?;
+        Ok(Self { handle: Arc::new(file.into()) })
+    }
+
+    /// Runs `work` on a thread inside the namespace and waits for it.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        on_own_thread(|| {
+            self.enter()?;
+            Ok(work())
+        })
+    }
+
+    /// Moves the calling thread into the namespace for good.
+    pub fn enter(&self) -> io::Result<()> {
+        sys::enter_network_namespace(self.handle.as_fd())
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+/// A namespace belongs to a thread, so everything that changes it happens on a thread of its own.
+fn on_own_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        scope.spawn(work).join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
+    })
+}

@@ -1,0 +1,380 @@
+//! Building: hosts, interfaces, addresses, routes, settings, endpoints, then the emulator.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use towpath_measure::scenario::{Family, Host, Path, Scenario};
+
+use super::address::{address, prefix_bits};
+use super::links::{self, Directions};
+use super::{Backend, HostSpace, Network, NetworkError, end_of};
+use crate::clock::Clock;
+use crate::emulator::engine::{Emulator, Lane};
+use crate::emulator::frame::Segment;
+use crate::emulator::port::{MAC, Port};
+use crate::namespace::Namespace;
+use crate::netlink::{
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec,
+    RuleSpec, VethEnd,
+};
+use crate::sandbox::EmulatorThread;
+use crate::sys;
+
+/// Packets that an interface may hold before the emulator reads them.
+const TX_QUEUE_PACKETS: u32 = 5_000;
+/// First policy-routing table and rule priority.
+const FIRST_TABLE: u32 = 100;
+/// The kernel's maximum of additional subflows and accepted addresses.
+const MAX_LIMIT: u8 = 8;
+
+/// How an interface's carrier is switched.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    /// By the TUN descriptor.
+    Tun(OwnedFd),
+    /// By the emulator's end of the veth pair.
+    Veth(String),
+}
+
+/// Makes everything; nothing of it outlives the process.
+pub(crate) fn build(
+    thread: EmulatorThread,
+    scenario: &Arc<Scenario>,
+    clock: Clock,
+    seed: u64,
+    wanted: Option<Backend>,
+) -> Result<Network, NetworkError> {
+    let mut warnings = Vec::new();
+    let hosts = scenario.hosts.iter().map(create_host).collect::<Result<Vec<_>, _>>()?;
+    let backend = choose_backend(wanted, &hosts)?;
+    let mut middle = Route::open().map_err(NetworkError::kernel("emulator"))?;
+    let mut lanes = Vec::new();
+    let mut carriers = Vec::new();
+    for (index, path) in scenario.paths.iter().enumerate() {
+        let [first, second] = path.between.map(|host| hosts.get(host));
+        let (Some(first), Some(second)) = (first, second) else { continue };
+        let (near, near_carrier) = interface(backend, &mut middle, first, path, (index, 0))?;
+        let (far, far_carrier) = interface(backend, &mut middle, second, path, (index, 1))?;
+        carriers.push([near_carrier, far_carrier]);
+        lanes.push([near, far]);
+    }
+    let families = Network::families(scenario);
+    for (index, host) in hosts.iter().enumerate() {
+        configure_host(scenario, index, host, &families)?;
+    }
+    let at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
+    let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host)
+        .map_err(NetworkError::system("start the emulator"))?;
+    Ok(Network {
+        scenario: Arc::clone(scenario),
+        clock,
+        hosts,
+        emulator,
+        backend,
+        warnings,
+        links,
+        generations: Mutex::new(vec![[0; 2]; scenario.paths.len()]),
+        carriers,
+    })
+}
+
+fn create_host(host: &Host) -> Result<HostSpace, NetworkError> {
+    let system = |action: &str| NetworkError::system(format!("{action} host `{}`", host.name));
+    let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
+    let route = namespace.run(|| {
+        settings(host)?;
+        let mut route = Route::open().map_err(NetworkError::kernel(&host.name))?;
+        route.set_up("lo").map_err(NetworkError::kernel(&host.name))?;
+        Ok(route)
+    });
+    let route = route.map_err(system("enter"))??;
+    Ok(HostSpace { name: host.name.clone(), namespace, route: Mutex::new(route) })
+}
+
+/// Writes the host's settings; runs inside its namespace, before it has interfaces.
+fn settings(host: &Host) -> Result<(), NetworkError> {
+    // A kernel without IPv6 has none of the latter; it will say so when an address is given out.
+    let defaults = [
+        // What one run learnt about a destination must not start the next one.
+        ("net.ipv4.tcp_no_metrics_save", "1", true),
+        // Addresses of one path are used on another: the kernel must not take that for spoofing.
+        ("net.ipv4.conf.all.rp_filter", "0", true),
+        ("net.ipv4.conf.default.rp_filter", "0", true),
+        ("net.ipv6.conf.default.accept_dad", "0", false),
+        ("net.ipv6.conf.default.accept_ra", "0", false),
+        ("net.ipv6.conf.default.router_solicitations", "0", false),
+        // IPv4 keeps its addresses when an interface is switched off; so shall IPv6.
+        ("net.ipv6.conf.all.keep_addr_on_down", "1", false),
+        ("net.ipv6.conf.default.keep_addr_on_down", "1", false),
+    ];
+    for (name, value, required) in defaults {
+        let written = write_setting(name, value);
+        if required {
+            written?;
+        }
+    }
+    let buffers =
+        [("net.ipv4.tcp_rmem", host.receive_buffer), ("net.ipv4.tcp_wmem", host.send_buffer)];
+    for (name, sizes) in buffers {
+        if let Some([min, default, max]) = sizes {
+            write_setting(name, &format!("{min} {default} {max}"))?;
+        }
+    }
+    host.sysctls.iter().try_for_each(|(name, value)| write_setting(name, value))
+}
+
+fn write_setting(name: &str, value: &str) -> Result<(), NetworkError> {
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    fs::write(path, value).map_err(NetworkError::system(format!("set `{name}` to `{value}`")))
+}
+
+fn choose_backend(wanted: Option<Backend>, hosts: &[HostSpace]) -> Result<Backend, NetworkError> {
+    let Some(host) = hosts.first() else { return Ok(Backend::Packet) };
+    if wanted == Some(Backend::Packet) {
+        return Ok(Backend::Packet);
+    }
+    let tried = host.namespace.run(|| sys::open_tun("probe")).and_then(|opened| opened);
+    match (tried, wanted) {
+        (Ok(_closed_at_once), _) => Ok(Backend::Tun),
+        (Err(error), Some(Backend::Tun)) => {
+            Err(NetworkError::system("open /dev/net/tun (try `--backend packet`)")(error))
+        }
+        (Err(_), _) => Ok(Backend::Packet),
+    }
+}
+
+fn interface(
+    backend: Backend,
+    middle: &mut Route,
+    host: &HostSpace,
+    path: &Path,
+    (index, end): (usize, usize),
+) -> Result<(Port, Carrier), NetworkError> {
+    let system =
+        || NetworkError::system(format!("make interface `{}` on `{}`", path.name, host.name));
+    let kernel = NetworkError::kernel(&host.name);
+    match backend {
+        Backend::Tun => {
+            let opened = host.namespace.run(|| sys::open_tun(&path.name)).and_then(|fd| fd);
+            let fd = opened.map_err(system())?;
+            let carrier = fd.try_clone().map_err(system())?;
+            let mut route = host.route();
+            route.set_mtu(&path.name, path.mtu_bytes).map_err(&kernel)?;
+            route.set_tx_queue_len(&path.name, TX_QUEUE_PACKETS).map_err(&kernel)?;
+            Ok((Port::Tun(fd), Carrier::Tun(carrier)))
+        }
+        Backend::Packet => {
+            let inner = format!("{index}-{end}");
+            let side = |name, namespace| VethEnd {
+                name,
+                mac: Some(MAC),
+                mtu: Some(path.mtu_bytes),
+                tx_queue_len: Some(TX_QUEUE_PACKETS),
+                namespace,
+            };
+            let ends = (side(&path.name, Some(host.namespace.as_fd())), side(&inner, None));
+            middle.add_veth(&ends.0, &ends.1).map_err(&kernel)?;
+            host.route().set_arp(&path.name, false).map_err(&kernel)?;
+            middle.set_arp(&inner, false).map_err(&kernel)?;
+            middle.set_up(&inner).map_err(&kernel)?;
+            let number = middle.link(&inner).map_err(&kernel)?.index;
+            let fd = sys::open_packet_socket(number).map_err(system())?;
+            Ok((Port::Packet(fd), Carrier::Veth(inner)))
+        }
+    }
+}
+
+fn configure_host(
+    scenario: &Scenario,
+    index: usize,
+    host: &HostSpace,
+    families: &[Family],
+) -> Result<(), NetworkError> {
+    for (number, path) in scenario.paths.iter().enumerate() {
+        let Some(end) = end_of(path, index) else { continue };
+        let configured = configure_interface(&mut host.route(), path, number, end, 0);
+        configured.map_err(NetworkError::kernel(&host.name))?;
+    }
+    let configured = host.namespace.run(|| configure_mptcp(scenario, index, host, families));
+    let configured =
+        configured.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
+    match configured {
+        // A kernel without Multipath TCP still carries TCP; the run says so when it is asked for it.
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
+        other => other.map_err(NetworkError::kernel(&host.name)),
+    }
+}
+
+/// Brings an interface up with its addresses, and (on a path's first host) routes by source.
+pub(super) fn configure_interface(
+    route: &mut Route,
+    path: &Path,
+    number: usize,
+    end: usize,
+    generation: u8,
+) -> Result<(), NetlinkError> {
+    route.set_up(&path.name)?;
+    for family in [Family::V4, Family::V6] {
+        let own = address(number, end, family, generation);
+        // IPv6 needs packets of 1,280 bytes.
+        if family == Family::V6 && path.mtu_bytes < 1_280 {
+            continue;
+        }
+        route.add_address(&path.name, prefix(own, prefix_bits(family)))?;
+        if end == 0 {
+            route_by_source(route, path, number, own)?;
+        }
+    }
+    Ok(())
+}
+
+fn route_by_source(
+    route: &mut Route,
+    path: &Path,
+    number: usize,
+    own: std::net::IpAddr,
+) -> Result<(), NetlinkError> {
+    let table = FIRST_TABLE + number as u32;
+    route.add_rule(&RuleSpec {
+        from: Prefix::host(own),
+        to: None,
+        table,
+        priority: Some(table),
+    })?;
+    add_default_route(route, path, number, own.is_ipv4())
+}
+
+/// The default route of a path's table; it vanishes whenever the interface goes down.
+pub(super) fn add_default_route(
+    route: &mut Route,
+    path: &Path,
+    number: usize,
+    v4: bool,
+) -> Result<(), NetlinkError> {
+    let added = route.add_route(&RouteSpec {
+        to: if v4 { Prefix::ALL_V4 } else { Prefix::ALL_V6 },
+        link: &path.name,
+        gateway: None,
+        source: None,
+        table: Some(FIRST_TABLE + number as u32),
+        metric: None,
+    });
+    match added {
+        Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
+        other => other,
+    }
+}
+
+pub(super) fn prefix(address: std::net::IpAddr, bits: u8) -> Prefix {
+    Prefix::new(address, bits).unwrap_or(Prefix::host(address))
+}
+
+/// Limits and endpoints; runs inside the host's namespace.
+fn configure_mptcp(
+    scenario: &Scenario,
+    index: usize,
+    host: &HostSpace,
+    families: &[Family],
+) -> Result<(), NetlinkError> {
+    let mut mptcp = MptcpPm::open()?;
+    let config = scenario.hosts.get(index).map(|host| host.mptcp.clone()).unwrap_or_default();
+    mptcp.set_limits(MptcpLimits {
+        subflows: u32::from(config.subflows.unwrap_or(MAX_LIMIT)),
+        add_addr_accepted: u32::from(config.add_addr_accepted.unwrap_or(MAX_LIMIT)),
+    })?;
+    for endpoint in super::timeline::endpoints(scenario, index) {
+        let Some(path) = scenario.paths.get(endpoint.path) else { continue };
+        let Some(end) = end_of(path, index) else { continue };
+        let link_index = host.route().link(&path.name)?.index;
+        for family in families {
+            mptcp.add_endpoint(&Endpoint {
+                address: address(endpoint.path, end, *family, 0),
+                port: None,
+                id: None,
+                link_index: Some(link_index),
+                flags: flags(endpoint),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFlags {
+    [
+        (endpoint.subflow, EndpointFlags::SUBFLOW),
+        (endpoint.signal, EndpointFlags::SIGNAL),
+        (endpoint.backup, EndpointFlags::BACKUP),
+        (endpoint.fullmesh, EndpointFlags::FULLMESH),
+        (endpoint.laminar, EndpointFlags::LAMINAR),
+    ]
+    .into_iter()
+    .filter(|(wanted, _)| *wanted)
+    .fold(EndpointFlags::default(), |all, (_, flag)| all | flag)
+}
+
+/// Shapes the directions whose queue stands at the sending host with that host's own kernel:
+/// only there does a full queue push back on the sockets.
+fn shape_at_hosts(
+    scenario: &Scenario,
+    hosts: &[HostSpace],
+    warnings: &mut Vec<String>,
+) -> Vec<[bool; 2]> {
+    let mut shaped = Vec::new();
+    for path in &scenario.paths {
+        let both = [(&path.up, path.between[0]), (&path.down, path.between[1])];
+        shaped.push(both.map(|(config, sender)| {
+            if config.position != towpath_net::config::Position::Host {
+                return false;
+            }
+            let set = links::host_shaper(config, path.mtu_bytes)
+                .zip(hosts.get(sender))
+                .ok_or_else(|| "the kernel has no equal shaper".to_owned())
+                .and_then(|(tbf, host)| {
+                    host.route().set_tbf(&path.name, &tbf).map_err(|error| error.to_string())
+                });
+            if let Err(reason) = &set {
+                warnings.push(format!(
+                    "the queue of `{}` is emulated in the network, not at the host: {reason}",
+                    path.name
+                ));
+            }
+            set.is_ok()
+        }));
+    }
+    shaped
+}
+
+fn start_emulator(
+    thread: EmulatorThread,
+    scenario: &Arc<Scenario>,
+    clock: Clock,
+    seed: u64,
+    ports: Vec<[Port; 2]>,
+    at_host: Vec<[bool; 2]>,
+) -> io::Result<(Emulator, Directions)> {
+    // Frames belong to one thread, so the topology is made there; its numbers are the same here.
+    let (_, directions) =
+        links::topology::<Segment>(scenario, seed, &at_host).map_err(io::Error::other)?;
+    let lanes = ports
+        .into_iter()
+        .zip(&directions.routes)
+        .enumerate()
+        .map(|(index, (ports, routes))| Lane {
+            ports,
+            routes: *routes,
+            split: links::split(index, scenario),
+        })
+        .collect();
+    let reported = directions.reported(scenario);
+    let shared = Arc::clone(scenario);
+    let emulator = Emulator::start(
+        thread,
+        clock,
+        move || links::topology(&shared, seed, &at_host).map(|(topology, _)| topology),
+        lanes,
+        reported,
+    )?;
+    Ok((emulator, directions))
+}

@@ -1,0 +1,129 @@
+//! A scenario's network, made of namespaces, interfaces and the emulator.
+//!
+//! Every path is one interface on each of its two hosts, both named after it, in a subnet of its
+//! own ([`address`]). The path's first host routes by source address; the second answers towards
+//! the destination address (see [`Path`]). No program is run for any of this: netlink only.
+
+pub(crate) mod address;
+mod build;
+mod links;
+pub(crate) mod timeline;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thiserror::Error;
+use towpath_measure::scenario::{Family, Path, Scenario};
+
+use crate::clock::Clock;
+use crate::emulator::engine::Emulator;
+use crate::namespace::Namespace;
+use crate::netlink::{NetlinkError, Route};
+
+pub(crate) use build::build;
+
+/// How the emulator exchanges packets with the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// TUN devices: fewer copies, but `/dev/net/tun` must be open to the user.
+    Tun,
+    /// Packet sockets on veth pairs: works wherever user namespaces do.
+    Packet,
+}
+
+impl Backend {
+    /// Name for results and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tun => "tun",
+            Self::Packet => "packet",
+        }
+    }
+}
+
+/// Why the network could not be made.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The kernel refused a configuration.
+    #[error("on host `{host}`: {source}")]
+    Kernel {
+        /// On which host.
+        host: String,
+        /// The kernel's reason.
+        source: NetlinkError,
+    },
+}
+
+impl NetworkError {
+    pub(crate) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::System { action, source }
+    }
+
+    fn kernel(host: &str) -> impl Fn(NetlinkError) -> Self + '_ {
+        move |source| Self::Kernel { host: host.to_owned(), source }
+    }
+}
+
+/// One host.
+#[derive(Debug)]
+pub(crate) struct HostSpace {
+    pub(crate) name: String,
+    pub(crate) namespace: Namespace,
+    /// Opened in the namespace, usable from any thread.
+    route: Mutex<Route>,
+}
+
+impl HostSpace {
+    /// The host's route socket.
+    pub(crate) fn route(&self) -> MutexGuard<'_, Route> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A scenario's network, up and running.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) scenario: Arc<Scenario>,
+    pub(crate) clock: Clock,
+    pub(crate) hosts: Vec<HostSpace>,
+    pub(crate) emulator: Emulator,
+    pub(crate) backend: Backend,
+    /// What could not be had, for people.
+    pub(crate) warnings: Vec<String>,
+    /// For each path, the directions of its access link: up, down.
+    links: links::Directions,
+    /// For each path and end, how often the address has changed.
+    generations: Mutex<Vec<[u8; 2]>>,
+    carriers: Vec<[build::Carrier; 2]>,
+}
+
+impl Network {
+    /// The path of a subflow between two addresses: the one of its first host's address.
+    pub(crate) fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
+        let ends = [address::path_and_end(one), address::path_and_end(other)];
+        let first = ends.iter().flatten().find(|(_, end)| *end == 0);
+        first.or(ends.iter().flatten().next()).map(|(path, _)| *path)
+    }
+
+    /// The address families that flows use; both when there are no flows.
+    pub(crate) fn families(scenario: &Scenario) -> Vec<Family> {
+        let used = |family| scenario.flows.iter().any(|flow| flow.family == family);
+        let all = scenario.flows.is_empty();
+        [Family::V4, Family::V6].into_iter().filter(|family| all || used(*family)).collect()
+    }
+}
+
+/// The end (0 or 1) of `path` that `host` is.
+pub(crate) fn end_of(path: &Path, host: usize) -> Option<usize> {
+    path.between.iter().position(|end| *end == host)
+}

@@ -1,0 +1,178 @@
+//! The timeline: what changes in the link model (at its exact time, by the emulator) and what
+//! changes in the hosts' kernels (as near to it as a thread wakes up).
+
+use std::os::fd::AsFd;
+use std::sync::PoisonError;
+
+use towpath_measure::scenario::{
+    Change, Down, Endpoint, Family, LinkSide, Scenario, Target, TimelineEvent,
+};
+use towpath_net::Instant;
+use towpath_net::config::Shaper;
+use towpath_net::topology::DirectionId;
+
+use super::address::{address, prefix_bits};
+use super::build::{Carrier, add_default_route, configure_interface, flags, prefix};
+use super::{Network, NetworkError};
+use crate::emulator::engine::{Command, LinkChange};
+use crate::netlink::{MptcpPm, NetlinkError, Route};
+use crate::sys;
+
+/// A host's endpoints: those of the scenario, or one for each path of which it is the first end.
+pub(crate) fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {
+    let configured = scenario.hosts.get(host).and_then(|host| host.mptcp.endpoints.clone());
+    configured.unwrap_or_else(|| {
+        let own = scenario.paths.iter().enumerate().filter(|(_, path)| path.between[0] == host);
+        own.map(|(index, path)| Endpoint {
+            path: index,
+            subflow: true,
+            signal: false,
+            backup: path.backup,
+            fullmesh: false,
+            laminar: false,
+        })
+        .collect()
+    })
+}
+
+impl Network {
+    /// Hands the emulator all changes of links, with times counted from `zero`.
+    pub(crate) fn schedule_link_changes(&self, zero: Instant) {
+        let mut changes = Vec::new();
+        for event in &self.scenario.timeline {
+            let at = zero + event.at;
+            changes
+                .extend(self.link_changes(event).into_iter().map(|(id, change)| (at, id, change)));
+        }
+        self.emulator.tell(Command::Schedule(changes));
+    }
+
+    fn link_changes(&self, event: &TimelineEvent) -> Vec<(DirectionId, LinkChange)> {
+        let (side, change) = match &event.change {
+            Change::Down(_) => (LinkSide::Both, LinkChange::Up(false)),
+            Change::Up => (LinkSide::Both, LinkChange::Up(true)),
+            Change::Rate(side, rate) => (*side, LinkChange::Shaper(Shaper::Line(*rate))),
+            Change::Delay(side, delay) => (*side, LinkChange::Delay(*delay)),
+            Change::Loss(side, loss) => (*side, LinkChange::Loss(*loss)),
+            Change::Address { .. } => return Vec::new(),
+        };
+        self.links.of(event.target, side).into_iter().map(|id| (id, change.clone())).collect()
+    }
+
+    /// Does what an event means for the hosts' kernels, now.
+    pub(crate) fn apply_to_hosts(&self, event: &TimelineEvent) -> Result<(), NetworkError> {
+        let Target::Path(path) = event.target else { return Ok(()) };
+        match &event.change {
+            Change::Down(Down::Silent) => Ok(()),
+            Change::Down(Down::Carrier) => self.set_carrier(path, false),
+            Change::Down(Down::Interface { host }) => self.switch_off(path, *host),
+            Change::Up => self.restore(path),
+            Change::Address { host } => self.change_address(path, *host),
+            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) => Ok(()),
+        }
+    }
+
+    fn set_carrier(&self, path: usize, on: bool) -> Result<(), NetworkError> {
+        for carrier in self.carriers.get(path).into_iter().flatten() {
+            match carrier {
+                Carrier::Tun(fd) => sys::set_tun_carrier(fd.as_fd(), on)
+                    .map_err(NetworkError::system("switch the carrier"))?,
+                Carrier::Veth(name) => {
+                    let set = Route::open().and_then(|mut middle| {
+                        if on { middle.set_up(name) } else { middle.set_down(name) }
+                    });
+                    set.map_err(NetworkError::kernel("emulator"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn switch_off(&self, path: usize, host: usize) -> Result<(), NetworkError> {
+        let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(path))
+        else {
+            return Ok(());
+        };
+        space.route().set_down(&path.name).map_err(NetworkError::kernel(&space.name))
+    }
+
+    /// Carrier and interfaces on again, with the routes that the kernel dropped.
+    fn restore(&self, index: usize) -> Result<(), NetworkError> {
+        self.set_carrier(index, true)?;
+        let Some(path) = self.scenario.paths.get(index) else { return Ok(()) };
+        for (end, host) in path.between.iter().enumerate() {
+            let Some(space) = self.hosts.get(*host) else { continue };
+            let mut route = space.route();
+            let restored = route.set_up(&path.name).and_then(|()| {
+                if end == 1 {
+                    return Ok(());
+                }
+                add_default_route(&mut route, path, index, true)?;
+                if path.mtu_bytes < 1_280 {
+                    return Ok(());
+                }
+                add_default_route(&mut route, path, index, false)
+            });
+            restored.map_err(NetworkError::kernel(&space.name))?;
+        }
+        Ok(())
+    }
+
+    /// The old address goes, the next one of the subnet comes, and the MPTCP endpoint follows it,
+    /// as a network manager would do after a new DHCP lease.
+    fn change_address(&self, index: usize, host: usize) -> Result<(), NetworkError> {
+        let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(index))
+        else {
+            return Ok(());
+        };
+        let Some(end) = super::end_of(path, host) else { return Ok(()) };
+        let (old, new) = {
+            let mut all = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(generation) = all.get_mut(index).and_then(|ends| ends.get_mut(end)) else {
+                return Ok(());
+            };
+            let old = *generation;
+            *generation = generation.wrapping_add(1);
+            (old, *generation)
+        };
+        let moved = (|| {
+            let mut route = space.route();
+            for family in [Family::V4, Family::V6] {
+                let old = prefix(address(index, end, family, old), prefix_bits(family));
+                route.delete_address(&path.name, old)?;
+            }
+            configure_interface(&mut route, path, index, end, new)
+        })();
+        moved.map_err(NetworkError::kernel(&space.name))?;
+        let followed = space.namespace.run(|| self.move_endpoint(host, index, end, (old, new)));
+        let followed = followed.map_err(NetworkError::system("enter a host"))?;
+        followed.map_err(NetworkError::kernel(&space.name))
+    }
+
+    fn move_endpoint(
+        &self,
+        host: usize,
+        path: usize,
+        end: usize,
+        (old, new): (u8, u8),
+    ) -> Result<(), NetlinkError> {
+        let endpoint = endpoints(&self.scenario, host).into_iter().find(|e| e.path == path);
+        let Some(endpoint) = endpoint else { return Ok(()) };
+        let mut mptcp = MptcpPm::open()?;
+        for family in Self::families(&self.scenario) {
+            let (old, new) = (address(path, end, family, old), address(path, end, family, new));
+            let existing = mptcp.endpoints()?;
+            if let Some(found) = existing.iter().find(|found| found.address == old) {
+                mptcp.delete_endpoint(found.id.unwrap_or(0))?;
+                mptcp.add_endpoint(&crate::netlink::Endpoint {
+                    address: new,
+                    port: None,
+                    id: None,
+                    link_index: found.link_index,
+                    flags: flags(endpoint),
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

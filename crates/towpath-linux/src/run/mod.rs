@@ -1,0 +1,329 @@
+//! One run: one scenario, one transport, from empty namespaces to the last record.
+//!
+//! Runs in the inner process of the [`sandbox`](crate::sandbox). Threads: one for each flow, one for
+//! the timeline, one for the series, one for events, one for the emulator; the calling thread
+//! writes the records in the order in which they come.
+
+mod conditions;
+mod proof;
+mod series;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use thiserror::Error;
+use towpath_measure::metrics::disruption::describe;
+use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
+use towpath_measure::result::{Event, EventKind, Record, Warning};
+use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
+use towpath_net::Instant;
+
+use crate::clock::Clock;
+use crate::emulator::engine::Command;
+use crate::network::{self, Backend, NetworkError};
+use crate::sandbox::EmulatorThread;
+use crate::traffic::{self, Outcome, Stage};
+use crate::{interrupt, program};
+
+use conditions::Before;
+use series::{Series, Totals};
+use watch::{LastWords, Watcher};
+
+/// Time between the network being ready and the start of the traffic.
+const LEAD: Duration = Duration::from_millis(250);
+/// The longest sleep of a thread that must notice an interrupt.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The scenario.
+    pub scenario: Arc<Scenario>,
+    /// Transport: `tcp` or `mptcp`.
+    pub transport: Transport,
+    /// Number of the repetition, from 1.
+    pub repeat: u32,
+    /// Back-end; the best that works when `None`.
+    pub backend: Option<Backend>,
+}
+
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The network could not be made.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The emulator failed during the run.
+    #[error("the emulator failed: {0}")]
+    Emulator(io::Error),
+    /// The reader of the records is gone.
+    #[error("cannot write the result: {0}")]
+    Write(io::Error),
+}
+
+/// Runs `job` and hands every record to `write`.
+pub fn run(
+    job: &Job,
+    thread: EmulatorThread,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<(), RunError> {
+    interrupt::catch();
+    let scenario = &job.scenario;
+    let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
+    let network = Arc::new(network::build(thread, scenario, Clock::start(), seed, job.backend)?);
+    let before = Before::read(&network);
+    let watcher = Watcher::open(&network.hosts)?;
+    let stage = Stage {
+        zero: network.clock.now() + LEAD,
+        network,
+        transport: job.transport,
+        streams: Mutex::default(),
+        interrupted: AtomicBool::new(false),
+    };
+    let meta = conditions::meta(job, &stage.network, seed);
+    write(&Record::Meta(Box::new(meta))).map_err(RunError::Write)?;
+    let played = play(&stage, watcher, write)?;
+    conclude(job, stage, &before, played, write)
+}
+
+/// What the threads leave.
+struct Played {
+    outcomes: Vec<Outcome>,
+    totals: Totals,
+    warnings: Vec<String>,
+}
+
+/// Runs the traffic and everything beside it; writes records until all threads have ended.
+fn play(
+    stage: &Stage,
+    watcher: Watcher,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<Played, RunError> {
+    let (records, inbox) = mpsc::channel();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let director = {
+            let done = &done;
+            scope.spawn(move || direct(stage, watcher, &records, done))
+        };
+        let mut written = Ok(());
+        for record in inbox {
+            if written.is_ok() {
+                written = write(&record);
+                if written.is_err() {
+                    stage.interrupted.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        written.map_err(RunError::Write)?;
+        director.join().map_err(|_| RunError::Emulator(io::Error::other("a thread panicked")))
+    })
+}
+
+/// Starts everything at its time and waits for the flows.
+fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &AtomicBool) -> Played {
+    let scenario = &stage.network.scenario;
+    let emulator = &stage.network.emulator;
+    stage.network.schedule_link_changes(stage.zero);
+    emulator.tell(Command::Report {
+        zero: stage.zero,
+        period: scenario.run.sample,
+        to: records.clone(),
+    });
+    thread::scope(|scope| {
+        let flows: Vec<_> = scenario
+            .flows
+            .iter()
+            .enumerate()
+            .map(|(index, flow)| scope.spawn(move || run_flow(stage, index, flow)))
+            .collect();
+        let timeline = scope.spawn(|| play_timeline(stage, records, done));
+        let words = scope.spawn(|| watcher.run(stage, records, done));
+        let series = scope.spawn(|| sample(stage, records.clone(), done));
+        let outcomes = flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
+        done.store(true, Ordering::Release);
+        emulator.tell(Command::Quiet);
+        let warnings = timeline.join().unwrap_or_default();
+        let words: Vec<LastWords> = words.join().unwrap_or_default();
+        let mut series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
+        for (local, remote, info) in words {
+            series.last_words(local, remote, info);
+        }
+        Played { outcomes, totals: series.totals(&stage.streams()), warnings }
+    })
+}
+
+fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
+    if let Pattern::Run { command, duration } = &flow.pattern {
+        return program::run_flow(stage, flow, command, *duration);
+    }
+    match traffic::listen(stage, index, flow) {
+        Ok(listener) => traffic::run(stage, index, flow, &listener),
+        Err(error) => {
+            let hosts = &stage.network.scenario.hosts;
+            let host = hosts.get(flow.to).map_or("?", |host| host.name.as_str());
+            Outcome {
+                failure: Some(traffic::explain(&error, stage.transport, host)),
+                ..Outcome::default()
+            }
+        }
+    }
+}
+
+/// Applies the timeline to the hosts' kernels and reports it; returns what failed.
+pub(crate) fn play_timeline(
+    stage: &Stage,
+    records: &Sender<Record>,
+    done: &AtomicBool,
+) -> Vec<String> {
+    let scenario = &stage.network.scenario;
+    let mut failures = Vec::new();
+    for event in &scenario.timeline {
+        let at = Instant::ZERO + event.at;
+        while stage.now() < at {
+            if done.load(Ordering::Acquire) {
+                return failures;
+            }
+            let nap = at.saturating_since(stage.now()).min(NAP);
+            thread::sleep(nap);
+        }
+        let (target, text) = describe(scenario, event);
+        let text = format!("{target} {text}");
+        if let Err(error) = stage.network.apply_to_hosts(event) {
+            failures.push(format!("`{text}` at {at} was not done in full: {error}"));
+        }
+        let path = match event.target {
+            towpath_measure::scenario::Target::Path(index) => {
+                scenario.paths.get(index).map(|path| path.name.clone())
+            }
+            towpath_measure::scenario::Target::Bottleneck(_) => None,
+        };
+        let _nobody_listens = records.send(Record::Event(Event {
+            t_ns: at.as_nanos(),
+            kind: EventKind::Timeline,
+            host: None,
+            path,
+            text,
+            detail: BTreeMap::new(),
+        }));
+    }
+    failures
+}
+
+/// Samples at every multiple of the period until the flows have ended, and once at their end.
+fn sample(stage: &Stage, records: Sender<Record>, done: &AtomicBool) -> Series {
+    let mut series = Series::new(records);
+    let period = stage.network.scenario.run.sample;
+    let mut next = Instant::ZERO + period;
+    // Behind the planned end there is only the tearing down.
+    let flows = stage.network.scenario.flows.iter();
+    let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.duration()).max();
+    loop {
+        while stage.now() < next && !done.load(Ordering::Acquire) {
+            thread::sleep(next.saturating_since(stage.now()).min(NAP));
+        }
+        if interrupt::seen() {
+            stage.interrupted.store(true, Ordering::Relaxed);
+        }
+        let now = stage.now();
+        if done.load(Ordering::Acquire) {
+            // The last period may be cut short; a sliver of one would only blur the curves.
+            let rest = now.saturating_since(next - period);
+            if rest * 2 >= period && end.is_none_or(|end| next - period < end) {
+                series.sample(stage, now.min(next));
+            }
+            return series;
+        }
+        if end.is_some_and(|end| next > end) {
+            thread::sleep(NAP);
+            continue;
+        }
+        series.sample(stage, next);
+        while next <= now {
+            next += period;
+        }
+    }
+}
+
+/// Everything that is known only at the end.
+fn conclude(
+    job: &Job,
+    stage: Stage,
+    before: &Before,
+    played: Played,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<(), RunError> {
+    let scenario = &job.scenario;
+    let interrupted = stage.interrupted.load(Ordering::Relaxed);
+    let counters = before.changes(&stage.network);
+    let interfaces = conditions::interfaces(&stage.network);
+    let lost = interfaces.iter().map(|interface| interface.tx_dropped).sum();
+    let multipath = proof::proof(job.transport, &played.totals, &counters);
+    let mut summarizer = Summarizer::new(scenario, job.transport);
+    for flow in flow_inputs(&played) {
+        summarizer = summarizer.flow(flow);
+    }
+    let notes = stage.network.warnings.iter().chain(&played.warnings).cloned();
+    for text in notes.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
+        summarizer = summarizer.warning(Warning { text, hint: None });
+    }
+    let network = stage.network;
+    let emulator = Arc::into_inner(network)
+        .ok_or_else(|| RunError::Emulator(io::Error::other("the network is still in use")))?
+        .emulator;
+    let report = emulator.finish().map_err(RunError::Emulator)?;
+    let noise = conditions::noise(&report, before, lost);
+    let records = counters
+        .iter()
+        .cloned()
+        .map(Record::Counter)
+        .chain(interfaces.into_iter().map(Record::Interface))
+        .chain([Record::Noise(noise.clone())]);
+    for record in records {
+        write(&record).map_err(RunError::Write)?;
+    }
+    let summary = summarizer
+        .subflows(played.totals.subflows)
+        .multipath(multipath)
+        .noise(&noise)
+        .counters(&counters)
+        .finish();
+    write(&Record::Summary(Box::new(summary))).map_err(RunError::Write)
+}
+
+fn flow_inputs(played: &Played) -> Vec<FlowInput> {
+    let mut inputs = Vec::new();
+    for (index, outcome) in played.outcomes.iter().enumerate() {
+        for delivered in &outcome.delivered {
+            let flow = index as u32;
+            let own = |flow: u32, direction: DataDirection| {
+                move |subflow: &&towpath_measure::result::SubflowSummary| {
+                    subflow.flow == flow && subflow.direction == direction
+                }
+            };
+            inputs.push(FlowInput {
+                flow,
+                direction: delivered.direction,
+                delivery: DeliveryLog::merge(&delivered.logs)
+                    .unwrap_or_else(|| DeliveryLog::new(Instant::ZERO)),
+                connect: outcome.connect,
+                failure: outcome.failure.clone(),
+                congestion_control: outcome.congestion_control.clone(),
+                retransmissions: played
+                    .totals
+                    .subflows
+                    .iter()
+                    .filter(own(flow, delivered.direction))
+                    .map(|subflow| subflow.retransmissions)
+                    .sum(),
+            });
+        }
+    }
+    inputs
+}

@@ -1,0 +1,109 @@
+//! Proof that Multipath TCP was used, or the reason why not.
+
+use towpath_measure::result::{Counter, Multipath};
+use towpath_measure::scenario::Transport;
+
+use super::series::Totals;
+
+/// Counters of a fallback and what each means (`net/mptcp/mib.h`), the most telling first.
+const FALLBACKS: [(&str, &str); 8] = [
+    (
+        "MPCapableSYNTXDisabled",
+        "the kernel has switched Multipath TCP off for a while, because \
+     earlier attempts got no answer (net.mptcp.blackhole_timeout)",
+    ),
+    (
+        "MPCapableSYNTXDrop",
+        "the SYN with the Multipath TCP option got no answer, the plain one did",
+    ),
+    (
+        "MPCapableFallbackSYNACK",
+        "the answer to the SYN did not speak Multipath TCP: a plain listener, \
+     or a middlebox that removes the option",
+    ),
+    (
+        "MPCapableFallbackACK",
+        "the third packet of the handshake did not speak Multipath TCP: a \
+     middlebox removes the option",
+    ),
+    ("MPCapableDataFallback", "the option was removed from data packets"),
+    ("MD5SigFallback", "TCP MD5 signatures exclude Multipath TCP"),
+    ("DataCsumErr", "a middlebox changed the payload"),
+    ("DSSCorruptionFallback", "a mapping of data to the connection was damaged"),
+];
+
+/// Judges by what the sockets said to the end and by the kernel's counters.
+pub(super) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> Multipath {
+    let requested = transport == Transport::Mptcp;
+    let mut evidence = Vec::new();
+    if requested {
+        let all = totals.multipath + totals.single;
+        evidence.push(format!(
+            "{} of {all} connections reported Multipath TCP without fallback on both ends",
+            totals.multipath
+        ));
+        evidence.extend(counters.iter().filter(|counter| is_telling(&counter.name)).map(
+            |counter| {
+                format!("{} +{} on {}", counter.name, counter.after - counter.before, counter.host)
+            },
+        ));
+        evidence
+            .push(format!("{} bytes were sent again on another subflow", totals.reinjected_bytes));
+    }
+    let used = requested && totals.single == 0 && totals.multipath > 0;
+    Multipath {
+        requested,
+        used,
+        fallback: (requested && !used).then(|| reason(totals, counters)),
+        paths_used: Vec::new(),
+        evidence,
+    }
+}
+
+fn is_telling(name: &str) -> bool {
+    ["MPCapableSYNTX", "MPCapableSYNACKRX", "MPCapableACKRX", "MPJoinSynAckRx", "MPJoinAckRx"]
+        .iter()
+        .any(|telling| name.strip_prefix("MPTcpExt.") == Some(telling))
+}
+
+fn reason(totals: &Totals, counters: &[Counter]) -> String {
+    if totals.multipath + totals.single == 0 {
+        return "no connection was opened".to_owned();
+    }
+    let rose = |name: &str| {
+        counters
+            .iter()
+            .any(|c| c.name.strip_prefix("MPTcpExt.") == Some(name) && c.after > c.before)
+    };
+    FALLBACKS.iter().find(|(name, _)| rose(name)).map_or_else(
+        || "the connection fell back to TCP, and no counter of the kernel says why".to_owned(),
+        |(name, meaning)| format!("{meaning} (counter {name})"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(multipath: usize, single: usize) -> Totals {
+        Totals { subflows: Vec::new(), reinjected_bytes: 0, multipath, single }
+    }
+
+    fn counter(name: &str) -> Counter {
+        Counter { host: "phone".into(), name: format!("MPTcpExt.{name}"), before: 1, after: 2 }
+    }
+
+    #[test]
+    fn a_plain_listener_is_named_as_the_reason() {
+        let judged = proof(Transport::Mptcp, &totals(0, 1), &[counter("MPCapableFallbackSYNACK")]);
+        assert!(!judged.used);
+        assert!(judged.fallback.unwrap().contains("plain listener"));
+    }
+
+    #[test]
+    fn one_connection_that_fell_back_spoils_the_proof() {
+        assert!(!proof(Transport::Mptcp, &totals(3, 1), &[]).used);
+        assert!(proof(Transport::Mptcp, &totals(4, 0), &[]).used);
+        assert!(!proof(Transport::Tcp, &totals(0, 1), &[]).requested);
+    }
+}

@@ -1,0 +1,326 @@
+//! The series: every period, what each connection and each of its subflows did.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
+use towpath_measure::scenario::DataDirection;
+use towpath_net::Instant;
+
+use crate::network::Network;
+use crate::network::timeline::endpoints;
+use crate::sample::{self, Connection, SubflowSample, TcpInfo};
+use crate::traffic::{Stage, Stream};
+
+/// A subflow's identity: connection, then the opener's and the acceptor's address.
+type Key = (u32, u32, SocketAddr, SocketAddr);
+
+/// What is known of one subflow over the whole run.
+#[derive(Debug)]
+struct Known {
+    number: u32,
+    path: String,
+    backup: bool,
+    first_seen: Instant,
+    last_seen: Instant,
+    closed: Option<Instant>,
+    state: &'static str,
+    /// Latest samples of the opener's and the acceptor's end.
+    ends: [TcpInfo; 2],
+}
+
+/// Samples all streams of a run.
+#[derive(Debug)]
+pub(super) struct Series {
+    records: Sender<Record>,
+    subflows: BTreeMap<Key, Known>,
+    counted: BTreeMap<(u32, u32, DataDirection), u64>,
+    at: Instant,
+    /// Retransmissions of the connection level, by stream: the largest seen.
+    reinjected_bytes: BTreeMap<(u32, u32), u64>,
+    fallbacks: BTreeMap<(u32, u32), bool>,
+}
+
+/// What the series leaves for the summary.
+#[derive(Debug)]
+pub(super) struct Totals {
+    pub(super) subflows: Vec<SubflowSummary>,
+    pub(super) reinjected_bytes: u64,
+    /// Connections that were Multipath TCP when last seen, and those that were not.
+    pub(super) multipath: usize,
+    pub(super) single: usize,
+}
+
+impl Series {
+    pub(super) fn new(records: Sender<Record>) -> Self {
+        Self {
+            records,
+            subflows: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            at: Instant::ZERO,
+            reinjected_bytes: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
+        }
+    }
+
+    /// Samples at `at`, which ends a period.
+    pub(super) fn sample(&mut self, stage: &Stage, at: Instant) {
+        let span = at.saturating_since(self.at);
+        if span.is_zero() {
+            return;
+        }
+        self.at = at;
+        for stream in stage.streams() {
+            self.count(&stream, at, span);
+            self.look(stage, &stream, at, span);
+        }
+        self.notice_closed(at);
+    }
+
+    fn emit(&self, record: Record) {
+        // The writer outlives the series; if it failed, the run fails with its reason.
+        let _nobody_listens = self.records.send(record);
+    }
+
+    fn count(&mut self, stream: &Stream, at: Instant, span: Duration) {
+        for (direction, received) in &stream.received {
+            let total = received.load(Ordering::Relaxed);
+            let before = self.counted.entry((stream.flow, stream.number, *direction)).or_default();
+            let bytes = total - *before;
+            *before = total;
+            self.emit(Record::Interval(Interval {
+                t_ns: at.as_nanos(),
+                span_ns: span.as_nanos() as u64,
+                flow: stream.flow,
+                stream: stream.number,
+                direction: *direction,
+                bytes,
+            }));
+        }
+    }
+
+    fn look(&mut self, stage: &Stage, stream: &Stream, at: Instant, span: Duration) {
+        let multipath = stage.transport == towpath_measure::scenario::Transport::Mptcp;
+        for (end, socket) in [&stream.client, &stream.server].into_iter().enumerate() {
+            // A socket whose connection is gone has nothing to say any more.
+            let Ok(connection) = sample::connection(socket, multipath) else { continue };
+            let id = (stream.flow, stream.number);
+            let samples = match connection {
+                Connection::Multipath(info, samples) => {
+                    self.fallbacks.insert(id, info.fallback);
+                    let bytes = self.reinjected_bytes.entry(id).or_default();
+                    *bytes = (*bytes).max(info.bytes_retrans);
+                    samples
+                }
+                Connection::Single(sample) => {
+                    self.fallbacks.insert(id, true);
+                    vec![sample]
+                }
+            };
+            for sample in samples {
+                self.note(stage, stream, end, sample, at, span);
+            }
+        }
+    }
+
+    fn note(
+        &mut self,
+        stage: &Stage,
+        stream: &Stream,
+        end: usize,
+        sample: SubflowSample,
+        at: Instant,
+        span: Duration,
+    ) {
+        let (opener, acceptor) = match end {
+            0 => (sample.local, sample.remote),
+            _ => (sample.remote, sample.local),
+        };
+        let key = (stream.flow, stream.number, opener, acceptor);
+        if !self.subflows.contains_key(&key) {
+            self.first_sight(stage, key, at);
+        }
+        let Some(known) = self.subflows.get_mut(&key) else { return };
+        known.last_seen = at;
+        known.state = sample.info.state_name();
+        let Some(latest) = known.ends.get_mut(end) else { return };
+        let before = std::mem::replace(latest, sample.info);
+        let records: Vec<Record> = stream
+            .received
+            .iter()
+            .map(|(direction, _)| {
+                let sends = (*direction == DataDirection::Up) == (end == 0);
+                Record::Subflow(Box::new(describe(
+                    key,
+                    known,
+                    *direction,
+                    sends,
+                    (&before, &sample.info),
+                    (at, span),
+                )))
+            })
+            .collect();
+        for record in records {
+            self.emit(record);
+        }
+    }
+
+    fn first_sight(&mut self, stage: &Stage, key: Key, at: Instant) {
+        let (flow, stream, opener, acceptor) = key;
+        let same = |other: &&Key| other.0 == flow && other.1 == stream;
+        let number = self.subflows.keys().filter(same).count() as u32;
+        let scenario = &stage.network.scenario;
+        let index = Network::path_of(opener.ip(), acceptor.ip());
+        let path = index.and_then(|index| scenario.paths.get(index));
+        let backup = path.zip(index).is_some_and(|(path, index)| {
+            endpoints(scenario, path.between[0]).iter().any(|e| e.path == index && e.backup)
+        });
+        let name = path.map_or_else(|| "unknown".to_owned(), |path| path.name.clone());
+        self.emit(Record::Event(Event {
+            t_ns: at.as_nanos(),
+            kind: EventKind::Subflow,
+            host: None,
+            path: Some(name.clone()),
+            text: format!("subflow {number} first seen on {name}: {opener} → {acceptor}"),
+            detail: BTreeMap::new(),
+        }));
+        self.subflows.insert(
+            key,
+            Known {
+                number,
+                path: name,
+                backup,
+                first_seen: at,
+                last_seen: at,
+                closed: None,
+                state: "unknown",
+                ends: [TcpInfo::default(); 2],
+            },
+        );
+    }
+
+    fn notice_closed(&mut self, at: Instant) {
+        let mut gone = Vec::new();
+        for known in self.subflows.values_mut() {
+            if known.closed.is_none() && known.last_seen < at {
+                known.closed = Some(known.last_seen);
+                gone.push((known.number, known.path.clone()));
+            }
+        }
+        for (number, path) in gone {
+            self.emit(Record::Event(Event {
+                t_ns: at.as_nanos(),
+                kind: EventKind::Subflow,
+                host: None,
+                path: Some(path.clone()),
+                text: format!("subflow {number} on {path} is gone"),
+                detail: BTreeMap::new(),
+            }));
+        }
+    }
+
+    /// Takes the last words of a destroyed socket, seen from `local`: its row vanished from the
+    /// samples before they were spoken.
+    pub(super) fn last_words(&mut self, local: SocketAddr, remote: SocketAddr, info: TcpInfo) {
+        for (key, known) in &mut self.subflows {
+            let end = if (key.2, key.3) == (local, remote) {
+                0
+            } else if (key.3, key.2) == (local, remote) {
+                1
+            } else {
+                continue;
+            };
+            if let Some(latest) = known.ends.get_mut(end) {
+                *latest = info;
+            }
+        }
+    }
+
+    /// The sums.
+    pub(super) fn totals(&self, streams: &[Stream]) -> Totals {
+        let mut subflows = Vec::new();
+        for (key, known) in &self.subflows {
+            let directions = streams
+                .iter()
+                .find(|stream| (stream.flow, stream.number) == (key.0, key.1))
+                .map(|stream| stream.received.iter().map(|(direction, _)| *direction));
+            for direction in directions.into_iter().flatten() {
+                subflows.push(known.summary(*key, direction));
+            }
+        }
+        let single = self.fallbacks.values().filter(|fallback| **fallback).count();
+        Totals {
+            subflows,
+            reinjected_bytes: self.reinjected_bytes.values().sum(),
+            multipath: self.fallbacks.len() - single,
+            single,
+        }
+    }
+}
+
+impl Known {
+    fn summary(&self, key: Key, direction: DataDirection) -> SubflowSummary {
+        let [opener, acceptor] = &self.ends;
+        let (sender, receiver) =
+            if direction == DataDirection::Down { (acceptor, opener) } else { (opener, acceptor) };
+        SubflowSummary {
+            flow: key.0,
+            stream: key.1,
+            direction,
+            subflow: self.number,
+            path: self.path.clone(),
+            local: key.2.to_string(),
+            remote: key.3.to_string(),
+            backup: self.backup,
+            bytes: receiver.bytes_received,
+            share: 0.0,
+            retransmissions: u64::from(sender.total_retrans),
+            srtt_us: sender.srtt_us,
+            first_seen_ns: self.first_seen.as_nanos(),
+            closed_ns: self.closed.map(Instant::as_nanos),
+        }
+    }
+}
+
+fn describe(
+    key: Key,
+    known: &Known,
+    direction: DataDirection,
+    sends: bool,
+    (before, now): (&TcpInfo, &TcpInfo),
+    (at, span): (Instant, Duration),
+) -> Subflow {
+    let bytes = if sends {
+        now.bytes_acked.saturating_sub(before.bytes_acked)
+    } else {
+        now.bytes_received.saturating_sub(before.bytes_received)
+    };
+    Subflow {
+        t_ns: at.as_nanos(),
+        span_ns: span.as_nanos() as u64,
+        flow: key.0,
+        stream: key.1,
+        direction,
+        side: if sends { Side::Sender } else { Side::Receiver },
+        subflow: known.number,
+        path: known.path.clone(),
+        state: now.state_name().to_owned(),
+        backup: known.backup,
+        bytes,
+        bytes_sent: now.bytes_sent,
+        bytes_acked: now.bytes_acked,
+        bytes_received: now.bytes_received,
+        srtt_us: now.srtt_us,
+        rttvar_us: now.rttvar_us,
+        rto_us: now.rto_us,
+        backoff: u32::from(now.backoff),
+        cwnd_packets: now.cwnd,
+        ssthresh_packets: now.ssthresh,
+        in_flight_packets: now.in_flight(),
+        retransmissions: now.total_retrans,
+        mss_bytes: now.mss_bytes,
+    }
+}

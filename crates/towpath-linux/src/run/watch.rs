@@ -1,0 +1,211 @@
+//! Events of every host's kernel on one time axis: path manager, links, addresses, and the last
+//! words of closed subflows.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use towpath_measure::result::{Event, EventKind, Record};
+
+use crate::netlink::{
+    DestroyedSockets, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, MptcpEvents,
+};
+use crate::network::{HostSpace, Network, NetworkError};
+use crate::sample::TcpInfo;
+use crate::sys;
+use crate::traffic::Stage;
+
+/// How often the watcher looks whether it shall end.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The last words of a socket: its ends and its final state.
+pub(super) type LastWords = (SocketAddr, SocketAddr, TcpInfo);
+
+/// Subscriptions of one host.
+#[derive(Debug)]
+struct HostEars {
+    host: String,
+    mptcp: Option<MptcpEvents>,
+    links: LinkEvents,
+    destroyed: Option<DestroyedSockets>,
+    /// What was last known of each interface: name, up, running.
+    known: BTreeMap<u32, (String, bool, bool)>,
+}
+
+/// All subscriptions of a run.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    ears: Vec<HostEars>,
+}
+
+impl Watcher {
+    /// Subscribes on every host, before the traffic starts.
+    pub(super) fn open(hosts: &[HostSpace]) -> Result<Self, NetworkError> {
+        let ears = hosts.iter().map(HostEars::open).collect::<Result<_, _>>()?;
+        Ok(Self { ears })
+    }
+
+    /// Reports events until `done`; returns the last words.
+    pub(super) fn run(
+        mut self,
+        stage: &Stage,
+        records: &Sender<Record>,
+        done: &AtomicBool,
+    ) -> Vec<LastWords> {
+        let mut fds: Vec<libc::pollfd> = self.ears.iter().flat_map(HostEars::fds).collect();
+        let mut words = Vec::new();
+        loop {
+            // Read before the last round, so that what came in meanwhile is still heard.
+            let last = done.load(Ordering::Acquire);
+            for ears in &mut self.ears {
+                ears.listen(stage, records, &mut words);
+            }
+            if last || sys::poll(&mut fds, Some(PATIENCE)).is_err() {
+                return words;
+            }
+        }
+    }
+}
+
+impl HostEars {
+    fn open(host: &HostSpace) -> Result<Self, NetworkError> {
+        let opened = host.namespace.run(|| {
+            // A kernel without Multipath TCP has no such events; older ones tell no last words.
+            let mptcp = MptcpEvents::open().ok();
+            let destroyed = DestroyedSockets::open().ok();
+            LinkEvents::open().map(|links| (mptcp, links, destroyed))
+        });
+        let opened = opened.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
+        let (mptcp, links, destroyed) =
+            opened.map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
+        let listed = host
+            .route()
+            .links()
+            .map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
+        let known = listed.into_iter().map(|link| (link.index, state_of(&link))).collect();
+        Ok(Self { host: host.name.clone(), mptcp, links, destroyed, known })
+    }
+
+    fn fds(&self) -> Vec<libc::pollfd> {
+        let mut fds = vec![sys::wait_for_input(&self.links.as_fd())];
+        fds.extend(self.mptcp.as_ref().map(|events| sys::wait_for_input(&events.as_fd())));
+        fds.extend(self.destroyed.as_ref().map(|events| sys::wait_for_input(&events.as_fd())));
+        fds
+    }
+
+    fn listen(&mut self, stage: &Stage, records: &Sender<Record>, words: &mut Vec<LastWords>) {
+        let t_ns = stage.now().as_nanos();
+        let mut events = Vec::new();
+        if let Some(received) = self.mptcp.as_mut().and_then(|mptcp| mptcp.drain().ok()) {
+            events.extend(received.events.iter().map(|event| path_manager(stage, event)));
+        }
+        if let Ok(received) = self.links.drain() {
+            for event in received.events {
+                events.extend(self.link(&event));
+            }
+        }
+        if let Some(received) = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok()) {
+            words.extend(
+                received
+                    .events
+                    .iter()
+                    .map(|socket| (socket.local, socket.remote, TcpInfo::parse(&socket.info))),
+            );
+        }
+        for event in events {
+            let event = Event { t_ns, host: Some(self.host.clone()), ..event };
+            let _nobody_listens = records.send(Record::Event(event));
+        }
+    }
+
+    fn link(&mut self, event: &LinkEvent) -> Option<Event> {
+        match event {
+            LinkEvent::Link(link) => {
+                let now = state_of(link);
+                let before = self.known.insert(link.index, now.clone());
+                if before.as_ref() == Some(&now) {
+                    return None;
+                }
+                let state = match (now.1, now.2) {
+                    (false, _) => "is down",
+                    (true, false) => "is up without carrier",
+                    (true, true) => "is up",
+                };
+                Some(plain(EventKind::Link, &link.name, format!("interface {} {state}", link.name)))
+            }
+            LinkEvent::LinkRemoved(link) => {
+                let text = format!("interface {} is gone", link.name);
+                Some(plain(EventKind::Link, &link.name, text))
+            }
+            LinkEvent::AddressAdded(address) => {
+                self.address(address.link_index, &format!("address {} added", address.local))
+            }
+            LinkEvent::AddressRemoved(address) => {
+                self.address(address.link_index, &format!("address {} removed", address.local))
+            }
+            LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => None,
+        }
+    }
+
+    fn address(&self, index: u32, text: &str) -> Option<Event> {
+        let (name, _, _) = self.known.get(&index)?;
+        Some(plain(EventKind::Address, name, format!("{text} on {name}")))
+    }
+}
+
+/// Name, switched on, with carrier.
+fn state_of(link: &Link) -> (String, bool, bool) {
+    let has = |flag: libc::c_int| link.flags & flag as u32 != 0;
+    (link.name.clone(), has(libc::IFF_UP), has(libc::IFF_RUNNING))
+}
+
+fn plain(kind: EventKind, path: &str, text: String) -> Event {
+    let path = Some(path.to_owned());
+    Event { t_ns: 0, kind, host: None, path, text, detail: BTreeMap::new() }
+}
+
+/// The kernel's event in its own words (`ip mptcp monitor` prints the same), with its details.
+fn path_manager(stage: &Stage, event: &MptcpEvent) -> Event {
+    let mut detail = BTreeMap::new();
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            detail.insert(name.to_owned(), value);
+        }
+    };
+    add("token", event.token.map(|token| format!("{token:08x}")));
+    add("local_id", event.local_id.map(|id| id.to_string()));
+    add("remote_id", event.remote_id.map(|id| id.to_string()));
+    add("backup", event.backup.map(|backup| backup.to_string()));
+    add("error", event.error.map(|error| error.to_string()));
+    add("reset_reason", event.reset_reason.map(|reason| reason.to_string()));
+    let end = |ip: Option<std::net::IpAddr>, port: Option<u16>| {
+        ip.map(|ip| SocketAddr::new(ip, port.unwrap_or(0)).to_string())
+    };
+    add("local", end(event.local, event.local_port));
+    add("remote", end(event.remote, event.remote_port));
+    let path = event
+        .local
+        .zip(event.remote)
+        .and_then(|(local, remote)| Network::path_of(local, remote))
+        .and_then(|index| stage.network.scenario.paths.get(index))
+        .map(|path| path.name.clone());
+    let on = path.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
+    let remote = event.remote.map(|ip| format!(" {ip}")).unwrap_or_default();
+    let text = match event.kind {
+        MptcpEventKind::Created => format!("CREATED{on}"),
+        MptcpEventKind::Established => format!("ESTABLISHED{on}"),
+        MptcpEventKind::Closed => "CLOSED".to_owned(),
+        MptcpEventKind::Announced => format!("ANNOUNCED{remote}"),
+        MptcpEventKind::Removed => "REMOVED".to_owned(),
+        MptcpEventKind::SubflowEstablished => format!("SF_ESTABLISHED{on}"),
+        MptcpEventKind::SubflowClosed => format!("SF_CLOSED{on}"),
+        MptcpEventKind::SubflowPriority => format!("SF_PRIO{on}"),
+        MptcpEventKind::ListenerCreated => "LISTENER_CREATED".to_owned(),
+        MptcpEventKind::ListenerClosed => "LISTENER_CLOSED".to_owned(),
+        MptcpEventKind::Other(number) => format!("event {number}"),
+    };
+    Event { t_ns: 0, kind: EventKind::PathManager, host: None, path, text, detail }
+}

@@ -1,0 +1,271 @@
+//! What the kernel says of a socket: `TCP_INFO`, and for Multipath TCP `MPTCP_FULL_INFO`.
+//!
+//! Layouts are those of `linux/tcp.h` and `linux/mptcp.h`; they only ever grow at the end, so a
+//! field that an older kernel does not fill reads as zero.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::sys;
+
+/// Room for `struct tcp_info` of this and later kernels.
+const TCP_INFO_BYTES: usize = 320;
+/// `struct mptcp_subflow_info`: an id and two socket addresses of 128 bytes.
+const SUBFLOW_INFO_BYTES: usize = 264;
+/// More subflows than the kernel's path managers can make (8 additional ones).
+const MAX_SUBFLOWS: usize = 32;
+
+/// The parts of `struct tcp_info` that a result shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TcpInfo {
+    pub(crate) state: u8,
+    pub(crate) backoff: u8,
+    pub(crate) rto_us: u32,
+    pub(crate) mss_bytes: u32,
+    pub(crate) unacked: u32,
+    pub(crate) sacked: u32,
+    pub(crate) lost: u32,
+    pub(crate) retrans_now: u32,
+    pub(crate) srtt_us: u32,
+    pub(crate) rttvar_us: u32,
+    pub(crate) ssthresh: u32,
+    pub(crate) cwnd: u32,
+    pub(crate) total_retrans: u32,
+    pub(crate) bytes_acked: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+}
+
+impl TcpInfo {
+    /// Reads the kernel's structure.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let byte = |offset: usize| bytes.get(offset).copied().unwrap_or(0);
+        let u32_at = |offset: usize| u32_at(bytes, offset);
+        let u64_at = |offset: usize| u64_at(bytes, offset);
+        Self {
+            state: byte(0),
+            backoff: byte(4),
+            rto_us: u32_at(8),
+            mss_bytes: u32_at(16),
+            unacked: u32_at(24),
+            sacked: u32_at(28),
+            lost: u32_at(32),
+            retrans_now: u32_at(36),
+            srtt_us: u32_at(68),
+            rttvar_us: u32_at(72),
+            ssthresh: u32_at(76),
+            cwnd: u32_at(80),
+            total_retrans: u32_at(100),
+            bytes_acked: u64_at(120),
+            bytes_received: u64_at(128),
+            bytes_sent: u64_at(200),
+        }
+    }
+
+    /// Packets in flight, as Linux's `tcp_packets_in_flight` counts them.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.unacked
+            .saturating_add(self.retrans_now)
+            .saturating_sub(self.sacked.saturating_add(self.lost))
+    }
+
+    /// Name of the state (`include/net/tcp_states.h`).
+    pub(crate) fn state_name(&self) -> &'static str {
+        match self.state {
+            1 => "established",
+            2 => "syn-sent",
+            3 => "syn-recv",
+            4 => "fin-wait-1",
+            5 => "fin-wait-2",
+            6 => "time-wait",
+            7 => "close",
+            8 => "close-wait",
+            9 => "last-ack",
+            10 => "listen",
+            11 => "closing",
+            _ => "unknown",
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
+}
+
+/// One subflow, from one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SubflowSample {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) info: TcpInfo,
+}
+
+/// The parts of `struct mptcp_info` that a result shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct MptcpInfo {
+    /// The connection fell back to TCP.
+    pub(crate) fallback: bool,
+    /// Local token.
+    pub(crate) token: u32,
+    /// Timeouts of the connection.
+    pub(crate) retransmits: u32,
+    /// Bytes sent again on another subflow.
+    pub(crate) bytes_retrans: u64,
+}
+
+impl MptcpInfo {
+    fn parse(bytes: &[u8]) -> Self {
+        Self {
+            fallback: u32_at(bytes, 8) & 1 != 0,
+            token: u32_at(bytes, 12),
+            retransmits: u32_at(bytes, 44),
+            bytes_retrans: u64_at(bytes, 48),
+        }
+    }
+}
+
+/// What a connection says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Connection {
+    /// Multipath TCP, with its subflows.
+    Multipath(MptcpInfo, Vec<SubflowSample>),
+    /// Plain TCP, or Multipath TCP that has fallen back to it.
+    Single(SubflowSample),
+}
+
+/// Asks the kernel; `Err` when the socket is not connected.
+pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Result<Connection> {
+    if multipath && let Ok((info, subflows)) = full_info(socket.as_fd()) {
+        return Ok(Connection::Multipath(info, subflows));
+    }
+    let mut bytes = [0; TCP_INFO_BYTES];
+    let length = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes)?;
+    let address = |address: io::Result<socket2::SockAddr>| {
+        address?.as_socket().ok_or_else(|| io::Error::other("not an IP socket"))
+    };
+    Ok(Connection::Single(SubflowSample {
+        local: address(socket.local_addr())?,
+        remote: address(socket.peer_addr())?,
+        info: TcpInfo::parse(bytes.get(..length).unwrap_or(&[])),
+    }))
+}
+
+fn full_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSample>)> {
+    let mut request = [0; sys::FULL_INFO_BYTES];
+    let mut tcp_infos = [0; TCP_INFO_BYTES * MAX_SUBFLOWS];
+    let mut addresses = [0; SUBFLOW_INFO_BYTES * MAX_SUBFLOWS];
+    // size_tcpinfo_user, size_sfinfo_user, size_arrays_user; the rest must be zero.
+    for (offset, value) in [(4, TCP_INFO_BYTES), (12, SUBFLOW_INFO_BYTES), (20, MAX_SUBFLOWS)] {
+        if let Some(slot) = request.get_mut(offset..offset + 4) {
+            slot.copy_from_slice(&(value as u32).to_ne_bytes());
+        }
+    }
+    sys::mptcp_full_info(socket, &mut request, &mut tcp_infos, &mut addresses)?;
+    Ok(parse_full_info(&request, &tcp_infos, &addresses))
+}
+
+/// The kernel lowers the two sizes to what it filled and uses *those* as strides.
+fn parse_full_info(
+    request: &[u8],
+    tcp_infos: &[u8],
+    addresses: &[u8],
+) -> (MptcpInfo, Vec<SubflowSample>) {
+    let tcp_stride = (u32_at(request, 4) as usize).max(1);
+    let address_stride = (u32_at(request, 12) as usize).max(1);
+    let count = (u32_at(request, 16) as usize).min(MAX_SUBFLOWS);
+    let subflows = tcp_infos
+        .chunks(tcp_stride)
+        .zip(addresses.chunks(address_stride))
+        .take(count)
+        .filter_map(|(info, pair)| {
+            Some(SubflowSample {
+                local: socket_address(pair.get(8..136)?)?,
+                remote: socket_address(pair.get(136..264)?)?,
+                info: TcpInfo::parse(info),
+            })
+        })
+        .collect();
+    (MptcpInfo::parse(request.get(40..).unwrap_or(&[])), subflows)
+}
+
+fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (family, rest) = bytes.split_first_chunk::<2>()?;
+    let (port, rest) = rest.split_first_chunk::<2>()?;
+    let port = u16::from_be_bytes(*port);
+    let ip: IpAddr = match i32::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => Ipv4Addr::from(*rest.first_chunk::<4>()?).into(),
+        libc::AF_INET6 => {
+            let v6 = Ipv6Addr::from(*rest.get(4..)?.first_chunk::<16>()?);
+            v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// The congestion control that a socket really uses.
+pub(crate) fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
+    let mut name = [0; 16];
+    let length = sys::get_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
+    let name = name.get(..length).unwrap_or(&[]);
+    Ok(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
+}
+
+/// Asks for a congestion control.
+pub(crate) fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    sys::set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_second_subflow_is_found_at_the_strides_that_the_kernel_returns() {
+        let mut request = [0; sys::FULL_INFO_BYTES];
+        request[4..8].copy_from_slice(&280u32.to_ne_bytes());
+        request[12..16].copy_from_slice(&264u32.to_ne_bytes());
+        request[16..20].copy_from_slice(&2u32.to_ne_bytes());
+        request[52..56].copy_from_slice(&0xabcd_u32.to_ne_bytes());
+        let mut infos = [0; 640];
+        infos[280] = 1;
+        infos[280 + 68..280 + 72].copy_from_slice(&15_000u32.to_ne_bytes());
+        let mut addresses = [0; 640];
+        for (offset, last) in [(8, 1), (136, 2), (264 + 8, 3), (264 + 136, 4)] {
+            addresses[offset..offset + 2].copy_from_slice(&2u16.to_ne_bytes());
+            addresses[offset + 2..offset + 8].copy_from_slice(&[0x14, 0x51, 10, 64, 0, last]);
+        }
+        let (info, subflows) = parse_full_info(&request, &infos, &addresses);
+        assert_eq!((info.token, info.fallback), (0xabcd, false));
+        assert_eq!(subflows.len(), 2);
+        assert_eq!(subflows[1].local, "10.64.0.3:5201".parse().unwrap());
+        assert_eq!(subflows[1].remote, "10.64.0.4:5201".parse().unwrap());
+        assert_eq!(subflows[1].info.srtt_us, 15_000);
+        assert_eq!(subflows[1].info.state_name(), "established");
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_of_the_kernel_can_panic(
+            request in proptest::collection::vec(any::<u8>(), 0..140),
+            infos in proptest::collection::vec(any::<u8>(), 0..700),
+        ) {
+            let _ = parse_full_info(&request, &infos, &infos);
+            let _ = TcpInfo::parse(&infos).in_flight();
+        }
+    }
+
+    #[test]
+    fn a_mapped_address_is_shown_as_ipv4() {
+        let mut bytes = [0; 128];
+        bytes[0..2].copy_from_slice(&10u16.to_ne_bytes());
+        bytes[8 + 10..8 + 16].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(socket_address(&bytes).unwrap().ip(), "10.0.0.1".parse::<IpAddr>().unwrap());
+    }
+}

@@ -1,0 +1,186 @@
+//! The process in which a run happens, and how it gets its privileges.
+//!
+//! Three processes, so that nothing can stay behind:
+//! 1. the command (`towpath run`): the user's own process, unchanged;
+//! 2. the *outer* process: enters new user, mount, network and PID namespaces, starts 3, waits;
+//! 3. the *inner* process: process 1 of the new PID namespace, root of the new user namespace. It
+//!    makes the hosts, runs the emulator and the traffic, and starts every further program.
+//!
+//! 2 and 3 are killed by the kernel when their parent dies. When 3 dies, the kernel kills all that
+//! lives in its PID namespace; the network namespaces, TUN devices and veth pairs are held by its
+//! descriptors only, so they go too. All of this also after `kill -9`.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use thiserror::Error;
+
+use crate::sys;
+
+/// Real-time priority that the emulator asks for.
+pub(crate) const EMULATOR_PRIORITY: i32 = 40;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that got its priority before the process lost the right to give it: root of a user
+/// namespace may not take real-time priority, but keeps what it was born with.
+#[derive(Debug)]
+pub struct EmulatorThread {
+    work: Sender<Work>,
+}
+
+impl EmulatorThread {
+    /// Reserves a thread with the calling thread's priority, then gives the calling thread, and so
+    /// all that it starts later, ordinary priority.
+    fn reserve() -> io::Result<Self> {
+        let (work, inbox) = mpsc::channel::<Work>();
+        thread::Builder::new().name("emulator".into()).spawn(move || {
+            if let Ok(work) = inbox.recv() {
+                work();
+            }
+        })?;
+        sys::ordinary_priority()?;
+        Ok(Self { work })
+    }
+
+    /// Runs `work` on the thread.
+    pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
+        // The thread waits for exactly this.
+        let _thread_is_gone = self.work.send(Box::new(work));
+    }
+}
+
+/// Environment variable in which process 1 tells its children who waits for them.
+const PARENT: &str = "TOWPATH_PARENT";
+
+/// Why the process could not get what it needs.
+#[derive(Debug, Error)]
+pub enum SandboxError {
+    /// The kernel or an administrator forbids user namespaces.
+    #[error("this machine does not allow user namespaces: {0}")]
+    UserNamespace(#[source] io::Error),
+    /// Something else in setting the namespaces up failed.
+    #[error("cannot {action}: {source}")]
+    Step {
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The process that asked for the run is gone.
+    #[error("the process that asked for this run has ended")]
+    Orphaned,
+}
+
+impl SandboxError {
+    /// The way out, for people.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UserNamespace(_) => Some(forbidden_hint()),
+            Self::Step { .. } | Self::Orphaned => None,
+        }
+    }
+}
+
+/// The three switches that usually forbid user namespaces, with the value each has now.
+fn forbidden_hint() -> String {
+    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let mut hint = String::new();
+    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
+        hint = "`sysctl user.max_user_namespaces` is 0; set it to 10000 as root".into();
+    } else if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
+        hint = "run `sysctl kernel.unprivileged_userns_clone=1` as root".into();
+    } else if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1")
+    {
+        hint = "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` as root".into();
+    }
+    if hint.is_empty() {
+        hint = "in a container, allow the `unshare` system call (seccomp), or run as root".into();
+    } else {
+        hint.push_str(", or run towpath as root");
+    }
+    hint
+}
+
+/// Starts the running program again as the outer process, with `arguments`. Standard input, output
+/// and error are as given in `stdin` and `stdout`; standard error is inherited.
+pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<Child> {
+    Command::new(env::current_exe()?)
+        .args(arguments)
+        .env(PARENT, std::process::id().to_string())
+        .stdin(stdin)
+        .stdout(stdout)
+        .spawn()
+}
+
+/// The outer process: enters the namespaces, then runs the program once more with `arguments` as
+/// the inner process and waits for it. Must be called while the process has one thread.
+pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
+    let step = |action| move |source| SandboxError::Step { action, source };
+    // Inherited by the inner process, where only the emulator's thread keeps it.
+    let _refused = sys::real_time_priority(EMULATOR_PRIORITY);
+    enter_namespaces()?;
+    die_with(env::var(PARENT).ok())?;
+    let mut inner = Command::new("/proc/self/exe")
+        .args(arguments)
+        // The inner process sees its parent, which is outside of its PID namespace, as 0.
+        .env(PARENT, "0")
+        .spawn()
+        .map_err(step("start the emulator process"))?;
+    sys::ordinary_priority().map_err(step("return to ordinary priority"))?;
+    wait(&mut inner).map_err(step("wait for the emulator process"))
+}
+
+/// Waits for a process, also when a signal interrupts the waiting.
+pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    loop {
+        match child.wait() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// To be called first in the inner process.
+pub fn inner() -> Result<EmulatorThread, SandboxError> {
+    die_with(env::var(PARENT).ok())?;
+    let step = |action| move |source| SandboxError::Step { action, source };
+    sys::make_mounts_private().map_err(step("make mounts private"))?;
+    // Refused where a container masks parts of /proc; the old one serves then, with foreign ids.
+    let _refused = sys::mount_proc();
+    EmulatorThread::reserve().map_err(step("start the emulator's thread"))
+}
+
+fn die_with(parent: Option<String>) -> Result<(), SandboxError> {
+    sys::die_with_parent()
+        .map_err(|source| SandboxError::Step { action: "tie the process to its parent", source })?;
+    // The parent may have died before the call above.
+    match parent.and_then(|text| text.parse::<i32>().ok()) {
+        Some(id) if id == sys::parent() => Ok(()),
+        Some(_) | None => Err(SandboxError::Orphaned),
+    }
+}
+
+fn enter_namespaces() -> Result<(), SandboxError> {
+    let (user, group) = sys::user_and_group();
+    let inside = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID;
+    match sys::unshare(libc::CLONE_NEWUSER | inside) {
+        Ok(()) => map_to_root(user, group),
+        // Real root needs no user namespace.
+        Err(_) if user == 0 && sys::unshare(inside).is_ok() => Ok(()),
+        Err(error) => Err(SandboxError::UserNamespace(error)),
+    }
+}
+
+fn map_to_root(user: u32, group: u32) -> Result<(), SandboxError> {
+    let write =
+        |path: &str, text: String| fs::write(path, text).map_err(SandboxError::UserNamespace);
+    write("/proc/self/setgroups", "deny".into())?;
+    write("/proc/self/uid_map", format!("0 {user} 1"))?;
+    write("/proc/self/gid_map", format!("0 {group} 1"))
+}

@@ -1,0 +1,313 @@
+//! Flows over the kernel's sockets: opens connections, moves bytes, counts what arrives.
+//!
+//! A socket belongs to the namespace in which it was made and can then be used from any thread. All
+//! control is within this process, so no lost path can lose a result.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::{DataDirection, Family, Flow, Transport};
+use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
+use towpath_net::Instant;
+
+use crate::clock::Clock;
+use crate::network::{Network, address, end_of};
+use crate::sample;
+
+/// Port of flow 0; flow *n* uses the *n*-th after it.
+const FIRST_PORT: u16 = 5_201;
+/// A blocked socket call returns after this time, to look at the clock.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes written or read at once: what `iperf3` uses.
+const CHUNK: usize = 128 * 1024;
+
+/// One connection of a flow, both ends, as the sampler sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    pub(crate) flow: u32,
+    /// Number within the flow.
+    pub(crate) number: u32,
+    pub(crate) client: Arc<Socket>,
+    pub(crate) server: Arc<Socket>,
+    /// For each data direction, the bytes that its receiver has read.
+    pub(crate) received: Vec<(DataDirection, Arc<AtomicU64>)>,
+}
+
+/// What all flows share.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) network: Arc<Network>,
+    pub(crate) transport: Transport,
+    /// Start of the traffic on the network's clock.
+    pub(crate) zero: Instant,
+    pub(crate) streams: Mutex<Vec<Stream>>,
+    pub(crate) interrupted: AtomicBool,
+}
+
+impl Stage {
+    pub(crate) fn streams(&self) -> Vec<Stream> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn clock(&self) -> Clock {
+        self.network.clock
+    }
+
+    /// Now, counted from the start of the traffic.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::ZERO + self.clock().now().saturating_since(self.zero)
+    }
+
+    fn is_over(&self, deadline: Instant) -> bool {
+        self.interrupted.load(Ordering::Relaxed) || self.now() >= deadline
+    }
+}
+
+/// What came out of a flow in one direction.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    pub(crate) direction: DataDirection,
+    /// One log for each stream.
+    pub(crate) logs: Vec<DeliveryLog>,
+}
+
+/// What came out of a flow.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) delivered: Vec<Delivered>,
+    /// From the start of the flow until its first connection was open.
+    pub(crate) connect: Option<Duration>,
+    /// Congestion control read back from the sockets, without repetition.
+    pub(crate) congestion_control: Vec<String>,
+    pub(crate) failure: Option<String>,
+}
+
+/// A listening socket, made before the traffic starts.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Socket,
+    port: u16,
+}
+
+/// Why a flow cannot even start.
+pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) if transport == Transport::Mptcp => {
+            format!("Multipath TCP is switched off on `{host}` (net.mptcp.enabled = 0)")
+        }
+        Some(libc::EPROTONOSUPPORT | libc::EINVAL) if transport == Transport::Mptcp => {
+            "this kernel has no Multipath TCP (it needs Linux 5.6 with CONFIG_MPTCP)".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
+    let domain = match flow.family {
+        Family::V4 => Domain::IPV4,
+        Family::V6 => Domain::IPV6,
+    };
+    let protocol =
+        if stage.transport == Transport::Mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+    let socket = space.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
+    let scenario = &stage.network.scenario;
+    let wanted = scenario
+        .hosts
+        .get(host)
+        .and_then(|host| host.congestion_control.as_ref())
+        .unwrap_or(&scenario.run.congestion_control);
+    // What the kernel made of it is read back later; refusal is a warning, not a failure.
+    let _read_back_later = sample::set_congestion_control(socket.as_fd(), wanted);
+    Ok(socket)
+}
+
+/// Opens the flow's listening socket on its accepting host.
+pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Listener> {
+    let socket = new_socket(stage, flow, flow.to)?;
+    let port = FIRST_PORT + index as u16;
+    let any: IpAddr = match flow.family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
+    socket.listen(128)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(Listener { socket, port })
+}
+
+/// Runs one flow to its end. Blocks.
+pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener) -> Outcome {
+    let start = Instant::ZERO + flow.start;
+    stage.clock().sleep_until(stage.zero + flow.start);
+    let deadline = start + flow.pattern.duration();
+    let mut outcome = Outcome::default();
+    for direction in directions(&flow.pattern) {
+        outcome.delivered.push(Delivered { direction: *direction, logs: Vec::new() });
+    }
+    let logs = thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for number in 0..streams(&flow.pattern) {
+            let stream = match open(stage, index, number, flow, listener, deadline) {
+                Ok(stream) => stream,
+                Err(reason) => {
+                    outcome.failure = Some(reason);
+                    break;
+                }
+            };
+            outcome.connect.get_or_insert_with(|| stage.now().saturating_since(start));
+            note_congestion_control(&stream, &mut outcome.congestion_control);
+            for (direction, received) in &stream.received {
+                let (from, to) = match direction {
+                    DataDirection::Down => (&stream.server, &stream.client),
+                    DataDirection::Up | DataDirection::Both => (&stream.client, &stream.server),
+                };
+                let (from, to, received) = (Arc::clone(from), Arc::clone(to), Arc::clone(received));
+                if let Some(sender) = Sender::new(&flow.pattern, start) {
+                    scope.spawn(move || send(stage, &from, sender));
+                }
+                let worker = scope.spawn(move || receive(stage, &to, start, deadline, &received));
+                workers.push((*direction, worker));
+            }
+            stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        }
+        let join = |(direction, worker): (_, thread::ScopedJoinHandle<'_, DeliveryLog>)| {
+            (direction, worker.join().unwrap_or_else(|_| DeliveryLog::new(start)))
+        };
+        workers.into_iter().map(join).collect::<Vec<_>>()
+    });
+    for (direction, log) in logs {
+        let side = outcome.delivered.iter_mut().find(|side| side.direction == direction);
+        if let Some(side) = side {
+            side.logs.push(log);
+        }
+    }
+    outcome
+}
+
+/// Connects and accepts one stream.
+fn open(
+    stage: &Stage,
+    index: usize,
+    number: u32,
+    flow: &Flow,
+    listener: &Listener,
+    deadline: Instant,
+) -> Result<Stream, String> {
+    let hosts = &stage.network.scenario.hosts;
+    let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
+    let client = new_socket(stage, flow, flow.from)
+        .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
+    let target = address_on(stage, flow, flow.to).ok_or("the flow's path is unknown")?;
+    let target = SockAddr::from(SocketAddr::new(target, listener.port));
+    let patience = deadline.saturating_since(stage.now()).max(PATIENCE);
+    client.connect_timeout(&target, patience).map_err(|error| {
+        format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
+    })?;
+    let server = accept(stage, listener, deadline)
+        .map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
+    for socket in [&client, &server] {
+        let set = socket
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
+        set.map_err(|error| error.to_string())?;
+    }
+    let received =
+        directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect();
+    Ok(Stream {
+        flow: index as u32,
+        number,
+        client: Arc::new(client),
+        server: Arc::new(server),
+        received,
+    })
+}
+
+/// The address of `host` on the path where the flow starts.
+fn address_on(stage: &Stage, flow: &Flow, host: usize) -> Option<IpAddr> {
+    let path = stage.network.scenario.paths.get(flow.via)?;
+    Some(address::address(flow.via, end_of(path, host)?, flow.family, 0))
+}
+
+fn accept(stage: &Stage, listener: &Listener, deadline: Instant) -> io::Result<Socket> {
+    loop {
+        match listener.socket.accept() {
+            Ok((socket, _)) => return Ok(socket),
+            Err(error) if is_impatient(&error) && !stage.is_over(deadline) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_impatient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+fn note_congestion_control(stream: &Stream, seen: &mut Vec<String>) {
+    let ends = stream.received.iter().map(|(direction, _)| match direction {
+        DataDirection::Down => &stream.server,
+        DataDirection::Up | DataDirection::Both => &stream.client,
+    });
+    for socket in ends {
+        let name = sample::congestion_control(socket.as_fd()).unwrap_or_else(|_| "unknown".into());
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+}
+
+fn send(stage: &Stage, socket: &Socket, mut sender: Sender) {
+    let data = vec![0x74; CHUNK];
+    while !stage.interrupted.load(Ordering::Relaxed) {
+        let Allowance::Send(most) = sender.allowance(stage.now()) else { break };
+        let length = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
+        match socket.send(data.get(..length).unwrap_or(&data)) {
+            Ok(sent) => sender.on_sent(stage.now(), sent as u64),
+            Err(error) if is_impatient(&error) => {}
+            // A reset shows at the receiver, whose count is the result.
+            Err(_) => break,
+        }
+    }
+    let _already_closed = socket.shutdown(std::net::Shutdown::Write);
+}
+
+fn receive(
+    stage: &Stage,
+    socket: &Socket,
+    start: Instant,
+    deadline: Instant,
+    received: &AtomicU64,
+) -> DeliveryLog {
+    let mut meter = Receiver::new(start);
+    let mut buffer = vec![0; CHUNK];
+    let mut plain = socket;
+    while !stage.is_over(deadline) {
+        match io::Read::read(&mut plain, &mut buffer) {
+            Ok(0) => {
+                meter.on_end(stage.now());
+                break;
+            }
+            Ok(length) => {
+                meter.on_bytes(stage.now(), length as u64);
+                received.fetch_add(length as u64, Ordering::Relaxed);
+            }
+            Err(error) if is_impatient(&error) => {}
+            Err(_) => {
+                meter.on_end(stage.now());
+                break;
+            }
+        }
+    }
+    meter.finish(stage.now().min(deadline))
+}

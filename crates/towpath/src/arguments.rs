@@ -1,0 +1,175 @@
+//! What can be said on the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+use towpath_measure::scenario::{Transport, World};
+
+/// Shows what multipath transport does to real traffic
+///
+/// One scenario file describes hosts, paths, what happens to them and what is sent; towpath runs it
+/// over real kernels in an emulated network, without root, and reports what every subflow did.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(RunArguments),
+    Lab(LabArguments),
+    Report(ReportArguments),
+    Scenarios(ScenariosArguments),
+    Schema(SchemaArguments),
+}
+
+/// Run a scenario over every transport, and compare them
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
+    pub(crate) scenario: String,
+    /// Transports, in place of the scenario's: tcp, mptcp
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    pub(crate) transport: Vec<Transport>,
+    /// Worlds, in place of the scenario's: emu
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    pub(crate) world: Vec<World>,
+    /// Repetitions of each transport, in place of the scenario's
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: Option<u32>,
+    /// Seed of all randomness, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// How the emulator exchanges packets with the kernel
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No interval lines while it runs
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Run any program in a scenario's network
+///
+/// With a command, the scenario's timeline starts with it and its exit code is passed on. Without
+/// one, a shell is opened in a network that stays as it is. Addresses are in variables such as
+/// `TOWPATH_SERVER_WIFI`.
+#[derive(Debug, Args)]
+pub(crate) struct LabArguments {
+    /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
+    pub(crate) scenario: String,
+    /// Host in which the program runs [default: the first one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// How the emulator exchanges packets with the kernel
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// Program and its arguments; your shell when left out
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Make an HTML report of stored results
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them
+    #[arg(required = true, value_name = "RESULT")]
+    pub(crate) results: Vec<PathBuf>,
+    /// Where the report is written [default: report.html beside the first result]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List the built-in scenarios, or show one
+#[derive(Debug, Args)]
+pub(crate) struct ScenariosArguments {
+    #[command(subcommand)]
+    pub(crate) action: Option<ScenariosAction>,
+    /// Print the list as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScenariosAction {
+    /// Print a built-in scenario, to read or to start your own from
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Check a scenario file and say what it holds
+    Check {
+        /// Scenario file, or the name of a built-in one
+        scenario: String,
+    },
+}
+
+/// Print the JSON Schema of scenarios or results
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArguments {
+    /// Of what
+    #[arg(value_enum, default_value_t = SchemaKind::Scenario)]
+    pub(crate) kind: SchemaKind,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SchemaKind {
+    /// Scenario files, as JSON Schema
+    Scenario,
+    /// One line of a result, as JSON Schema
+    Result,
+    /// Scenario files, as a Markdown page for people
+    Reference,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum BackendChoice {
+    /// TUN devices where `/dev/net/tun` may be opened, else packet sockets
+    Auto,
+    /// TUN devices
+    Tun,
+    /// Packet sockets on veth pairs
+    Packet,
+}
+
+impl BackendChoice {
+    pub(crate) fn wanted(self) -> Option<towpath_linux::Backend> {
+        match self {
+            Self::Auto => None,
+            Self::Tun => Some(towpath_linux::Backend::Tun),
+            Self::Packet => Some(towpath_linux::Backend::Packet),
+        }
+    }
+}
+
+fn transport(text: &str) -> Result<Transport, String> {
+    match text.trim() {
+        "tcp" => Ok(Transport::Tcp),
+        "mptcp" => Ok(Transport::Mptcp),
+        "quic" => Ok(Transport::Quic),
+        "mpquic" => Ok(Transport::Mpquic),
+        _ => Err("expected tcp, mptcp, quic or mpquic".to_owned()),
+    }
+}
+
+fn world(text: &str) -> Result<World, String> {
+    match text.trim() {
+        "sim" => Ok(World::Sim),
+        "emu" => Ok(World::Emu),
+        "live" => Ok(World::Live),
+        _ => Err("expected sim, emu or live".to_owned()),
+    }
+}

@@ -1,0 +1,76 @@
+//! Errors as people see them: what, where, what was expected, and a hint.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use thiserror::Error;
+use towpath_linux::lab::LabError;
+use towpath_linux::run::RunError;
+use towpath_linux::sandbox::SandboxError;
+use towpath_measure::scenario::ScenarioErrors;
+use towpath_measure::store::StoreError;
+
+/// Why a verb could not do its work. All of them are exit code 2.
+#[derive(Debug, Error)]
+pub(crate) enum CliError {
+    #[error("{0}")]
+    Scenario(#[from] ScenarioErrors),
+    #[error("no scenario `{name}`: there is neither a file nor a built-in one of that name")]
+    UnknownScenario { name: String, hint: String },
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write `{}`: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error, hint: Option<String> },
+    #[error("`{}` is no result: {source}", path.display())]
+    Result { path: PathBuf, source: StoreError },
+    #[error("no result in `{}`", path.display())]
+    NoResult { path: PathBuf },
+    #[error("{what}")]
+    Unavailable { what: String, hint: String },
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error("cannot start the emulator's process: {0}")]
+    Spawn(io::Error),
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl CliError {
+    /// The way out, if there is one to tell.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownScenario { hint, .. } | Self::Unavailable { hint, .. } => {
+                Some(hint.clone())
+            }
+            Self::Write { hint, .. } => hint.clone(),
+            Self::Sandbox(error) => error.hint(),
+            Self::NoResult { .. } => {
+                Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
+            }
+            Self::Scenario(_)
+            | Self::Read { .. }
+            | Self::Result { .. }
+            | Self::Run(_)
+            | Self::Lab(_)
+            | Self::Spawn(_)
+            | Self::Print(_)
+            | Self::Internal(_) => None,
+        }
+    }
+
+    /// A closed pipe is no error (`towpath schema | head`), all else is usage or environment.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        if self.is_broken_pipe() { ExitCode::SUCCESS } else { ExitCode::from(2) }
+    }
+
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,166 @@
+//! Result files: written line by line while a run goes on, compressed when it has ended.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use towpath_measure::store::read_run;
+use towpath_report::Run;
+
+use crate::error::CliError;
+
+/// Ending of a compressed result.
+const COMPRESSED: &str = "jsonl.zst";
+
+/// A folder for the results of one call.
+#[derive(Debug)]
+pub(crate) struct ResultFolder {
+    pub(crate) path: PathBuf,
+}
+
+impl ResultFolder {
+    /// The folder that was asked for, or the next free number below `towpath-results/NAME`; where
+    /// that cannot be written, one among the temporary files.
+    pub(crate) fn create(wanted: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
+        if let Some(path) = wanted {
+            let failed = |source| CliError::Write { path: path.to_owned(), source, hint: None };
+            fs::create_dir_all(path).map_err(failed)?;
+            return Ok(Self { path: path.to_owned() });
+        }
+        let usual = Path::new("towpath-results").join(scenario);
+        let fallback = std::env::temp_dir().join("towpath-results").join(scenario);
+        let created = numbered(&usual).or_else(|_| numbered(&fallback));
+        created.map(|path| Self { path }).map_err(|source| CliError::Write {
+            path: usual,
+            source,
+            hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
+        })
+    }
+
+    /// A new result in the folder.
+    pub(crate) fn begin(&self, name: &str) -> Result<ResultFile, CliError> {
+        let path = self.path.join(format!("{name}.jsonl"));
+        let file = File::create(&path);
+        let file =
+            file.map_err(|source| CliError::Write { path: path.clone(), source, hint: None })?;
+        Ok(ResultFile { path, file })
+    }
+}
+
+fn numbered(folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    for number in 1..100_000 {
+        let path = folder.join(format!("{number:03}"));
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// A result that is being written.
+#[derive(Debug)]
+pub(crate) struct ResultFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl ResultFile {
+    /// Adds a line, which is on disk before the next one comes.
+    pub(crate) fn add(&mut self, line: &str) -> Result<(), CliError> {
+        let path = &self.path;
+        self.file.write_all(line.as_bytes()).map_err(|source| CliError::Write {
+            path: path.clone(),
+            source,
+            hint: None,
+        })
+    }
+
+    /// Compresses the result and returns its name. The plain file goes only when the other is there.
+    pub(crate) fn finish(self) -> Result<PathBuf, CliError> {
+        let packed = self.path.with_extension(COMPRESSED);
+        let failed = |source| CliError::Write { path: packed.clone(), source, hint: None };
+        let plain = File::open(&self.path).map_err(failed)?;
+        let bytes = compress_to_vec(plain, CompressionLevel::Fastest);
+        fs::write(&packed, bytes).map_err(failed)?;
+        fs::remove_file(&self.path).map_err(failed)?;
+        Ok(packed)
+    }
+}
+
+/// Reads a result file, compressed or not.
+pub(crate) fn read(path: &Path) -> Result<Run, CliError> {
+    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    let mut text = Vec::new();
+    if path.extension().is_some_and(|ending| ending == "zst") {
+        let decoder = StreamingDecoder::new(BufReader::new(file));
+        let mut decoder =
+            decoder.map_err(|error| unreadable(io::Error::other(error.to_string())))?;
+        decoder.read_to_end(&mut text).map_err(unreadable)?;
+    } else {
+        BufReader::new(file).read_to_end(&mut text).map_err(unreadable)?;
+    }
+    let found = read_run(text.as_slice())
+        .map_err(|source| CliError::Result { path: path.to_owned(), source })?;
+    Ok(Run {
+        file: path.file_name().map(|name| name.to_string_lossy().into_owned()),
+        meta: found.meta,
+        records: found.records,
+        summary: found.summary,
+    })
+}
+
+/// The result files in `path`: itself, or those in the folder, by name.
+pub(crate) fn results_in(path: &Path) -> Result<Vec<PathBuf>, CliError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?.path();
+        if is_result(&entry) {
+            found.push(entry);
+        }
+    }
+    found.sort();
+    if found.is_empty() { Err(CliError::NoResult { path: path.to_owned() }) } else { Ok(found) }
+}
+
+fn is_result(path: &Path) -> bool {
+    let ending = |path: &Path| path.extension().map(|ending| ending.to_owned());
+    let last = ending(path);
+    let before = path.file_stem().and_then(|stem| ending(Path::new(stem)));
+    let is = |ending: &Option<std::ffi::OsString>, name: &str| {
+        ending.as_ref().is_some_and(|ending| ending == name)
+    };
+    is(&last, "jsonl") || (is(&last, "zst") && is(&before, "jsonl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_result_is_compressed_and_reads_back() {
+        let folder = std::env::temp_dir().join(format!("towpath-files-{}", std::process::id()));
+        let folder = ResultFolder::create(Some(&folder), "x").unwrap();
+        let text = include_str!("../../towpath-measure/tests/fixtures/result-v1.jsonl");
+        let mut file = folder.begin("tcp-1").unwrap();
+        for line in text.split_inclusive('\n') {
+            file.add(line).unwrap();
+        }
+        let packed = file.finish().unwrap();
+        let found = results_in(&folder.path).unwrap();
+        assert_eq!(found, [packed]);
+        let run = read(&found[0]).unwrap();
+        assert!(run.summary.is_some());
+        assert_eq!(run.file.as_deref(), Some("tcp-1.jsonl.zst"));
+        fs::remove_dir_all(&folder.path).unwrap();
+    }
+}

@@ -1,0 +1,120 @@
+//! From records to interval lines while a run goes on.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::{EventKind, Record, Side, Subflow};
+use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_report::{LiveInterval, LiveSubflow, live_lines};
+
+/// Length of an interval line.
+const PERIOD_NS: u64 = 1_000_000_000;
+
+type Key = (u32, u32, u32);
+
+/// What one subflow did since the last line.
+#[derive(Debug, Default)]
+struct Sum {
+    received: u64,
+    latest: Option<Box<Subflow>>,
+    retransmissions_before: u32,
+}
+
+/// Gathers records into interval lines.
+#[derive(Debug)]
+pub(crate) struct Live {
+    transport: Transport,
+    from_ns: u64,
+    bytes: BTreeMap<DataDirection, u64>,
+    subflows: BTreeMap<(DataDirection, Key), Sum>,
+    events: Vec<String>,
+}
+
+impl Live {
+    pub(crate) fn new(transport: Transport) -> Self {
+        Self {
+            transport,
+            from_ns: 0,
+            bytes: BTreeMap::new(),
+            subflows: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Takes a record; returns lines when it begins a new interval.
+    pub(crate) fn take(&mut self, record: &Record) -> Option<String> {
+        let mut lines = None;
+        match record {
+            Record::Interval(interval) => {
+                if interval.t_ns > self.from_ns + PERIOD_NS {
+                    lines = self.flush(self.from_ns + PERIOD_NS);
+                }
+                *self.bytes.entry(interval.direction).or_default() += interval.bytes;
+            }
+            Record::Subflow(subflow) => {
+                let key = (subflow.flow, subflow.stream, subflow.subflow);
+                let sum = self.subflows.entry((subflow.direction, key)).or_default();
+                match subflow.side {
+                    Side::Receiver => sum.received += subflow.bytes,
+                    Side::Sender => sum.latest = Some(subflow.clone()),
+                }
+            }
+            Record::Event(event) if event.kind != EventKind::Flow => {
+                let host = event.host.as_ref().map(|host| format!(" ({host})")).unwrap_or_default();
+                let seconds = event.t_ns as f64 / 1e9;
+                self.events.push(format!("{seconds:.2} s  {}{host}", event.text));
+            }
+            Record::Summary(_) => lines = self.flush(self.from_ns + PERIOD_NS),
+            Record::Event(_)
+            | Record::Meta(_)
+            | Record::Link(_)
+            | Record::Counter(_)
+            | Record::Interface(_)
+            | Record::Noise(_) => {}
+        }
+        lines
+    }
+
+    fn flush(&mut self, to_ns: u64) -> Option<String> {
+        let from_ns = std::mem::replace(&mut self.from_ns, to_ns);
+        let seconds = (to_ns - from_ns) as f64 / 1e9;
+        let mut text = String::new();
+        for (direction, bytes) in std::mem::take(&mut self.bytes) {
+            let subflows = self
+                .subflows
+                .iter_mut()
+                .filter(|((own, _), _)| *own == direction)
+                .filter_map(|(_, sum)| sum.show(seconds))
+                .collect();
+            let events = std::mem::take(&mut self.events);
+            text.push_str(&live_lines(&LiveInterval {
+                from_ns,
+                to_ns,
+                transport: self.transport,
+                direction,
+                goodput_bps: bytes as f64 * 8.0 / seconds,
+                subflows,
+                events,
+            }));
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Sum {
+    /// `None` once the subflow is gone.
+    fn show(&mut self, seconds: f64) -> Option<LiveSubflow> {
+        let latest = self.latest.take()?;
+        let received = std::mem::take(&mut self.received);
+        let delta = latest.retransmissions.saturating_sub(self.retransmissions_before);
+        self.retransmissions_before = latest.retransmissions;
+        Some(LiveSubflow {
+            path: latest.path,
+            goodput_bps: received as f64 * 8.0 / seconds,
+            srtt_us: latest.srtt_us,
+            cwnd_packets: latest.cwnd_packets,
+            retransmissions_delta: delta,
+            state: latest.state,
+            backup: latest.backup,
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! Scenarios by file or by name.
+
+use std::fs;
+use std::path::Path;
+
+use towpath_measure::scenario::{Scenario, builtin, no_files};
+
+use crate::error::CliError;
+
+/// Reads a scenario: a file if there is one of that name, else a built-in one.
+pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
+    let path = Path::new(name);
+    if path.is_file() || looks_like_a_path(name) {
+        let bytes =
+            fs::read(path).map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let traces = |file: &str| fs::read_to_string(folder.join(file));
+        return Ok(Scenario::parse_bytes(name, &bytes, &traces)?);
+    }
+    match builtin().iter().find(|builtin| builtin.name == name) {
+        Some(found) => Ok(Scenario::parse(name, found.text, &no_files)?),
+        None => Err(unknown(name)),
+    }
+}
+
+fn looks_like_a_path(name: &str) -> bool {
+    name.contains('/') || Path::new(name).extension().is_some_and(|ending| ending == "toml")
+}
+
+fn unknown(name: &str) -> CliError {
+    // The nearest is the one that shares most of its beginning or whole words with what was typed.
+    let likeness = |other: &str| {
+        let same = other.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
+        let words = other.split('-').filter(|word| name.contains(word)).count();
+        same + 3 * words
+    };
+    let best = builtin().iter().max_by_key(|builtin| likeness(builtin.name));
+    let hint = match best.filter(|best| likeness(best.name) >= 3) {
+        Some(best) => format!("did you mean `{}`? `towpath scenarios` lists them", best.name),
+        None => "`towpath scenarios` lists the built-in ones".to_owned(),
+    };
+    CliError::UnknownScenario { name: name.to_owned(), hint }
+}

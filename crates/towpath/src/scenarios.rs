@@ -1,0 +1,78 @@
+//! `towpath scenarios` and `towpath schema`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde_json::json;
+use towpath_measure::scenario::{Builtin, builtin, json_schema, reference_markdown};
+use towpath_measure::store::result_schema;
+
+use crate::arguments::{ScenariosAction, ScenariosArguments, SchemaArguments, SchemaKind};
+use crate::error::CliError;
+use crate::load::load;
+use crate::ui::Ui;
+
+pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match &arguments.action {
+        None => list(arguments.json, ui)?,
+        Some(ScenariosAction::Show { name }) => {
+            match builtin().iter().find(|builtin| builtin.name == name.as_str()) {
+                Some(found) => ui.out.write_all(found.text.as_bytes())?,
+                // A file, or nothing at all: the same words as everywhere else.
+                None => ui.out.write_all(load(name)?.source.as_bytes())?,
+            }
+        }
+        Some(ScenariosAction::Check { scenario }) => {
+            let found = load(scenario)?;
+            writeln!(
+                ui.out,
+                "{}: {} hosts, {} paths, {} flows, {} events, {} expectations",
+                found.name,
+                found.hosts.len(),
+                found.paths.len(),
+                found.flows.len(),
+                found.timeline.len(),
+                found.expect.len()
+            )?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
+    if as_json {
+        let all: Vec<_> = builtin()
+            .iter()
+            .map(|found| json!({ "name": found.name, "description": found.description() }))
+            .collect();
+        writeln!(ui.out, "{}", json!(all))?;
+        return Ok(());
+    }
+    let width = builtin().iter().map(|found| found.name.len()).max().unwrap_or(0);
+    for Builtin { name, .. } in builtin() {
+        let description = load(name)?.description;
+        let mut indent = format!("{name:<width$}  ");
+        let mut line = String::new();
+        for word in description.split_whitespace() {
+            if !line.is_empty() && indent.len() + line.len() + word.len() >= 99 {
+                writeln!(ui.out, "{indent}{line}")?;
+                (indent, line) = (" ".repeat(width + 2), String::new());
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        writeln!(ui.out, "{indent}{line}")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn schema(arguments: &SchemaArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match arguments.kind {
+        SchemaKind::Scenario => writeln!(ui.out, "{:#}", json_schema())?,
+        SchemaKind::Result => writeln!(ui.out, "{:#}", result_schema())?,
+        SchemaKind::Reference => ui.out.write_all(reference_markdown().as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,84 @@
+//! Standard output for data; standard error for progress, warnings, hints and errors.
+
+use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+
+use towpath_measure::result::Warning;
+
+use crate::error::CliError;
+
+/// Where a verb prints.
+#[derive(Debug)]
+pub(crate) struct Ui {
+    pub(crate) out: Stdout,
+    err: Stderr,
+    /// Whether data may be coloured.
+    pub(crate) colour: bool,
+}
+
+impl Ui {
+    pub(crate) fn from_environment() -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let out = io::stdout();
+        let colour = !no_colour && out.is_terminal();
+        Self { out, err: io::stderr(), colour }
+    }
+
+    /// A line or lines of progress. Whoever closed standard error does not want them.
+    pub(crate) fn progress(&mut self, text: &str) {
+        let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
+    }
+
+    pub(crate) fn warn(&mut self, warning: &Warning) {
+        let _closed = writeln!(self.err, "{}", wrap("warning: ", &warning.text));
+        if let Some(hint) = &warning.hint {
+            let _closed = writeln!(self.err, "{}", wrap("hint: ", hint));
+        }
+    }
+
+    pub(crate) fn error(&mut self, error: &CliError) {
+        if error.is_broken_pipe() {
+            return;
+        }
+        let text = error.to_string();
+        // Scenario errors come laid out, with source lines and carets.
+        let laid_out = matches!(error, CliError::Scenario(_));
+        let text = if laid_out { text } else { wrap("error: ", &text) };
+        let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
+        if let Some(hint) = error.hint() {
+            let _closed = writeln!(self.err, "{}", wrap("hint: ", &hint));
+        }
+    }
+}
+
+/// Breaks a text at spaces so that no line is over 100 columns.
+fn wrap(label: &str, text: &str) -> String {
+    const COLUMNS: usize = 100;
+    let mut lines = vec![label.to_owned()];
+    for word in text.split(' ') {
+        let indent = " ".repeat(label.len());
+        let Some(line) = lines.last_mut() else { break };
+        let empty = line.trim().is_empty() || line == label;
+        if !empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines.push(indent + word);
+        } else {
+            if !empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_warning_is_broken_below_its_own_text() {
+        let text = wrap("hint: ", &"word ".repeat(40));
+        assert!(text.lines().all(|line| line.chars().count() <= 100));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("      ")));
+        assert_eq!(wrap("error: ", "short"), "error: short");
+    }
+}
