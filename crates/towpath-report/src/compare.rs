@@ -209,7 +209,7 @@ fn stalls(flows: &[&FlowSummary]) -> Cell {
 }
 
 fn stall_time(ns: f64) -> String {
-    if ns == 0.0 { "none".to_owned() } else { number::time(ns) }
+    if ns <= 0.0 { "none".to_owned() } else { number::time(ns) }
 }
 
 /// Events that a recovery is measured from, over all groups, in order of time.

@@ -16,12 +16,13 @@ mod terminal;
 mod text;
 
 use towpath_measure::result::{Meta, Record, Summary};
+use towpath_measure::store::RunResult;
 
 pub use html::html;
 pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
 pub use terminal::{table, warnings};
 
-/// One result, as read from its file.
+/// One result and where it came from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Name of the result file, shown so that a reader finds it again.
@@ -30,6 +31,24 @@ pub struct Run {
     pub meta: Meta,
     /// Every record but `meta` and `summary`.
     pub records: Vec<Record>,
-    /// The figures; missing when the file was cut off.
+    /// The figures; missing when the run was interrupted.
     pub summary: Option<Summary>,
+    /// Whether the end of the file is missing.
+    pub truncated: bool,
+    /// Lines of a kind that this version does not know.
+    pub skipped: usize,
+}
+
+impl Run {
+    /// A result as it was read, with the name of its file.
+    pub fn new(result: RunResult, file: Option<String>) -> Self {
+        let RunResult { meta, records, summary, truncated, skipped } = result;
+        Self { file, meta, records, summary, truncated, skipped }
+    }
+}
+
+impl From<RunResult> for Run {
+    fn from(result: RunResult) -> Self {
+        Self::new(result, None)
+    }
 }

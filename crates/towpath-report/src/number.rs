@@ -1,29 +1,22 @@
-//! Numbers for people: three significant digits, a space, a unit.
+//! Numbers for people: `towpath_measure::format`, and what charts and tables need beside it.
+
+use std::time::Duration;
+
+use towpath_measure::format;
 
 /// `57.9 Mbit/s`
 pub(crate) fn rate(bps: f64) -> String {
-    scaled(bps, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
+    format::rate(bps)
 }
 
 /// `31.2 MB`, decimal.
 pub(crate) fn bytes(bytes: f64) -> String {
-    scaled(bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
+    format::bytes(bytes as u64)
 }
 
 /// `310 ms`
 pub(crate) fn time(ns: f64) -> String {
-    scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
-}
-
-/// `100 ms`: a period that somebody chose, without the zeros that nobody wrote.
-pub(crate) fn period(ns: u64) -> String {
-    let text = time(ns as f64);
-    match text.split_once(' ') {
-        Some((value, unit)) if value.contains('.') => {
-            format!("{} {unit}", value.trim_end_matches('0').trim_end_matches('.'))
-        }
-        _ => text,
-    }
+    format::time(Duration::from_nanos(ns as u64))
 }
 
 /// `3.000 s`: a moment of a run, always in seconds so that a column of them can be compared.
@@ -37,13 +30,9 @@ pub(crate) fn short_moment(seconds: f64) -> String {
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// `38 %`
+/// `38.2 %`
 pub(crate) fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent > 0.0 && percent < 0.95 {
-        return "< 1 %".to_owned();
-    }
-    if (99.5..100.0).contains(&percent) { "> 99 %".to_owned() } else { format!("{percent:.0} %") }
+    if share > 0.0 && share < 0.000_5 { "< 0.1 %".to_owned() } else { format::share(share) }
 }
 
 /// `12 345`: whole, with a thin gap between thousands (a no-break space).
@@ -99,27 +88,14 @@ fn unit(max: f64, units: &[(f64, &'static str)]) -> Unit {
     fitting.map_or(Unit { size: 1.0, name: "" }, |&(size, name)| Unit { size, name })
 }
 
-fn scaled(value: f64, units: &[(f64, &'static str)]) -> String {
-    let Unit { size, name } = unit(value.abs(), units);
-    if size <= 1.0 {
-        format!("{value:.0} {name}")
-    } else {
-        format!("{} {name}", three(value / size))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_number_has_three_digits_and_a_unit() {
-        assert_eq!(rate(57_912_345.0), "57.9 Mbit/s");
-        assert_eq!(rate(999_960.0), "1.00 Mbit/s");
-        assert_eq!(rate(0.0), "0 bit/s");
-        assert_eq!(bytes(31_234_567.0), "31.2 MB");
-        assert_eq!(time(310_000_000.0), "310 ms");
+    fn large_counts_are_grouped() {
         assert_eq!(count(1_234_567.0), "1\u{a0}234\u{a0}567");
+        assert_eq!(count(9_999.0), "9999");
     }
 
     #[test]
@@ -130,9 +106,8 @@ mod tests {
 
     #[test]
     fn a_small_share_is_not_rounded_to_nothing() {
-        assert_eq!(percent(0.001), "< 1 %");
+        assert_eq!(percent(0.000_1), "< 0.1 %");
         assert_eq!(percent(0.0), "0 %");
         assert_eq!(percent(1.0), "100 %");
-        assert_eq!(percent(0.999), "> 99 %");
     }
 }

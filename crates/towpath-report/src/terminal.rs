@@ -7,7 +7,7 @@ use towpath_measure::result::Warning;
 use crate::Run;
 use crate::chart::{tick_label, time_ticks};
 use crate::compare::{Block, Cell, Row, Tone, checks, headline, table as rows};
-use crate::group::{Group, groups};
+use crate::group::{Group, groups, verdict};
 use crate::number;
 use crate::series::{self, Grid, Mark, Values};
 use crate::text::{clean, cut, pad, wrap};
@@ -54,11 +54,23 @@ pub fn warnings(runs: &[Run]) -> Vec<Warning> {
             None => found.push((warning, vec![run])),
         };
     for run in runs {
-        let Some(summary) = &run.summary else {
-            let text = "the result has no summary: the run ended early or the file is cut off";
-            note(Warning { text: text.to_owned(), hint: Some("run it again".to_owned()) }, run);
-            continue;
+        let mut own = |text: String, hint: &str| {
+            note(Warning { text, hint: Some(hint.to_owned()) }, run);
         };
+        if run.skipped > 0 {
+            let text =
+                format!("{} lines are of a kind that this version does not know", run.skipped);
+            own(text, "use the towpath that wrote the result, or a newer one");
+        }
+        if run.truncated || run.summary.is_none() {
+            let what = if run.summary.is_none() {
+                "the result has no summary"
+            } else {
+                "the result is incomplete"
+            };
+            own(format!("{what}: the run ended early or the file is cut off"), "run it again");
+        }
+        let Some(summary) = &run.summary else { continue };
         summary.warnings.iter().for_each(|warning| note(warning.clone(), run));
     }
     let all = runs.len();
@@ -156,7 +168,7 @@ fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
             good if good == group.runs.len() => ("✓", Tone::Good),
             _ => ("✗", Tone::Bad),
         };
-        let mut texts: Vec<String> = all.iter().map(|s| clean(&s.verdict)).collect();
+        let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
         texts.dedup();
         let count = match group.runs.len() {
             1 => String::new(),

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::Run;
-use crate::group::{Group, groups};
+use crate::group::{Group, groups, verdict};
 use crate::number;
 use crate::text::{clean, cut, esc};
 use panel::{Panel, Style};
@@ -98,8 +98,8 @@ impl Page {
              </summary>",
             esc(&group.label)
         );
-        if let Some(summary) = &run.summary {
-            let _ = write!(self.out, "<p class=\"lead\">{}</p>", esc(&summary.verdict));
+        if let Some(verdict) = verdict(run) {
+            let _ = write!(self.out, "<p class=\"lead\">{}</p>", esc(&verdict));
         }
         if charted {
             let panel = panel::of_run(run, &self.style);

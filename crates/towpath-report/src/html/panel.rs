@@ -165,7 +165,7 @@ fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
 }
 
 fn per_point(grid: &Grid) -> String {
-    number::period(grid.step_ns)
+    number::time(grid.step_ns as f64)
 }
 
 /// Every chart of one run.

