@@ -1,6 +1,6 @@
 //! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
-//! their terminal summary. A second argument chooses: `pair`, `repeated`, `four`,
-//! `three`, `fade`, `many`.
+//! their terminal summary. A second argument chooses: `repeated`, `four`,
+//! `three`, `fade`, `many`, or a stored result.
 
 use std::io::Write as _;
 
@@ -24,7 +24,12 @@ fn main() -> std::io::Result<()> {
             let plan = common::handover(Transport::Mptcp, 1);
             vec![common::run(&common::Plan { streams: 20, sample_ms: 10, ..plan })]
         }
-        Some(_) | None => common::pair(),
+        Some(file) => {
+            let stored = std::io::BufReader::new(std::fs::File::open(file)?);
+            let result = towpath_measure::store::read_run(stored).map_err(std::io::Error::other)?;
+            vec![towpath_report::Run::new(result, Some(file.to_owned()))]
+        }
+        None => common::pair(),
     };
     std::fs::write(&file, towpath_report::html(&runs))?;
     write!(std::io::stdout(), "{}", towpath_report::table(&runs, 100, false))

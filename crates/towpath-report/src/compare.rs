@@ -212,19 +212,29 @@ fn stall_time(ns: f64) -> String {
     if ns <= 0.0 { "none".to_owned() } else { number::time(ns) }
 }
 
+/// Repetitions see the same event a little earlier or later.
+const SAME_EVENT_NS: u64 = 100_000_000;
+
 /// Events that a recovery is measured from, over all groups, in order of time.
 fn events(groups: &[Group<'_>], key: FlowKey) -> Vec<(u64, String)> {
-    let flows = groups.iter().flat_map(|group| group.flows(key));
-    let mut events: Vec<_> =
-        flows.flat_map(|flow| &flow.recoveries).map(|r| (r.event_ns, r.event.clone())).collect();
+    let mut events: Vec<(u64, String)> = Vec::new();
+    for recovery in groups.iter().flat_map(|g| g.flows(key)).flat_map(|flow| &flow.recoveries) {
+        let known = |event: &(u64, String)| is_event(recovery, event);
+        if !events.iter().any(known) {
+            events.push((recovery.event_ns, recovery.event.clone()));
+        }
+    }
     events.sort();
-    events.dedup();
     events
+}
+
+fn is_event(recovery: &Recovery, event: &(u64, String)) -> bool {
+    recovery.event == event.1 && recovery.event_ns.abs_diff(event.0) < SAME_EVENT_NS
 }
 
 fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [Row; 2] {
     let found = |group: &Group<'_>| -> Vec<Recovery> {
-        let of_event = |r: &&Recovery| r.event_ns == event.0 && r.event == event.1;
+        let of_event = |r: &&Recovery| is_event(r, event);
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
     };

@@ -107,17 +107,12 @@ fn name(groups: &mut [Group<'_>], runs: &[Run]) {
     }
 }
 
-/// A run's verdict as a sentence under the transport's name, which it need not say again.
+/// A run's verdict without the transport's name in front, which stands beside it anyway.
 pub(crate) fn verdict(run: &Run) -> Option<String> {
     let said = clean(&run.summary.as_ref()?.verdict);
     let name = run.meta.transport.to_string();
-    let rest = match said.strip_prefix(&name) {
-        Some(rest) if rest.starts_with(' ') => rest.trim_start().to_owned(),
-        _ => said,
-    };
-    let mut letters = rest.chars();
-    let first = letters.next()?;
-    Some(first.to_uppercase().chain(letters).collect())
+    let rest = said.strip_prefix(&name).and_then(|rest| rest.strip_prefix(' '));
+    Some(rest.map_or(said.clone(), str::to_owned))
 }
 
 /// Median and range of a figure over repetitions.

@@ -19,6 +19,11 @@ pub(crate) fn time(ns: f64) -> String {
     format::time(Duration::from_nanos(ns as u64))
 }
 
+/// `100 ms`, `1 s`: a period that somebody chose.
+pub(crate) fn period(ns: u64) -> String {
+    if ns >= 1_000_000_000 { short_moment(ns as f64 / 1e9) } else { time(ns as f64) }
+}
+
 /// `3.000 s`: a moment of a run, always in seconds so that a column of them can be compared.
 pub(crate) fn moment(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)

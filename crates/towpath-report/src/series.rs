@@ -378,8 +378,29 @@ fn letter(at: usize) -> String {
     }
 }
 
-/// Periods of 100 ms and more, between the first byte and the end, in which no flow delivered.
+/// Periods of 100 ms and more, between the first byte and the end, in which no flow delivered: to the
+/// sample, and the longest exactly where a direction has only one flow.
 pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
+    let mut stalls = sampled_stalls(run, direction);
+    let flows = run.summary.iter().flat_map(|summary| &summary.flows);
+    let flows: Vec<_> = flows.filter(|flow| flow.direction == direction).collect();
+    if let [only] = flows.as_slice() {
+        let stall = only.stall;
+        stalls.push((stall.longest_at_ns, stall.longest_at_ns.saturating_add(stall.longest_ns)));
+    }
+    stalls.retain(|(from, to)| to.saturating_sub(*from) >= 100_000_000);
+    stalls.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in stalls {
+        match merged.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => merged.push((from, to)),
+        }
+    }
+    merged.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
+}
+
+fn sampled_stalls(run: &Run, direction: DataDirection) -> Vec<(u64, u64)> {
     let mut periods: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for record in &run.records {
         if let Record::Interval(interval) = record
@@ -402,8 +423,7 @@ pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
         }
     }
     stalls.extend(quiet.map(|start| (start, end)));
-    stalls.retain(|(from, to)| to.saturating_sub(*from) >= 100_000_000);
-    stalls.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
+    stalls
 }
 
 /// Median, smallest and largest value at each point over several runs.

@@ -29,6 +29,29 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// A sentence with a capital.
+pub(crate) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Escapes a sentence in which backticks mark names and commands.
+pub(crate) fn prose(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return esc(text).to_string(); // a backtick without its partner is only a character
+    }
+    let mut out = String::new();
+    for (number, part) in parts.into_iter().enumerate() {
+        let _ = if number % 2 == 1 {
+            write!(out, "<code>{}</code>", esc(part))
+        } else {
+            write!(out, "{}", esc(part))
+        };
+    }
+    out
+}
+
 /// One line without anything that a terminal could take for a command.
 pub(crate) fn clean(text: &str) -> String {
     text.chars()
@@ -98,6 +121,12 @@ mod tests {
             "&lt;b a=&#39;&quot;&#39;&gt;&amp;\u{fffd}"
         );
         assert_eq!(clean("a\u{1b}[31mb\nc\u{202e}"), "a\u{fffd}[31mb c\u{fffd}");
+    }
+
+    #[test]
+    fn backticks_mark_code_in_a_sentence() {
+        assert_eq!(prose("after `a<b` it"), "after <code>a&lt;b</code> it");
+        assert_eq!(prose("a ` b"), "a ` b");
     }
 
     #[test]

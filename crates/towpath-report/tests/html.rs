@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, pair, path, repeated, run, three_paths};
 use towpath_measure::result::{Counter, Record, Warning};
-use towpath_measure::scenario::Transport;
+use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{Run, html};
 
 /// The page without script and style, whose text is not markup.
@@ -236,6 +236,34 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
     towpath_report::table(&runs, 100, true);
     runs[1].meta.sample_ns = u64::MAX;
     assert_well_formed(&html(&runs));
+}
+
+#[test]
+fn a_stored_result_becomes_a_page() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../towpath-measure/tests/fixtures");
+    let file = std::fs::File::open(format!("{fixtures}/result-v1.jsonl")).unwrap();
+    let result = towpath_measure::store::read_run(std::io::BufReader::new(file)).unwrap();
+    let page = html(&[Run::new(result, Some("result-v1.jsonl".to_owned()))]);
+    assert_well_formed(&page);
+    assert!(page.contains("<code>result-v1.jsonl</code>"));
+    assert!(page.contains("Delivered 34.1 MB at 27.3 Mbit/s over wifi and cellular"));
+}
+
+#[test]
+fn both_directions_have_their_own_charts() {
+    let mut both = run(&handover(Transport::Mptcp, 1));
+    let mut down = both.records.clone();
+    for record in &mut down {
+        if let Record::Interval(interval) = record {
+            interval.direction = DataDirection::Down;
+        } else if let Record::Subflow(subflow) = record {
+            subflow.direction = DataDirection::Down;
+        }
+    }
+    both.records.extend(down);
+    let page = html(&[both]);
+    assert_eq!(charts(&page).len(), 2 * 6);
+    assert!(page.contains("Goodput by subflow, up") && page.contains("Goodput by subflow, down"));
 }
 
 #[test]

@@ -296,3 +296,29 @@ fn line(plane: &mut Plane<'_>, points: Vec<Point>) {
 fn fill(plane: &mut Plane<'_>, outline: Vec<Point>) {
     let _ = plane.draw_series([Polygon::new(outline, BLACK)]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_label_overlaps_another_and_no_line_crosses_a_label() {
+        let mark = |at_s: f64| {
+            let (letter, text) = ("A".to_owned(), "cellular goes down".to_owned());
+            Mark { at_s, until_s: None, letter, text }
+        };
+        let marks: Vec<Mark> = [1.0, 1.2, 2.9, 3.0, 7.0, 7.1, 9.9].map(mark).into();
+        let lanes = lanes(&marks, 10.0);
+        let width = (22.0 * 6.6 + 8.0) / 7.2;
+        let span = |n: usize| Span { at: marks[n].at_s * 10.0, width };
+        for one in 0..marks.len() {
+            for other in (0..marks.len()).filter(|other| *other != one) {
+                let same_lane = lanes[one] == lanes[other] && span(one).overlaps(span(other));
+                assert!(!same_lane, "{one} and {other}: {lanes:?}");
+                let (from, to) = span(other).ends();
+                let crosses = from < span(one).at && span(one).at < to && lanes[one] > lanes[other];
+                assert!(!crosses, "line {one} through label {other}: {lanes:?}");
+            }
+        }
+    }
+}

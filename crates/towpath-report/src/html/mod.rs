@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::Run;
 use crate::group::{Group, groups, verdict};
 use crate::number;
-use crate::text::{clean, cut, esc};
+use crate::text::{capital, clean, cut, esc, prose};
 use panel::{Panel, Style};
 
 /// Above this number of runs only the first of each group's repetitions gets charts.
@@ -99,7 +99,7 @@ impl Page {
             esc(&group.label)
         );
         if let Some(verdict) = verdict(run) {
-            let _ = write!(self.out, "<p class=\"lead\">{}</p>", esc(&verdict));
+            let _ = write!(self.out, "<p class=\"lead\">{}</p>", prose(&capital(&verdict)));
         }
         if charted {
             let panel = panel::of_run(run, &self.style);

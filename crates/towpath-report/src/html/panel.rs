@@ -165,7 +165,7 @@ fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
 }
 
 fn per_point(grid: &Grid) -> String {
-    number::time(grid.step_ns as f64)
+    number::period(grid.step_ns)
 }
 
 /// Every chart of one run.
@@ -251,7 +251,9 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
 }
 
 fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
-    let max = ceiling(chart::top(&series), 5);
+    // Half a packet is no tick.
+    let least = if unit == "packets" { 4.0 } else { 0.0 };
+    let max = ceiling(chart::top(&series).max(least), 5);
     Chart { title, about, unit: unit.to_owned(), series, max, size: Size::Medium }
 }
 

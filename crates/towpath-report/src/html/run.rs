@@ -10,7 +10,7 @@ use super::panel::Style;
 use crate::Run;
 use crate::compare::direction;
 use crate::number;
-use crate::text::{clean, cut, esc};
+use crate::text::{clean, cut, esc, prose};
 
 /// A longer list starts folded.
 const LONG: usize = 30;
@@ -222,7 +222,7 @@ fn proof(out: &mut String, run: &Run) {
         if !multipath.evidence.is_empty() {
             out.push_str("<ul class=\"evidence\">");
             for line in &multipath.evidence {
-                let _ = write!(out, "<li>{}</li>", esc(line));
+                let _ = write!(out, "<li>{}</li>", prose(line));
             }
             out.push_str("</ul>");
         }
@@ -290,7 +290,7 @@ fn conditions(out: &mut String, run: &Run) {
         ("kernel".to_owned(), meta.kernel.clone()),
         ("congestion control asked for".to_owned(), meta.congestion_control.clone()),
         ("seed".to_owned(), meta.seed.to_string()),
-        ("sampled every".to_owned(), number::time(meta.sample_ns as f64)),
+        ("sampled every".to_owned(), number::period(meta.sample_ns)),
     ];
     facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));

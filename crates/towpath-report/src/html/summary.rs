@@ -6,7 +6,7 @@ use crate::Run;
 use crate::compare::{Block, Cell, Tone, checks, headline, table};
 use crate::group::{Group, verdict};
 use crate::terminal::warnings;
-use crate::text::esc;
+use crate::text::{capital, esc, prose};
 
 pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
     out.push_str("<section id=\"summary\">");
@@ -50,7 +50,7 @@ fn verdicts(out: &mut String, groups: &[Group<'_>]) {
         let mut texts: Vec<_> = group.runs.iter().copied().filter_map(verdict).collect();
         texts.dedup();
         for text in texts.iter().take(3) {
-            let _ = write!(out, "<p>{}</p>", esc(text));
+            let _ = write!(out, "<p>{}</p>", prose(&capital(text)));
         }
         if all.len() < group.runs.len() {
             let _ = write!(
@@ -73,9 +73,9 @@ fn warning_box(out: &mut String, runs: &[Run]) {
     }
     out.push_str("<aside class=\"warnings\"><h2>Check before you trust this</h2><ul>");
     for warning in warnings {
-        let _ = write!(out, "<li>{}", esc(&warning.text));
+        let _ = write!(out, "<li>{}", prose(&warning.text));
         if let Some(hint) = &warning.hint {
-            let _ = write!(out, " <span class=\"hint\">{}</span>", esc(hint));
+            let _ = write!(out, " <span class=\"hint\">{}</span>", prose(hint));
         }
         out.push_str("</li>");
     }

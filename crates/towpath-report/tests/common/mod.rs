@@ -411,13 +411,20 @@ impl<'a> Model<'a> {
         let mut last = None;
         let mut times: Vec<u64> =
             self.delivered.iter().filter(|(_, bytes)| *bytes > 0).map(|(t, _)| *t).collect();
-        times.push(self.plan.duration_ms * MS);
+        let end = self.plan.duration_ms * MS;
+        let silent = times.last() != Some(&end);
+        if silent {
+            times.push(end);
+        }
         times.dedup();
         for t in times {
+            // What a sample counted may have arrived at its very begin.
+            let began = t.saturating_sub(self.plan.sample_ms * MS);
+            let quiet = if t == end && silent { t } else { began };
             if let Some(before) = last
-                && t - before > self.plan.sample_ms * MS
+                && quiet > before
             {
-                gaps.push((t - before, before));
+                gaps.push((quiet - before, before));
             }
             last = Some(t);
         }
