@@ -1,2 +1,54 @@
-//! Repository chores: `cargo xtask test`, `cargo xtask tidy`.
-fn main() {}
+//! Repository chores: `cargo xtask tidy`.
+
+mod tidy;
+
+use std::env;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// An error for people; nothing in here reacts to its kind.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  tidy   check the rules of the repository that the compiler does not know";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
+        ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
+        _ => {
+            let _nobody_listens = writeln!(err, "{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _nobody_listens = writeln!(err, "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository: above this package when cargo runs us, else where we are.
+fn root() -> Result<PathBuf> {
+    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    match package.as_deref().and_then(Path::parent) {
+        Some(root) => Ok(root.to_owned()),
+        None => Ok(env::current_dir()?),
+    }
+}
+
+/// The cargo that runs us, so that all steps use one toolchain.
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}

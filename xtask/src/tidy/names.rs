@@ -1,0 +1,51 @@
+//! Names that say nothing about what is behind them.
+
+use super::Finding;
+
+/// What a file or module may not be called, nor `something_…` of it.
+const EMPTY: [&str; 6] = ["util", "utils", "common", "helpers", "manager", "managers"];
+
+/// Whether a name says nothing. A path manager is what RFC 8684 calls it.
+pub(super) fn is_empty(name: &str) -> bool {
+    let last = name.rsplit(['_', '-']).next().unwrap_or(name);
+    !matches!(name, "path_manager" | "path-manager") && EMPTY.contains(&last)
+}
+
+/// Checks a file's name and its folders'.
+pub(super) fn check(path: &str) -> Option<Finding> {
+    // `tests/common/` is the one way in which cargo lets integration tests share code.
+    let checked = path.replacen("/tests/common/", "/tests/", 1);
+    let name = checked.split('/').map(stem).find(|name| is_empty(name))?;
+    Some(Finding::error(
+        path,
+        1,
+        format!("called `{name}`, expected a name that says what it does"),
+    ))
+}
+
+fn stem(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(stem, _)| stem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_folders_must_be_named_after_what_they_do() {
+        for path in ["crates/x/src/utils.rs", "crates/x-common/src/lib.rs", "src/link_manager/a.rs"]
+        {
+            let finding = check(path).unwrap();
+            assert!(finding.text.contains("expected a name"), "{finding}");
+        }
+    }
+
+    #[test]
+    fn path_managers_and_what_integration_tests_share_keep_their_names() {
+        for path in ["src/path_manager.rs", "src/path_manager/announce.rs", "src/utility.rs"] {
+            assert_eq!(check(path), None);
+        }
+        assert_eq!(check("crates/x/tests/common/mod.rs"), None);
+        assert!(check("crates/x/src/common/mod.rs").is_some());
+    }
+}

@@ -1,0 +1,119 @@
+//! The files of the repository.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// Folders that hold no files of ours, wherever they are.
+const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
+
+/// Every file by its path from the root, with its text if a rule reads it.
+#[derive(Debug, Default)]
+pub(super) struct Repository {
+    files: BTreeMap<String, Option<String>>,
+}
+
+impl Repository {
+    /// Reads what git would commit; without git, what is there.
+    pub(super) fn read(root: &Path) -> io::Result<Self> {
+        let paths = match tracked(root) {
+            Some(paths) => paths,
+            None => walk(root, "")?,
+        };
+        let mut files = BTreeMap::new();
+        for path in paths {
+            let full = root.join(&path);
+            // Git still lists what was deleted but not committed.
+            if !full.is_file() {
+                continue;
+            }
+            let text = if is_read(&path) { Some(fs::read_to_string(full)?) } else { None };
+            files.insert(path, text);
+        }
+        Ok(Self { files })
+    }
+
+    /// Number of files.
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Paths in order.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// A file's text; `None` if there is no such file, or no rule reads its kind.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        self.files.get(path)?.as_deref()
+    }
+
+    /// Whether a file or folder is there; the empty path is the root.
+    pub(super) fn contains(&self, path: &str) -> bool {
+        let folder = format!("{path}/");
+        path.is_empty()
+            || self.files.contains_key(path)
+            || self.paths().any(|file| file.starts_with(&folder))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+        let owned = |(path, text): &(&str, &str)| (String::from(*path), Some(String::from(*text)));
+        Self { files: files.iter().map(owned).collect() }
+    }
+}
+
+fn is_read(path: &str) -> bool {
+    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("rs" | "md")) || path.ends_with("Cargo.toml")
+}
+
+/// Files that git knows, and new ones that it does not ignore.
+fn tracked(root: &Path) -> Option<Vec<String>> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .ok()?;
+    let names = String::from_utf8(output.stdout).ok()?;
+    let paths: Vec<_> = names.split_terminator('\0').map(String::from).collect();
+    (output.status.success() && !paths.is_empty()).then_some(paths)
+}
+
+fn walk(root: &Path, folder: &str) -> io::Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+        if !entry.file_type()?.is_dir() {
+            paths.push(path);
+        } else if !SKIPPED.contains(&name.as_str()) {
+            paths.extend(walk(root, &path)?);
+        }
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_count_as_there_but_prefixes_of_names_do_not() {
+        let repository = Repository::of(&[("docs/guide/start.md", "")]);
+        let there = ["", "docs", "docs/guide", "docs/guide/start.md"];
+        assert!(there.iter().all(|path| repository.contains(path)));
+        assert!(!repository.contains("docs/gui"));
+    }
+
+    #[test]
+    fn without_git_the_walk_finds_this_file_and_skips_build_output() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let paths = walk(package, "").unwrap();
+        assert!(paths.contains(&"src/tidy/repository.rs".to_owned()));
+        assert!(!paths.iter().any(|path| path.starts_with("target/")));
+    }
+}

@@ -1,0 +1,183 @@
+//! Tells code from comments and strings, so that a rule about code does not fire on a sentence
+//! about it. Lines keep their numbers.
+
+/// A Rust file taken apart; each part has as many lines as the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Scanned {
+    /// Code without comments and without the content of strings.
+    pub(super) code: String,
+    /// Comments without code.
+    pub(super) comments: String,
+}
+
+/// ```text
+/// Code ─//▶ LineComment ─newline▶ Code        Code ─"▶ Text ─"▶ Code
+/// Code ─/*▶ BlockComment(1…n) ─*/▶ Code       Code ─r#"▶ RawText(1) ─"#▶ Code
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Code,
+    LineComment,
+    /// Depth: block comments nest.
+    BlockComment(usize),
+    Text,
+    /// Number of `#` before the quote.
+    RawText(usize),
+}
+
+/// Takes a file apart.
+pub(super) fn scan(text: &str) -> Scanned {
+    let mut scanned = Scanned::default();
+    let (mut state, mut rest) = (State::Code, text);
+    while !rest.is_empty() {
+        let (next, length) = step(state, rest);
+        // An opening `//` or `/*` is part of the comment.
+        let kind = if state == State::Code { next } else { state };
+        let (taken, left) = rest.split_at_checked(length.max(1)).unwrap_or((rest, ""));
+        let Scanned { code, comments } = &mut scanned;
+        let (keeps, other) = match kind {
+            State::Code => (Some(code), comments),
+            State::LineComment | State::BlockComment(_) => (Some(comments), code),
+            State::Text | State::RawText(_) => {
+                blank(code, taken);
+                (None, comments)
+            }
+        };
+        blank(other, taken);
+        if let Some(keeps) = keeps {
+            keeps.push_str(taken);
+        }
+        (state, rest) = (next, left);
+    }
+    scanned
+}
+
+/// Leaves only the ends of lines, and a space so that words do not grow together.
+fn blank(out: &mut String, taken: &str) {
+    out.push(' ');
+    out.extend(taken.chars().filter(|c| *c == '\n'));
+}
+
+/// The next state and how many bytes lead to it.
+fn step(state: State, rest: &str) -> (State, usize) {
+    let first = rest.chars().next().map_or(1, char::len_utf8);
+    match state {
+        State::Code => code(rest),
+        State::LineComment => match rest.find('\n') {
+            Some(end) => (State::Code, end + 1),
+            None => (State::Code, rest.len()),
+        },
+        State::BlockComment(1) if rest.starts_with("*/") => (State::Code, 2),
+        State::BlockComment(depth) if rest.starts_with("*/") => (State::BlockComment(depth - 1), 2),
+        State::BlockComment(depth) if rest.starts_with("/*") => (State::BlockComment(depth + 1), 2),
+        State::Text if rest.starts_with('\\') => {
+            (State::Text, 1 + rest.chars().nth(1).map_or(0, char::len_utf8))
+        }
+        State::Text if rest.starts_with('"') => (State::Code, 1),
+        State::RawText(hashes) if closes(rest, hashes) => (State::Code, 1 + hashes),
+        State::BlockComment(_) | State::Text | State::RawText(_) => (state, first),
+    }
+}
+
+fn code(rest: &str) -> (State, usize) {
+    if rest.starts_with("//") {
+        return (State::LineComment, 2);
+    }
+    if rest.starts_with("/*") {
+        return (State::BlockComment(1), 2);
+    }
+    if rest.starts_with('"') {
+        return (State::Text, 1);
+    }
+    if rest.starts_with('\'') {
+        return (State::Code, quote(rest));
+    }
+    let word = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+    if word == 0 {
+        return (State::Code, rest.chars().next().map_or(1, char::len_utf8));
+    }
+    let (name, after) = rest.split_at(word);
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    if matches!(name, "r" | "br" | "cr") && after.trim_start_matches('#').starts_with('"') {
+        return (State::RawText(hashes), word + hashes + 1);
+    }
+    (State::Code, word)
+}
+
+/// Length of a character literal, or of a lifetime's quote.
+fn quote(rest: &str) -> usize {
+    let mut characters = rest.char_indices().skip(1);
+    match (characters.next(), characters.next()) {
+        (Some((_, '\\')), Some((at, _))) => {
+            // The escaped character itself may be a quote.
+            let body = rest.get(at + 1..).and_then(|body| body.find('\''));
+            body.map_or(1, |end| at + 1 + end + 1)
+        }
+        (Some(_), Some((at, '\''))) => at + 1,
+        (_, _) => 1,
+    }
+}
+
+fn closes(rest: &str, hashes: usize) -> bool {
+    let Some(after) = rest.strip_prefix('"') else { return false };
+    after.chars().take_while(|c| *c == '#').take(hashes).count() == hashes
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `line` has `word` as a whole word.
+pub(super) fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line.get(..at).and_then(|before| before.chars().next_back());
+        let after = line.get(at + word.len()..).and_then(|after| after.chars().next());
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code_words(text: &str) -> String {
+        scan(text).code.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn comments_and_strings_are_not_code() {
+        assert_eq!(code_words("a // b \"\n/* c /* d */ e */ f"), "a f");
+        assert_eq!(code_words(r##"a("b \" // c"); d(r#"e " f"#); g"##), "a( ); d( ); g");
+        assert_eq!(code_words("b\"x\" br\"y\\\" c"), "b c");
+    }
+
+    #[test]
+    fn quotes_of_characters_and_lifetimes_open_no_string() {
+        assert_eq!(code_words(r#"'"' x '\'' y '\u{22}' z"#), r#"'"' x '\'' y '\u{22}' z"#);
+        assert_eq!(code_words("fn f<'a>(x: &'a str) // y"), "fn f<'a>(x: &'a str)");
+        assert_eq!(code_words("r#type \"s\" x"), "r#type x");
+    }
+
+    #[test]
+    fn every_part_has_the_lines_of_the_file() {
+        let text = "a\n// b\n/* c\nd */ e\n\"f\ng\"\nh\n";
+        let Scanned { code, comments } = scan(text);
+        assert_eq!(code.lines().count(), text.lines().count());
+        assert_eq!(comments.lines().count(), text.lines().count());
+        assert_eq!(code.lines().position(|line| line.trim() == "h"), Some(6));
+        assert_eq!(comments.lines().position(|line| line.contains('d')), Some(3));
+    }
+
+    #[test]
+    fn what_is_not_ended_does_not_hang() {
+        for text in ["\"a", "/* a", "r#\"a", "'", "'\\", "\"\\", "é\"é", "//"] {
+            scan(text);
+        }
+    }
+
+    #[test]
+    fn words_are_whole() {
+        assert!(has_word("an unsafe { }", "unsafe"));
+        assert!(!has_word("deny(unsafe_code)", "unsafe"));
+    }
+}

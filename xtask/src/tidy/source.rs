@@ -1,0 +1,222 @@
+//! Rules of Rust files.
+
+use super::Finding;
+use super::names;
+use super::scan::{Scanned, has_word, scan};
+
+/// Lines of a file that are worth a look, and lines that are too many; tests not counted.
+const LONG: usize = 600;
+const TOO_LONG: usize = 1_000;
+/// Lines of a crate's documentation: a map, not a manual.
+const LONGEST_CRATE_DOCS: usize = 40;
+/// The one crate that calls the system by itself.
+const UNSAFE_CRATE: &str = "crates/towpath-linux/";
+
+/// What unfinished code looks like.
+const UNFINISHED_CODE: [&str; 3] = ["todo!(", "unimplemented!(", "dbg!("];
+const UNFINISHED_COMMENTS: [&str; 2] = ["FIXME", "XXX"];
+const ALLOW: [&str; 2] = ["#[allow(", "#![allow("];
+
+/// Checks one file.
+pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
+    let scanned = scan(text);
+    let mut findings = Vec::new();
+    findings.extend(size(path, text));
+    findings.extend(crate_docs(path, text));
+    for (number, line) in (1..).zip(scanned.code.lines()) {
+        findings.extend(line_of_code(path, number, line));
+    }
+    findings.extend(ignored_tests(path, text, &scanned));
+    findings.extend(unfinished_comments(path, &scanned));
+    findings
+}
+
+fn line_of_code(path: &str, number: usize, line: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if has_word(line, "unsafe") && !path.starts_with(UNSAFE_CRATE) {
+        let text = format!("`unsafe` here, expected it in {UNSAFE_CRATE} only");
+        findings.push(Finding::error(path, number, text));
+    }
+    for mark in UNFINISHED_CODE.iter().filter(|mark| line.contains(**mark)) {
+        findings.push(Finding::error(
+            path,
+            number,
+            format!("`{mark}` left, expected finished code"),
+        ));
+    }
+    // Also clippy's `too_many_lines`: a function over 60 lines must say why.
+    for mark in ALLOW.iter().filter(|mark| line.contains(**mark)) {
+        let text = format!("`{mark}` here, expected `expect(…, reason = \"…\")`");
+        findings.push(Finding::error(path, number, text));
+    }
+    if let Some(name) = inline_module(line).filter(|name| names::is_empty(name)) {
+        let text = format!("module `{name}`, expected a name that says what it does");
+        findings.push(Finding::error(path, number, text));
+    }
+    findings
+}
+
+/// The name in `mod name {`; a module in its own file is checked by the file's name.
+fn inline_module(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().skip_while(|word| *word != "mod").skip(1);
+    let name = words.next()?;
+    line.contains('{').then_some(name.trim_end_matches('{'))
+}
+
+/// Tests that never run. One that another test runs, in a namespace of its own say, names it.
+fn ignored_tests(path: &str, text: &str, scanned: &Scanned) -> Vec<Finding> {
+    let lines = (1..).zip(text.lines().zip(scanned.code.lines()));
+    lines
+        .filter(|(_, (_, code))| code.contains("#[ignore"))
+        .filter(|(_, (line, _))| !runner(line).is_some_and(|name| is_function(name, &scanned.code)))
+        .map(|(number, _)| {
+            let expected = "expected it to run, or `#[ignore = \"run by `other_test`\"]`";
+            Finding::error(path, number, format!("an ignored test, {expected}"))
+        })
+        .collect()
+}
+
+/// Whether there is a function of this name.
+fn is_function(name: &str, code: &str) -> bool {
+    code.contains(&format!("fn {name}("))
+}
+
+/// The test in `#[ignore = "run by `test`…"]`.
+fn runner(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("#[ignore = \"run by `")?;
+    Some(rest.split_once('`')?.0)
+}
+
+fn unfinished_comments(path: &str, scanned: &Scanned) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(scanned.comments.lines()) {
+        for mark in UNFINISHED_COMMENTS.iter().filter(|mark| has_word(line, mark)) {
+            let text = format!("`{mark}` left, expected it done or written down as an issue");
+            findings.push(Finding::error(path, number, text));
+        }
+    }
+    findings
+}
+
+fn size(path: &str, text: &str) -> Option<Finding> {
+    if is_test(path) {
+        return None;
+    }
+    let lines = lines_before_tests(text);
+    let found = format!("{lines} lines without tests");
+    if lines > TOO_LONG {
+        let text = format!("{found}, expected at most {TOO_LONG}, better {LONG}");
+        return Some(Finding::error(path, lines, text));
+    }
+    (lines > LONG).then(|| Finding::warning(path, lines, format!("{found}, expected {LONG}")))
+}
+
+fn is_test(path: &str) -> bool {
+    let mut parts = path.split('/');
+    path.ends_with("/tests.rs") || parts.any(|part| matches!(part, "tests" | "benches"))
+}
+
+fn lines_before_tests(text: &str) -> usize {
+    let lines: Vec<_> = text.lines().collect();
+    let tests = lines.windows(2).position(|pair| match pair {
+        [attribute, module] => *attribute == "#[cfg(test)]" && module.starts_with("mod tests"),
+        _ => false,
+    });
+    tests.unwrap_or(lines.len())
+}
+
+fn crate_docs(path: &str, text: &str) -> Option<Finding> {
+    if !path.starts_with("crates/") || !path.ends_with("/src/lib.rs") {
+        return None;
+    }
+    let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
+    (lines > LONGEST_CRATE_DOCS).then(|| {
+        let text = format!("{lines} lines of crate documentation, expected at most 40");
+        Finding::error(path, lines, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::Severity;
+
+    const PATH: &str = "crates/towpath-net/src/link.rs";
+
+    fn texts(path: &str, text: &str) -> Vec<String> {
+        check(path, text).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_long_file_is_warned_about_and_a_very_long_one_is_an_error() {
+        assert_eq!(size(PATH, &"a\n".repeat(600)), None);
+        assert_eq!(size(PATH, &"a\n".repeat(601)).unwrap().severity, Severity::Warning);
+        assert_eq!(size(PATH, &"a\n".repeat(1_000)).unwrap().severity, Severity::Warning);
+        assert_eq!(size(PATH, &"a\n".repeat(1_001)).unwrap().severity, Severity::Error);
+    }
+
+    #[test]
+    fn tests_do_not_count_as_length() {
+        let tests = "#[cfg(test)]\nmod tests {\n".to_owned() + &"a\n".repeat(2_000);
+        assert_eq!(size(PATH, &tests), None);
+        assert_eq!(size("crates/x/tests/all.rs", &"a\n".repeat(2_000)), None);
+        assert_eq!(size("crates/x/src/y/tests.rs", &"a\n".repeat(2_000)), None);
+        // A helper for tests is not the tests.
+        let early = "#[cfg(test)]\nfn f() {}\n".to_owned() + &"a\n".repeat(2_000);
+        assert!(size(PATH, &early).is_some());
+    }
+
+    #[test]
+    fn unsafe_code_stays_in_its_crate() {
+        let text = "fn f() { unsafe { g() } }\n";
+        let expected = "`unsafe` here, expected it in crates/towpath-linux/ only";
+        assert_eq!(texts(PATH, text), [format!("{PATH}:1: {expected}")]);
+        assert!(texts("crates/towpath-linux/src/sys.rs", text).is_empty());
+        assert!(texts(PATH, "//! The only `unsafe`.\n#![deny(unsafe_code)]\n").is_empty());
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        for mark in ["todo!()", "unimplemented!()", "dbg!(x)", "// FIXME: x", "// XXX"] {
+            assert_eq!(texts(PATH, &format!("\n{mark}\n")).len(), 1, "{mark}");
+        }
+    }
+
+    #[test]
+    fn talk_about_unfinished_code_is_no_unfinished_code() {
+        let text = "// A todo!( or dbg!( is an error.\nlet s = \"#[ignore] todo!( FIXME XXX\";\n";
+        assert!(texts(PATH, text).is_empty());
+        assert!(texts(PATH, "// XXXL is a size\n").is_empty());
+    }
+
+    #[test]
+    fn a_test_may_be_ignored_only_if_another_one_runs_it() {
+        let ignored = "#[ignore = \"run by `outer`, as another user\"]\nfn inner() {}\n";
+        assert_eq!(texts(PATH, ignored).len(), 1);
+        assert!(texts(PATH, &format!("fn outer() {{}}\n{ignored}")).is_empty());
+        assert_eq!(texts(PATH, "#[ignore]\n#[ignore = \"slow\"]\n").len(), 2);
+    }
+
+    #[test]
+    fn a_lint_is_expected_with_a_reason_and_never_allowed() {
+        assert_eq!(texts(PATH, "#[allow(clippy::too_many_lines)]\n").len(), 1);
+        assert_eq!(texts(PATH, "#![allow(dead_code)]\n").len(), 1);
+        assert!(
+            texts(PATH, "#[expect(clippy::too_many_lines, reason = \"a table\")]\n").is_empty()
+        );
+    }
+
+    #[test]
+    fn inline_modules_must_be_named_after_what_they_do() {
+        assert_eq!(texts(PATH, "pub(crate) mod helpers {\n}\n").len(), 1);
+        assert!(texts(PATH, "mod tests {\n}\nmod path_manager {}\nmod utils;\n").is_empty());
+    }
+
+    #[test]
+    fn crate_documentation_is_a_map_and_not_a_manual() {
+        let path = "crates/towpath-net/src/lib.rs";
+        assert!(texts(path, &"//! a\n".repeat(40)).is_empty());
+        assert_eq!(texts(path, &"//! a\n".repeat(41)).len(), 1);
+        assert!(texts(PATH, &"//! a\n".repeat(41)).is_empty());
+    }
+}
