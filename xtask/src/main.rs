@@ -1,5 +1,6 @@
-//! Repository chores: `cargo xtask tidy`.
+//! Repository chores: `cargo xtask tidy` and `cargo xtask test`.
 
+mod test;
 mod tidy;
 
 use std::env;
@@ -14,13 +15,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  tidy   check the rules of the repository that the compiler does not know";
+  tidy   check the rules of the repository that the compiler does not know
+  test   everything that CI does: tools, fmt, clippy, tidy, build, test";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
+        ["test"] => root().and_then(|root| test::run(&root, &mut out)),
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
         _ => {
             let _nobody_listens = writeln!(err, "{USAGE}");

@@ -1,0 +1,226 @@
+//! What the tests need beside Rust: found, or installed, or said to be missing.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::quietly;
+use crate::Result;
+
+/// A program that tests start.
+#[derive(Debug, PartialEq, Eq)]
+struct Tool {
+    name: &'static str,
+    /// Programs that serve, the best first.
+    programs: &'static [&'static str],
+    /// Debian package.
+    package: &'static str,
+    /// What is not tested without it.
+    purpose: &'static str,
+    /// Variable that tells the tests which program was found.
+    found_in: Option<&'static str>,
+    /// Variable that tells the tests why there is none.
+    skipped_in: &'static str,
+}
+
+const TOOLS: [Tool; 3] = [
+    Tool {
+        name: "chromium",
+        programs: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
+        package: "chromium",
+        purpose: "that a browser can draw the HTML report",
+        found_in: Some("CHROMIUM"),
+        skipped_in: "TOWPATH_SKIP_CHROMIUM",
+    },
+    Tool {
+        name: "unshare",
+        programs: &["unshare"],
+        package: "util-linux",
+        purpose: "the kernel's interfaces, in namespaces of their own",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_UNSHARE",
+    },
+    Tool {
+        name: "setpriv",
+        programs: &["setpriv"],
+        package: "util-linux",
+        purpose: "that an ordinary user can run everything",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_SETPRIV",
+    },
+];
+
+/// Whether we may install what is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Permission {
+    Granted,
+    /// Why not.
+    Denied(&'static str),
+}
+
+/// Finds every tool; gives the variables that the tests shall see.
+pub(super) fn prepare(out: &mut dyn Write) -> Result<Vec<(OsString, OsString)>> {
+    let is_ci = env::var("CI").is_ok_and(|value| is_true(&value));
+    let missing: Vec<_> = TOOLS.iter().filter(|tool| find(tool).is_none()).collect();
+    let reason = match (missing.is_empty(), permission()) {
+        (true, _) => String::new(),
+        (false, Permission::Denied(reason)) => reason.to_owned(),
+        (false, Permission::Granted) => match install(&missing, out) {
+            Ok(()) => "the installed package does not work here".to_owned(),
+            Err(error) => {
+                writeln!(out, "{error}")?;
+                "it could not be installed".to_owned()
+            }
+        },
+    };
+    let mut environment = Vec::new();
+    for tool in &TOOLS {
+        let program = find(tool);
+        writeln!(out, "{}", describe(tool, program.as_deref(), &reason))?;
+        if program.is_none() && is_ci {
+            return Err(format!("`{}` is missing, and CI must test everything", tool.name).into());
+        }
+        environment.extend(variable(tool, program.as_deref(), &reason));
+    }
+    Ok(environment)
+}
+
+fn describe(tool: &Tool, program: Option<&str>, reason: &str) -> String {
+    let Tool { name, package, purpose, .. } = tool;
+    match program {
+        Some(program) => format!("{name}: {program}"),
+        None => format!(
+            "skipped: {purpose}, because `{name}` (Debian package `{package}`) is missing and \
+             {reason}"
+        ),
+    }
+}
+
+fn variable(tool: &Tool, program: Option<&str>, reason: &str) -> Option<(OsString, OsString)> {
+    match program {
+        Some(program) => Some((tool.found_in?.into(), program.into())),
+        None => Some((
+            tool.skipped_in.into(),
+            format!("`{}` is missing and {reason}", tool.name).into(),
+        )),
+    }
+}
+
+/// The first program that starts. A file alone proves nothing: some are only pointers to a shop.
+fn find(tool: &Tool) -> Option<String> {
+    let chosen = tool.found_in.and_then(|variable| env::var(variable).ok());
+    let known = tool.programs.iter().copied().map(String::from);
+    chosen.into_iter().chain(known).find(|program| starts(program))
+}
+
+fn starts(program: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn permission() -> Permission {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !is_root(&status) {
+        Permission::Denied("only root may install it")
+    } else if !starts("apt-get") {
+        Permission::Denied("there is no `apt-get` to install it")
+    } else {
+        Permission::Granted
+    }
+}
+
+/// Whether `/proc/self/status` says that the effective user is root.
+fn is_root(status: &str) -> bool {
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    users.and_then(|users| users.split_whitespace().nth(1)) == Some("0")
+}
+
+fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
+    let packages = packages(missing);
+    writeln!(out, "installing {}", packages.join(", "))?;
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        quietly(
+            command
+                .args(arguments)
+                .args(["-o", "DPkg::Lock::Timeout=300"])
+                .env("DEBIAN_FRONTEND", "noninteractive"),
+        )
+    };
+    // Older lists may do; if they do not, both have to be known.
+    let updated = apt(&["update"]);
+    let arguments: Vec<_> =
+        ["install", "-y", "--no-install-recommends"].into_iter().chain(packages).collect();
+    apt(&arguments).map_err(|error| match updated {
+        Ok(()) => format!("apt-get install: {error}").into(),
+        Err(before) => format!("apt-get update: {before}\napt-get install: {error}").into(),
+    })
+}
+
+/// Each package once.
+fn packages(missing: &[&Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = missing.iter().map(|tool| tool.package).collect();
+    packages.dedup();
+    packages
+}
+
+fn is_true(value: &str) -> bool {
+    matches!(value, "true" | "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Tool = Tool {
+        name: "none",
+        programs: &["towpath-no-such-program"],
+        package: "none",
+        purpose: "nothing",
+        found_in: Some("TOWPATH_NO_SUCH_VARIABLE"),
+        skipped_in: "TOWPATH_SKIP_NONE",
+    };
+
+    #[test]
+    fn a_missing_tool_is_said_aloud_with_the_reason() {
+        assert_eq!(find(&NONE), None);
+        assert_eq!(
+            describe(&NONE, None, "only root may install it"),
+            "skipped: nothing, because `none` (Debian package `none`) is missing and only root may \
+             install it"
+        );
+        let (name, reason) = variable(&NONE, None, "only root may install it").unwrap();
+        assert_eq!(name, "TOWPATH_SKIP_NONE");
+        assert_eq!(reason, "`none` is missing and only root may install it");
+    }
+
+    #[test]
+    fn a_tool_that_was_found_is_named_to_the_tests() {
+        assert_eq!(describe(&NONE, Some("/bin/none"), ""), "none: /bin/none");
+        let expected = ("TOWPATH_NO_SUCH_VARIABLE".into(), "/bin/none".into());
+        assert_eq!(variable(&NONE, Some("/bin/none"), ""), Some(expected));
+        let plain = Tool { found_in: None, ..NONE };
+        assert_eq!(variable(&plain, Some("/bin/none"), ""), None);
+    }
+
+    #[test]
+    fn a_package_is_installed_once() {
+        assert_eq!(packages(&TOOLS.iter().collect::<Vec<_>>()), ["chromium", "util-linux"]);
+    }
+
+    #[test]
+    fn the_effective_user_decides_who_is_root() {
+        assert!(is_root("Name:\tx\nUid:\t1000\t0\t0\t0\n"));
+        assert!(!is_root("Uid:\t0\t1000\t1000\t1000\n"));
+        assert!(!is_root(""));
+    }
+
+    #[test]
+    fn ci_says_true() {
+        assert!(is_true("true") && is_true("1"));
+        assert!(!is_true("") && !is_true("false"));
+    }
+}
