@@ -1,9 +1,10 @@
 //! What the tests need beside Rust: found, or installed, or said to be missing.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::quietly;
@@ -87,10 +88,10 @@ pub(super) fn prepare(out: &mut dyn Write) -> Result<Vec<(OsString, OsString)>> 
     Ok(environment)
 }
 
-fn describe(tool: &Tool, program: Option<&str>, reason: &str) -> String {
+fn describe(tool: &Tool, program: Option<&Path>, reason: &str) -> String {
     let Tool { name, package, purpose, .. } = tool;
     match program {
-        Some(program) => format!("{name}: {program}"),
+        Some(program) => format!("{name}: {}", program.display()),
         None => format!(
             "skipped: {purpose}, because `{name}` (Debian package `{package}`) is missing and \
              {reason}"
@@ -98,7 +99,7 @@ fn describe(tool: &Tool, program: Option<&str>, reason: &str) -> String {
     }
 }
 
-fn variable(tool: &Tool, program: Option<&str>, reason: &str) -> Option<(OsString, OsString)> {
+fn variable(tool: &Tool, program: Option<&Path>, reason: &str) -> Option<(OsString, OsString)> {
     match program {
         Some(program) => Some((tool.found_in?.into(), program.into())),
         None => Some((
@@ -108,14 +109,23 @@ fn variable(tool: &Tool, program: Option<&str>, reason: &str) -> Option<(OsStrin
     }
 }
 
-/// The first program that starts. A file alone proves nothing: some are only pointers to a shop.
-fn find(tool: &Tool) -> Option<String> {
-    let chosen = tool.found_in.and_then(|variable| env::var(variable).ok());
-    let known = tool.programs.iter().copied().map(String::from);
+/// The first program that starts, with its path. A file alone proves nothing: some only point to a
+/// shop.
+fn find(tool: &Tool) -> Option<PathBuf> {
+    let chosen = tool.found_in.and_then(env::var_os).map(PathBuf::from);
+    let known = tool.programs.iter().flat_map(|program| in_search_path(program));
     chosen.into_iter().chain(known).find(|program| starts(program))
 }
 
-fn starts(program: &str) -> bool {
+fn in_search_path(program: &str) -> Vec<PathBuf> {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders)
+        .map(|folder| folder.join(program))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+fn starts(program: impl AsRef<OsStr>) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
@@ -199,11 +209,20 @@ mod tests {
 
     #[test]
     fn a_tool_that_was_found_is_named_to_the_tests() {
-        assert_eq!(describe(&NONE, Some("/bin/none"), ""), "none: /bin/none");
+        assert_eq!(describe(&NONE, Some(Path::new("/bin/none")), ""), "none: /bin/none");
         let expected = ("TOWPATH_NO_SUCH_VARIABLE".into(), "/bin/none".into());
-        assert_eq!(variable(&NONE, Some("/bin/none"), ""), Some(expected));
+        assert_eq!(variable(&NONE, Some(Path::new("/bin/none")), ""), Some(expected));
         let plain = Tool { found_in: None, ..NONE };
-        assert_eq!(variable(&plain, Some("/bin/none"), ""), None);
+        assert_eq!(variable(&plain, Some(Path::new("/bin/none")), ""), None);
+    }
+
+    #[test]
+    fn a_program_is_found_with_its_path_if_it_starts() {
+        let tool = Tool { programs: &["towpath-no-such-program", "env"], ..NONE };
+        assert!(find(&tool).is_some_and(|path| path.is_absolute() && path.ends_with("env")));
+        let broken = Tool { programs: &["false"], ..NONE };
+        assert!(!in_search_path("false").is_empty());
+        assert_eq!(find(&broken), None);
     }
 
     #[test]
