@@ -107,12 +107,8 @@ pub(crate) fn read(path: &Path) -> Result<Run, CliError> {
     }
     let found = read_run(text.as_slice())
         .map_err(|source| CliError::Result { path: path.to_owned(), source })?;
-    Ok(Run {
-        file: path.file_name().map(|name| name.to_string_lossy().into_owned()),
-        meta: found.meta,
-        records: found.records,
-        summary: found.summary,
-    })
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    Ok(Run::new(found, name))
 }
 
 /// The result files in `path`: itself, or those in the folder, by name.
@@ -133,7 +129,7 @@ pub(crate) fn results_in(path: &Path) -> Result<Vec<PathBuf>, CliError> {
 }
 
 fn is_result(path: &Path) -> bool {
-    let ending = |path: &Path| path.extension().map(|ending| ending.to_owned());
+    let ending = |path: &Path| path.extension().map(ToOwned::to_owned);
     let last = ending(path);
     let before = path.file_stem().and_then(|stem| ending(Path::new(stem)));
     let is = |ending: &Option<std::ffi::OsString>, name: &str| {
