@@ -232,6 +232,19 @@ pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Packets that a packet socket had no room for since the last call.
+pub(crate) fn packet_socket_drops(fd: BorrowedFd<'_>) -> u64 {
+    // struct tpacket_stats: packets, drops.
+    let mut stats = [0; 8];
+    match get_option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats) {
+        Ok(8) => {
+            let [_, _, _, _, drops @ ..] = stats;
+            u64::from(u32::from_ne_bytes(drops))
+        }
+        Ok(_) | Err(_) => 0,
+    }
+}
+
 /// Sets a socket option to raw bytes.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,

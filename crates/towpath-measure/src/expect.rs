@@ -206,6 +206,7 @@ mod tests {
             t90_ns,
             deficit_bytes: 1_500_000,
             longest_gap_ns: 310_000_000,
+            smooth_ns: t90_ns,
         };
         FlowSummary {
             flow: 0,

@@ -429,6 +429,10 @@ pub struct Recovery {
     pub deficit_bytes: u64,
     /// Longest gap that began or lasted after the event.
     pub longest_gap_ns: u64,
+    /// From the event until the end of the last gap of 100 ms and more that it caused: gaps that
+    /// follow each other within 1 s. 0 without such a gap; `None` when the last one never ended.
+    #[serde(default)]
+    pub smooth_ns: Option<u64>,
 }
 
 /// Totals of one subflow in one direction.

@@ -232,7 +232,7 @@ fn is_event(recovery: &Recovery, event: &(u64, String)) -> bool {
     recovery.event == event.1 && recovery.event_ns.abs_diff(event.0) < SAME_EVENT_NS
 }
 
-fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [Row; 2] {
+fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [Row; 3] {
     let found = |group: &Group<'_>| -> Vec<Recovery> {
         let of_event = |r: &&Recovery| is_event(r, event);
         let flows = group.flows(key);
@@ -243,7 +243,12 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
         row(
             &format!("Back at 90 % after {} ({when})", cut(&clean(&event.1), 60)),
             "time until goodput is back to 90 % of what it was, or of what the rest carries",
-            groups.iter().map(|group| recovered(&found(group))),
+            groups.iter().map(|group| when_known(&found(group), |r| r.t90_ns)),
+        ),
+        row(
+            "Without gaps again after",
+            "time until the end of the last gap of 100 ms and more that the event caused",
+            groups.iter().map(|group| when_known(&found(group), |r| r.smooth_ns)),
         ),
         row(
             "Bytes missed by then",
@@ -255,8 +260,9 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
     ]
 }
 
-fn recovered(recoveries: &[Recovery]) -> Cell {
-    let times: Vec<f64> = recoveries.iter().filter_map(|r| r.t90_ns).map(|ns| ns as f64).collect();
+/// Times that some runs reached and others never did.
+fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) -> Cell {
+    let times: Vec<f64> = recoveries.iter().filter_map(time).map(|ns| ns as f64).collect();
     match (times.len(), recoveries.len()) {
         (_, 0) => missing(),
         (0, _) => Cell { text: "never".to_owned(), tone: Tone::Bad, ..Cell::default() },

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::decoding::StreamingDecoder;
@@ -30,7 +31,8 @@ impl ResultFolder {
             return Ok(Self { path: path.to_owned() });
         }
         let usual = Path::new("towpath-results").join(scenario);
-        let fallback = std::env::temp_dir().join("towpath-results").join(scenario);
+        let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
+        let fallback = std::env::temp_dir().join(format!("towpath-results-{user}")).join(scenario);
         let created = numbered(&usual).or_else(|_| numbered(&fallback));
         created.map(|path| Self { path }).map_err(|source| CliError::Write {
             path: usual,

@@ -107,6 +107,8 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
     let backend = order.backend.wanted();
     match &order.work {
         Work::Run { transport, repeat } => {
+            interrupt::catch();
+            interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
             let job = Job { scenario, transport: *transport, repeat: *repeat, backend };
             let mut out = io::BufWriter::new(io::stdout());
             towpath_linux::run::run(&job, thread, &mut |record| {

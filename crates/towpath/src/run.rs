@@ -103,13 +103,18 @@ fn one(
         ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));
         ui.progress(&live_header());
     }
-    let mut child = sandbox::spawn(&order.arguments()?, Stdio::null(), Stdio::piped())
+    let mut child = sandbox::spawn(&order.arguments()?, Stdio::piped(), Stdio::piped())
         .map_err(CliError::Spawn)?;
     let mut file = None;
     if let Some(pipe) = child.stdout.take() {
         let mut live = Live::new(transport);
+        // The run goes on while this is open.
+        let mut lifeline = child.stdin.take();
         for line in BufReader::new(pipe).lines() {
             let text = line.map_err(CliError::Spawn)? + "\n";
+            if interrupt::seen() {
+                drop(lifeline.take());
+            }
             let file: &mut ResultFile = match &mut file {
                 Some(file) => file,
                 none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),

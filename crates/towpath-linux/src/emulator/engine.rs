@@ -70,6 +70,8 @@ pub(crate) struct EmulatorReport {
     pub(crate) lateness: Histogram,
     /// Processor time of the thread.
     pub(crate) cpu: Duration,
+    /// Packets that ports lost before they were read.
+    pub(crate) lost_packets: u64,
 }
 
 /// A running emulator. Dropping it ends the thread.
@@ -221,7 +223,8 @@ impl Engine {
                 }
             }
         }
-        Ok(EmulatorReport { lateness: self.lateness, cpu: sys::thread_cpu_time() })
+        let lost_packets = self.lanes.iter().flat_map(|lane| &lane.ports).map(Port::lost).sum();
+        Ok(EmulatorReport { lateness: self.lateness, cpu: sys::thread_cpu_time(), lost_packets })
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -60,6 +60,15 @@ impl Port {
         Ok(Some(Frame::new(header, pool.take(length))))
     }
 
+    /// Packets that were lost before they could be read; a TUN device counts them in its
+    /// interface's statistics instead.
+    pub(crate) fn lost(&self) -> u64 {
+        match self {
+            Self::Tun(_) => 0,
+            Self::Packet(fd) => sys::packet_socket_drops(fd.as_fd()),
+        }
+    }
+
     /// Hands a segment to the kernel.
     pub(crate) fn write(&self, segment: &Segment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| {

@@ -9,7 +9,9 @@ use towpath_measure::metrics::disruption::describe;
 use towpath_measure::result::{
     Counter, Interface, Meta, MetaEvent, MetaFlow, MetaPath, Noise, SCHEMA_VERSION,
 };
-use towpath_measure::scenario::{DataDirection, Path, Pattern, Scenario, World};
+use towpath_measure::scenario::{
+    Change, DataDirection, Down, Path, Pattern, Scenario, Target, World,
+};
 use towpath_measure::traffic::{directions, streams};
 use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, Loss, Queue, QueueLimit, Shaper};
@@ -255,6 +257,21 @@ pub(super) fn interfaces(network: &Network) -> Vec<Interface> {
         }));
     }
     all
+}
+
+/// Packets that a TUN device dropped because the emulator did not read it in time. What an
+/// interface drops while the timeline has switched it off is no fault of the emulator's, and cannot
+/// be told apart, so such paths are left out.
+pub(super) fn lost_at_interfaces(network: &Network, interfaces: &[Interface]) -> u64 {
+    let switched = |name: &str| {
+        network.scenario.timeline.iter().any(|event| {
+            let Target::Path(index) = event.target else { return false };
+            let named = network.scenario.paths.get(index).is_some_and(|path| path.name == name);
+            named && matches!(event.change, Change::Down(Down::Carrier | Down::Interface { .. }))
+        })
+    };
+    let own = interfaces.iter().filter(|interface| !switched(&interface.interface));
+    own.map(|interface| interface.tx_dropped).sum()
 }
 
 /// How exactly the emulator kept time.

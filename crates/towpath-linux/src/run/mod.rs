@@ -73,7 +73,6 @@ pub fn run(
     thread: EmulatorThread,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
-    interrupt::catch();
     let scenario = &job.scenario;
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     let network = Arc::new(network::build(thread, scenario, Clock::start(), seed, job.backend)?);
@@ -263,7 +262,7 @@ fn conclude(
     let interrupted = stage.interrupted.load(Ordering::Relaxed);
     let counters = before.changes(&stage.network);
     let interfaces = conditions::interfaces(&stage.network);
-    let lost = interfaces.iter().map(|interface| interface.tx_dropped).sum();
+    let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);
     let multipath = proof::proof(job.transport, &played.totals, &counters);
     let mut summarizer = Summarizer::new(scenario, job.transport);
     for flow in flow_inputs(&played) {
@@ -278,7 +277,7 @@ fn conclude(
         .ok_or_else(|| RunError::Emulator(io::Error::other("the network is still in use")))?
         .emulator;
     let report = emulator.finish().map_err(RunError::Emulator)?;
-    let noise = conditions::noise(&report, before, lost);
+    let noise = conditions::noise(&report, before, lost + report.lost_packets);
     let records = counters
         .iter()
         .cloned()

@@ -73,7 +73,9 @@ pub fn disruptions(
         let Some(at) = hits.first().map(|event| event.at) else { continue };
         let capacity_bps = network.capacity_bps();
         match found.last_mut() {
-            Some(chain) if at < chain.last_at + TOGETHER => {
+            Some(chain)
+                if at < chain.last_at + TOGETHER && !hits.iter().any(|event| goes_down(event)) =>
+            {
                 chain.last_at = at;
                 chain.events.extend(hits);
                 chain.capacity_bps = capacity_bps;
@@ -82,6 +84,11 @@ pub fn disruptions(
         }
     }
     found.into_iter().map(|chain| chain.finish(scenario)).collect()
+}
+
+/// The end of a path is an event of its own, also at the end of a fade.
+fn goes_down(event: &TimelineEvent) -> bool {
+    matches!(event.change, Change::Down(_))
 }
 
 /// Disruptive events, each less than [`TOGETHER`] after the one before.

@@ -7,6 +7,7 @@ use towpath_net::Instant;
 use super::delivery::{BIN, DeliveryLog, Gap};
 use super::disruption::Disruption;
 use super::goodput::bits_per_second;
+use super::stall::COUNTED;
 use crate::result::Recovery;
 
 /// Part of the reference that counts as recovered.
@@ -19,6 +20,8 @@ const HOLD: usize = 50;
 const MIN_HOLD: usize = 10;
 /// Bins after the event in which goodput must fall for the event to count at all.
 const WATCH: usize = 100;
+/// Stalls that begin this soon after the one before belong to the same disruption.
+const CHAIN: Duration = Duration::from_secs(1);
 /// The earlier goodput is that of this time before the event.
 const BEFORE: Duration = Duration::from_secs(1);
 
@@ -67,15 +70,31 @@ pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> O
     let end = t90.map_or(until, |t90| at + t90);
     let expected = reference_bps / 8.0 * end.saturating_since(at).as_secs_f64();
     let missing = expected - log.bytes_between(at, end) as f64;
-    let gaps = log.gaps(until).filter(|gap| gap.end > at);
+    let gaps = || log.gaps(until).filter(|gap| gap.end > at);
     Some(Recovery {
         event_ns: at.as_nanos(),
         event: disruption.text.clone(),
         reference_bps,
         t90_ns: t90.map(|t90| t90.as_nanos() as u64),
         deficit_bytes: missing.max(0.0).round() as u64,
-        longest_gap_ns: gaps.map(Gap::length).max().unwrap_or_default().as_nanos() as u64,
+        longest_gap_ns: gaps().map(Gap::length).max().unwrap_or_default().as_nanos() as u64,
+        smooth_ns: smooth_from(gaps(), at, until).map(|at| at.as_nanos() as u64),
     })
+}
+
+/// Time from `at` until the end of the last stall in an unbroken chain of them.
+fn smooth_from(gaps: impl Iterator<Item = Gap>, at: Instant, until: Instant) -> Option<Duration> {
+    let mut end = at;
+    for gap in gaps.filter(|gap| gap.length() >= COUNTED) {
+        if gap.start > end + CHAIN {
+            break;
+        }
+        if gap.end >= until {
+            return None;
+        }
+        end = end.max(gap.end);
+    }
+    Some(end.saturating_since(at))
 }
 
 #[cfg(test)]
@@ -122,6 +141,7 @@ mod tests {
         let seen = after_3_s(&log, Some(94.0 * MBIT));
         // A window may begin at most a tenth of its length before data flow again.
         assert_eq!(seen.t90_ns, Some(110_000_000));
+        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(124_000_000) < 2_000_000));
         assert_eq!(seen.deficit_bytes, 94 * 125 * 110);
         assert!(seen.longest_gap_ns >= 124_000_000 && seen.longest_gap_ns <= 126_000_000);
     }
@@ -134,6 +154,7 @@ mod tests {
         pieces.push((5_800, 94));
         let seen = after_3_s(&log_of(&pieces), Some(94.0 * MBIT));
         assert_eq!(seen.t90_ns, Some(1_180_000_000));
+        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000));
         assert!((13_000_000..14_500_000).contains(&seen.deficit_bytes), "{seen:?}");
     }
 
@@ -143,6 +164,7 @@ mod tests {
         let log = log_of(&[(3_000, 187), (200, 94), (1_000, 0), (5_800, 94)]);
         let seen = after_3_s(&log, Some(94.0 * MBIT));
         assert_eq!(seen.t90_ns, Some(1_180_000_000));
+        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000));
     }
 
     #[test]

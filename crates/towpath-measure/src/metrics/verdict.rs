@@ -12,6 +12,9 @@ use crate::traffic::Plan;
 /// Silence of this length at the end means that a flow stopped.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// Gaps that end this much after the recovery are worth a word.
+const LATER: Duration = Duration::from_millis(300);
+
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String {
     let who = who(run);
     let over = over(&run.multipath.paths_used);
@@ -121,7 +124,13 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> Strin
             }
             Some(Duration::ZERO) => format!("; `{event}` did not interrupt it"),
             Some(t90) => {
-                format!("; after `{event}` it was back to 90 % in {}", format::seconds(t90))
+                let back = format::seconds(t90);
+                let later =
+                    worst.smooth_ns.map(Duration::from_nanos).filter(|end| *end > t90 + LATER);
+                let gaps =
+                    later.map(|end| format!(", without gaps after {}", format::seconds(end)));
+                let gaps = gaps.unwrap_or_default();
+                format!("; after `{event}` it was back to 90 % in {back}{gaps}")
             }
         };
     }

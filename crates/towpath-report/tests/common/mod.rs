@@ -464,6 +464,7 @@ impl<'a> Model<'a> {
             t90_ns: completed.then_some(360 * MS + u64::from(plan.repeat) * 17 * MS),
             deficit_bytes: if completed { 812_000 } else { 16_600_000 },
             longest_gap_ns: stall.longest_ns,
+            smooth_ns: completed.then_some(410 * MS),
         });
         Summary {
             ok: completed,
