@@ -63,6 +63,17 @@ pub fn lab(
     let clock = Clock::start();
     let network = Arc::new(network::build(thread, &lab.scenario, clock, seed, lab.backend)?);
     say(&map(&network, lab.host));
+    let scenario = &lab.scenario;
+    let wanted = scenario.hosts.get(lab.host).map(|host| scenario.congestion_control_of(host));
+    let used = network.hosts.get(lab.host).map(|host| host.namespace.run(congestion_control));
+    if let (Some(wanted), Some(Ok(used))) = (wanted, used)
+        && wanted != used
+    {
+        say(&format!(
+            "warning: programs that do not ask for a congestion control use `{used}`, not `{wanted}`: \
+             an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
+        ));
+    }
     for warning in &network.warnings {
         say(&format!("warning: {warning}"));
     }
@@ -102,6 +113,12 @@ pub fn lab(
         }
         status
     })
+}
+
+/// The default of the calling thread's namespace.
+fn congestion_control() -> String {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.unwrap_or_default().trim().to_owned()
 }
 
 /// One line for each interface, with the host in which the program runs marked.

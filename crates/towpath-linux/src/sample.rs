@@ -208,14 +208,6 @@ fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The congestion control that a socket really uses.
-pub(crate) fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
-    let mut name = [0; 16];
-    let length = sys::get_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
-    let name = name.get(..length).unwrap_or(&[]);
-    Ok(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
-}
-
 /// Asks for a congestion control.
 pub(crate) fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     sys::set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())

@@ -84,8 +84,6 @@ pub(crate) struct Outcome {
     pub(crate) delivered: Vec<Delivered>,
     /// From the start of the flow until its first connection was open.
     pub(crate) connect: Option<Duration>,
-    /// Congestion control read back from the sockets, without repetition.
-    pub(crate) congestion_control: Vec<String>,
     pub(crate) failure: Option<String>,
 }
 
@@ -119,13 +117,11 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
     let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let socket = space.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
     let scenario = &stage.network.scenario;
-    let wanted = scenario
-        .hosts
-        .get(host)
-        .and_then(|host| host.congestion_control.as_ref())
-        .unwrap_or(&scenario.run.congestion_control);
-    // What the kernel made of it is read back later; refusal is a warning, not a failure.
-    let _read_back_later = sample::set_congestion_control(socket.as_fd(), wanted);
+    if let Some(host) = scenario.hosts.get(host) {
+        // What the kernel made of it is read back later; refusal is a warning, not a failure.
+        let wanted = scenario.congestion_control_of(host);
+        let _read_back_later = sample::set_congestion_control(socket.as_fd(), wanted);
+    }
     Ok(socket)
 }
 
@@ -164,7 +160,6 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
                 }
             };
             outcome.connect.get_or_insert_with(|| stage.now().saturating_since(start));
-            note_congestion_control(&stream, &mut outcome.congestion_control);
             for (direction, received) in &stream.received {
                 let (from, to) = match direction {
                     DataDirection::Down => (&stream.server, &stream.client),
@@ -252,19 +247,6 @@ fn is_impatient(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
     )
-}
-
-fn note_congestion_control(stream: &Stream, seen: &mut Vec<String>) {
-    let ends = stream.received.iter().map(|(direction, _)| match direction {
-        DataDirection::Down => &stream.server,
-        DataDirection::Up | DataDirection::Both => &stream.client,
-    });
-    for socket in ends {
-        let name = sample::congestion_control(socket.as_fd()).unwrap_or_else(|_| "unknown".into());
-        if !seen.contains(&name) {
-            seen.push(name);
-        }
-    }
 }
 
 fn send(stage: &Stage, socket: &Socket, mut sender: Sender) {

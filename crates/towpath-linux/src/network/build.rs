@@ -47,7 +47,11 @@ pub(crate) fn build(
     wanted: Option<Backend>,
 ) -> Result<Network, NetworkError> {
     let mut warnings = Vec::new();
-    let hosts = scenario.hosts.iter().map(create_host).collect::<Result<Vec<_>, _>>()?;
+    let hosts = scenario
+        .hosts
+        .iter()
+        .map(|host| create_host(scenario, host))
+        .collect::<Result<Vec<_>, _>>()?;
     let backend = choose_backend(wanted, &hosts)?;
     let mut middle = Route::open().map_err(NetworkError::kernel("emulator"))?;
     let mut lanes = Vec::new();
@@ -80,11 +84,15 @@ pub(crate) fn build(
     })
 }
 
-fn create_host(host: &Host) -> Result<HostSpace, NetworkError> {
+fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkError> {
     let system = |action: &str| NetworkError::system(format!("{action} host `{}`", host.name));
     let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
     let route = namespace.run(|| {
         settings(host)?;
+        // For programs that do not ask for one. Refused when an administrator restricts it; our own
+        // flows ask for theirs by socket, and what they got is read back.
+        let wanted = scenario.congestion_control_of(host);
+        let _refused = write_setting("net.ipv4.tcp_congestion_control", wanted);
         let mut route = Route::open().map_err(NetworkError::kernel(&host.name))?;
         route.set_up("lo").map_err(NetworkError::kernel(&host.name))?;
         Ok(route)

@@ -35,6 +35,14 @@ pub(crate) fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {
     })
 }
 
+/// The address ID of an endpoint that replaces another. It must be a new one: given the old ID
+/// (which the kernel would choose), the peer takes the late REMOVE_ADDR for the new address and
+/// closes the new subflow (seen with Linux 6.18).
+fn next_id(old: u8) -> u8 {
+    const STEP: u8 = 32;
+    old.checked_add(STEP).unwrap_or(old % STEP + 1)
+}
+
 impl Network {
     /// Hands the emulator all changes of links, with times counted from `zero`.
     pub(crate) fn schedule_link_changes(&self, zero: Instant) {
@@ -163,11 +171,12 @@ impl Network {
             let (old, new) = (address(path, end, family, old), address(path, end, family, new));
             let existing = mptcp.endpoints()?;
             if let Some(found) = existing.iter().find(|found| found.address == old) {
-                mptcp.delete_endpoint(found.id.unwrap_or(0))?;
+                let id = found.id.unwrap_or(0);
+                mptcp.delete_endpoint(id)?;
                 mptcp.add_endpoint(&crate::netlink::Endpoint {
                     address: new,
                     port: None,
-                    id: None,
+                    id: Some(next_id(id)),
                     link_index: found.link_index,
                     flags: flags(endpoint),
                 })?;

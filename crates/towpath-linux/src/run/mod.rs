@@ -95,6 +95,8 @@ pub fn run(
 struct Played {
     outcomes: Vec<Outcome>,
     totals: Totals,
+    /// Read back from the senders' subflows.
+    congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
 }
 
@@ -154,7 +156,9 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         for (local, remote, info) in words {
             series.last_words(local, remote, info);
         }
-        Played { outcomes, totals: series.totals(&stage.streams()), warnings }
+        let streams = stage.streams();
+        let congestion_control = series.congestion_control(&stage.network, &streams);
+        Played { outcomes, totals: series.totals(&streams), congestion_control, warnings }
     })
 }
 
@@ -313,7 +317,11 @@ fn flow_inputs(played: &Played) -> Vec<FlowInput> {
                     .unwrap_or_else(|| DeliveryLog::new(Instant::ZERO)),
                 connect: outcome.connect,
                 failure: outcome.failure.clone(),
-                congestion_control: outcome.congestion_control.clone(),
+                congestion_control: played
+                    .congestion_control
+                    .get(&(flow, delivered.direction))
+                    .cloned()
+                    .unwrap_or_default(),
                 retransmissions: played
                     .totals
                     .subflows

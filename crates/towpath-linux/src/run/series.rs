@@ -10,6 +10,7 @@ use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow,
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 
+use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
 use crate::sample::{self, Connection, SubflowSample, TcpInfo};
@@ -222,6 +223,41 @@ impl Series {
         }
     }
 
+    /// The congestion control that each sender's subflows really use, by flow and direction: asked
+    /// of the TCP sockets below the connection, because what the connection says of itself is only
+    /// what it was told.
+    pub(super) fn congestion_control(
+        &self,
+        network: &Network,
+        streams: &[Stream],
+    ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
+        let mut sockets = Vec::new();
+        for host in &network.hosts {
+            let listed = host.namespace.run(|| SocketDiag::open()?.tcp(States::CONNECTED));
+            sockets.extend(listed.ok().and_then(Result::ok).unwrap_or_default());
+        }
+        let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
+        for (flow, number, opener, acceptor) in self.subflows.keys() {
+            let stream = streams.iter().find(|s| (s.flow, s.number) == (*flow, *number));
+            for (direction, _) in stream.into_iter().flat_map(|stream| &stream.received) {
+                let sender = match direction {
+                    DataDirection::Down => (*acceptor, *opener),
+                    DataDirection::Up | DataDirection::Both => (*opener, *acceptor),
+                };
+                let socket = sockets
+                    .iter()
+                    .find(|socket| (unmapped(socket.local), unmapped(socket.remote)) == sender);
+                let names = found.entry((*flow, *direction)).or_default();
+                if let Some(name) = socket.and_then(|socket| socket.congestion.clone())
+                    && !names.contains(&name)
+                {
+                    names.push(name);
+                }
+            }
+        }
+        found
+    }
+
     /// Takes the last words of a destroyed socket, seen from `local`: its row vanished from the
     /// samples before they were spoken.
     pub(super) fn last_words(&mut self, local: SocketAddr, remote: SocketAddr, info: TcpInfo) {
@@ -259,6 +295,11 @@ impl Series {
             single,
         }
     }
+}
+
+/// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl Known {

@@ -33,6 +33,8 @@ struct HostEars {
     destroyed: Option<DestroyedSockets>,
     /// What was last known of each interface: name, up, running.
     known: BTreeMap<u32, (String, bool, bool)>,
+    /// Events were lost since the last round.
+    lost: bool,
 }
 
 /// All subscriptions of a run.
@@ -86,7 +88,7 @@ impl HostEars {
             .links()
             .map_err(|source| NetworkError::Kernel { host: host.name.clone(), source })?;
         let known = listed.into_iter().map(|link| (link.index, state_of(&link))).collect();
-        Ok(Self { host: host.name.clone(), mptcp, links, destroyed, known })
+        Ok(Self { host: host.name.clone(), mptcp, links, destroyed, known, lost: false })
     }
 
     fn fds(&self) -> Vec<libc::pollfd> {
@@ -100,9 +102,11 @@ impl HostEars {
         let t_ns = stage.now().as_nanos();
         let mut events = Vec::new();
         if let Some(received) = self.mptcp.as_mut().and_then(|mptcp| mptcp.drain().ok()) {
+            self.lost |= received.lost;
             events.extend(received.events.iter().map(|event| path_manager(stage, event)));
         }
         if let Ok(received) = self.links.drain() {
+            self.lost |= received.lost;
             for event in received.events {
                 events.extend(self.link(&event));
             }
@@ -114,6 +118,11 @@ impl HostEars {
                     .iter()
                     .map(|socket| (socket.local, socket.remote, TcpInfo::parse(&socket.info))),
             );
+        }
+        if self.lost {
+            self.lost = false;
+            let text = "the kernel had more events than room for them; some are missing".to_owned();
+            events.push(Event { path: None, ..plain(EventKind::Link, "", text) });
         }
         for event in events {
             let event = Event { t_ns, host: Some(self.host.clone()), ..event };

@@ -32,6 +32,13 @@ pub struct Scenario {
     pub source: String,
 }
 
+impl Scenario {
+    /// The congestion control asked for on `host`: its own, or the run's.
+    pub fn congestion_control_of<'a>(&'a self, host: &'a Host) -> &'a str {
+        host.congestion_control.as_deref().unwrap_or(&self.run.congestion_control)
+    }
+}
+
 /// A host: one network namespace (emulated) or one stack (simulated).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
