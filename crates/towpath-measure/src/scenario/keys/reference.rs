@@ -8,7 +8,9 @@ use crate::scenario::units::Dimension;
 
 /// The reference of every table and key, for `docs/scenario.md`.
 pub fn reference_markdown() -> String {
-    let mut out = String::new();
+    let mut out = String::from(
+        "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema reference` prints it.\n\n",
+    );
     for shape in ALL {
         section(&mut out, shape);
     }
@@ -65,6 +67,15 @@ fn value(kind: &Kind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_in_the_documentation_is_this_one() {
+        let page = include_str!("../../../../../docs/scenario.md");
+        assert!(
+            page == reference_markdown(),
+            "docs/scenario.md is old: write it again with `towpath schema reference`"
+        );
+    }
 
     #[test]
     fn the_reference_names_every_key_in_a_well_formed_table() {
