@@ -69,7 +69,7 @@ pub(crate) fn build(
         configure_host(scenario, index, host, &families)?;
     }
     let at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
-    let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host)
+    let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host.clone())
         .map_err(NetworkError::system("start the emulator"))?;
     Ok(Network {
         scenario: Arc::clone(scenario),
@@ -81,6 +81,7 @@ pub(crate) fn build(
         links,
         generations: Mutex::new(vec![[0; 2]; scenario.paths.len()]),
         carriers,
+        at_host,
     })
 }
 

@@ -105,6 +105,8 @@ pub(crate) struct Network {
     /// For each path and end, how often the address has changed.
     generations: Mutex<Vec<[u8; 2]>>,
     carriers: Vec<[build::Carrier; 2]>,
+    /// For each path, whether its up and down directions are shaped by the sending host's kernel.
+    at_host: Vec<[bool; 2]>,
 }
 
 impl Network {

@@ -7,12 +7,13 @@ use std::sync::PoisonError;
 use towpath_measure::scenario::{
     Change, Down, Endpoint, Family, LinkSide, Scenario, Target, TimelineEvent,
 };
-use towpath_net::Instant;
-use towpath_net::config::Shaper;
+use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::topology::DirectionId;
+use towpath_net::{Instant, Rate};
 
 use super::address::{address, prefix_bits};
 use super::build::{Carrier, add_default_route, configure_interface, flags, prefix};
+use super::links::host_shaper;
 use super::{Network, NetworkError};
 use crate::emulator::engine::{Command, LinkChange};
 use crate::netlink::{MptcpPm, NetlinkError, Route};
@@ -64,7 +65,55 @@ impl Network {
             Change::Loss(side, loss) => (*side, LinkChange::Loss(*loss)),
             Change::Address { .. } => return Vec::new(),
         };
-        self.links.of(event.target, side).into_iter().map(|id| (id, change.clone())).collect()
+        let ids = self.links.of(event.target, side).into_iter();
+        // A rate that the sending host's kernel keeps is changed there.
+        let rate = matches!(change, LinkChange::Shaper(_));
+        let own = ids.filter(|id| !(rate && self.is_shaped_at_host(event.target, *id)));
+        own.map(|id| (id, change.clone())).collect()
+    }
+
+    fn is_shaped_at_host(&self, target: Target, id: DirectionId) -> bool {
+        let Target::Path(index) = target else { return false };
+        let side =
+            self.links.paths.get(index).and_then(|ids| ids.iter().position(|own| *own == id));
+        let shaped = self.at_host.get(index).zip(side).and_then(|(sides, side)| sides.get(side));
+        shaped.copied().unwrap_or(false)
+    }
+
+    /// Gives the shapers of the sending hosts' kernels a new rate; what is queued stays.
+    fn change_rate_at_hosts(
+        &self,
+        index: usize,
+        side: LinkSide,
+        rate: Rate,
+    ) -> Result<(), NetworkError> {
+        let (Some(path), Some(shaped)) = (self.scenario.paths.get(index), self.at_host.get(index))
+        else {
+            return Ok(());
+        };
+        let both = [(&path.up, LinkSide::Up), (&path.down, LinkSide::Down)];
+        for (end, ((config, own), shaped)) in both.into_iter().zip(shaped).enumerate() {
+            if !shaped || (side != LinkSide::Both && side != own) {
+                continue;
+            }
+            let slower = DirectionConfig {
+                shaper: match config.shaper {
+                    Shaper::TokenBucket { burst_bytes, .. } => {
+                        Shaper::TokenBucket { rate, burst_bytes }
+                    }
+                    Shaper::Line(_) | Shaper::Unlimited | Shaper::Htb { .. } | Shaper::Trace(_) => {
+                        Shaper::Line(rate)
+                    }
+                },
+                ..config.clone()
+            };
+            let host = path.between.get(end).and_then(|host| self.hosts.get(*host));
+            if let (Some(host), Some(tbf)) = (host, host_shaper(&slower, path.mtu_bytes)) {
+                let set = host.route().set_tbf(&path.name, &tbf);
+                set.map_err(NetworkError::kernel(&host.name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Does what an event means for the hosts' kernels, now.
@@ -76,7 +125,8 @@ impl Network {
             Change::Down(Down::Interface { host }) => self.switch_off(path, *host),
             Change::Up => self.restore(path),
             Change::Address { host } => self.change_address(path, *host),
-            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) => Ok(()),
+            Change::Rate(side, rate) => self.change_rate_at_hosts(path, *side, *rate),
+            Change::Delay(..) | Change::Loss(..) => Ok(()),
         }
     }
 
