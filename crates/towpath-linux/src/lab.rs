@@ -31,6 +31,15 @@ pub struct Lab {
     pub backend: Option<Backend>,
 }
 
+/// What a lab has to tell before its program runs, and after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// What is where, several lines.
+    Map(&'a str),
+    /// Something to check before what the program shows is trusted.
+    Warning(&'a str),
+}
+
 /// Why the program did not run.
 #[derive(Debug, Error)]
 pub enum LabError {
@@ -55,27 +64,27 @@ pub enum LabError {
 pub fn lab(
     lab: &Lab,
     thread: EmulatorThread,
-    say: &mut dyn FnMut(&str),
+    say: &mut dyn FnMut(Said<'_>),
 ) -> Result<ExitStatus, LabError> {
     // Ctrl-C is for the program; what it leaves is cleaned up when it has ended.
     interrupt::leave_to_children();
     let seed = lab.scenario.run.seed;
     let clock = Clock::start();
     let network = Arc::new(network::build(thread, &lab.scenario, clock, seed, lab.backend)?);
-    say(&map(&network, lab.host));
+    say(Said::Map(&map(&network, lab.host)));
     let scenario = &lab.scenario;
     let wanted = scenario.hosts.get(lab.host).map(|host| scenario.congestion_control_of(host));
     let used = network.hosts.get(lab.host).map(|host| host.namespace.run(congestion_control));
     if let (Some(wanted), Some(Ok(used))) = (wanted, used)
         && wanted != used
     {
-        say(&format!(
-            "warning: programs that do not ask for a congestion control use `{used}`, not `{wanted}`: \
+        say(Said::Warning(&format!(
+            "programs that do not ask for a congestion control use `{used}`, not `{wanted}`: \
              an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
-        ));
+        )));
     }
     for warning in &network.warnings {
-        say(&format!("warning: {warning}"));
+        say(Said::Warning(warning));
     }
     let space = network.hosts.get(lab.host).ok_or(LabError::Host)?;
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
@@ -109,7 +118,7 @@ pub fn lab(
         let status = sandbox::wait(&mut child).map_err(failed);
         done.store(true, Ordering::Release);
         for warning in timeline.join().unwrap_or_default() {
-            say(&format!("warning: {warning}"));
+            say(Said::Warning(&warning));
         }
         status
     })

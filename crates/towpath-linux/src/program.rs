@@ -11,15 +11,20 @@ use towpath_net::Instant;
 
 use crate::namespace::Namespace;
 use crate::network::{address, end_of};
-use crate::sandbox;
 use crate::traffic::{Outcome, Stage};
+use crate::{sandbox, sys};
 
 /// How often a program is asked whether it has ended.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Starts `command` in `namespace`; a child belongs to the namespace of the thread that makes it.
 pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<Child> {
-    namespace.run(|| command.spawn())?
+    namespace.run(|| {
+        // `/sys/class/net` shows the namespace in which it was mounted. Refused where a container
+        // masks parts of /sys; the program then sees the host's.
+        let _refused = sys::unshare(libc::CLONE_NEWNS).and_then(|()| sys::mount_sys());
+        command.spawn()
+    })?
 }
 
 /// Runs a flow's command until it ends or its time is over. It finds the other host's address in

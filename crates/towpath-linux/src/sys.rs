@@ -2,7 +2,7 @@
 //!
 //! Every function is a thin, typed wrapper; no logic lives here.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -56,7 +56,15 @@ pub(crate) fn parent() -> i32 {
 
 /// Mounts a fresh `/proc` (of the calling process's PID namespace).
 pub(crate) fn mount_proc() -> io::Result<()> {
-    let (kind, target) = (c"proc", c"/proc");
+    mount_kernel_files(c"proc", c"/proc")
+}
+
+/// Mounts a fresh `/sys` (of the calling thread's network namespace).
+pub(crate) fn mount_sys() -> io::Result<()> {
+    mount_kernel_files(c"sysfs", c"/sys")
+}
+
+fn mount_kernel_files(kind: &CStr, target: &CStr) -> io::Result<()> {
     // SAFETY: both strings live through the call; the data argument may be null.
     check(unsafe {
         libc::mount(

@@ -10,10 +10,11 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use towpath_linux::lab::Lab;
+use towpath_linux::lab::{Lab, Said};
 use towpath_linux::run::Job;
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_linux::{interrupt, sandbox};
+use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_measure::store::write_record;
 
@@ -120,7 +121,10 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
         Work::Lab { host, command } => {
             let command = command.iter().map(OsString::from).collect();
             let lab = Lab { scenario, host: *host, command, backend };
-            let status = towpath_linux::lab::lab(&lab, thread, &mut |text| ui.progress(text))?;
+            let status = towpath_linux::lab::lab(&lab, thread, &mut |said| match said {
+                Said::Map(text) => ui.progress(text),
+                Said::Warning(text) => ui.warn(&Warning { text: text.to_owned(), hint: None }),
+            })?;
             Ok(passed_on(status))
         }
     }
