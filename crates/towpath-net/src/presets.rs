@@ -16,12 +16,12 @@ use crate::config::{
 /// Mininet's `burst 15k`; `tc`'s k is 1,024.
 const MININET_HTB_BURST_BYTES: u64 = 15 * 1_024;
 /// Mininet's `burst 15000` for tbf.
-const MININET_TBF_BURST_BYTES: u64 = 15_000;
+pub const MININET_TBF_BURST_BYTES: u64 = 15_000;
 /// What `tc` takes for HTB's `burst` and `cburst` when they are not given.
-const TC_HTB_BURST_BYTES: u64 = 1_600;
+pub const TC_HTB_BURST_BYTES: u64 = 1_600;
 /// netem's `limit` when it is not given; also the queue length of a veth, which bounds its default
 /// queue.
-const DEFAULT_LIMIT_PACKETS: usize = 1_000;
+pub const DEFAULT_LIMIT_PACKETS: usize = 1_000;
 /// Mahimahi counts the TUN header instead of the Ethernet header.
 const TUN_HEADER_BYTES: u32 = 4;
 

@@ -7,6 +7,8 @@ use crate::config::Trace;
 pub const OPPORTUNITY_BYTES: u32 = 1_504;
 /// More opportunities than any recording has.
 const MAX_OPPORTUNITIES: usize = 10_000_000;
+/// A trace made from a rate repeats after this time at the latest.
+const PERIOD_MS: u128 = 10_000;
 /// Thirty days.
 const MAX_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 
@@ -80,6 +82,21 @@ impl Trace {
         }
     }
 
+    /// Evenly spread opportunities that carry `rate`, as users of Mahimahi write them for a fixed
+    /// rate: whole milliseconds, rounded down to a whole number of opportunities in ten seconds.
+    pub fn of_rate(rate: Rate) -> Self {
+        let opportunity_bits = u128::from(OPPORTUNITY_BYTES) * 8;
+        let bits = u128::from(rate.as_bps());
+        let count = bits * PERIOD_MS / 1_000 / opportunity_bits;
+        let to_u64 = |ms: u128| u64::try_from(ms).unwrap_or(u64::MAX);
+        let opportunities_ms = if count == 0 {
+            vec![to_u64(opportunity_bits * 1_000 / bits)]
+        } else {
+            (1..=count).map(|k| to_u64((k * PERIOD_MS).div_ceil(count))).collect()
+        };
+        Self { opportunities_ms }
+    }
+
     /// Mean rate over one period; `None` for a trace without opportunities or period.
     pub fn mean_rate(&self) -> Option<Rate> {
         let period_ms = u128::from(*self.opportunities_ms.last()?);
@@ -98,6 +115,14 @@ mod tests {
         let trace = Trace::parse("0\n3\r\n3\n10\n").unwrap();
         assert_eq!(trace.opportunities_ms, [0, 3, 3, 10]);
         assert_eq!(trace.mean_rate().unwrap().as_bps(), 4 * 1_504 * 8 * 100);
+    }
+
+    #[test]
+    fn twelve_megabits_are_one_opportunity_a_millisecond() {
+        let trace = Trace::of_rate(Rate::from_bps(12_032_000).unwrap());
+        assert_eq!(trace.opportunities_ms, (1..=10_000).collect::<Vec<u64>>());
+        let slow = Trace::of_rate(Rate::from_bps(100).unwrap());
+        assert_eq!(slow.opportunities_ms, [120_320]);
     }
 
     #[test]

@@ -15,9 +15,6 @@ use crate::scenario::{
 /// from the next event, and the steps of a fade belong together.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Bytes that pass at each delivery opportunity of a recorded link.
-const TRACE_BYTES: u128 = 1_504;
-
 /// A timeline event (or several in quick succession) that takes something from a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Disruption {
@@ -180,11 +177,7 @@ impl Server {
             Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
                 Some(*rate)
             }
-            Shaper::Trace(trace) => {
-                let bits = trace.opportunities_ms.len() as u128 * TRACE_BYTES * 8 * 1_000;
-                let period = u128::from(trace.opportunities_ms.last().copied().unwrap_or(1).max(1));
-                u64::try_from(bits / period).ok().and_then(Rate::from_bps)
-            }
+            Shaper::Trace(trace) => trace.mean_rate(),
         };
         let overhead_bytes = config.overhead_bytes;
         Self { up: true, shaper, line: config.delay.rate, overhead_bytes }

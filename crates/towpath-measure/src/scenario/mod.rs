@@ -11,7 +11,6 @@ mod nearest;
 mod problem;
 mod read;
 mod section;
-mod trace;
 pub mod units;
 
 use std::io;

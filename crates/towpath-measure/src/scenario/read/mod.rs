@@ -24,7 +24,6 @@ use super::model::{Flow, RunPlan, Scenario, Transport, World};
 use super::nearest::nearest;
 use super::problem::{Finding, Problems, quote};
 use super::section::{Section, Value};
-use super::trace::trace_from_text;
 
 /// No propagation or queueing delay is longer.
 const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
@@ -53,9 +52,7 @@ impl Context<'_> {
                 // “… (os error 2)” tells a newcomer nothing.
                 error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
             })?;
-            trace_from_text(&text)
-                .map(Arc::new)
-                .map_err(|(line, why)| format!("its line {line} {why}"))
+            Trace::parse(&text).map(Arc::new).map_err(|error| error.to_string())
         };
         traces.entry(name.to_owned()).or_insert_with(load).clone()
     }

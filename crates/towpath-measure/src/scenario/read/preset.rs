@@ -3,27 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_net::Rate;
 use towpath_net::config::{
     Delay, DirectionConfig, Distribution, Jitter, Loss, Order, Position, Probability, Queue,
     QueueLimit, Shaper, Trace, WhenDown,
 };
-
-use crate::scenario::trace::trace_of_rate;
+use towpath_net::{Rate, presets};
 
 /// Droptail limit of a link that has a rate and names no queue.
 const DEFAULT_QUEUE: Duration = Duration::from_millis(100);
-/// netem's and the packet FIFO's usual limit.
-const NETEM_LIMIT_PACKETS: usize = 1_000;
-/// `tc htb` without `burst` or `cburst` on a kernel with high-resolution timers: one packet of the
-/// 1,600 bytes that it takes for the MTU.
-const HTB_DEFAULT_BURST_BYTES: u64 = 1_600;
-/// Mininet asks for `burst 15k`, and tc's `k` is 1,024.
-const MININET_BURST_BYTES: u64 = 15 * 1_024;
-/// The bucket that Mininet and Minitopo give to tbf.
-const TBF_BURST_BYTES: u64 = 15_000;
-/// Mahimahi counts a packet with the 4 bytes that its TUN device puts in front.
-const MAHIMAHI_OVERHEAD_BYTES: u32 = 4;
 /// Larger rates would make a trace of more than a million lines.
 const MAHIMAHI_FASTEST_BPS: u64 = 1_000_000_000;
 
@@ -175,12 +162,12 @@ fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
             config.queue = Queue::DropTail(limit);
         }
         Some(QueueParts::Htb { burst_bytes, cburst_bytes, limit_packets }) => {
-            let burst_bytes = burst_bytes.unwrap_or(HTB_DEFAULT_BURST_BYTES);
-            let cburst_bytes = cburst_bytes.unwrap_or(HTB_DEFAULT_BURST_BYTES);
+            let burst_bytes = burst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
+            let cburst_bytes = cburst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
             config.order = Order::DelayThenServer;
             let packets = limit_packets.and_then(|n| usize::try_from(n).ok());
-            config.limit_packets = Some(packets.unwrap_or(NETEM_LIMIT_PACKETS));
+            config.limit_packets = Some(packets.unwrap_or(presets::DEFAULT_LIMIT_PACKETS));
         }
     }
     Ok(())
@@ -204,33 +191,40 @@ fn apply(
                     "expected a limit such as `80 ms` or `100 KB`",
                 );
             }
-            config.shaper =
-                Shaper::TokenBucket { rate: constant(parts)?, burst_bytes: TBF_BURST_BYTES };
-            config.queue = Queue::DropTail(limit);
+            let burst_bytes = presets::MININET_TBF_BURST_BYTES;
+            let base = presets::tbf(constant(parts)?, burst_bytes, DEFAULT_QUEUE);
+            adopt(config, DirectionConfig { queue: Queue::DropTail(limit), ..base });
         }
         Preset::Netem => {
             in_the_network(parts)?;
+            adopt(config, presets::netem(parts.delay, None, Loss::None, netem_limit(limit)?));
             if parts.rate.is_some() {
                 config.delay.rate = Some(constant(parts)?);
             }
-            config.limit_packets = Some(netem_limit(limit)?);
         }
-        Preset::HtbNetem | Preset::Mininet => {
+        Preset::HtbNetem => {
             in_the_network(parts)?;
-            let burst_bytes = match preset {
-                Preset::Mininet => MININET_BURST_BYTES,
-                Preset::HtbNetem | Preset::Tbf | Preset::Netem | Preset::Mahimahi => {
-                    HTB_DEFAULT_BURST_BYTES
-                }
-            };
-            let cburst_bytes = HTB_DEFAULT_BURST_BYTES;
-            config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
-            config.order = Order::DelayThenServer;
-            config.limit_packets = Some(netem_limit(limit)?);
+            let limit = netem_limit(limit)?;
+            adopt(config, presets::htb_netem(constant(parts)?, parts.delay, limit));
+        }
+        Preset::Mininet => {
+            in_the_network(parts)?;
+            let limit = netem_limit(limit)?;
+            adopt(config, presets::mininet(constant(parts)?, parts.delay, Some(limit), false));
         }
         Preset::Mahimahi => mahimahi(parts, limit, config)?,
     }
     Ok(())
+}
+
+/// Takes over what a tool decides; the rest stays as the keys say it.
+fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
+    config.order = tool.order;
+    config.shaper = tool.shaper;
+    config.queue = tool.queue;
+    config.limit_packets = tool.limit_packets;
+    config.overhead_bytes = tool.overhead_bytes;
+    config.delay.rate = tool.delay.rate;
 }
 
 /// mm-link inside mm-delay: opportunities of 1,504 bytes, an unlimited queue if none is given.
@@ -249,30 +243,25 @@ fn mahimahi(
                 "expected at most 1 Gbit/s, or a trace file",
             );
         }
-        Some(Server::Rate(rate)) => Arc::new(trace_of_rate(*rate)),
+        Some(Server::Rate(rate)) => Arc::new(Trace::of_rate(*rate)),
         None => return no_rate(),
     };
-    config.shaper = Shaper::Trace(trace);
-    config.overhead_bytes = MAHIMAHI_OVERHEAD_BYTES;
-    config.queue = match limit.unwrap_or(QueueLimit::Unlimited) {
-        QueueLimit::Time(_) => {
-            return clash(
-                "queue",
-                "mahimahi limits its queue by packets or by bytes",
-                "expected a limit such as `50 packets` or `100 KB`",
-            );
-        }
-        limit @ (QueueLimit::Unlimited | QueueLimit::Bytes(_) | QueueLimit::Packets(_)) => {
-            Queue::DropTail(limit)
-        }
-    };
+    let limit = limit.unwrap_or(QueueLimit::Unlimited);
+    if matches!(limit, QueueLimit::Time(_)) {
+        return clash(
+            "queue",
+            "mahimahi limits its queue by packets or by bytes",
+            "expected a limit such as `50 packets` or `100 KB`",
+        );
+    }
+    adopt(config, presets::mahimahi(trace, parts.delay, Queue::DropTail(limit)));
     Ok(())
 }
 
 /// netem counts packets, in its delay line and waiting; 1,000 if not told otherwise.
 fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, Clash> {
     match limit {
-        None => Ok(NETEM_LIMIT_PACKETS),
+        None => Ok(presets::DEFAULT_LIMIT_PACKETS),
         Some(QueueLimit::Packets(packets)) => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
         Some(QueueLimit::Time(_) | QueueLimit::Bytes(_) | QueueLimit::Unlimited) => clash(
             "queue",
