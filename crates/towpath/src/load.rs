@@ -1,5 +1,6 @@
 //! Scenarios by file or by name.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::path::Path;
 
@@ -34,7 +35,9 @@ fn unknown(name: &str) -> CliError {
         let words = other.split('-').filter(|word| name.contains(word)).count();
         same + 3 * words
     };
-    let best = builtin().iter().max_by_key(|builtin| likeness(builtin.name));
+    // Of names that are equally like it, the shortest has the least that was not typed.
+    let rank = |other: &str| (likeness(other), Reverse(other.len()));
+    let best = builtin().iter().max_by_key(|builtin| rank(builtin.name));
     let hint = match best.filter(|best| likeness(best.name) >= 3) {
         Some(best) => format!("did you mean `{}`? `towpath scenarios` lists them", best.name),
         None => "`towpath scenarios` lists the built-in ones".to_owned(),
