@@ -101,8 +101,9 @@ pub(crate) fn read(path: &Path) -> Result<Run, CliError> {
     let mut text = Vec::new();
     if path.extension().is_some_and(|ending| ending == "zst") {
         let decoder = StreamingDecoder::new(BufReader::new(file));
-        let mut decoder =
-            decoder.map_err(|error| unreadable(io::Error::other(error.to_string())))?;
+        let mut decoder = decoder.map_err(|_| {
+            unreadable(io::Error::other("it is not compressed with zstd, as its name says"))
+        })?;
         decoder.read_to_end(&mut text).map_err(unreadable)?;
     } else {
         BufReader::new(file).read_to_end(&mut text).map_err(unreadable)?;
