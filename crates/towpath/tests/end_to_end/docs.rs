@@ -1,0 +1,188 @@
+//! Every command in the documentation does what it says.
+//!
+//! In `README.md` and `docs/*.md`, a line of a block marked `sh` that starts with `towpath` is run.
+//! A comment at its end can say `# exits N` if it does not succeed, or `# not run: REASON`. Lines
+//! that start with `cargo` must be among those below; nothing else may stand there.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::program::{Folder, binary, emulator};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is right is known: CI does the same, or it is the same as a line that is run.
+const CARGO: [&str; 6] = [
+    "cargo run --release -- run wifi-cellular-handover",
+    "cargo build --release",
+    "cargo install --path crates/towpath",
+    "cargo xtask test",
+    "cargo xtask tidy",
+    "cargo bench",
+];
+
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    /// In the document, from 1.
+    number: usize,
+    text: String,
+    plan: Plan,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Run {
+        exits: i32,
+    },
+    /// The document says why.
+    Leave,
+    Cargo,
+    Unknown(&'static str),
+}
+
+/// The commands of a document.
+fn commands(document: &str) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut inside: Option<bool> = None;
+    let mut held: Option<(usize, String)> = None;
+    for (index, line) in document.lines().enumerate() {
+        let line = line.trim();
+        if let Some(mark) = line.strip_prefix("```") {
+            inside = if inside.is_some() { None } else { Some(mark.trim() == "sh") };
+            continue;
+        }
+        if inside != Some(true) {
+            continue;
+        }
+        let (number, mut text) = held.take().unwrap_or((index + 1, String::new()));
+        text.push_str(line);
+        if let Some(more) = text.strip_suffix('\\') {
+            held = Some((number, more.to_owned()));
+        } else if !text.is_empty() && !text.starts_with('#') {
+            let plan = plan(&text);
+            lines.push(Line { number, text, plan });
+        }
+    }
+    lines
+}
+
+fn plan(text: &str) -> Plan {
+    let (command, comment) = text.rsplit_once(" #").unwrap_or((text, ""));
+    let (command, comment) = (command.trim(), comment.trim());
+    if let Some(reason) = comment.strip_prefix("not run:") {
+        let given = !reason.trim().is_empty();
+        return if given { Plan::Leave } else { Plan::Unknown("`not run:` needs a reason") };
+    }
+    if command == "cargo" || command.starts_with("cargo ") {
+        let known = CARGO.iter().any(|known| {
+            command.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        });
+        return if known {
+            Plan::Cargo
+        } else {
+            Plan::Unknown("not among the known calls of cargo")
+        };
+    }
+    if !command.starts_with("towpath ") {
+        return Plan::Unknown("expected `towpath …`, `cargo …` or `# not run: REASON`");
+    }
+    if command.contains('…') || command.contains("...") {
+        return Plan::Unknown("a placeholder; expected a command that can be copied");
+    }
+    match comment.strip_prefix("exits ").map(str::parse) {
+        Some(Ok(exits)) => Plan::Run { exits },
+        Some(Err(_)) => Plan::Unknown("`exits` needs a number"),
+        None => Plan::Run { exits: 0 },
+    }
+}
+
+/// The documents that there are, with their names.
+fn documents() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let in_docs = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = in_docs.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    paths.sort();
+    paths.insert(0, root.join("README.md"));
+    let read = |path: &std::path::PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((name, fs::read_to_string(path).ok()?))
+    };
+    paths.iter().filter_map(read).collect()
+}
+
+#[test]
+fn the_documents_hold_known_kinds_of_commands_only() {
+    let mut findings = Vec::new();
+    for (name, document) in documents() {
+        for line in commands(&document) {
+            if let Plan::Unknown(why) = line.plan {
+                findings.push(format!("{name}:{}: `{}`: {why}", line.number, line.text));
+            }
+        }
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// All in one folder and in order, so that a line may use what an earlier one made.
+#[test]
+fn every_command_in_the_documents_does_what_it_says() {
+    let folder = Folder::new();
+    let place = folder.temporary().join("towpath");
+    symlink(fs::canonicalize(binary()).unwrap(), place).unwrap();
+    let others = env::var_os("PATH").unwrap_or_default();
+    let search: Vec<_> =
+        [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
+    let mut done = BTreeSet::new();
+    for (name, document) in documents() {
+        for line in commands(&document) {
+            let Plan::Run { exits } = line.plan else { continue };
+            if !done.insert(line.text.clone()) {
+                continue;
+            }
+            let _turn = emulator();
+            let mut command = folder.program("sh");
+            command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
+            let ended = folder.start(&mut command).wait_at_most(LIMIT);
+            assert_eq!(ended.code, Some(exits), "{name}:{}: {ended}", line.number);
+        }
+    }
+}
+
+#[test]
+fn commands_are_found_in_blocks_marked_sh_only() {
+    let document = "towpath run a\n```toml\ntowpath run b\n```\n```sh\ntowpath run c\n\n# why\n\
+        towpath lab d \\\n  -- ip a # exits 3\n```\n1. Then:\n   ```sh\n   towpath run e\n   ```\n";
+    let found = commands(document);
+    let texts: Vec<_> = found.iter().map(|line| (line.number, line.text.as_str())).collect();
+    let expected =
+        [(6, "towpath run c"), (9, "towpath lab d -- ip a # exits 3"), (14, "towpath run e")];
+    assert_eq!(texts, expected);
+    assert_eq!(found[1].plan, Plan::Run { exits: 3 });
+}
+
+#[test]
+fn what_is_not_known_is_not_passed_over() {
+    assert_eq!(plan("towpath scenarios"), Plan::Run { exits: 0 });
+    assert_eq!(plan("towpath scenarios # a list"), Plan::Run { exits: 0 });
+    assert_eq!(plan("towpath lab two-links # not run: opens a shell"), Plan::Leave);
+    assert_eq!(plan("cargo xtask test    # takes minutes"), Plan::Cargo);
+    assert_eq!(plan("cargo bench -p towpath-net"), Plan::Cargo);
+    for text in [
+        "cargo publish",
+        "cargo xtask testing",
+        "towpath",
+        "towpathology run a",
+        "$ towpath run a",
+        "towpath run … --json",
+        "towpath run a # not run:",
+        "towpath run a # exits badly",
+        "sudo towpath run a",
+    ] {
+        assert!(matches!(plan(text), Plan::Unknown(_)), "{text}: {:?}", plan(text));
+    }
+}

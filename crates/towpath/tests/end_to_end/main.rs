@@ -1,0 +1,23 @@
+//! The command from outside: exit code, standard output, standard error, files, and that nothing
+//! stays behind.
+//!
+//! One binary, so that tests which need the emulator can wait for each other (see
+//! [`program::emulator`]). `TOWPATH_BIN` names the command to test; without it, cargo's own build is
+//! taken.
+
+#![expect(clippy::disallowed_methods, reason = "these tests wait for real processes")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod docs;
+mod formats;
+mod lab;
+mod nothing_stays;
+mod ordinary_user;
+mod processes;
+mod program;
+mod report_page;
+mod runs;
+mod timeline;
+mod wrong_commands;
+mod wrong_scenarios;

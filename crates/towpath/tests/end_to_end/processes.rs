@@ -1,0 +1,114 @@
+//! Which processes a run has, and whether they or what they hold outlive it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::program::{names, wait_for};
+
+/// A process that is not confused with a later one of the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Process {
+    pub(crate) id: u32,
+    /// In clock ticks since the machine started.
+    started: u64,
+}
+
+/// What one run consists of.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) processes: BTreeSet<Process>,
+    /// Network namespaces in which the processes live or which they hold, but not this test's own.
+    namespaces: BTreeSet<String>,
+}
+
+impl Members {
+    /// All descendants of a process, with their namespaces.
+    pub(crate) fn below(root: u32) -> Self {
+        let mut processes = BTreeSet::new();
+        let mut parents = vec![root];
+        while let Some(parent) = parents.pop() {
+            for (process, _) in all().into_iter().filter(|(_, other)| *other == parent) {
+                parents.push(process.id);
+                processes.insert(process);
+            }
+        }
+        let own = held_namespaces(std::process::id());
+        let held = processes.iter().flat_map(|process| held_namespaces(process.id));
+        Self { namespaces: held.filter(|name| !own.contains(name)).collect(), processes }
+    }
+
+    /// The run's processes when it is well under way: outer, inner, and the programs of its flows.
+    pub(crate) fn wait_for(root: u32, program: &str) -> Self {
+        wait_for(&format!("{program} below process {root}"), || {
+            let members = Self::below(root);
+            let runs = |process: &Process| command_line(process.id).starts_with(program);
+            members.processes.iter().any(runs).then_some(members)
+        })
+    }
+
+    pub(crate) fn with(&self, argument: &str) -> Option<Process> {
+        let has = |process: &&Process| command_line(process.id).contains(argument);
+        self.processes.iter().find(has).copied()
+    }
+
+    /// Waits until all of it is gone.
+    pub(crate) fn wait_until_gone(&self) {
+        let alive = || -> Vec<_> {
+            all().into_iter().filter(|(process, _)| self.processes.contains(process)).collect()
+        };
+        wait_for("the end of the run's processes", || alive().is_empty().then_some(()));
+        // A number may be given again to another namespace, but only a process that was there
+        // before the end can still hold the old one.
+        let Some(last) = self.processes.iter().map(|process| process.started).max() else { return };
+        wait_for("the end of the run's namespaces", || {
+            let older = all().into_iter().filter(|(process, _)| process.started <= last);
+            let mut held = older.flat_map(|(process, _)| held_namespaces(process.id));
+            (!held.any(|name| self.namespaces.contains(&name))).then_some(())
+        });
+    }
+}
+
+/// Interfaces of the namespace in which these tests run.
+pub(crate) fn interfaces() -> Vec<String> {
+    names(Path::new("/sys/class/net"))
+}
+
+/// Sends a signal; to a whole group if the number is negative, as a terminal does.
+pub(crate) fn signal(name: &str, id: i64) {
+    let script = "kill -s \"$0\" -- \"$1\"";
+    let status = Command::new("sh").args(["-c", script, name, &id.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Every process with its parent. Those that end meanwhile are left out, and so are the dead that
+/// nobody has asked about yet.
+fn all() -> Vec<(Process, u32)> {
+    let ids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter_map(|id| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name before the last bracket may hold anything.
+        let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let &[state, parent, ..] = fields.as_slice() else { return None };
+        let started = fields.get(19)?.parse().ok()?;
+        (state != "Z").then_some((Process { id, started }, parent.parse().ok()?))
+    })
+    .collect()
+}
+
+fn command_line(id: u32) -> String {
+    let bytes = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+fn held_namespaces(id: u32) -> Vec<String> {
+    let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let links = open.map(|entry| entry.path()).chain([format!("/proc/{id}/ns/net").into()]);
+    links
+        .filter_map(|link| fs::read_link(link).ok()?.into_os_string().into_string().ok())
+        .filter(|target| target.starts_with("net:"))
+        .collect()
+}

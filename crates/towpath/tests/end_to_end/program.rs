@@ -1,0 +1,270 @@
+//! Running the command, with a deadline, in a folder of its own.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ruzstd::decoding::StreamingDecoder;
+use serde_json::Value;
+use towpath_measure::result::{EventKind, Record};
+use towpath_measure::store::{RunResult, read_run};
+
+/// Far longer than anything here takes on a busy machine; what reaches it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Two paths, fast enough to be done soon and slow enough that an event falls into the middle.
+pub(crate) const TWO_PATHS: &str = r#"name = "two-paths"
+[hosts.phone]
+[hosts.server]
+[paths.wifi]
+between = ["phone", "server"]
+rate = "40 Mbit/s"
+delay = "5 ms"
+[paths.cellular]
+between = ["phone", "server"]
+rate = "40 Mbit/s"
+delay = "10 ms"
+"#;
+
+/// Runs on an emulated network go one after the other, or they would disturb each other.
+pub(crate) fn emulator() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says aloud that a test could not run; where everything must be tested, fails instead.
+pub(crate) fn skip(test: &str, reason: &str) {
+    assert!(!is_ci(), "{test} cannot run: {reason}");
+    // Not `eprintln!`, which is hidden when a test passes.
+    io::stderr().write_all(format!("SKIPPED {test}: {reason}\n").as_bytes()).unwrap();
+}
+
+fn is_ci() -> bool {
+    env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
+}
+
+/// Why a tool cannot be used, if it cannot: `cargo xtask test` may have said so already.
+pub(crate) fn missing(tool: &str) -> Option<String> {
+    if let Ok(reason) = env::var(format!("TOWPATH_SKIP_{}", tool.to_uppercase())) {
+        return Some(reason);
+    }
+    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).status();
+    found.err().map(|error| format!("cannot run `{tool}`: {error}"))
+}
+
+/// The command under test.
+pub(crate) fn binary() -> PathBuf {
+    env::var_os("TOWPATH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_towpath").into()).into()
+}
+
+/// Whether these tests run as root.
+pub(crate) fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    users.split_whitespace().nth(1) == Some("0")
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder of one test, which goes with it. `work` in it is the command's working directory,
+/// `temporary` what it takes for the folder of temporary files.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Numbers the programs' outputs.
+    outputs: AtomicU32,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("towpath-end-to-end-{}-{number}", std::process::id());
+        let folder = Self { path: env::temp_dir().join(name), outputs: AtomicU32::new(0) };
+        for part in [folder.work(), folder.temporary()] {
+            fs::create_dir_all(&part).unwrap();
+            // Everybody may write, as among temporary files: some programs run as another user.
+            fs::set_permissions(&part, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        folder
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.path.join("work")
+    }
+
+    pub(crate) fn temporary(&self) -> PathBuf {
+        self.path.join("temporary")
+    }
+
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.work().join(name), content).unwrap();
+    }
+
+    /// Names in the working directory.
+    pub(crate) fn names(&self) -> Vec<String> {
+        names(&self.work())
+    }
+
+    /// Any program, in this folder and with nothing on standard input.
+    pub(crate) fn program(&self, name: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(name);
+        command.current_dir(self.work()).env("TMPDIR", self.temporary()).stdin(Stdio::null());
+        command.env_remove("TOWPATH_PARENT");
+        command
+    }
+
+    pub(crate) fn towpath(&self, arguments: &[&str]) -> Command {
+        let mut command = self.program(binary());
+        command.args(arguments);
+        command
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        self.start(&mut self.towpath(arguments)).wait()
+    }
+
+    /// Starts a program whose output can be looked at while it runs.
+    pub(crate) fn start(&self, command: &mut Command) -> Running {
+        let number = self.outputs.fetch_add(1, Ordering::Relaxed);
+        let [out, err] = ["out", "err"].map(|ending| self.path.join(format!("{number}.{ending}")));
+        command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Running { child, shown: format!("{command:?}"), out, err }
+    }
+
+    /// Runs a scenario over one transport, expects success, and reads the result back.
+    pub(crate) fn result(&self, scenario: &str, transport: &str) -> RunResult {
+        self.write("scenario.toml", scenario);
+        let ended = self.run(&["run", "scenario.toml", "-q", "-t", transport, "-o", "results"]);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        self.stored(&format!("results/{transport}-1.jsonl.zst"))
+    }
+
+    /// Reads a compressed result.
+    pub(crate) fn stored(&self, name: &str) -> RunResult {
+        let file = File::open(self.work().join(name)).unwrap();
+        let decoder = StreamingDecoder::new(BufReader::new(file)).unwrap();
+        let result = read_run(BufReader::new(decoder)).unwrap();
+        assert!(!result.truncated, "the end of {name} is missing");
+        result
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _in_use = fs::remove_dir_all(&self.path);
+    }
+}
+
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+/// A program that may still run; killed when it is forgotten.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    shown: String,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written to standard output so far.
+    pub(crate) fn printed(&self) -> String {
+        text(&self.out)
+    }
+
+    pub(crate) fn wait(self) -> Ended {
+        self.wait_at_most(PATIENCE)
+    }
+
+    pub(crate) fn wait_at_most(mut self, limit: Duration) -> Ended {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return self.ended(status);
+            }
+            if Instant::now() >= deadline {
+                let (out, err) = (text(&self.out), text(&self.err));
+                panic!("no end after {limit:?}: {}\n{out}{err}", self.shown);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ended(&self, status: ExitStatus) -> Ended {
+        let shown = format!("{status}: {}", self.shown);
+        Ended { code: status.code(), shown, out: text(&self.out), err: text(&self.err) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
+}
+
+/// What a program left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    shown: String,
+}
+
+impl Ended {
+    /// Standard output as JSON, one value a line.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        let read = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {self}"));
+        self.out.lines().map(read).collect()
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { code: _, out, err, shown } = self;
+        write!(f, "{shown}\n--- stdout\n{out}--- stderr\n{err}")
+    }
+}
+
+/// The texts of the timeline's events that happened in a run.
+pub(crate) fn happened<'a>(result: &'a RunResult) -> Vec<&'a str> {
+    let timeline = |record: &'a Record| {
+        let Record::Event(event) = record else { return None };
+        (event.kind == EventKind::Timeline).then_some(event.text.as_str())
+    };
+    result.records.iter().filter_map(timeline).collect()
+}

@@ -1,0 +1,84 @@
+//! The report of a real run in a real browser.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip};
+
+/// A browser takes its time where other programs want the processors, too.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// The browser, or why there is none.
+fn browser() -> Result<String, String> {
+    if let Ok(browser) = std::env::var("CHROMIUM") {
+        return Ok(browser);
+    }
+    missing("chromium").map_or(Ok("chromium".to_owned()), Err)
+}
+
+/// Opens a page at a width; gives the document after its scripts have run.
+fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
+    let mut command = folder.program(browser);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update"])
+        .args(["--disable-sync", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=3000"])
+        .args(["--hide-scrollbars", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.temporary().join("profile").display()))
+        .arg(format!("--window-size={width},900"))
+        .arg(format!("file://{}", page.display()));
+    folder.start(&mut command).wait_at_most(PATIENCE)
+}
+
+/// What scripts complained about, and what the page asked for beside itself.
+fn complaints(ended: &Ended) -> Vec<&str> {
+    ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
+}
+
+/// A document that shows the page in a frame of the same width and says how wide it became.
+fn ruler(page: &str, width: u32) -> String {
+    format!(
+        "<!doctype html><title>ruler</title><body><script>\n\
+         const frame = document.createElement('iframe');\n\
+         frame.style.cssText = 'border:0;width:{width}px;height:800px';\n\
+         frame.srcdoc = {};\n\
+         frame.onload = () => {{\n\
+         document.title = 'wide ' + frame.contentDocument.documentElement.scrollWidth;\n\
+         }};\n\
+         document.body.append(frame);\n</script>",
+        serde_json::to_string(page).unwrap().replace('<', "\\u003c")
+    )
+}
+
+#[test]
+fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return skip("the_report_of_a_run_opens_in_a_browser", &reason),
+    };
+    let _turn = emulator();
+    let folder = Folder::new();
+    let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
+        duration = \"2 s\"\n[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"rate\"\n\
+        rate = \"10 Mbit/s\"\n";
+    folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
+    let ended = folder.run(&["run", "scenario.toml", "-q", "-o", "results"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let page = folder.work().join("results/report.html");
+    let text = std::fs::read_to_string(&page).unwrap();
+
+    let opened = open(&folder, &browser, &page, 1_280);
+    assert_eq!(opened.code, Some(0), "{}", opened.err);
+    assert_eq!(complaints(&opened), [""; 0]);
+    assert!(!text.contains("class=\"tools\""), "the script's work is there before it ran");
+    assert!(opened.out.contains("class=\"tools\""), "the script did not run to its end");
+    assert!(opened.out.contains("<svg"), "no chart");
+
+    for width in [1_280, 390] {
+        folder.write("ruler.html", ruler(&text, width));
+        let measured = open(&folder, &browser, &folder.work().join("ruler.html"), 1_280);
+        assert_eq!(complaints(&measured), [""; 0]);
+        let title = measured.out.split("<title>").nth(1).unwrap_or_default();
+        assert!(title.starts_with(&format!("wide {width}<")), "at {width}: {title:.40}");
+    }
+}

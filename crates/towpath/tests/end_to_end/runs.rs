@@ -1,0 +1,259 @@
+//! `towpath run` from the scenario to the results.
+
+use std::fs::File;
+use std::path::Path;
+
+use towpath_measure::scenario::DataDirection;
+
+use crate::program::{Folder, TWO_PATHS, emulator, skip};
+
+/// Its size makes it last at least 0.3 s; how much longer is up to the machine.
+const SIZED: &str = r#"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+size = "3 MB"
+"#;
+
+fn sized(more: &str) -> String {
+    format!("{TWO_PATHS}{SIZED}{more}\n")
+}
+
+/// Flows other than [`SIZED`].
+fn flow(keys: &str) -> String {
+    format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
+}
+
+#[test]
+fn both_transports_run_and_leave_results_and_a_report() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", sized(""));
+    let ended = folder.run(&["run", "scenario.toml", "--json"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let [tcp, mptcp] = ended.json().try_into().unwrap();
+    for (line, transport, used) in [(&tcp, "tcp", false), (&mptcp, "mptcp", true)] {
+        assert_eq!(line["transport"], transport);
+        assert_eq!(line["file"], format!("{transport}-1.jsonl.zst"));
+        let summary = &line["summary"];
+        assert_eq!(summary["flows"][0]["completed"], true, "{ended}");
+        assert_eq!(summary["flows"][0]["bytes"], 3_000_000, "{ended}");
+        assert_eq!(summary["multipath"]["used"], used, "{ended}");
+    }
+    assert_eq!(tcp["summary"]["multipath"]["paths_used"], serde_json::json!(["wifi"]));
+    assert_eq!(
+        mptcp["summary"]["multipath"]["paths_used"],
+        serde_json::json!(["wifi", "cellular"]),
+        "{ended}"
+    );
+    let results = "towpath-results/two-paths/001";
+    assert_eq!(
+        crate::program::names(&folder.work().join(results)),
+        ["mptcp-1.jsonl.zst", "report.html", "tcp-1.jsonl.zst"]
+    );
+    let stored = folder.stored(&format!("{results}/mptcp-1.jsonl.zst"));
+    assert!(stored.summary.unwrap().multipath.used);
+    let report = folder.run(&["report", results, "--json", "--output", "again.html"]);
+    assert_eq!(report.code, Some(0), "{report}");
+    assert_eq!(report.json().len(), 2);
+    assert!(folder.work().join("again.html").is_file());
+}
+
+#[test]
+fn every_back_end_carries_multipath_tcp() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", sized(""));
+    for backend in ["packet", "tun"] {
+        let tun = File::options().read(true).write(true).open("/dev/net/tun");
+        if let (Err(error), "tun") = (tun, backend) {
+            skip("every_back_end_carries_multipath_tcp", &format!("/dev/net/tun: {error}"));
+            continue;
+        }
+        let arguments =
+            ["run", "scenario.toml", "-t", "mptcp", "--backend", backend, "-o", backend];
+        let ended = folder.run(&arguments);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let result = folder.stored(&format!("{backend}/mptcp-1.jsonl.zst"));
+        let used = &result.meta.conditions["emulator back-end"];
+        assert!(used.contains(backend), "{used}");
+        let multipath = result.summary.unwrap().multipath;
+        assert_eq!(multipath.paths_used, ["wifi", "cellular"], "{backend}: {multipath:?}");
+    }
+}
+
+#[test]
+fn repetitions_are_numbered_and_counted() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", sized("[run]\ntransports = [\"tcp\"]"));
+    let ended = folder.run(&["run", "scenario.toml", "-n", "2", "--json", "-q", "-o", "results"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let repeats: Vec<_> = ended.json().iter().map(|line| line["repeat"].as_u64()).collect();
+    assert_eq!(repeats, [Some(1), Some(2)]);
+}
+
+#[test]
+fn iperf_sends_both_ways_over_parallel_streams() {
+    let _turn = emulator();
+    let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
+    let result = Folder::new().result(&flow(keys), "mptcp");
+    let summary = result.summary.unwrap();
+    let directions: Vec<_> = summary.flows.iter().map(|flow| flow.direction).collect();
+    assert_eq!(directions, [DataDirection::Up, DataDirection::Down]);
+    assert!(summary.flows.iter().all(|flow| flow.bytes > 0), "{:#?}", summary.flows);
+    for stream in 0..2 {
+        assert!(summary.subflows.iter().any(|s| s.stream == stream), "{:#?}", summary.subflows);
+    }
+    assert!(summary.multipath.used, "{:?}", summary.multipath);
+}
+
+#[test]
+fn a_sized_transfer_goes_down_whole() {
+    let _turn = emulator();
+    let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
+    for transport in ["tcp", "mptcp"] {
+        let summary = Folder::new().result(&flow(keys), transport).summary.unwrap();
+        let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
+        assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
+        assert!(only.completed, "{only:#?}");
+    }
+}
+
+#[test]
+fn a_flow_may_use_ipv6() {
+    let _turn = emulator();
+    let keys = "pattern = \"bulk\"\nsize = \"3 MB\"\nfamily = \"v6\"";
+    let summary = Folder::new().result(&flow(keys), "mptcp").summary.unwrap();
+    assert!(summary.flows[0].completed, "{:#?}", summary.flows);
+    assert!(summary.subflows.iter().all(|s| s.local.contains("fd74:")), "{:#?}", summary.subflows);
+    assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
+}
+
+#[test]
+fn two_clients_share_a_bottleneck() {
+    let _turn = emulator();
+    let scenario = r#"name = "shared"
+[hosts.greedy]
+[hosts.modest]
+[hosts.server]
+[bottlenecks.uplink]
+rate = "40 Mbit/s"
+[paths.wifi]
+between = ["greedy", "server"]
+through = ["uplink"]
+[paths.neighbour]
+between = ["modest", "server"]
+through = ["uplink"]
+[[flows]]
+from = "greedy"
+to = "server"
+pattern = "bulk"
+size = "2 MB"
+[[flows]]
+from = "modest"
+to = "server"
+pattern = "bulk"
+size = "2 MB"
+"#;
+    for transport in ["tcp", "mptcp"] {
+        let summary = Folder::new().result(scenario, transport).summary.unwrap();
+        assert_eq!(summary.flows.len(), 2);
+        for flow in &summary.flows {
+            assert!(flow.completed, "{flow:#?}");
+        }
+        // No faster than the bottleneck: 4 MB in at least 0.8 s, of which a tenth is for bursts.
+        let last = summary.flows.iter().map(|flow| flow.duration_ns).max().unwrap();
+        assert!(last > 700_000_000, "4 MB in {last} ns");
+    }
+}
+
+#[test]
+fn a_missed_expectation_is_exit_code_1_and_a_kept_one_0() {
+    let _turn = emulator();
+    for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
+        let folder = Folder::new();
+        let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
+        folder.write("scenario.toml", sized(&expect));
+        let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "--json", "-o", "results"]);
+        assert_eq!(ended.code, Some(code), "{ended}");
+        let line = &ended.json()[0];
+        let held: Vec<_> = line["summary"]["expectations"].as_array().unwrap().iter().collect();
+        assert_eq!(held.len(), 2, "{ended}");
+        assert!(held.iter().any(|one| one["held"] == (code == 0)), "{ended}");
+    }
+}
+
+#[test]
+fn a_flow_can_be_any_command() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
+    folder.write("scenario.toml", flow(keys));
+    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-o", "results"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let found = std::fs::read_to_string(folder.work().join("to")).unwrap();
+    assert_eq!(found, "10.64.0.2\n");
+}
+
+#[test]
+#[ignore = "known fault: the failure of a command is not in the result, and the exit code is 0"]
+fn a_flow_whose_command_fails_is_a_failure() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", flow("run = \"exit 3\""));
+    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-o", "results"]);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.out.contains("`exit 3` ended with exit status: 3"), "{ended}");
+}
+
+#[test]
+fn a_queue_may_stand_at_the_host() {
+    let _turn = emulator();
+    let keys = "preset = \"tbf\"\nposition = \"host\"\ndelay = \"5 ms\"";
+    let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
+    assert!(scenario.contains("position"), "{scenario}");
+    let summary = Folder::new().result(&scenario, "tcp").summary.unwrap();
+    assert!(summary.flows[0].completed, "{:#?}", summary.flows);
+}
+
+/// A scenario whose server does not speak Multipath TCP.
+fn without_mptcp() -> Folder {
+    let folder = Folder::new();
+    let off = "[hosts.server]\nsysctl = { \"net.mptcp.enabled\" = 0 }";
+    folder.write("scenario.toml", sized("").replacen("[hosts.server]", off, 1));
+    folder
+}
+
+#[test]
+fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
+    let _turn = emulator();
+    let ended = without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
+    let [tcp, mptcp] = ended.json().try_into().unwrap();
+    assert_eq!(tcp["summary"]["flows"][0]["completed"], true, "{ended}");
+    assert_eq!(mptcp["summary"]["multipath"]["used"], false, "{ended}");
+    assert!(ended.err.contains("mptcp was asked for but not used"), "{ended}");
+}
+
+#[test]
+#[ignore = "known fault: the reason is lost when no connection was opened, and the exit code is 0"]
+fn without_multipath_tcp_on_a_host_the_reason_is_said() {
+    let _turn = emulator();
+    let ended = without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(format!("{}{}", ended.out, ended.err).contains("net.mptcp.enabled"), "{ended}");
+}
+
+#[test]
+fn results_go_where_they_are_wanted() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", flow("pattern = \"bulk\"\nsize = \"10 KB\""));
+    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-q", "-o", "a/b"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(folder.work().join("a/b/report.html").is_file());
+    assert!(!Path::new(&folder.work()).join("towpath-results").exists());
+    let progress: Vec<_> = ended.err.lines().filter(|line| line.starts_with('[')).collect();
+    assert_eq!(progress, [""; 0], "quiet means no interval lines");
+}
