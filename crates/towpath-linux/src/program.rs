@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Starts `command` in `namespace`; a child belongs to the namespace of the thread that makes it.
 pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<Child> {
+    command.env_remove(sandbox::PARENT);
     namespace.run(|| {
         // `/sys/class/net` shows the namespace in which it was mounted. Refused where a container
         // masks parts of /sys; the program then sees the host's.

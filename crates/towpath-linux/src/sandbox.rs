@@ -56,7 +56,7 @@ impl EmulatorThread {
 }
 
 /// Environment variable in which process 1 tells its children who waits for them.
-const PARENT: &str = "TOWPATH_PARENT";
+pub(crate) const PARENT: &str = "TOWPATH_PARENT";
 
 /// Why the process could not get what it needs.
 #[derive(Debug, Error)]

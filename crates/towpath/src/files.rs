@@ -41,6 +41,12 @@ impl ResultFolder {
         })
     }
 
+    /// Takes the folder away again if nothing came of it.
+    pub(crate) fn remove_if_empty(&self) {
+        // A folder that holds something stays.
+        let _not_empty = fs::remove_dir(&self.path);
+    }
+
     /// A new result in the folder.
     pub(crate) fn begin(&self, name: &str) -> Result<ResultFile, CliError> {
         let path = self.path.join(format!("{name}.jsonl"));

@@ -22,13 +22,14 @@ use towpath_measure::metrics::disruption::describe;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{Event, EventKind, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
+use towpath_measure::traffic::directions;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
 use crate::emulator::engine::Command;
 use crate::network::{self, Backend, NetworkError};
 use crate::sandbox::EmulatorThread;
-use crate::traffic::{self, Outcome, Stage};
+use crate::traffic::{self, Delivered, Outcome, Stage};
 use crate::{interrupt, program};
 
 use conditions::Before;
@@ -162,7 +163,26 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
     })
 }
 
+/// Runs a flow; one that opened no connection leaves an empty log, with the reason.
 fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
+    let mut outcome = attempt_flow(stage, index, flow);
+    let expected: &[DataDirection] = match &flow.pattern {
+        // A command's traffic is its own: it has one entry, which says how it ended.
+        Pattern::Run { .. } => &[DataDirection::Up],
+        Pattern::Bulk { .. } | Pattern::Iperf { .. } => directions(&flow.pattern),
+    };
+    for direction in expected {
+        let known = outcome.delivered.iter().any(|side| side.direction == *direction);
+        if !known {
+            let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
+            log.watch_until(stage.now());
+            outcome.delivered.push(Delivered { direction: *direction, logs: vec![log] });
+        }
+    }
+    outcome
+}
+
+fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
     if let Pattern::Run { command, duration } = &flow.pattern {
         return program::run_flow(stage, flow, command, *duration);
     }

@@ -8,7 +8,7 @@ use towpath_net::{Instant, Rate};
 use super::goodput::Framing;
 use crate::format;
 use crate::scenario::{
-    Change, DataDirection, Flow, LinkSide, Scenario, Target, TimelineEvent, Transport,
+    Change, DataDirection, Down, Flow, LinkSide, Scenario, Target, TimelineEvent, Transport,
 };
 
 /// Events that follow each other more closely than this count as one: a recovery cannot be told
@@ -37,7 +37,11 @@ pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) 
         LinkSide::Down => " (down)",
     };
     let text = match &event.change {
-        Change::Down(_) => "down".into(),
+        Change::Down(Down::Silent) => "down".into(),
+        Change::Down(Down::Carrier) => "down (carrier)".into(),
+        Change::Down(Down::Interface { host }) => {
+            format!("down (interface of {})", host_name(scenario, *host))
+        }
         Change::Up => "up".into(),
         Change::Rate(of, rate) => format!("rate {rate}{}", side(*of)),
         Change::Delay(of, delay) => format!("delay {}{}", format::time(delay.base), side(*of)),

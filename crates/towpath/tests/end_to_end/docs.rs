@@ -16,10 +16,11 @@ use crate::program::{Folder, binary, emulator};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
-const CARGO: [&str; 6] = [
+const CARGO: [&str; 7] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
     "cargo install --path crates/towpath",
+    "cargo test",
     "cargo xtask test",
     "cargo xtask tidy",
     "cargo bench",

@@ -112,7 +112,6 @@ fn a_terminated_run_ends_early_with_a_result_and_a_report() {
 }
 
 #[test]
-#[ignore = "known fault: only a signal to the whole group ends the run early"]
 fn an_interrupt_of_the_command_alone_ends_the_run_early() {
     let _turn = emulator();
     let folder = Folder::new();

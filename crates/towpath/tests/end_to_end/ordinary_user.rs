@@ -132,7 +132,7 @@ fn where_nothing_can_be_written_results_go_among_the_temporary_files() {
     let name = "where_nothing_can_be_written_results_go_among_the_temporary_files";
     let Some(ended) = as_nobody(&folder, name, ":", script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
-    let place = folder.temporary().join("towpath-results/handover/001");
+    let place = folder.temporary().join("towpath-results-65534/handover/001");
     assert!(ended.err.contains(&format!("results: {}", place.display())), "{ended}");
     assert!(place.join("report.html").is_file());
 }

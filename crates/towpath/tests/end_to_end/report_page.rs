@@ -30,12 +30,13 @@ fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
     folder.start(&mut command).wait_at_most(PATIENCE)
 }
 
-/// What scripts complained about, and what the page asked for beside itself.
+/// What scripts complained about.
 fn complaints(ended: &Ended) -> Vec<&str> {
     ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
-/// A document that shows the page in a frame of the same width and says how wide it became.
+/// A document that shows the page in a frame of the same width and says how wide it became
+/// and how many other things it asked for.
 fn ruler(page: &str, width: u32) -> String {
     format!(
         "<!doctype html><title>ruler</title><body><script>\n\
@@ -43,7 +44,9 @@ fn ruler(page: &str, width: u32) -> String {
          frame.style.cssText = 'border:0;width:{width}px;height:800px';\n\
          frame.srcdoc = {};\n\
          frame.onload = () => {{\n\
-         document.title = 'wide ' + frame.contentDocument.documentElement.scrollWidth;\n\
+         const wide = frame.contentDocument.documentElement.scrollWidth;\n\
+         const loaded = frame.contentWindow.performance.getEntriesByType('resource');\n\
+         document.title = `wide ${{wide}}, loaded ${{loaded.length}}`;\n\
          }};\n\
          document.body.append(frame);\n</script>",
         serde_json::to_string(page).unwrap().replace('<', "\\u003c")
@@ -75,10 +78,23 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
     assert!(opened.out.contains("<svg"), "no chart");
 
     for width in [1_280, 390] {
-        folder.write("ruler.html", ruler(&text, width));
-        let measured = open(&folder, &browser, &folder.work().join("ruler.html"), 1_280);
-        assert_eq!(complaints(&measured), [""; 0]);
-        let title = measured.out.split("<title>").nth(1).unwrap_or_default();
-        assert!(title.starts_with(&format!("wide {width}<")), "at {width}: {title:.40}");
+        let title = measure(&folder, &browser, &text, width);
+        assert_eq!(title, format!("wide {width}, loaded 0"));
     }
+    // What is not measured cannot be missed, so a page that does it wrong must be found out.
+    let wrong = text.replace(
+        "</body>",
+        "<img src=\"http://127.0.0.1:9/x.png\"><p style=\"width:3000px\">.</body>",
+    );
+    let title = measure(&folder, &browser, &wrong, 390);
+    assert!(title.ends_with(", loaded 1") && !title.starts_with("wide 390,"), "{title}");
+}
+
+/// What the ruler says of a page.
+fn measure(folder: &Folder, browser: &str, page: &str, width: u32) -> String {
+    folder.write("ruler.html", ruler(page, width));
+    let measured = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
+    assert_eq!(complaints(&measured), [""; 0]);
+    let (_, title) = measured.out.split_once("<title>").unwrap();
+    title.split('<').next().unwrap().to_owned()
 }

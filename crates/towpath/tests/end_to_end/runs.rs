@@ -198,7 +198,6 @@ fn a_flow_can_be_any_command() {
 }
 
 #[test]
-#[ignore = "known fault: the failure of a command is not in the result, and the exit code is 0"]
 fn a_flow_whose_command_fails_is_a_failure() {
     let _turn = emulator();
     let folder = Folder::new();
@@ -237,7 +236,6 @@ fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
 }
 
 #[test]
-#[ignore = "known fault: the reason is lost when no connection was opened, and the exit code is 0"]
 fn without_multipath_tcp_on_a_host_the_reason_is_said() {
     let _turn = emulator();
     let ended = without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);

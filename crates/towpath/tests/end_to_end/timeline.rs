@@ -36,14 +36,14 @@ survives! {
         ["wifi down"];
     a_path_that_loses_its_carrier: "6 MB",
         ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"carrier\""],
-        ["wifi down"];
+        ["wifi down (carrier)"];
     an_interface_switched_off_on_the_first_host: "6 MB",
         ["at = \"300 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\""],
-        ["wifi down"];
+        ["wifi down (interface of phone)"];
     an_interface_switched_off_on_the_second_host: "6 MB",
         ["at = \"300 ms\"\npath = \"cellular\"\nset = \"down\"\nhow = \"interface\"\n\
           host = \"server\""],
-        ["cellular down"];
+        ["cellular down (interface of server)"];
     a_path_that_comes_back: "10 MB",
         ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"",
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
@@ -51,11 +51,11 @@ survives! {
     a_carrier_that_comes_back: "10 MB",
         ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"carrier\"",
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
-        ["wifi down", "wifi up"];
+        ["wifi down (carrier)", "wifi up"];
     an_interface_that_comes_back: "10 MB",
         ["at = \"200 ms\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"",
          "at = \"500 ms\"\npath = \"wifi\"\nset = \"up\""],
-        ["wifi down", "wifi up"];
+        ["wifi down (interface of phone)", "wifi up"];
     rate_delay_and_loss_that_change: "6 MB",
         ["at = \"200 ms\"\npath = \"wifi\"\nset = \"rate\"\nrate = \"20 Mbit/s\"",
          "at = \"300 ms\"\npath = \"wifi\"\nset = \"delay\"\ndelay = \"20 ms\"",
