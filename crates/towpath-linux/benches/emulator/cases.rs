@@ -1,0 +1,129 @@
+//! What is measured: networks, and traffic over them.
+
+use towpath_linux::Backend;
+
+/// Rate of the shaped link.
+pub(crate) const RATE_BPS: u64 = 100_000_000;
+/// Size of the probes' IP packets.
+pub(crate) const PACKET_BYTES: usize = 1_500;
+/// The delay that is added.
+pub(crate) const DELAY_MILLIS: u64 = 10;
+
+/// What lies between the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// A veth pair from host to host, without any emulator; shaped by `tbf` if the traffic is to
+    /// be shaped.
+    Veth,
+    /// Ours.
+    Emulated { backend: Backend, segments: &'static str, user: User },
+    /// `rattan`, at ordinary or at real-time priority.
+    Rattan { real_time: bool },
+}
+
+/// Who runs the emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Whoever started the benchmark; root gets real-time priority.
+    Caller,
+    /// An ordinary user (`nobody`), when root started the benchmark.
+    Nobody,
+}
+
+/// What is sent from the first host to the second, and what the link does to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// One TCP connection as fast as it goes, over a link without rate or delay.
+    Tcp,
+    /// UDP packets at a steady pace, over a link that delays them (all but a plain veth pair do).
+    Paced { per_second: u32 },
+    /// UDP packets at one and a half times the link's rate.
+    Overload,
+}
+
+/// One row of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) network: Network,
+    pub(crate) traffic: Traffic,
+}
+
+/// Every case, in the order of the tables.
+pub(crate) fn all() -> Vec<Case> {
+    let ours = |segments, user| {
+        [Backend::Tun, Backend::Packet]
+            .map(|backend| Network::Emulated { backend, segments, user })
+            .to_vec()
+    };
+    let rattan = |real_time| {
+        let wanted = std::env::var_os("RATTAN").is_some();
+        if wanted { vec![Network::Rattan { real_time }] } else { Vec::new() }
+    };
+    let rows = |traffic, networks: Vec<Vec<Network>>| {
+        [vec![Network::Veth]]
+            .into_iter()
+            .chain(networks)
+            .flatten()
+            .map(move |network| Case { network, traffic })
+    };
+    let tcp = [ours("coalesced", User::Caller), ours("split", User::Caller), rattan(false)];
+    let paced = |per_second| {
+        let networks =
+            [ours("auto", User::Caller), ours("auto", User::Nobody), rattan(false), rattan(true)];
+        rows(Traffic::Paced { per_second }, networks.to_vec())
+    };
+    let overload = [ours("auto", User::Caller), rattan(false)];
+    rows(Traffic::Tcp, tcp.to_vec())
+        .chain(paced(8_333))
+        .chain(paced(100))
+        .chain(rows(Traffic::Overload, overload.to_vec()))
+        .collect()
+}
+
+impl Case {
+    /// The case of this name.
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        all().into_iter().find(|case| case.name() == name)
+    }
+
+    /// A name for the command line: `throughput/tun-coalesced`.
+    pub(crate) fn name(&self) -> String {
+        let traffic = match self.traffic {
+            Traffic::Tcp => "throughput".to_owned(),
+            Traffic::Paced { per_second } => format!("delay-{per_second}"),
+            Traffic::Overload => "rate".to_owned(),
+        };
+        let network = match self.network {
+            Network::Veth if self.traffic == Traffic::Overload => "veth-tbf".to_owned(),
+            Network::Veth => "veth".to_owned(),
+            Network::Emulated { backend, segments, user } => {
+                let segments = if segments == "auto" { "" } else { segments };
+                let user = if user == User::Nobody { "nobody" } else { "" };
+                let words = [backend.name(), segments, user];
+                words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+            }
+            Network::Rattan { real_time: false } => "rattan".to_owned(),
+            Network::Rattan { real_time: true } => "rattan-real-time".to_owned(),
+        };
+        format!("{traffic}/{network}")
+    }
+
+    /// Keys of the emulated path.
+    pub(crate) fn link(&self) -> String {
+        match self.traffic {
+            Traffic::Tcp => String::new(),
+            Traffic::Paced { .. } => format!("delay = \"{DELAY_MILLIS} ms\""),
+            Traffic::Overload => "rate = \"100 Mbit/s\"\nqueue = \"50 ms\"".to_owned(),
+        }
+    }
+
+    /// The delay that the link shall add.
+    pub(crate) fn delay_millis(&self) -> u64 {
+        match (self.traffic, self.network) {
+            (Traffic::Paced { .. }, Network::Emulated { .. } | Network::Rattan { .. }) => {
+                DELAY_MILLIS
+            }
+            (Traffic::Tcp | Traffic::Overload, _) | (_, Network::Veth) => 0,
+        }
+    }
+}

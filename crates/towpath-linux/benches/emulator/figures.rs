@@ -1,0 +1,153 @@
+//! What trials said, and what it cost.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::Failure;
+use crate::trial::line_of;
+
+/// The load averages.
+pub(crate) fn load() -> String {
+    line_of("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// Processor seconds used: by this program's children that have ended, by everybody, and there were.
+pub(crate) struct Usage {
+    own: f64,
+    busy: f64,
+    all: f64,
+}
+
+impl Usage {
+    pub(crate) fn now() -> Self {
+        let own = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| {
+            [usage.user_time(), usage.system_time()]
+                .iter()
+                .map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6)
+                .sum()
+        });
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let ticks: Vec<f64> = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .take(8)
+            .filter_map(|field| field.parse().ok())
+            .collect();
+        // user nice system IDLE IOWAIT irq softirq steal, in hundredths of a second
+        let idle: f64 = ticks.iter().skip(3).take(2).sum();
+        let all: f64 = ticks.iter().sum();
+        Self { own, busy: (all - idle) / 100.0, all: all / 100.0 }
+    }
+
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            own: self.own - before.own,
+            busy: self.busy - before.busy,
+            all: self.all - before.all,
+        }
+    }
+}
+
+/// Figures of one trial by name; notes are words instead of numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    numbers: BTreeMap<String, f64>,
+    notes: BTreeMap<String, String>,
+}
+
+impl Figures {
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        match value.parse() {
+            Ok(number) => drop(self.numbers.insert(name.to_owned(), number)),
+            Err(_) => drop(self.notes.insert(name.to_owned(), value.to_owned())),
+        }
+    }
+
+    /// Adds what the trial cost, and how busy others kept the machine.
+    pub(crate) fn used(&mut self, usage: &Usage) {
+        let others = (usage.busy - usage.own) / usage.all.max(0.01);
+        self.numbers.insert("others".to_owned(), others.clamp(0.0, 1.0) * 100.0);
+        if let Some(bytes) = self.numbers.get("bytes").copied() {
+            let cost = usage.own / (bytes / 1e9);
+            self.numbers.insert("cpu_per_gb".to_owned(), cost);
+            let emulator = self.numbers.get("emulator_cpu").map(|cpu| cpu / (bytes / 1e9));
+            self.numbers.extend(emulator.map(|cost| ("emulator_per_gb".to_owned(), cost)));
+        }
+        if let (Some(sent), Some(received)) =
+            (self.numbers.get("sent"), self.numbers.get("received"))
+        {
+            let missing = sent - received;
+            self.numbers.insert("missing".to_owned(), missing);
+        }
+    }
+}
+
+/// The trials of one case, in the order of the rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    rounds: Vec<Option<Figures>>,
+}
+
+impl Series {
+    pub(crate) fn add(&mut self, figures: Figures) {
+        self.rounds.push(Some(figures));
+    }
+
+    /// Keeps the place, so that rounds of different cases still belong together.
+    pub(crate) fn fail(&mut self, error: &Failure) {
+        let _closed = writeln!(io::stderr(), "  failed: {error}");
+        self.rounds.push(None);
+    }
+
+    /// How many trials gave figures, and how many there were.
+    pub(crate) fn good(&self) -> (usize, usize) {
+        (self.rounds.iter().flatten().count(), self.rounds.len())
+    }
+
+    /// The figure in every round that has it.
+    pub(crate) fn spread(&self, name: &str) -> Option<Spread> {
+        Spread::of(self.rounds.iter().flatten().filter_map(|figures| figures.numbers.get(name)))
+    }
+
+    /// The figure divided by the same figure of `base`, round by round.
+    pub(crate) fn ratio(&self, base: &Self, name: &str) -> Option<Spread> {
+        let number = |figures: &Option<Figures>| Some(*figures.as_ref()?.numbers.get(name)?);
+        let pairs = self.rounds.iter().zip(&base.rounds);
+        let ratios: Vec<f64> =
+            pairs.filter_map(|(own, base)| Some(number(own)? / number(base)?)).collect();
+        Spread::of(&ratios)
+    }
+
+    /// A word that was said, such as the emulator's priority.
+    pub(crate) fn note(&self, name: &str) -> Option<&str> {
+        self.rounds.iter().flatten().find_map(|figures| figures.notes.get(name)).map(String::as_str)
+    }
+}
+
+/// Median, smallest and largest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    fn of<'a>(values: impl IntoIterator<Item = &'a f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().copied().collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = if values.len().is_multiple_of(2) {
+            f64::midpoint(*values.get(middle.checked_sub(1)?)?, *values.get(middle)?)
+        } else {
+            *values.get(middle)?
+        };
+        Some(Self { median, least: *values.first()?, most: *values.last()? })
+    }
+}

@@ -1,0 +1,141 @@
+//! How fast and how exact the emulator is: throughput, added delay, rate.
+//!
+//! `cargo bench -p towpath-linux --bench emulator [-- [FILTER…] [--quick] [--rounds N]
+//! [--seconds S]]` runs every case whose name contains a filter, in rounds (first to last, then
+//! last to first, and so on), so that a busy moment does not hit one case alone, and prints
+//! Markdown tables: the median of the rounds, with minimum and maximum.
+//!
+//! Each trial is a process of its own that enters the sandbox, makes a network and starts this
+//! program again in both hosts as a *probe*, the same for every network. Probes say what they
+//! measured on standard error, as `figure NAME VALUE`. Plain veth pairs, with and without the
+//! kernel's `tbf`, are measured beside the emulator; so is `rattan` (another user-space emulator;
+//! needs root) when the environment variable `RATTAN` says where it is.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+mod cases;
+mod figures;
+mod probe;
+mod tables;
+mod trial;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cases::Case;
+use figures::Series;
+
+/// What went wrong; a benchmark only prints it.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// What the command line asks for.
+struct Plan {
+    filters: Vec<String>,
+    rounds: usize,
+    throughput: Duration,
+    delay: Duration,
+    rate: Duration,
+}
+
+impl Plan {
+    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let seconds = Duration::from_secs;
+        let mut plan = Self {
+            filters: Vec::new(),
+            rounds: 7,
+            throughput: seconds(3),
+            delay: seconds(5),
+            rate: seconds(10),
+        };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut number = || -> Result<u32, Failure> {
+                let value = arguments.next().ok_or(format!("`{argument}` needs a number"))?;
+                Ok(value.parse()?)
+            };
+            match argument.as_str() {
+                "--bench" => {}
+                "--quick" => {
+                    plan.rounds = 1;
+                    (plan.throughput, plan.delay, plan.rate) = (seconds(1), seconds(1), seconds(2));
+                }
+                "--rounds" => plan.rounds = number()?.max(1) as usize,
+                "--seconds" => {
+                    let span = seconds(number()?.clamp(1, 60).into());
+                    (plan.throughput, plan.delay, plan.rate) = (span, span, span);
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!("unknown option `{option}`").into());
+                }
+                filter => plan.filters.push(filter.to_owned()),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn wants(&self, case: &Case) -> bool {
+        let name = case.name();
+        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
+    }
+
+    fn length(&self, case: &Case) -> Duration {
+        match case.traffic {
+            cases::Traffic::Tcp => self.throughput,
+            cases::Traffic::Paced { .. } => self.delay,
+            cases::Traffic::Overload => self.rate,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match stage() {
+        Ok(code) => code,
+        Err(error) => {
+            let _closed = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Which of this program's processes it is, by the first argument.
+fn stage() -> Result<ExitCode, Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["__probe", kind, rest @ ..] => probe::run(kind, rest).map(|()| ExitCode::SUCCESS),
+        [stage @ ("__trial" | "__outer" | "__inner"), name, millis] => {
+            let case = Case::by_name(name).ok_or("unknown case")?;
+            trial::process(stage, &case, Duration::from_millis(millis.parse()?))
+        }
+        // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+        words if !words.contains(&"--bench") => {
+            writeln!(io::stderr(), "to measure, run `cargo bench --bench emulator`")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => measure(&Plan::parse(&arguments)?).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn measure(plan: &Plan) -> Result<(), Failure> {
+    let wanted = cases::all().into_iter().filter(|case| plan.wants(case));
+    let mut measured: Vec<(Case, Series)> = wanted.map(|case| (case, Series::default())).collect();
+    let load_before = figures::load();
+    for round in 0..plan.rounds {
+        let mut order: Vec<_> = measured.iter_mut().collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (case, series) in order {
+            writeln!(io::stderr(), "round {} of {}: {}", round + 1, plan.rounds, case.name())?;
+            match trial::run(case, plan.length(case)) {
+                Ok(figures) => series.add(figures),
+                Err(error) => series.fail(&error),
+            }
+        }
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "{}{}", tables::header(plan, &load_before), tables::all(&measured))?;
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! The probes: this program in a host of the network that is measured.
+//!
+//! A probe prints each of its figures on standard error as `figure NAME VALUE`.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
+use towpath_linux::netlink::Route;
+
+use crate::Failure;
+use crate::cases::{PACKET_BYTES, RATE_BPS};
+
+/// Port of every receiving probe.
+pub(crate) const PORT: u16 = 5_301;
+/// Bytes written or read at once: as the project's own traffic and `iperf3` do.
+const CHUNK: usize = 128 * 1024;
+/// Bytes of IPv4 and UDP headers.
+const HEADERS: usize = 28;
+/// Bytes of an Ethernet header, which a TUN device does not count.
+const ETHERNET: u64 = 14;
+/// A receiver without traffic ends after this time.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest wait for the other side to be there.
+const LEAD: Duration = Duration::from_secs(5);
+
+/// What a probe can do, as its command-line words.
+pub(crate) fn run(kind: &str, words: &[&str]) -> Result<(), Failure> {
+    match (kind, words) {
+        ("tcp-receive", []) => tcp_receive(),
+        ("tcp-send", [to, millis]) => tcp_send(to, span(millis)?),
+        ("udp-receive", [delay_millis]) => udp_receive(span(delay_millis)?),
+        ("udp-send", [to, per_second, millis]) => udp_send(to, per_second.parse()?, span(millis)?),
+        ("overload", [to, millis]) => {
+            let per_second = RATE_BPS * 3 / 2 / 8 / PACKET_BYTES as u64;
+            udp_send(to, u32::try_from(per_second)?, span(millis)?)
+        }
+        ("wire", [millis]) => wire(span(millis)?),
+        _ => Err(format!("unknown probe `{kind}` {words:?}").into()),
+    }
+}
+
+fn span(millis: &str) -> Result<Duration, Failure> {
+    Ok(Duration::from_millis(millis.parse()?))
+}
+
+fn say(name: &str, value: f64) -> Result<(), Failure> {
+    // One write: two probes share the stream.
+    io::stderr().write_all(format!("figure {name} {value}\n").as_bytes())?;
+    Ok(())
+}
+
+/// Reads one connection to its end; the time counts from the first byte.
+fn tcp_receive() -> Result<(), Failure> {
+    let (mut stream, _) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?.accept()?;
+    let mut buffer = vec![0; CHUNK];
+    let mut bytes = stream.read(&mut buffer)?;
+    let start = Instant::now();
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            length => bytes += length,
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    say("bytes", bytes as f64)?;
+    say("gbps", bytes as f64 * 8.0 / 1e9 / seconds)
+}
+
+fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
+    let mut stream = connect(to)?;
+    // Not every kernel has it as default, and BBR would measure its own pacing.
+    socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
+    let (data, start) = (vec![0x74; CHUNK], Instant::now());
+    while start.elapsed() < length {
+        stream.write_all(&data)?;
+    }
+    Ok(())
+}
+
+/// Connects as soon as the other probe listens.
+fn connect(to: &str) -> Result<TcpStream, Failure> {
+    let (to, start): (SocketAddr, _) = (to.parse()?, Instant::now());
+    loop {
+        match TcpStream::connect(to) {
+            Err(_) if start.elapsed() < LEAD => thread::sleep(Duration::from_millis(10)),
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn realtime() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Sends at a steady pace, open loop: a late packet does not delay the next. Every packet carries
+/// the time just before it is sent.
+fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> {
+    let _coarser_timers = nix::sys::prctl::set_timerslack(1);
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(to.parse::<SocketAddr>()?)?;
+    wait_for_receiver(&socket)?;
+    let mut packet = vec![0; PACKET_BYTES - HEADERS];
+    let (start, count) = (Instant::now(), f64::from(per_second) * length.as_secs_f64());
+    for number in 0..count as u32 {
+        let due = Duration::from_nanos(u64::from(number) * 1_000_000_000 / u64::from(per_second));
+        let wait = due.saturating_sub(start.elapsed());
+        if !wait.is_zero() {
+            thread::sleep(wait);
+        }
+        let stamp = realtime().as_nanos() as u64;
+        for (slot, byte) in packet.iter_mut().zip(stamp.to_ne_bytes()) {
+            *slot = byte;
+        }
+        // A full queue of the interface refuses a packet; that is a loss like any other.
+        let _lost = socket.send(&packet);
+    }
+    say("sent", f64::from(count as u32))
+}
+
+/// Packets that are too short to be counted, until the receiver answers one: then it listens, and
+/// addresses are resolved.
+fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let start = Instant::now();
+    while start.elapsed() < LEAD {
+        let _not_yet = socket.send(b"?");
+        if socket.recv(&mut [0; 8]).is_ok() {
+            return Ok(());
+        }
+    }
+    Err("nobody receives".into())
+}
+
+fn udp_receiver() -> Result<UdpSocket, Failure> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+    socket.set_read_timeout(Some(LEAD))?;
+    let mut question = [0; 8];
+    let (_, from) = socket.recv_from(&mut question)?;
+    socket.send_to(b"!", from)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Compares each packet's stamp with the kernel's time of receipt.
+fn udp_receive(delay: Duration) -> Result<(), Failure> {
+    let socket = udp_receiver()?;
+    setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+    let mut buffer = vec![0; PACKET_BYTES];
+    let mut room = nix::cmsg_space!(TimeSpec);
+    let mut errors: Vec<f64> = Vec::new();
+    loop {
+        let mut parts = [IoSliceMut::new(&mut buffer)];
+        let read = recvmsg::<SockaddrIn>(
+            socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut room),
+            MsgFlags::empty(),
+        );
+        let Ok(message) = read else { break };
+        if message.bytes < PACKET_BYTES - HEADERS {
+            continue;
+        }
+        let received = message.cmsgs()?.find_map(|control| {
+            let ControlMessageOwned::ScmTimestampns(time) = control else { return None };
+            Some(Duration::from(time))
+        });
+        let sent = buffer.first_chunk().map(|stamp| u64::from_ne_bytes(*stamp));
+        if let (Some(received), Some(sent)) = (received, sent) {
+            errors.push((received.as_nanos() as f64 - sent as f64) - delay.as_nanos() as f64);
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    say("received", errors.len() as f64)?;
+    let percentiles = [("p1", 1.0), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
+    for (name, percent) in percentiles.into_iter().chain([("max", 100.0)]) {
+        let rank = (percent / 100.0 * errors.len() as f64).ceil() as usize;
+        let error = errors.get(rank.saturating_sub(1)).ok_or("nothing was received")?;
+        say(name, error / 1e3)?;
+    }
+    Ok(())
+}
+
+/// Counts what comes in over the interface, with Ethernet headers, for `length`, from a second
+/// after the first packet on: then queues and buckets are in their steady state.
+fn wire(length: Duration) -> Result<(), Failure> {
+    let socket = udp_receiver()?;
+    let watcher = thread::spawn(move || -> Result<f64, Failure> {
+        let mut route = Route::open()?;
+        let name = route.links()?.into_iter().find(|link| link.name != "lo" && link.is_up());
+        let name = name.ok_or("no interface")?.name;
+        thread::sleep(Duration::from_secs(1));
+        let (before, start) = (route.link(&name)?, Instant::now());
+        thread::sleep(length);
+        let (after, seconds) = (route.link(&name)?, start.elapsed().as_secs_f64());
+        let packets = after.stats.rx_packets - before.stats.rx_packets;
+        let mut bytes = after.stats.rx_bytes - before.stats.rx_bytes;
+        if after.mac.is_none() {
+            bytes += packets * ETHERNET;
+        }
+        Ok(bytes as f64 * 8.0 / 1e6 / seconds)
+    });
+    let mut buffer = vec![0; PACKET_BYTES];
+    while socket.recv(&mut buffer).is_ok() {}
+    let mbps = watcher.join().map_err(|_| "the watcher panicked")??;
+    say("interface_mbps", mbps)
+}

@@ -1,0 +1,251 @@
+//! One trial: a network, the probes in its hosts, and what they and the emulator said.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use towpath_linux::netlink::{Prefix, Route, Tbf, VethEnd};
+use towpath_linux::run::Job;
+use towpath_linux::sandbox::{self, EmulatorThread};
+use towpath_linux::{Backend, Namespace};
+use towpath_measure::result::{Link, Record};
+use towpath_measure::scenario::{DataDirection, Scenario, Transport, no_files};
+use towpath_net::Rate;
+
+use crate::Failure;
+use crate::cases::{Case, Network, RATE_BPS, Traffic, User};
+use crate::figures::{Figures, Usage};
+use crate::probe::PORT;
+
+/// User and group of `nobody`.
+const NOBODY: u32 = 65_534;
+/// Where a plain veth pair's hosts and the emulator's are: the same addresses.
+const NEAR: [u8; 4] = [10, 64, 0, 1];
+const FAR: [u8; 4] = [10, 64, 0, 2];
+/// Queue and bucket of the kernel's `tbf`.
+const TBF_LIMIT_BYTES: u32 = 625_000;
+const TBF_BURST_BYTES: u32 = 15_000;
+/// What the sending probe needs before and after the measurement of the rate.
+const MARGIN: Duration = Duration::from_millis(1_500);
+
+/// Runs the trial in processes of its own and gathers what was said.
+pub(crate) fn run(case: &Case, length: Duration) -> Result<Figures, Failure> {
+    let before = Usage::now();
+    let mut command = command(case, length)?;
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let mut figures = Figures::default();
+    for line in said.lines() {
+        match line.strip_prefix("figure ").and_then(|rest| rest.split_once(' ')) {
+            Some((name, value)) => figures.set(name, value),
+            None => writeln!(io::stderr(), "  {line}")?,
+        }
+    }
+    if !output.status.success() {
+        return Err(format!("the trial ended with {}", output.status).into());
+    }
+    figures.used(&Usage::now().since(&before));
+    Ok(figures)
+}
+
+fn command(case: &Case, length: Duration) -> Result<Command, Failure> {
+    let program = std::env::current_exe()?;
+    let millis = length.as_millis().to_string();
+    if let Network::Rattan { real_time } = case.network {
+        let mut command = Command::new("sh");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/rattan.sh");
+        let priority = if real_time { "real-time" } else { "ordinary" };
+        command.arg(script).arg(program).arg(priority);
+        command.args(probes(case, length).map(|words| words.join(" ")));
+        return Ok(command);
+    }
+    let mut command = Command::new(program);
+    command.args(["__trial", &case.name(), &millis]);
+    let by_nobody = matches!(case.network, Network::Emulated { user: User::Nobody, .. });
+    if by_nobody && nix::unistd::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    Ok(command)
+}
+
+/// The processes of a trial: one that starts the sandbox, and the sandbox's own two.
+pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<ExitCode, Failure> {
+    let words = [case.name(), length.as_millis().to_string()];
+    let next = |stage: &str| -> Vec<OsString> {
+        [stage.to_owned()].into_iter().chain(words.clone()).map(OsString::from).collect()
+    };
+    let status: ExitStatus = match stage {
+        "__trial" => {
+            let mut child = sandbox::spawn(&next("__outer"), Stdio::null(), io::stderr().into())?;
+            sandbox::wait(&mut child)?
+        }
+        "__outer" => sandbox::outer(&next("__inner"))?,
+        _ => {
+            let thread = sandbox::inner()?;
+            match case.network {
+                Network::Emulated { backend, segments, .. } => {
+                    emulated(case, backend, segments, thread, length)?;
+                }
+                Network::Veth | Network::Rattan { .. } => veth(case, length)?,
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Arguments of the receiving and of the sending probe.
+fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
+    let millis = |span: Duration| span.as_millis().to_string();
+    let to = match case.network {
+        // Its shell knows the address.
+        Network::Rattan { .. } => format!("$RATTAN_BASE:{PORT}"),
+        Network::Veth | Network::Emulated { .. } => format!("10.64.0.2:{PORT}"),
+    };
+    let words: [Vec<String>; 2] = match case.traffic {
+        Traffic::Tcp => [vec!["tcp-receive".into()], vec!["tcp-send".into(), to, millis(length)]],
+        Traffic::Paced { per_second } => [
+            vec!["udp-receive".into(), case.delay_millis().to_string()],
+            vec!["udp-send".into(), to, per_second.to_string(), millis(length)],
+        ],
+        Traffic::Overload => [
+            vec!["wire".into(), millis(length)],
+            vec!["overload".into(), to, millis(length + MARGIN)],
+        ],
+    };
+    words.map(|words| [vec!["__probe".to_owned()], words].concat())
+}
+
+/// The emulated network, run as `towpath run` would run it.
+fn emulated(
+    case: &Case,
+    backend: Backend,
+    segments: &str,
+    thread: EmulatorThread,
+    length: Duration,
+) -> Result<(), Failure> {
+    let text = scenario(case, segments, length)?;
+    let scenario = Arc::new(Scenario::parse("bench.toml", &text, &no_files)?);
+    let job = Job { scenario, transport: Transport::Tcp, repeat: 1, backend: Some(backend) };
+    let mut delivered: Vec<(f64, f64)> = Vec::new();
+    towpath_linux::run::run(&job, thread, &mut |record| {
+        match record {
+            Record::Meta(meta) => {
+                let priority = meta.conditions.get("emulator priority");
+                say("priority", priority.map_or("unknown", String::as_str));
+            }
+            Record::Link(link) if link.direction == DataDirection::Up => {
+                delivered.push(wire_bytes(link));
+            }
+            Record::Noise(noise) => {
+                say("emulator_cpu", noise.emulator_cpu_s);
+                say("late_p50", noise.lateness_p50_ns as f64 / 1e3);
+                say("late_p99", noise.lateness_p99_ns as f64 / 1e3);
+                say("lost", noise.lost_packets);
+            }
+            Record::Summary(summary) => {
+                for failure in summary.flows.iter().filter_map(|flow| flow.failure.as_ref()) {
+                    let _closed = writeln!(io::stderr(), "{failure}");
+                }
+            }
+            Record::Link(_)
+            | Record::Interval(_)
+            | Record::Subflow(_)
+            | Record::Event(_)
+            | Record::Counter(_)
+            | Record::Interface(_) => {}
+        }
+        Ok(())
+    })?;
+    if let Some(mbps) = steady_rate(&delivered, length) {
+        say("link_mbps", mbps);
+    }
+    Ok(())
+}
+
+/// One link, and the probes as its flows.
+fn scenario(case: &Case, segments: &str, length: Duration) -> Result<String, Failure> {
+    let program = std::env::current_exe()?;
+    let [receiver, sender] = probes(case, length)
+        .map(|words| format!("exec '{}' {}", program.display(), words.join(" ")));
+    Ok(format!(
+        r#"
+name = "bench"
+[hosts.near]
+[hosts.far]
+[paths.link]
+between = ["near", "far"]
+segments = "{segments}"
+{link}
+[[flows]]
+from = "far"
+to = "near"
+run = "{receiver}"
+[[flows]]
+from = "near"
+to = "far"
+run = "{sender}"
+[run]
+sample = "100 ms"
+"#,
+        link = case.link()
+    ))
+}
+
+fn say(name: &str, value: impl std::fmt::Display) {
+    let _closed = io::stderr().write_all(format!("figure {name} {value}\n").as_bytes());
+}
+
+/// When, and how many bytes had left the link with 14 bytes of Ethernet for each packet.
+fn wire_bytes(link: &Link) -> (f64, f64) {
+    (link.t_ns as f64 / 1e9, (link.delivered_bytes + 14 * link.delivered_packets) as f64)
+}
+
+/// Mbit/s over `length` from a second after the first delivery on.
+fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
+    let (first, _) = delivered.iter().find(|(_, bytes)| *bytes > 10_000.0)?;
+    let (from, to) = (first + 1.0, first + 1.0 + length.as_secs_f64());
+    let mut window = delivered.iter().filter(|(at, _)| (from..=to).contains(at));
+    let ((start, before), (end, after)) = (window.next()?, window.next_back()?);
+    Some((after - before) * 8.0 / 1e6 / (end - start))
+}
+
+/// The probes in two namespaces with a veth pair between them and no emulator.
+fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
+    let (near, far) = (Namespace::create()?, Namespace::create()?);
+    let mut here = near.run(Route::open)??;
+    let mut there = far.run(Route::open)??;
+    let end = |name, namespace| VethEnd { name, namespace, ..VethEnd::default() };
+    here.add_veth(&end("link", None), &end("link", Some(far.as_fd())))?;
+    for (route, address) in [(&mut here, NEAR), (&mut there, FAR)] {
+        route.set_up("link")?;
+        route.add_address("link", Prefix::new(address.into(), 24)?)?;
+    }
+    if case.traffic == Traffic::Overload {
+        let rate = Rate::from_bps(RATE_BPS).ok_or("no rate")?;
+        let (burst_bytes, limit_bytes) = (TBF_BURST_BYTES, TBF_LIMIT_BYTES);
+        here.set_tbf("link", &Tbf { rate, burst_bytes, limit_bytes })?;
+    }
+    let start = |namespace: &Namespace, words: &[String]| -> Result<_, Failure> {
+        let program = std::env::current_exe()?;
+        Ok(namespace.run(|| Command::new(program).args(words).spawn())??)
+    };
+    let [receiver, sender] = probes(case, length);
+    let mut children = [start(&far, &receiver)?, start(&near, &sender)?];
+    for child in &mut children {
+        if !sandbox::wait(child)?.success() {
+            return Err("a probe failed".into());
+        }
+    }
+    Ok(())
+}
+
+/// A file of one line.
+pub(crate) fn line_of(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
