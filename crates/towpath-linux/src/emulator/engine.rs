@@ -21,6 +21,8 @@ use crate::sys;
 
 /// Packets read from one port before what is due is written.
 const READ_BATCH: usize = 32;
+/// How long before a packet is due the thread gets up at the earliest.
+const EARLIEST: Duration = Duration::from_micros(50);
 
 /// One path: two ports and the routes between them.
 #[derive(Debug)]
@@ -167,6 +169,7 @@ struct Engine {
     lateness: Histogram,
     pool: Pool,
     stopped: bool,
+    real_time: bool,
 }
 
 impl Engine {
@@ -196,6 +199,7 @@ impl Engine {
             lateness: Histogram::default(),
             pool: Pool::new(),
             stopped: false,
+            real_time: sys::has_real_time_priority(),
         }
     }
 
@@ -208,8 +212,7 @@ impl Engine {
             self.apply_changes();
             self.deliver_due();
             self.report_links();
-            let timeout = self.next_deadline().map(|at| at.saturating_since(self.clock.now()));
-            sys::poll(&mut fds, timeout)?;
+            self.wait(&mut fds)?;
             let ready: Vec<usize> = fds
                 .iter()
                 .enumerate()
@@ -225,6 +228,20 @@ impl Engine {
         }
         let lost_packets = self.lanes.iter().flat_map(|lane| &lane.ports).map(Port::lost).sum();
         Ok(EmulatorReport { lateness: self.lateness, cpu: sys::thread_cpu_time(), lost_packets })
+    }
+
+    /// Waits for input or until something is due. With real-time priority the thread gets up early
+    /// and asks until the time has come: a timer alone would add what waking up takes.
+    fn wait(&self, fds: &mut [libc::pollfd]) -> io::Result<()> {
+        let Some(at) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
+        let left = at.saturating_since(self.clock.now());
+        // At most half of the time, so that the kernel never stops a thread that runs on and on.
+        let early = if self.real_time { (left / 2).min(EARLIEST) } else { Duration::ZERO };
+        if sys::poll(fds, Some(left - early))? > 0 || early.is_zero() {
+            return Ok(());
+        }
+        while self.clock.now() < at && sys::poll(fds, Some(Duration::ZERO))? == 0 {}
+        Ok(())
     }
 
     fn next_deadline(&self) -> Option<Instant> {
