@@ -3,7 +3,7 @@
 //! A probe prints each of its figures on standard error as `figure NAME VALUE`.
 
 use std::io::{self, IoSliceMut, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,6 +25,8 @@ const HEADERS: usize = 28;
 const ETHERNET: u64 = 14;
 /// A receiver without traffic ends after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A sender stays this long behind its last packet.
+const LINGER: Duration = Duration::from_millis(200);
 /// The longest wait for the other side to be there.
 const LEAD: Duration = Duration::from_secs(5);
 
@@ -79,6 +81,9 @@ fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
     while start.elapsed() < length {
         stream.write_all(&data)?;
     }
+    stream.shutdown(Shutdown::Write)?;
+    // The network may vanish with this process: the other side must have read everything.
+    let _ended = stream.read(&mut [0; 1])?;
     Ok(())
 }
 
@@ -119,6 +124,8 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
         // A full queue of the interface refuses a packet; that is a loss like any other.
         let _lost = socket.send(&packet);
     }
+    // The network may vanish with this process, and packets are still under way.
+    thread::sleep(LINGER);
     say("sent", f64::from(count as u32))
 }
 
