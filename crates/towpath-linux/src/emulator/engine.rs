@@ -237,7 +237,7 @@ impl Engine {
         let left = at.saturating_since(self.clock.now());
         // At most half of the time, so that the kernel never stops a thread that runs on and on.
         let early = if self.real_time { (left / 2).min(EARLIEST) } else { Duration::ZERO };
-        if sys::poll(fds, Some(left - early))? > 0 || early.is_zero() {
+        if sys::poll(fds, Some(left.saturating_sub(early)))? > 0 || early.is_zero() {
             return Ok(());
         }
         while self.clock.now() < at && sys::poll(fds, Some(Duration::ZERO))? == 0 {}
