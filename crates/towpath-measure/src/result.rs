@@ -430,7 +430,7 @@ pub struct Recovery {
     /// Longest gap that began or lasted after the event.
     pub longest_gap_ns: u64,
     /// From the event until the end of the last gap of 100 ms and more that it caused: gaps that
-    /// follow each other within 1 s. 0 without such a gap; `None` when the last one never ended.
+    /// follow each other within 1.5 s. 0 without such a gap; `None` when the last one never ended.
     #[serde(default)]
     pub smooth_ns: Option<u64>,
 }

@@ -90,6 +90,9 @@ pub(crate) struct ReportArguments {
     /// Print summaries as JSON, one line a run, in place of the table
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print goodput in each second as CSV, one line a run and direction, in place of the table
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
 }
 
 /// List the built-in scenarios, or show one

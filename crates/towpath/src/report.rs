@@ -1,10 +1,13 @@
 //! `towpath report`, and what `towpath run` prints at the end.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use towpath_measure::result::Record;
+use towpath_measure::scenario::DataDirection;
 use towpath_report::{Run, html, table, warnings};
 
 use crate::arguments::ReportArguments;
@@ -13,6 +16,7 @@ use crate::files::{read, results_in};
 use crate::run::print_json;
 use crate::ui::Ui;
 
+const SECOND_NS: u64 = 1_000_000_000;
 /// Width of the terminal table: what fits everywhere.
 const COLUMNS: usize = 100;
 
@@ -22,7 +26,11 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
         paths.extend(results_in(given)?);
     }
     let runs = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-    print(&runs, arguments.json, ui)?;
+    if arguments.csv {
+        per_second(&runs, ui)?;
+    } else {
+        print(&runs, arguments.json, ui)?;
+    }
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let output = arguments.output.clone().unwrap_or_else(|| beside.join("report.html"));
     write_report(&runs, &output)?;
@@ -41,6 +49,37 @@ pub(crate) fn print(runs: &[Run], as_json: bool, ui: &mut Ui) -> Result<(), CliE
     ui.out.flush()?;
     for warning in warnings(runs) {
         ui.warn(&warning);
+    }
+    Ok(())
+}
+
+/// One line for each run and data direction: what the receivers read in each second, in Mbit/s.
+fn per_second(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
+    let mut lines = Vec::new();
+    for run in runs {
+        let mut sums: BTreeMap<DataDirection, Vec<u64>> = BTreeMap::new();
+        for record in &run.records {
+            let Record::Interval(interval) = record else { continue };
+            // A period belongs to the second in which it began.
+            let second = (interval.t_ns.saturating_sub(interval.span_ns) / SECOND_NS) as usize;
+            let seconds = sums.entry(interval.direction).or_default();
+            if seconds.len() <= second {
+                seconds.resize(second + 1, 0);
+            }
+            if let Some(sum) = seconds.get_mut(second) {
+                *sum += interval.bytes;
+            }
+        }
+        lines.extend(sums.into_iter().map(|(direction, seconds)| (run, direction, seconds)));
+    }
+    let longest = lines.iter().map(|(_, _, seconds)| seconds.len()).max().unwrap_or(0);
+    let header: Vec<_> = (1..=longest).map(|second| format!("{}-{second} s", second - 1)).collect();
+    writeln!(ui.out, "transport,repeat,direction,{}", header.join(","))?;
+    for (run, direction, seconds) in lines {
+        let direction = if direction == DataDirection::Down { "down" } else { "up" };
+        let figures = seconds.iter().map(|bytes| format!("{:.1}", *bytes as f64 * 8.0 / 1e6));
+        let figures = figures.collect::<Vec<_>>().join(",");
+        writeln!(ui.out, "{},{},{direction},{figures}", run.meta.transport, run.meta.repeat)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ const MIN_HOLD: usize = 10;
 /// Bins after the event in which goodput must fall for the event to count at all.
 const WATCH: usize = 100;
 /// Stalls that begin this soon after the one before belong to the same disruption.
-const CHAIN: Duration = Duration::from_secs(1);
+const CHAIN: Duration = Duration::from_millis(1_500);
 /// The earlier goodput is that of this time before the event.
 const BEFORE: Duration = Duration::from_secs(1);
 
