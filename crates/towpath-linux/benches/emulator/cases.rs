@@ -66,13 +66,14 @@ pub(crate) fn all() -> Vec<Case> {
             .flatten()
             .map(move |network| Case { network, traffic })
     };
-    let tcp = [ours("coalesced", User::Caller), ours("split", User::Caller), rattan(false)];
+    let tcp =
+        [ours("coalesced", User::Caller), ours("split", User::Caller), rattan(false), rattan(true)];
     let paced = |per_second| {
         let networks =
             [ours("auto", User::Caller), ours("auto", User::Nobody), rattan(false), rattan(true)];
         rows(Traffic::Paced { per_second }, networks.to_vec())
     };
-    let overload = [ours("auto", User::Caller), rattan(false)];
+    let overload = [ours("auto", User::Caller), rattan(false), rattan(true)];
     rows(Traffic::Tcp, tcp.to_vec())
         .chain(paced(8_333))
         .chain(paced(100))
