@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Folder, binary, emulator};
+use crate::program::{Ended, Folder, binary, emulator};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -129,8 +129,17 @@ fn the_documents_hold_known_kinds_of_commands_only() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
+/// Whether a run did all but reach a goodput that it expects: no test depends on the machine's speed.
+fn only_speed_was_missed(ended: &Ended) -> bool {
+    let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
+    ended.code == Some(1)
+        && missed.peek().is_some()
+        && missed.all(|line| line.contains(".goodput "))
+}
+
 /// All in one folder and in order, so that a line may use what an earlier one made.
 #[test]
+#[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_command_in_the_documents_does_what_it_says() {
     let folder = Folder::new();
     let place = folder.temporary().join("towpath");
@@ -149,6 +158,10 @@ fn every_command_in_the_documents_does_what_it_says() {
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
             let ended = folder.start(&mut command).wait_at_most(LIMIT);
+            if exits == 0 && only_speed_was_missed(&ended) {
+                eprintln!("{name}:{}: this machine was too slow or too busy: {ended}", line.number);
+                continue;
+            }
             assert_eq!(ended.code, Some(exits), "{name}:{}: {ended}", line.number);
         }
     }
