@@ -324,6 +324,12 @@ pub(crate) fn mptcp_full_info(
 
 /// Level of MPTCP socket options (`linux/mptcp.h`).
 pub(crate) const SOL_MPTCP: libc::c_int = 284;
+/// `struct mptcp_info` (`linux/mptcp.h`, since Linux 5.16).
+pub(crate) const MPTCP_INFO: libc::c_int = 1;
+/// `struct tcp_info` of every subflow (since Linux 5.16).
+pub(crate) const MPTCP_TCPINFO: libc::c_int = 2;
+/// Addresses of every subflow (since Linux 5.16).
+pub(crate) const MPTCP_SUBFLOW_ADDRS: libc::c_int = 3;
 const MPTCP_FULL_INFO: libc::c_int = 4;
 /// Size of `struct mptcp_full_info` up to and with its `mptcp_info` of 96 bytes.
 pub(crate) const FULL_INFO_BYTES: usize = 40 + 96;

@@ -101,7 +101,7 @@ pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> St
             format!("Multipath TCP is switched off on `{host}` (net.mptcp.enabled = 0)")
         }
         Some(libc::EPROTONOSUPPORT | libc::EINVAL) if transport == Transport::Mptcp => {
-            "this kernel has no Multipath TCP (it needs Linux 5.6 with CONFIG_MPTCP)".to_owned()
+            "this kernel has no Multipath TCP (it needs Linux 5.16 with CONFIG_MPTCP)".to_owned()
         }
         _ => error.to_string(),
     }
