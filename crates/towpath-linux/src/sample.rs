@@ -116,8 +116,6 @@ pub(crate) struct MptcpInfo {
     pub(crate) fallback: bool,
     /// Local token.
     pub(crate) token: u32,
-    /// Timeouts of the connection.
-    pub(crate) retransmits: u32,
     /// Bytes sent again on another subflow.
     pub(crate) bytes_retrans: u64,
 }
@@ -127,7 +125,6 @@ impl MptcpInfo {
         Self {
             fallback: u32_at(bytes, 8) & 1 != 0,
             token: u32_at(bytes, 12),
-            retransmits: u32_at(bytes, 44),
             bytes_retrans: u64_at(bytes, 48),
         }
     }

@@ -28,7 +28,6 @@ struct Known {
     first_seen: Instant,
     last_seen: Instant,
     closed: Option<Instant>,
-    state: &'static str,
     /// Latest samples of the opener's and the acceptor's end.
     ends: [TcpInfo; 2],
 }
@@ -42,6 +41,7 @@ pub(super) struct Series {
     at: Instant,
     /// Retransmissions of the connection level, by stream: the largest seen.
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
+    /// Whether either end of a stream's connection was plain TCP when last seen.
     fallbacks: BTreeMap<(u32, u32), bool>,
 }
 
@@ -105,25 +105,27 @@ impl Series {
 
     fn look(&mut self, stage: &Stage, stream: &Stream, at: Instant, span: Duration) {
         let multipath = stage.transport == towpath_measure::scenario::Transport::Mptcp;
+        let id = (stream.flow, stream.number);
+        let mut fallen_back = None;
         for (end, socket) in [&stream.client, &stream.server].into_iter().enumerate() {
             // A socket whose connection is gone has nothing to say any more.
             let Ok(connection) = sample::connection(socket, multipath) else { continue };
-            let id = (stream.flow, stream.number);
-            let samples = match connection {
+            let (fallback, samples) = match connection {
                 Connection::Multipath(info, samples) => {
-                    self.fallbacks.insert(id, info.fallback);
                     let bytes = self.reinjected_bytes.entry(id).or_default();
                     *bytes = (*bytes).max(info.bytes_retrans);
-                    samples
+                    (info.fallback, samples)
                 }
-                Connection::Single(sample) => {
-                    self.fallbacks.insert(id, true);
-                    vec![sample]
-                }
+                Connection::Single(sample) => (true, vec![sample]),
             };
+            // One end that has fallen back is enough: the proof needs both.
+            fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
             for sample in samples {
                 self.note(stage, stream, end, sample, at, span);
             }
+        }
+        if let Some(fallback) = fallen_back {
+            self.fallbacks.insert(id, fallback);
         }
     }
 
@@ -146,7 +148,6 @@ impl Series {
         }
         let Some(known) = self.subflows.get_mut(&key) else { return };
         known.last_seen = at;
-        known.state = sample.info.state_name();
         let Some(latest) = known.ends.get_mut(end) else { return };
         let before = std::mem::replace(latest, sample.info);
         let records: Vec<Record> = stream
@@ -197,7 +198,6 @@ impl Series {
                 first_seen: at,
                 last_seen: at,
                 closed: None,
-                state: "unknown",
                 ends: [TcpInfo::default(); 2],
             },
         );
