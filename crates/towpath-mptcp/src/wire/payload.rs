@@ -1,0 +1,95 @@
+//! Payload by reference: slices of buffers that several packets may share.
+
+use bytes::Bytes;
+
+/// Data of a packet: one slice, rarely several. Cloning and slicing copy no data.
+#[derive(Debug, Clone, Default)]
+pub struct Payload {
+    first: Bytes,
+    more: Vec<Bytes>,
+    len: usize,
+}
+
+impl Payload {
+    /// Nothing.
+    pub const EMPTY: Self = Self { first: Bytes::new(), more: Vec::new(), len: 0 };
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slices, in order; none is empty.
+    pub fn chunks(&self) -> impl Iterator<Item = &Bytes> {
+        std::iter::once(&self.first).chain(&self.more).filter(|chunk| !chunk.is_empty())
+    }
+
+    /// Appends a slice.
+    pub fn push(&mut self, chunk: Bytes) {
+        self.len += chunk.len();
+        if self.first.is_empty() {
+            self.first = chunk;
+        } else if !chunk.is_empty() {
+            self.more.push(chunk);
+        }
+    }
+
+    /// Drops the first `count` bytes (all, if there are fewer).
+    pub fn advance(&mut self, count: usize) {
+        *self = self.slice(count, self.len);
+    }
+
+    /// Keeps the first `count` bytes.
+    pub fn truncate(&mut self, count: usize) {
+        *self = self.slice(0, count);
+    }
+
+    /// The bytes from `start` to before `end`, as far as they exist.
+    #[must_use]
+    pub fn slice(&self, start: usize, end: usize) -> Self {
+        let mut out = Self::EMPTY;
+        let mut at = 0;
+        for chunk in self.chunks() {
+            let from = start.saturating_sub(at).min(chunk.len());
+            let to = end.saturating_sub(at).min(chunk.len());
+            if from < to {
+                out.push(chunk.slice(from..to));
+            }
+            at += chunk.len();
+        }
+        out
+    }
+
+    /// All bytes in one piece (copied only if there are several slices).
+    pub fn to_bytes(&self) -> Bytes {
+        if self.more.is_empty() {
+            return self.first.clone();
+        }
+        self.chunks()
+            .fold(Vec::with_capacity(self.len), |mut all, chunk| {
+                all.extend_from_slice(chunk);
+                all
+            })
+            .into()
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self { len: bytes.len(), first: bytes, more: Vec::new() }
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len
+            && self.chunks().flat_map(|c| c.iter()).eq(other.chunks().flat_map(|c| c.iter()))
+    }
+}
+
+impl Eq for Payload {}
