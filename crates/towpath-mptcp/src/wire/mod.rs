@@ -7,9 +7,14 @@ use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
+pub(crate) mod checksum;
+pub(crate) mod ip;
+mod mptcp;
 pub mod option;
 pub mod packet;
 pub mod payload;
+#[cfg(test)]
+mod tests;
 
 pub use option::{
     AddAddress, Capable, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset, Timestamps,

@@ -1,10 +1,34 @@
 //! TCP options, taken apart.
+//!
+//! What cannot be understood is ignored, as Linux does: an unknown option, one whose length is wrong
+//! for its kind, and everything behind a length that is impossible. It never costs the segment.
+//!
+//! On the wire, options have Linux's order and padding: MSS, SACK permitted and timestamps, window
+//! scale, SACK, and then Multipath TCP, DSS first; each option ends on a multiple of 4 bytes.
 
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
 use super::SackBlocks;
+use super::mptcp;
+
+/// Room for options in a TCP header (RFC 9293 §3.1).
+pub const OPTION_BYTES: usize = 40;
+
+/// Options as on the wire.
+pub type EncodedOptions = ArrayVec<u8, OPTION_BYTES>;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// A larger shift must be taken for this one (RFC 7323 §2.3).
+const MAX_WINDOW_SCALE: u8 = 14;
 
 /// The options of one segment. At most 40 bytes on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +47,152 @@ pub struct Options {
     pub dss: Option<Dss>,
     /// All other Multipath TCP options, in order.
     pub mptcp: ArrayVec<MptcpOption, 3>,
+}
+
+impl Options {
+    /// Reads the options of a header. MSS, window scale and SACK permitted count only in a SYN, which
+    /// the caller must look after.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut options = Self::default();
+        let mut rest = bytes;
+        loop {
+            match *rest {
+                [] | [END, ..] | [_] => break,
+                [NOP, ref tail @ ..] => rest = tail,
+                [kind, len, ..] => {
+                    let Some((option, tail)) = rest.split_at_checked(usize::from(len)) else {
+                        break;
+                    };
+                    let [_, _, body @ ..] = option else { break };
+                    options.read(kind, body);
+                    rest = tail;
+                }
+            }
+        }
+        options
+    }
+
+    /// Takes up one option; `body` is what follows kind and length.
+    fn read(&mut self, kind: u8, body: &[u8]) {
+        match (kind, body) {
+            (mptcp::KIND, _) => mptcp::parse(body, self),
+            (TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
+                self.timestamps = Some(Timestamps {
+                    value: u32::from_be_bytes([a, b, c, d]),
+                    echo: u32::from_be_bytes([e, f, g, h]),
+                });
+            }
+            (SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
+                self.sack = blocks.as_chunks().0.iter().take(4).map(sack_block).collect();
+            }
+            // An MSS of 0 says nothing.
+            (MSS, &[a, b]) if [a, b] != [0, 0] => self.mss = Some(u16::from_be_bytes([a, b])),
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            _ => {}
+        }
+    }
+
+    /// Bytes on the wire, padding included. More than [`OPTION_BYTES`] do not fit into a segment:
+    /// [`Options::emit`] then leaves some out.
+    pub fn encoded_len(&self) -> usize {
+        let sack = match self.sack.len() {
+            0 => 0,
+            blocks => 4 + 8 * blocks,
+        };
+        self.handshake_len() + sack + self.mptcp_len(usize::MAX)
+    }
+
+    /// Writes them. If they do not fit, first SACK blocks are left out, from the last, then Multipath
+    /// TCP options, from the last: what is written is always valid.
+    pub fn emit(&self) -> EncodedOptions {
+        let mut out = EncodedOptions::new();
+        if let Some(mss) = self.mss {
+            let [a, b] = mss.to_be_bytes();
+            put(&mut out, [MSS, 4, a, b]);
+        }
+        let permitted = if self.sack_permitted { [SACK_PERMITTED, 2] } else { [NOP, NOP] };
+        if let Some(timestamps) = self.timestamps {
+            let [a, b] = permitted;
+            put(&mut out, [a, b, TIMESTAMPS, 10]);
+            put(&mut out, timestamps.value.to_be_bytes());
+            put(&mut out, timestamps.echo.to_be_bytes());
+        } else if self.sack_permitted {
+            put(&mut out, [NOP, NOP, SACK_PERMITTED, 2]);
+        }
+        if let Some(shift) = self.window_scale {
+            put(&mut out, [NOP, WINDOW_SCALE, 3, shift]);
+        }
+        let room = out.remaining_capacity();
+        let mptcp_bytes = self.mptcp_len(room);
+        self.emit_sack(&mut out, room - mptcp_bytes);
+        self.emit_mptcp(&mut out);
+        out
+    }
+
+    /// Bytes of MSS, SACK permitted, timestamps and window scale; at most 20.
+    fn handshake_len(&self) -> usize {
+        let timestamps = match (self.timestamps, self.sack_permitted) {
+            (Some(_), _) => 12,
+            (None, true) => 4,
+            (None, false) => 0,
+        };
+        4 * (usize::from(self.mss.is_some()) + usize::from(self.window_scale.is_some()))
+            + timestamps
+    }
+
+    /// Bytes of those of the Multipath TCP options that fit into `room`, none behind one that does not.
+    fn mptcp_len(&self, room: usize) -> usize {
+        let dss = self.dss.iter().map(mptcp::dss_len);
+        let others = self.mptcp.iter().map(mptcp::option_len);
+        dss.chain(others)
+            .try_fold(0, |sum: usize, len| {
+                let sum = sum + len;
+                if sum <= room { Ok(sum) } else { Err(sum - len) }
+            })
+            .unwrap_or_else(|fitting| fitting)
+    }
+
+    fn emit_sack(&self, out: &mut EncodedOptions, room: usize) {
+        let blocks = self.sack.len().min(room.saturating_sub(4) / 8);
+        if blocks == 0 {
+            return;
+        }
+        put(out, [NOP, NOP, SACK, 2 + 8 * blocks as u8]);
+        for (start, end) in self.sack.iter().take(blocks) {
+            put(out, start.to_be_bytes());
+            put(out, end.to_be_bytes());
+        }
+    }
+
+    fn emit_mptcp(&self, out: &mut EncodedOptions) {
+        if let Some(dss) = &self.dss {
+            if mptcp::dss_len(dss) > out.remaining_capacity() {
+                return;
+            }
+            mptcp::emit_dss(dss, out);
+        }
+        for option in &self.mptcp {
+            if mptcp::option_len(option) > out.remaining_capacity() {
+                return;
+            }
+            mptcp::emit(option, out);
+        }
+    }
+}
+
+fn sack_block(&[a, b, c, d, e, f, g, h]: &[u8; 8]) -> (u32, u32) {
+    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+}
+
+/// Appends bytes for which the caller has made sure that there is room.
+pub(super) fn put<const N: usize>(out: &mut EncodedOptions, bytes: [u8; N]) {
+    put_slice(out, &bytes);
+}
+
+pub(super) fn put_slice(out: &mut EncodedOptions, bytes: &[u8]) {
+    let fits = out.try_extend_from_slice(bytes).is_ok();
+    debug_assert!(fits, "an option is longer than computed");
 }
 
 /// RFC 7323 §3.2.
@@ -73,6 +243,7 @@ pub enum MptcpOption {
 
 /// MP_CAPABLE (RFC 8684 §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags of the option, each on its own")]
 pub struct Capable {
     /// Version, 1 here.
     pub version: u8,

@@ -1,16 +1,25 @@
 //! An IP packet with a TCP segment: real header bytes, payload by reference.
 
+use std::net::{IpAddr, SocketAddr};
+
 use arrayvec::ArrayVec;
+use bytes::Bytes;
 
-use super::{ParseError, Payload, Segment};
+use super::ip::{self, IpHeader};
+use super::{Flags, Options, ParseError, Payload, Segment};
 
-/// Longest header: IPv6 and 60 bytes of TCP.
+/// Longest header: IPv6 and 60 bytes of TCP. There is also room for IPv4 options, and for IPv6
+/// extension headers beside a TCP header that is not full; a longer header is refused.
 pub const HEADER_BYTES: usize = 100;
 
+const TCP_BYTES: usize = 20;
+
 /// What travels: an IP packet, or a super-segment that stands for several.
+///
+/// As a whole, a super-segment is one IP packet: at most 65,535 bytes (IPv6: behind the header).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// IP and TCP header with options.
+    /// IP and TCP header with options. With ICMP: only the IP header, the payload is the message.
     pub header: ArrayVec<u8, HEADER_BYTES>,
     /// Data.
     pub payload: Payload,
@@ -33,24 +42,323 @@ impl Packet {
         self.header.is_empty()
     }
 
+    /// Sender, if this is an IP packet.
+    pub fn source(&self) -> Option<IpAddr> {
+        IpHeader::parse(&self.header).ok().map(|ip| ip.source)
+    }
+
+    /// Receiver, if this is an IP packet.
+    pub fn destination(&self) -> Option<IpAddr> {
+        IpHeader::parse(&self.header).ok().map(|ip| ip.destination)
+    }
+
+    /// Takes `bytes` as they came from a device: TCP, or ICMP. The payload is not copied.
+    /// `offloaded`: the device says that the checksum is right, or not there yet.
+    pub fn from_bytes(
+        bytes: &Bytes,
+        offloaded: bool,
+        segment_bytes: u16,
+    ) -> Result<Self, ParseError> {
+        let ip = IpHeader::parse(bytes)?;
+        let header_bytes = match ip.protocol {
+            ip::TCP => {
+                // The data offset is in the upper half of byte 12 (RFC 9293 §3.1).
+                let offset = bytes
+                    .get(ip.header_bytes.saturating_add(12))
+                    .ok_or(ParseError::Truncated("TCP header"))?;
+                let tcp_bytes = usize::from(offset >> 4) * 4;
+                if tcp_bytes < TCP_BYTES {
+                    return Err(ParseError::Malformed("TCP data offset"));
+                }
+                ip.header_bytes.saturating_add(tcp_bytes)
+            }
+            ip::ICMP | ip::ICMP_V6 => ip.header_bytes,
+            other => return Err(ParseError::NotTcp(other)),
+        };
+        if bytes.len() < ip.total_bytes {
+            return Err(ParseError::Truncated("IP packet"));
+        }
+        if ip.total_bytes < header_bytes {
+            return Err(ParseError::Truncated("TCP header"));
+        }
+        let (head, _) =
+            bytes.split_at_checked(header_bytes).ok_or(ParseError::Truncated("TCP header"))?;
+        let header =
+            ArrayVec::try_from(head).map_err(|_| ParseError::Malformed("header length"))?;
+        // A device may have padded the packet; what is behind its end does not count.
+        let payload = Payload::from(bytes.slice(header_bytes..ip.total_bytes));
+        Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded })
+    }
+
+    /// All of it in one piece, with the complete checksum.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len());
+        out.extend_from_slice(&self.header);
+        if self.checksum_offloaded
+            && let Some((at, checksum)) = self.checksum()
+            && let Some(field) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *field = checksum.to_be_bytes();
+        }
+        for chunk in self.payload.chunks() {
+            out.extend_from_slice(chunk);
+        }
+        out
+    }
+
     /// Writes `segment` (checksum offloaded). `identification` is the IPv4 header's.
+    ///
+    /// Addresses are of one family, and the payload fits into one IP packet
+    /// (see [`Packet`]).
     pub fn emit(segment: &Segment, identification: u16) -> Self {
-        let _ = (segment, identification);
-        todo!()
+        let options = segment.options.emit();
+        let tcp_bytes = TCP_BYTES + options.len();
+        let upper_bytes = tcp_bytes + segment.payload.len();
+        let (source, destination) = (segment.source.ip(), segment.destination.ip());
+        let mut header = ArrayVec::new();
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let total = length_field(ip::V4_BYTES + upper_bytes);
+                let addresses = (source, destination);
+                append(
+                    &mut header,
+                    &ip::emit_v4(addresses, ip::TCP, segment.ecn, identification, total),
+                );
+            }
+            (source, destination) => {
+                append(&mut header, &ip::emit_v6(ip::TCP, segment.ecn, length_field(upper_bytes)));
+                append(&mut header, ip::v6_addresses(source, destination).as_flattened());
+            }
+        }
+        let sum = ip::pseudo_header(source, destination, ip::TCP, upper_bytes).folded();
+        append(&mut header, &tcp_header(segment, tcp_bytes, sum));
+        append(&mut header, &options);
+        Self {
+            header,
+            payload: segment.payload.clone(),
+            segment_bytes: segment.segment_bytes,
+            checksum_offloaded: true,
+        }
     }
 
     /// Takes it apart; verifies the checksum unless it is offloaded.
     pub fn parse(&self) -> Result<Segment, ParseError> {
-        todo!()
+        let ip = self.ip()?;
+        if ip.protocol != ip::TCP {
+            return Err(ParseError::NotTcp(ip.protocol));
+        }
+        if !self.checksum_offloaded && !self.checksum_is_right(&ip) {
+            return Err(ParseError::Checksum("TCP"));
+        }
+        let tcp = self.header.get(ip.header_bytes..).unwrap_or_default();
+        let Some((fixed, options)) = tcp.split_first_chunk::<TCP_BYTES>() else {
+            return Err(ParseError::Truncated("TCP header"));
+        };
+        let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, _, _, _, _] =
+            fixed;
+        if usize::from(offset >> 4) * 4 != tcp.len() {
+            return Err(ParseError::Malformed("TCP data offset"));
+        }
+        Ok(Segment {
+            source: SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1])),
+            destination: SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1])),
+            seq: u32::from_be_bytes([q0, q1, q2, q3]),
+            ack: u32::from_be_bytes([a0, a1, a2, a3]),
+            flags: Flags(flags),
+            window: u16::from_be_bytes([w0, w1]),
+            ecn: ip.ecn,
+            options: Options::parse(options),
+            payload: self.payload.clone(),
+            segment_bytes: self.segment_bytes,
+        })
     }
 
     /// Fills in the TCP checksum.
     pub fn complete_checksum(&mut self) {
-        todo!()
+        if self.checksum_offloaded
+            && let Some((at, checksum)) = self.checksum()
+        {
+            self.set_checksum(at, checksum);
+        }
+        self.checksum_offloaded = false;
     }
 
     /// The packets that it stands for, in order; itself if it is one.
     pub fn split(self) -> impl Iterator<Item = Self> {
-        std::iter::once(self)
+        Split::new(self)
+    }
+
+    /// The IP header, if it agrees with the packet's length.
+    pub(crate) fn ip(&self) -> Result<IpHeader, ParseError> {
+        let ip = IpHeader::parse(&self.header)?;
+        if ip.total_bytes != self.len() {
+            return Err(ParseError::Malformed("IP length"));
+        }
+        Ok(ip)
+    }
+
+    /// Whether the sum over TCP, checksum included, is what it must be.
+    fn checksum_is_right(&self, ip: &IpHeader) -> bool {
+        let tcp = self.header.get(ip.header_bytes..).unwrap_or_default();
+        let sum = ip.pseudo_header(ip::TCP, tcp.len() + self.payload.len()).bytes(tcp);
+        self.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk)).folded() == 0xffff
+    }
+
+    /// Where the TCP checksum is in the header, and what belongs there; `None` without TCP.
+    fn checksum(&self) -> Option<(usize, u16)> {
+        let ip = IpHeader::parse(&self.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
+        let tcp = self.header.get(ip.header_bytes..)?;
+        let (fixed, options) = tcp.split_first_chunk::<TCP_BYTES>()?;
+        let [front @ .., _, _, u0, u1] = fixed;
+        let sum = ip
+            .pseudo_header(ip::TCP, tcp.len() + self.payload.len())
+            .bytes(front)
+            .bytes(&[*u0, *u1])
+            .bytes(options);
+        let sum = self.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk));
+        Some((ip.header_bytes + 16, sum.finish()))
+    }
+
+    fn set_checksum(&mut self, at: usize, checksum: u16) {
+        if let Some(field) = self.header.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *field = checksum.to_be_bytes();
+        }
+    }
+}
+
+impl towpath_net::Packet for Packet {
+    /// IP bytes on the wire: the headers of a super-segment count once for each packet.
+    fn len_bytes(&self) -> u32 {
+        let packets = match usize::from(self.segment_bytes) {
+            0 => 1,
+            segment_bytes => self.payload.len().div_ceil(segment_bytes).max(1),
+        };
+        (self.header.len() * packets + self.payload.len()) as u32
+    }
+
+    fn corrupt(&mut self, random: u32) {
+        self.complete_checksum();
+        let bit = random as usize % (self.len() * 8).max(1);
+        let (byte, mask) = (bit / 8, 1 << (bit % 8));
+        match self.header.get_mut(byte) {
+            Some(byte) => *byte ^= mask,
+            None => self.payload.flip(byte - self.header.len(), mask),
+        }
+    }
+}
+
+/// A length as the header's field; longer packets break the contract of [`Packet`].
+fn length_field(bytes: usize) -> u16 {
+    let field = u16::try_from(bytes);
+    debug_assert!(field.is_ok(), "{bytes} bytes are no IP packet");
+    field.unwrap_or(u16::MAX)
+}
+
+/// Appends what always fits: 40 + 20 + 40 bytes at most.
+fn append(header: &mut ArrayVec<u8, HEADER_BYTES>, bytes: &[u8]) {
+    let fits = header.try_extend_from_slice(bytes).is_ok();
+    debug_assert!(fits, "a header is too long");
+}
+
+fn tcp_header(segment: &Segment, tcp_bytes: usize, checksum: u16) -> [u8; TCP_BYTES] {
+    let [s0, s1] = segment.source.port().to_be_bytes();
+    let [d0, d1] = segment.destination.port().to_be_bytes();
+    let [q0, q1, q2, q3] = segment.seq.to_be_bytes();
+    let [a0, a1, a2, a3] = segment.ack.to_be_bytes();
+    let [w0, w1] = segment.window.to_be_bytes();
+    let [c0, c1] = checksum.to_be_bytes();
+    let offset = (tcp_bytes as u8 / 4) << 4;
+    let flags = segment.flags.0;
+    [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, c0, c1, 0, 0]
+}
+
+/// Cuts a super-segment as segmentation offload does.
+#[derive(Debug)]
+struct Split {
+    /// The rest; `None` at the end.
+    rest: Option<Packet>,
+    /// IP header of the whole.
+    ip: Option<IpHeader>,
+    /// Payload bytes cut off so far.
+    done_bytes: usize,
+    /// Packets cut off so far.
+    count: u16,
+    /// The checksum of the whole was there and wrong: each part's must be wrong, too.
+    damaged: bool,
+}
+
+impl Split {
+    fn new(whole: Packet) -> Self {
+        let several =
+            whole.segment_bytes != 0 && whole.payload.len() > usize::from(whole.segment_bytes);
+        let ip = several
+            .then(|| IpHeader::parse(&whole.header).ok())
+            .flatten()
+            .filter(|ip| ip.protocol == ip::TCP);
+        let damaged = match &ip {
+            Some(ip) => !whole.checksum_offloaded && !whole.checksum_is_right(ip),
+            None => false,
+        };
+        let rest = Some(Packet {
+            segment_bytes: if ip.is_some() { whole.segment_bytes } else { 0 },
+            ..whole
+        });
+        Self { rest, ip, done_bytes: 0, count: 0, damaged }
+    }
+
+    /// The part of the payload from `done_bytes` on; `last` is the one that may have FIN and PSH.
+    fn part(&self, whole: &Packet, ip: &IpHeader, last: bool) -> Packet {
+        let end = self.done_bytes + usize::from(whole.segment_bytes);
+        let mut part = Packet {
+            header: whole.header.clone(),
+            payload: whole.payload.slice(self.done_bytes, end),
+            segment_bytes: 0,
+            checksum_offloaded: true,
+        };
+        let total_bytes = part.len();
+        ip::patch(&mut part.header, total_bytes, self.count);
+        let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();
+        let tcp = part.header.get_mut(ip.header_bytes..).unwrap_or_default();
+        if let [_, _, _, _, q0, q1, q2, q3, _, _, _, _, _, flags, _, _, c0, c1, ..] = tcp {
+            let seq = u32::from_be_bytes([*q0, *q1, *q2, *q3]).wrapping_add(self.done_bytes as u32);
+            [*q0, *q1, *q2, *q3] = seq.to_be_bytes();
+            let mut kept = Flags(*flags);
+            if !last {
+                kept = kept.without(Flags::FIN).without(Flags::PSH);
+            }
+            // The peer must see one window reduction, not several (RFC 3168 §6.1.2).
+            if self.count > 0 {
+                kept = kept.without(Flags::CWR);
+            }
+            *flags = kept.0;
+            [*c0, *c1] = sum.to_be_bytes();
+        }
+        if !whole.checksum_offloaded {
+            part.complete_checksum();
+        }
+        if self.damaged
+            && let Some(low) = part.header.get_mut(ip.header_bytes + 17)
+        {
+            *low ^= 1;
+        }
+        part
+    }
+}
+
+impl Iterator for Split {
+    type Item = Packet;
+
+    fn next(&mut self) -> Option<Packet> {
+        let whole = self.rest.take()?;
+        let Some(ip) = self.ip else { return Some(whole) };
+        let next = self.done_bytes + usize::from(whole.segment_bytes);
+        let last = next >= whole.payload.len();
+        let part = self.part(&whole, &ip, last);
+        self.done_bytes = next;
+        self.count = self.count.wrapping_add(1);
+        if !last {
+            self.rest = Some(whole);
+        }
+        Some(part)
     }
 }

@@ -1,10 +1,11 @@
 //! Payload by reference: slices of buffers that several packets may share.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Data of a packet: one slice, rarely several. Cloning and slicing copy no data.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
+    /// Empty only if `more` is.
     first: Bytes,
     more: Vec<Bytes>,
     len: usize,
@@ -41,17 +42,31 @@ impl Payload {
 
     /// Drops the first `count` bytes (all, if there are fewer).
     pub fn advance(&mut self, count: usize) {
-        *self = self.slice(count, self.len);
+        if self.more.is_empty() {
+            self.first.advance(count.min(self.len));
+            self.len = self.first.len();
+        } else {
+            *self = self.slice(count, self.len);
+        }
     }
 
     /// Keeps the first `count` bytes.
     pub fn truncate(&mut self, count: usize) {
-        *self = self.slice(0, count);
+        if self.more.is_empty() {
+            self.first.truncate(count);
+            self.len = self.first.len();
+        } else {
+            *self = self.slice(0, count);
+        }
     }
 
     /// The bytes from `start` to before `end`, as far as they exist.
     #[must_use]
     pub fn slice(&self, start: usize, end: usize) -> Self {
+        if self.more.is_empty() {
+            let end = end.min(self.len);
+            return self.first.slice(start.min(end)..end).into();
+        }
         let mut out = Self::EMPTY;
         let mut at = 0;
         for chunk in self.chunks() {
@@ -77,6 +92,22 @@ impl Payload {
             })
             .into()
     }
+
+    /// Inverts the bits of `mask` in the byte at `at`, in an own copy of its slice.
+    pub(crate) fn flip(&mut self, at: usize, mask: u8) {
+        let mut at = at;
+        for chunk in std::iter::once(&mut self.first).chain(&mut self.more) {
+            if at < chunk.len() {
+                let mut copy = BytesMut::from(&**chunk);
+                if let Some(byte) = copy.get_mut(at) {
+                    *byte ^= mask;
+                }
+                *chunk = copy.freeze();
+                return;
+            }
+            at -= chunk.len();
+        }
+    }
 }
 
 impl From<Bytes> for Payload {
@@ -87,6 +118,9 @@ impl From<Bytes> for Payload {
 
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
+        if self.more.is_empty() && other.more.is_empty() {
+            return self.first == other.first;
+        }
         self.len == other.len
             && self.chunks().flat_map(|c| c.iter()).eq(other.chunks().flat_map(|c| c.iter()))
     }

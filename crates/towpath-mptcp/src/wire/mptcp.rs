@@ -1,0 +1,402 @@
+//! Multipath TCP options on the wire (RFC 8684 §8).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+
+use super::option::{
+    AddAddress, Capable, DataAck, Dss, DssMapping, EncodedOptions, Join, MptcpOption, Options,
+    Reset, put, put_slice,
+};
+
+/// The kind that all of them share.
+pub(super) const KIND: u8 = 30;
+
+const NOP: u8 = 1;
+
+const CAPABLE: u8 = 0;
+const JOIN: u8 = 1;
+const DSS: u8 = 2;
+const ADD_ADDRESS: u8 = 3;
+const REMOVE_ADDRESS: u8 = 4;
+const PRIORITY: u8 = 5;
+const FAIL: u8 = 6;
+const FAST_CLOSE: u8 = 7;
+const RESET: u8 = 8;
+
+/// MP_CAPABLE, §3.1.
+const CHECKSUM_REQUIRED: u8 = 0x80;
+const EXTENSIBILITY: u8 = 0x40;
+const NO_JOIN_TO_SOURCE: u8 = 0x20;
+const HMAC_SHA256: u8 = 0x01;
+
+/// DSS, §3.3.
+const DATA_FIN: u8 = 0x10;
+const LONG_DSN: u8 = 0x08;
+const MAPPING: u8 = 0x04;
+const LONG_DATA_ACK: u8 = 0x02;
+const HAS_DATA_ACK: u8 = 0x01;
+
+/// MP_JOIN and MP_PRIO, §3.2 and §3.3.8.
+const BACKUP: u8 = 0x01;
+/// ADD_ADDR, §3.4.1.
+const ECHO: u8 = 0x01;
+/// MP_TCPRST, §3.6.
+const TRANSIENT: u8 = 0x01;
+
+/// Takes up one option; `body` is what follows kind and length. A malformed one is ignored.
+pub(super) fn parse(body: &[u8], options: &mut Options) {
+    let Some((&first, rest)) = body.split_first() else { return };
+    let (subtype, low) = (first >> 4, first & 0xf);
+    if subtype == DSS {
+        if let Some(dss) = parse_dss(rest) {
+            options.dss = Some(dss);
+        }
+        return;
+    }
+    let option = match subtype {
+        CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
+        JOIN => parse_join(low, rest).map(MptcpOption::Join),
+        ADD_ADDRESS => parse_add_address(low, rest).map(MptcpOption::AddAddress),
+        REMOVE_ADDRESS if rest.is_empty() => None,
+        REMOVE_ADDRESS => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
+        // RFC 6824 had the identifier of another address behind it.
+        PRIORITY if rest.len() <= 1 => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
+        PRIORITY => None,
+        FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
+        FAST_CLOSE => long_behind_zero(rest).map(|key| MptcpOption::FastClose { key }),
+        RESET => match *rest {
+            [reason] => Some(MptcpOption::Reset(Reset {
+                transient: low & TRANSIENT != 0,
+                reason,
+                reserved: low >> 1,
+            })),
+            _ => None,
+        },
+        _ => {
+            let mut bytes = ArrayVec::new();
+            let fits = bytes.try_push(low).is_ok() && bytes.try_extend_from_slice(rest).is_ok();
+            fits.then_some(MptcpOption::Unknown { subtype, body: bytes })
+        }
+    };
+    if let Some(option) = option {
+        // More than three make no sense together.
+        let _ = options.mptcp.try_push(option);
+    }
+}
+
+fn parse_capable(version: u8, rest: &[u8]) -> Option<Capable> {
+    let (&flags, rest) = rest.split_first()?;
+    // The length alone decides which fields there are (§3.1).
+    let (has_sender, has_receiver, has_data) = match rest.len() {
+        0 => (false, false, false),
+        8 => (true, false, false),
+        16 => (true, true, false),
+        18 | 20 => (true, true, true),
+        _ => return None,
+    };
+    let mut fields = Fields(rest);
+    let sender_key = if has_sender { fields.long() } else { None };
+    let receiver_key = if has_receiver { fields.long() } else { None };
+    let data = if has_data { Some((fields.short()?, fields.short())) } else { None };
+    Some(Capable {
+        version,
+        checksum: flags & CHECKSUM_REQUIRED != 0,
+        extensibility: flags & EXTENSIBILITY != 0,
+        no_join_to_source: flags & NO_JOIN_TO_SOURCE != 0,
+        hmac_sha256: flags & HMAC_SHA256 != 0,
+        sender_key,
+        receiver_key,
+        data,
+    })
+}
+
+fn parse_join(low: u8, rest: &[u8]) -> Option<Join> {
+    let backup = low & BACKUP != 0;
+    let (&address_id, rest) = rest.split_first()?;
+    let mut fields = Fields(rest);
+    match rest.len() {
+        8 => Some(Join::Syn { backup, address_id, token: fields.word()?, nonce: fields.word()? }),
+        12 => {
+            Some(Join::SynAck { backup, address_id, hmac: fields.long()?, nonce: fields.word()? })
+        }
+        20 => Some(Join::Ack { hmac: rest.try_into().ok()? }),
+        _ => None,
+    }
+}
+
+fn parse_dss(rest: &[u8]) -> Option<Dss> {
+    let (&flags, rest) = rest.split_first()?;
+    let mut fields = Fields(rest);
+    let data_ack = match flags & HAS_DATA_ACK {
+        0 => None,
+        _ => Some(fields.number(flags & LONG_DATA_ACK != 0)?),
+    };
+    let mapping = match flags & MAPPING {
+        0 => None,
+        _ => Some(DssMapping {
+            dsn: fields.number(flags & LONG_DSN != 0)?,
+            ssn: fields.word()?,
+            len: fields.short()?,
+            checksum: fields.short(),
+        }),
+    };
+    // As Linux: two bytes more are let pass where there is nothing that they could be a checksum of.
+    if mapping.is_none() {
+        let _ = fields.short();
+    }
+    fields.is_empty().then_some(Dss { data_fin: flags & DATA_FIN != 0, data_ack, mapping })
+}
+
+fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddress> {
+    let (&address_id, rest) = rest.split_first()?;
+    let echo = low & ECHO != 0;
+    // The family is known from the length alone (§3.4.1).
+    let hmac_bytes = if echo { 0 } else { 8 };
+    let (is_v6, has_port) = match rest.len().checked_sub(hmac_bytes)? {
+        4 => (false, false),
+        6 => (false, true),
+        16 => (true, false),
+        18 => (true, true),
+        _ => return None,
+    };
+    let mut fields = Fields(rest);
+    let address = if is_v6 {
+        Ipv6Addr::from(fields.take::<16>()?).into()
+    } else {
+        Ipv4Addr::from(fields.take::<4>()?).into()
+    };
+    let port = if has_port { Some(fields.short()?) } else { None };
+    let hmac = if echo { None } else { Some(fields.long()?) };
+    Some(AddAddress { address_id, address, port, hmac })
+}
+
+/// MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
+fn long_behind_zero(rest: &[u8]) -> Option<u64> {
+    let (_, long) = rest.split_first()?;
+    Some(u64::from_be_bytes(long.try_into().ok()?))
+}
+
+/// Reads fields in order; a field that is cut off is `None`, and stays unread.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn number(&mut self, long: bool) -> Option<DataAck> {
+        if long { self.long().map(DataAck::Long) } else { self.word().map(DataAck::Short) }
+    }
+}
+
+/// Bytes of the option itself, as its length field says; 0 if there is nothing to write.
+fn bare_len(option: &MptcpOption) -> usize {
+    match option {
+        MptcpOption::Capable(Capable { sender_key: None, .. }) => 4,
+        MptcpOption::Capable(Capable { receiver_key: None, .. }) => 12,
+        MptcpOption::Capable(Capable { data: None, .. }) => 20,
+        MptcpOption::Capable(Capable { data: Some((_, None)), .. }) => 22,
+        MptcpOption::Capable(Capable { data: Some((_, Some(_))), .. }) => 24,
+        MptcpOption::Join(Join::Syn { .. }) => 12,
+        MptcpOption::Join(Join::SynAck { .. }) => 16,
+        MptcpOption::Join(Join::Ack { .. }) => 24,
+        MptcpOption::AddAddress(AddAddress { address_id: _, address, port, hmac }) => {
+            4 + if address.is_ipv6() { 16 } else { 4 }
+                + if port.is_some() { 2 } else { 0 }
+                + if hmac.is_some() { 8 } else { 0 }
+        }
+        MptcpOption::RemoveAddress(ids) if ids.is_empty() => 0,
+        MptcpOption::RemoveAddress(ids) => 3 + ids.len(),
+        MptcpOption::Priority { backup: _ } => 3,
+        MptcpOption::Fail { .. } | MptcpOption::FastClose { .. } => 12,
+        MptcpOption::Reset(_) => 4,
+        MptcpOption::Unknown { subtype: _, body } => 2 + body.len().max(1),
+    }
+}
+
+/// Bytes that the option takes, padding included.
+pub(super) fn option_len(option: &MptcpOption) -> usize {
+    bare_len(option).next_multiple_of(4)
+}
+
+fn bare_dss_len(dss: &Dss) -> usize {
+    let mapping = match &dss.mapping {
+        None => 0,
+        Some(mapping) => {
+            number_len(mapping.dsn) + 6 + if mapping.checksum.is_some() { 2 } else { 0 }
+        }
+    };
+    4 + dss.data_ack.map_or(0, number_len) + mapping
+}
+
+/// Bytes that DSS takes, padding included.
+pub(super) fn dss_len(dss: &Dss) -> usize {
+    bare_dss_len(dss).next_multiple_of(4)
+}
+
+fn number_len(number: DataAck) -> usize {
+    match number {
+        DataAck::Short(_) => 4,
+        DataAck::Long(_) => 8,
+    }
+}
+
+/// Appends DSS; there must be room.
+pub(super) fn emit_dss(dss: &Dss, out: &mut EncodedOptions) {
+    let Dss { data_fin, data_ack, mapping } = dss;
+    let mut flags = if *data_fin { DATA_FIN } else { 0 };
+    match data_ack {
+        None => {}
+        Some(DataAck::Short(_)) => flags |= HAS_DATA_ACK,
+        Some(DataAck::Long(_)) => flags |= HAS_DATA_ACK | LONG_DATA_ACK,
+    }
+    match mapping {
+        None => {}
+        Some(DssMapping { dsn: DataAck::Short(_), .. }) => flags |= MAPPING,
+        Some(DssMapping { dsn: DataAck::Long(_), .. }) => flags |= MAPPING | LONG_DSN,
+    }
+    put(out, [KIND, bare_dss_len(dss) as u8, DSS << 4, flags]);
+    if let Some(data_ack) = data_ack {
+        put_number(out, *data_ack);
+    }
+    if let Some(DssMapping { dsn, ssn, len, checksum }) = mapping {
+        put_number(out, *dsn);
+        put(out, ssn.to_be_bytes());
+        put_len(out, *len, *checksum);
+    }
+}
+
+/// Appends an option, padded to a multiple of 4 bytes; there must be room.
+pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
+    let len = bare_len(option) as u8;
+    match option {
+        MptcpOption::Capable(capable) => emit_capable(capable, len, out),
+        MptcpOption::Join(join) => emit_join(join, len, out),
+        MptcpOption::AddAddress(AddAddress { address_id, address, port, hmac }) => {
+            let echo = if hmac.is_some() { 0 } else { ECHO };
+            put(out, [KIND, len, (ADD_ADDRESS << 4) | echo, *address_id]);
+            match address {
+                IpAddr::V4(address) => put(out, address.octets()),
+                IpAddr::V6(address) => put(out, address.octets()),
+            }
+            if let Some(port) = port {
+                put(out, port.to_be_bytes());
+            }
+            if let Some(hmac) = hmac {
+                put(out, hmac.to_be_bytes());
+            }
+        }
+        MptcpOption::RemoveAddress(ids) if ids.is_empty() => {}
+        MptcpOption::RemoveAddress(ids) => {
+            put(out, [KIND, len, REMOVE_ADDRESS << 4]);
+            put_slice(out, ids);
+        }
+        MptcpOption::Priority { backup } => {
+            put(out, [KIND, len, (PRIORITY << 4) | flag(*backup, BACKUP)]);
+        }
+        MptcpOption::Fail { dsn } => {
+            put(out, [KIND, len, FAIL << 4, 0]);
+            put(out, dsn.to_be_bytes());
+        }
+        MptcpOption::FastClose { key } => {
+            put(out, [KIND, len, FAST_CLOSE << 4, 0]);
+            put(out, key.to_be_bytes());
+        }
+        MptcpOption::Reset(Reset { transient, reason, reserved }) => {
+            let flags = ((reserved << 1) & 0xe) | flag(*transient, TRANSIENT);
+            put(out, [KIND, len, (RESET << 4) | flags, *reason]);
+        }
+        MptcpOption::Unknown { subtype, body } => {
+            let (low, rest) = body.split_first().unwrap_or((&0, &[]));
+            put(out, [KIND, len, (subtype << 4) | (low & 0xf)]);
+            put_slice(out, rest);
+        }
+    }
+    pad(out);
+}
+
+fn emit_capable(capable: &Capable, len: u8, out: &mut EncodedOptions) {
+    let Capable {
+        version,
+        checksum,
+        extensibility,
+        no_join_to_source,
+        hmac_sha256,
+        sender_key,
+        receiver_key,
+        data,
+    } = *capable;
+    let flags = flag(checksum, CHECKSUM_REQUIRED)
+        | flag(extensibility, EXTENSIBILITY)
+        | flag(no_join_to_source, NO_JOIN_TO_SOURCE)
+        | flag(hmac_sha256, HMAC_SHA256);
+    put(out, [KIND, len, (CAPABLE << 4) | (version & 0xf), flags]);
+    let Some(sender_key) = sender_key else { return };
+    put(out, sender_key.to_be_bytes());
+    let Some(receiver_key) = receiver_key else { return };
+    put(out, receiver_key.to_be_bytes());
+    let Some((len, checksum)) = data else { return };
+    put_len(out, len, checksum);
+}
+
+fn emit_join(join: &Join, len: u8, out: &mut EncodedOptions) {
+    match *join {
+        Join::Syn { backup, address_id, token, nonce } => {
+            put(out, [KIND, len, (JOIN << 4) | flag(backup, BACKUP), address_id]);
+            put(out, token.to_be_bytes());
+            put(out, nonce.to_be_bytes());
+        }
+        Join::SynAck { backup, address_id, hmac, nonce } => {
+            put(out, [KIND, len, (JOIN << 4) | flag(backup, BACKUP), address_id]);
+            put(out, hmac.to_be_bytes());
+            put(out, nonce.to_be_bytes());
+        }
+        Join::Ack { hmac } => {
+            put(out, [KIND, len, JOIN << 4, 0]);
+            put(out, hmac);
+        }
+    }
+}
+
+const fn flag(set: bool, mask: u8) -> u8 {
+    if set { mask } else { 0 }
+}
+
+fn put_number(out: &mut EncodedOptions, number: DataAck) {
+    match number {
+        DataAck::Short(number) => put(out, number.to_be_bytes()),
+        DataAck::Long(number) => put(out, number.to_be_bytes()),
+    }
+}
+
+/// The end of a mapping: length, and the checksum or padding in its place.
+fn put_len(out: &mut EncodedOptions, len: u16, checksum: Option<u16>) {
+    let [a, b] = len.to_be_bytes();
+    let [c, d] = checksum.map_or([NOP, NOP], u16::to_be_bytes);
+    put(out, [a, b, c, d]);
+}
+
+fn pad(out: &mut EncodedOptions) {
+    while out.len() % 4 != 0 {
+        put(out, [NOP]);
+    }
+}
