@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use arrayvec::ArrayVec;
 
 pub(crate) mod checksum;
+pub mod icmp;
 pub(crate) mod ip;
 mod mptcp;
 pub mod option;
@@ -16,6 +17,7 @@ pub mod payload;
 #[cfg(test)]
 mod tests;
 
+pub use icmp::{IcmpKind, IcmpMessage};
 pub use option::{
     AddAddress, Capable, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset, Timestamps,
 };
@@ -106,6 +108,25 @@ impl Segment {
     pub fn sequence_bytes(&self) -> u32 {
         let control = u32::from(self.flags.has(Flags::SYN)) + u32::from(self.flags.has(Flags::FIN));
         u32::try_from(self.payload.len()).unwrap_or(u32::MAX).wrapping_add(control)
+    }
+}
+
+/// What a packet for us may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incoming {
+    /// TCP.
+    Tcp(Segment),
+    /// An ICMP error about a TCP segment of ours.
+    Icmp(IcmpMessage),
+}
+
+/// Takes `packet` apart, whichever it is.
+pub fn parse(packet: &Packet) -> Result<Incoming, ParseError> {
+    match packet.parse() {
+        Err(ParseError::NotTcp(ip::ICMP | ip::ICMP_V6)) => {
+            IcmpMessage::parse(packet).map(Incoming::Icmp)
+        }
+        segment => segment.map(Incoming::Tcp),
     }
 }
 

@@ -76,14 +76,14 @@ impl Options {
     fn read(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
             (mptcp::KIND, _) => mptcp::parse(body, self),
-            (TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
-                self.timestamps = Some(Timestamps {
-                    value: u32::from_be_bytes([a, b, c, d]),
-                    echo: u32::from_be_bytes([e, f, g, h]),
-                });
+            (TIMESTAMPS, pair) => {
+                if let Ok(pair) = pair.try_into() {
+                    let (value, echo) = two_words(pair);
+                    self.timestamps = Some(Timestamps { value, echo });
+                }
             }
             (SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
-                self.sack = blocks.as_chunks().0.iter().take(4).map(sack_block).collect();
+                self.sack = blocks.as_chunks().0.iter().take(4).map(two_words).collect();
             }
             // An MSS of 0 says nothing.
             (MSS, &[a, b]) if [a, b] != [0, 0] => self.mss = Some(u16::from_be_bytes([a, b])),
@@ -181,8 +181,9 @@ impl Options {
     }
 }
 
-fn sack_block(&[a, b, c, d, e, f, g, h]: &[u8; 8]) -> (u32, u32) {
-    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+fn two_words(bytes: &[u8; 8]) -> (u32, u32) {
+    let both = u64::from_be_bytes(*bytes);
+    ((both >> 32) as u32, both as u32)
 }
 
 /// Appends bytes for which the caller has made sure that there is room.

@@ -1,0 +1,251 @@
+//! ICMP errors about TCP (RFC 792, RFC 1191, RFC 4443): what they mean, and what routers send.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+
+use super::checksum::Sum;
+use super::ip::{self, IpHeader};
+use super::{Ecn, Packet, ParseError, Payload};
+
+/// Destination unreachable, of IPv4.
+const V4_UNREACHABLE: u8 = 3;
+/// Its code with which a router says that it must not fragment.
+const V4_TOO_BIG: u8 = 4;
+const V6_UNREACHABLE: u8 = 1;
+const V6_TOO_BIG: u8 = 2;
+
+/// What an ICMP error says about a segment of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IcmpMessage {
+    /// Sender of the segment: us.
+    pub local: SocketAddr,
+    /// Its receiver.
+    pub remote: SocketAddr,
+    /// Its sequence number: who only guesses does not know it (RFC 5927 §4.1).
+    pub seq: u32,
+    /// What happened to it.
+    pub kind: IcmpKind,
+}
+
+/// What happened to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IcmpKind {
+    /// The packet was too large for the next link.
+    TooBig {
+        /// What fits; 0 if the router does not say (it is older than RFC 1191).
+        mtu: u32,
+    },
+    /// It did not arrive.
+    Unreachable {
+        /// Nothing but an error will come (the port or protocol is closed, or prohibited); else the
+        /// network may recover, and a connection must not end (RFC 9293 §3.9.2.2).
+        hard: bool,
+    },
+}
+
+impl IcmpMessage {
+    /// Reads an ICMP or `ICMPv6` error that quotes TCP.
+    pub fn parse(packet: &Packet) -> Result<Self, ParseError> {
+        let ip = packet.ip()?;
+        // All that counts is at the front: type, a word, the quoted IP header and 8 bytes of TCP.
+        let message = packet.payload.to_bytes();
+        let Some((&[kind, code, _, _, m0, m1, m2, m3], quoted)) = message.split_first_chunk()
+        else {
+            return Err(ParseError::Truncated("ICMP header"));
+        };
+        let sum = match ip.protocol {
+            ip::ICMP => Sum::default(),
+            ip::ICMP_V6 => ip.pseudo_header(ip::ICMP_V6, message.len()),
+            other => return Err(ParseError::NotTcp(other)),
+        };
+        if sum.bytes(&message).folded() != 0xffff {
+            return Err(ParseError::Checksum("ICMP"));
+        }
+        let kind = match (ip.protocol, kind, code) {
+            (ip::ICMP, V4_UNREACHABLE, V4_TOO_BIG) => {
+                IcmpKind::TooBig { mtu: u16::from_be_bytes([m2, m3]).into() }
+            }
+            (ip::ICMP, V4_UNREACHABLE, code) => IcmpKind::Unreachable { hard: is_hard_v4(code) },
+            (ip::ICMP_V6, V6_TOO_BIG, _) => {
+                IcmpKind::TooBig { mtu: u32::from_be_bytes([m0, m1, m2, m3]) }
+            }
+            (ip::ICMP_V6, V6_UNREACHABLE, code) => IcmpKind::Unreachable { hard: is_hard_v6(code) },
+            _ => return Err(ParseError::Malformed("ICMP type")),
+        };
+        Self::from_quote(quoted, kind)
+    }
+
+    fn from_quote(quoted: &[u8], kind: IcmpKind) -> Result<Self, ParseError> {
+        let ip = IpHeader::parse(quoted)?;
+        if ip.protocol != ip::TCP {
+            return Err(ParseError::NotTcp(ip.protocol));
+        }
+        let tcp = quoted.get(ip.header_bytes..).unwrap_or_default();
+        let [s0, s1, d0, d1, q0, q1, q2, q3, ..] = *tcp else {
+            return Err(ParseError::Truncated("quoted TCP header"));
+        };
+        Ok(Self {
+            local: SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1])),
+            remote: SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1])),
+            seq: u32::from_be_bytes([q0, q1, q2, q3]),
+            kind,
+        })
+    }
+}
+
+impl IcmpKind {
+    /// The error that `router` sends about `packet`; `None` if that is no TCP packet or of another
+    /// family. Quotes its headers, not its data.
+    pub fn emit(self, router: IpAddr, packet: &Packet) -> Option<Packet> {
+        let about = packet.ip().ok().filter(|ip| ip.protocol == ip::TCP)?;
+        let mut message = Vec::with_capacity(8 + packet.header.len());
+        message.extend(self.header(about.source));
+        message.extend_from_slice(&packet.header);
+        let mut header = ArrayVec::new();
+        match (router, about.source) {
+            (IpAddr::V4(router), IpAddr::V4(to)) => {
+                let total = u16::try_from(ip::V4_BYTES + message.len()).ok()?;
+                let ip = ip::emit_v4((router, to), ip::ICMP, Ecn::NotCapable, 0, total);
+                header.try_extend_from_slice(&ip).ok()?;
+                complete(&mut message, Sum::default());
+            }
+            (IpAddr::V6(_), IpAddr::V6(_)) => {
+                let len = u16::try_from(message.len()).ok()?;
+                let ip = ip::emit_v6(ip::ICMP_V6, Ecn::NotCapable, len);
+                header.try_extend_from_slice(&ip).ok()?;
+                let addresses = ip::v6_addresses(router, about.source);
+                header.try_extend_from_slice(addresses.as_flattened()).ok()?;
+                let sum = ip::pseudo_header(router, about.source, ip::ICMP_V6, message.len());
+                complete(&mut message, sum);
+            }
+            (IpAddr::V4(Ipv4Addr { .. }), IpAddr::V6(Ipv6Addr { .. }))
+            | (IpAddr::V6(Ipv6Addr { .. }), IpAddr::V4(Ipv4Addr { .. })) => return None,
+        }
+        let payload = Payload::from(Bytes::from(message));
+        Some(Packet { header, payload, segment_bytes: 0, checksum_offloaded: false })
+    }
+
+    /// Type, code, no checksum yet, and the word behind it. Hard errors are those of a closed port.
+    fn header(self, to: IpAddr) -> [u8; 8] {
+        let (kind, code, mtu) = match (to, self) {
+            // The field has 16 bits (RFC 1191 §4).
+            (IpAddr::V4(_), Self::TooBig { mtu }) => {
+                (V4_UNREACHABLE, V4_TOO_BIG, mtu.min(u16::MAX.into()))
+            }
+            (IpAddr::V4(_), Self::Unreachable { hard }) => {
+                (V4_UNREACHABLE, if hard { 3 } else { 1 }, 0)
+            }
+            (IpAddr::V6(_), Self::TooBig { mtu }) => (V6_TOO_BIG, 0, mtu),
+            (IpAddr::V6(_), Self::Unreachable { hard }) => {
+                (V6_UNREACHABLE, if hard { 4 } else { 0 }, 0)
+            }
+        };
+        let [m0, m1, m2, m3] = mtu.to_be_bytes();
+        [kind, code, 0, 0, m0, m1, m2, m3]
+    }
+}
+
+/// Fills in the checksum of an ICMP message.
+fn complete(message: &mut [u8], pseudo_header: Sum) {
+    let checksum = pseudo_header.bytes(message).finish();
+    if let [_, _, c0, c1, ..] = message {
+        [*c0, *c1] = checksum.to_be_bytes();
+    }
+}
+
+/// As Linux: no protocol, no port, and what an administrator or the host itself forbids.
+fn is_hard_v4(code: u8) -> bool {
+    matches!(code, 2 | 3 | 6..=10 | 13..=15)
+}
+
+/// As Linux: prohibited, no port, policy, reject route.
+fn is_hard_v6(code: u8) -> bool {
+    matches!(code, 1 | 4..=6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Flags, Incoming, Options, Segment, parse};
+    use proptest::prelude::*;
+
+    fn packet(v6: bool) -> Packet {
+        let (source, destination) =
+            if v6 { ("[fd00::1]:4", "[fd00::2]:5") } else { ("10.0.0.1:4", "10.0.0.2:5") };
+        let segment = Segment {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            seq: 0xdead_beef,
+            ack: 1,
+            flags: Flags::ACK,
+            window: 2,
+            ecn: Ecn::NotCapable,
+            options: Options::default(),
+            payload: Bytes::from_static(b"data").into(),
+            segment_bytes: 0,
+        };
+        Packet::emit(&segment, 6)
+    }
+
+    fn router(v6: bool) -> IpAddr {
+        if v6 { "fd00::ff" } else { "10.0.0.255" }.parse().unwrap()
+    }
+
+    #[test]
+    fn what_a_router_says_is_understood() {
+        for v6 in [false, true] {
+            for kind in [
+                IcmpKind::TooBig { mtu: 1_400 },
+                IcmpKind::Unreachable { hard: false },
+                IcmpKind::Unreachable { hard: true },
+            ] {
+                let error = kind.emit(router(v6), &packet(v6)).unwrap();
+                let sent = packet(v6).parse().unwrap();
+                let expected = IcmpMessage {
+                    local: sent.source,
+                    remote: sent.destination,
+                    seq: 0xdead_beef,
+                    kind,
+                };
+                assert_eq!(parse(&error), Ok(Incoming::Icmp(expected)));
+                let bytes = Bytes::from(error.to_vec());
+                assert_eq!(Packet::from_bytes(&bytes, false, 0), Ok(error));
+            }
+        }
+    }
+
+    #[test]
+    fn a_router_of_the_other_family_says_nothing() {
+        assert_eq!(IcmpKind::TooBig { mtu: 1_400 }.emit(router(true), &packet(false)), None);
+    }
+
+    #[test]
+    fn eight_bytes_of_tcp_are_enough() {
+        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        let mut message = error.payload.to_bytes().get(..8 + 28).unwrap().to_vec();
+        message[2] = 0;
+        message[3] = 0;
+        complete(&mut message, Sum::default());
+        let mut short = Packet { payload: Bytes::from(message).into(), ..error };
+        let total_bytes = short.len();
+        ip::patch(&mut short.header, total_bytes, 0);
+        assert_eq!(IcmpMessage::parse(&short).unwrap().seq, 0xdead_beef);
+        short.payload.truncate(8 + 27);
+        let total_bytes = short.len();
+        ip::patch(&mut short.header, total_bytes, 0);
+        assert_eq!(IcmpMessage::parse(&short), Err(ParseError::Checksum("ICMP")));
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_bit_is_noticed(v6: bool, random: u32) {
+            let mut error = IcmpKind::TooBig { mtu: 1_400 }.emit(router(v6), &packet(v6)).unwrap();
+            let before = IcmpMessage::parse(&error);
+            towpath_net::Packet::corrupt(&mut error, random);
+            // Flow label and hop limit of IPv6 are in no checksum.
+            prop_assert!(parse(&error).is_err() || v6 && IcmpMessage::parse(&error) == before);
+        }
+    }
+}
