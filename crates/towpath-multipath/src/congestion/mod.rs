@@ -10,6 +10,13 @@ use towpath_net::Instant;
 
 use crate::path::PathId;
 
+mod cubic;
+mod hystart;
+mod reno;
+mod window;
+
+pub use window::{Coupling, Group, Windowed, Windows};
+
 /// New data was acknowledged on a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AckSample {
@@ -102,7 +109,7 @@ pub struct Start {
     pub mss_bytes: u32,
     /// Initial window in packets (10 by RFC 6928).
     pub initial_packets: u32,
-    /// Whether slow start may be left early when delay grows (HyStart++, RFC 9406).
+    /// Whether slow start may be left early when delay grows (`HyStart++`, RFC 9406).
     pub hystart: bool,
 }
 
@@ -117,8 +124,19 @@ pub struct Entry {
     pub make: fn(Start) -> Box<dyn CongestionControl>,
 }
 
-/// Every congestion control.
-pub const ALL: &[Entry] = &[];
+/// Every congestion control, the default first.
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "cubic",
+        about: "CUBIC with the Reno-friendly region and fast convergence (RFC 9438)",
+        make: |start| Box::new(Windowed::new(start, cubic::Cubic::default())),
+    },
+    Entry {
+        name: "reno",
+        about: "Reno: a packet more in each round trip, half after loss (RFC 5681)",
+        make: |start| Box::new(Windowed::new(start, reno::Reno)),
+    },
+];
 
 /// No congestion control has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,120 @@
+//! CUBIC (RFC 9438), with Linux's constants: the window grows with the cube of the time since the
+//! last loss, flat around the window at which it happened.
+//!
+//! `W_cubic(t) = C · (t - K)³ + W_max`, `K = ∛((W_max - cwnd_epoch) / C)` (RFC 9438 §4.2), in
+//! packets and seconds. Where Reno would be faster, Reno's window with the same average is taken
+//! (§4.3). Fast convergence gives way to new flows (§4.7).
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::AckSample;
+use super::window::{Coupling, Group};
+
+/// Share of the window that is left after loss (RFC 9438 §4.6).
+const BETA: f64 = 0.7;
+/// Packets per second cubed (RFC 9438 §5).
+const C: f64 = 0.4;
+/// Reno's additive increase for a decrease by β (RFC 9438 §4.3).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// A stage of congestion avoidance.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    /// When it began, less the time in which the window was not used.
+    start: Instant,
+    /// Top of the curve, in packets.
+    origin: f64,
+    /// When the curve reaches it.
+    k: f64,
+    /// Reno's window, in packets.
+    estimate: f64,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cubic {
+    /// `W_max` in packets; none at first and after a timeout (RFC 9438 §4.8).
+    top: Option<f64>,
+    /// Window before the last reduction, in packets.
+    prior: f64,
+    epoch: Option<Epoch>,
+    unused_since: Option<Instant>,
+}
+
+impl Cubic {
+    fn epoch(&mut self, now: Instant, cwnd: f64) -> Epoch {
+        let mut epoch = self.epoch.unwrap_or_else(|| {
+            let origin = self.top.unwrap_or(cwnd).max(cwnd);
+            Epoch { start: now, origin, k: cube_root((origin - cwnd) / C), estimate: cwnd }
+        });
+        // RFC 9438 §5.8: time in which the application left the window unused does not count.
+        if let Some(since) = self.unused_since.take() {
+            epoch.start += now.saturating_since(since);
+        }
+        epoch
+    }
+}
+
+impl Coupling for Cubic {
+    const NAME: &'static str = "cubic";
+
+    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+        let packet = group.own.packet();
+        let cwnd = group.own.window() / packet;
+        let acked = ack.acked_bytes as f64 / packet;
+        let mut epoch = self.epoch(ack.now, cwnd);
+
+        // RFC 9438 §4.4: where the curve will be in a round trip, at most half a window ahead.
+        let t = ack.now.saturating_since(epoch.start).as_secs_f64() + group.own.rtt() - epoch.k;
+        let target = (C * t * t * t + epoch.origin).clamp(cwnd, cwnd * 1.5);
+        let cubic = acked * (target - cwnd) / cwnd;
+
+        // RFC 9438 §4.3: once it is back where loss happened, Reno itself.
+        let alpha = if epoch.estimate >= self.prior { 1.0 } else { ALPHA };
+        epoch.estimate += alpha * acked / cwnd;
+        let reno = (epoch.estimate - cwnd).min(acked / 2.0);
+
+        self.epoch = Some(epoch);
+        cubic.max(reno) * packet
+    }
+
+    fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
+        let cwnd = group.own.window() / group.own.packet();
+        // RFC 9438 §4.7: a flow that did not get back to its top leaves room for another.
+        let converges = self.top.is_some_and(|top| cwnd < top);
+        self.top = Some(if converges { cwnd * (1.0 + BETA) / 2.0 } else { cwnd });
+        self.prior = cwnd;
+        self.epoch = None;
+        group.own.window() * BETA
+    }
+
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn on_unused(&mut self, now: Instant) {
+        self.unused_since.get_or_insert(now);
+    }
+
+    fn on_idle(&mut self, idle: Duration) {
+        if let (Some(epoch), None) = (&mut self.epoch, self.unused_since) {
+            epoch.start += idle;
+        }
+    }
+}
+
+/// Cube root to a millionth, by integers: `f64::cbrt` may differ from machine to machine.
+fn cube_root(value: f64) -> f64 {
+    // A window of 2^64 bytes of one byte each would still fit.
+    let scaled = (value.max(0.0) * 1e6) as u128 * 1_000_000_000_000;
+    let mut root: u128 = 0;
+    for bit in (0..42).rev() {
+        let next = root | 1 << bit;
+        if next * next * next <= scaled {
+            root = next;
+        }
+    }
+    root as f64 / 1e6
+}

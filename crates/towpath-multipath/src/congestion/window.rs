@@ -1,0 +1,326 @@
+//! What all window-based controls share, written once: slow start (RFC 5681 §3.1, RFC 9406),
+//! validation (RFC 7661), halving, timeouts, undo, restart after idle time. A control is a
+//! [`Coupling`] in it: how much the window grows in congestion avoidance, and what is left of it
+//! after loss.
+
+use std::fmt;
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::hystart::{HyStart, Pace};
+use super::{AckSample, CongestionControl, Sibling, Start};
+use crate::path::PathId;
+
+/// A path and its siblings, whose windows a coupled control weighs against each other.
+#[derive(Debug, Clone, Copy)]
+pub struct Group<'a> {
+    /// The path itself, with its window of this moment.
+    pub own: Sibling,
+    siblings: &'a [Sibling],
+}
+
+impl<'a> Group<'a> {
+    /// `own` among `siblings`; an entry of the same path there is outdated and not used.
+    pub fn new(own: Sibling, siblings: &'a [Sibling]) -> Self {
+        Self { own, siblings }
+    }
+
+    /// The path itself, then all others.
+    pub fn iter(self) -> impl Iterator<Item = Sibling> + 'a {
+        let others = self.siblings.iter().filter(move |other| other.id != self.own.id);
+        std::iter::once(self.own).chain(others.copied())
+    }
+}
+
+impl Sibling {
+    /// Window in bytes, never 0: formulas divide by it.
+    pub(super) fn window(&self) -> f64 {
+        self.cwnd_bytes.max(1) as f64
+    }
+
+    /// Packet size in bytes, never 0.
+    pub(super) fn packet(&self) -> f64 {
+        f64::from(self.mss_bytes.max(1))
+    }
+
+    /// Smoothed round-trip time in seconds, at least 1 µs.
+    pub(super) fn rtt(&self) -> f64 {
+        self.srtt.as_secs_f64().max(1e-6)
+    }
+}
+
+/// Window and threshold in bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Windows {
+    /// Congestion window.
+    pub cwnd: f64,
+    /// Slow start threshold.
+    pub ssthresh: f64,
+}
+
+/// What makes one control differ from another: growth in congestion avoidance and the share that
+/// loss takes. Amounts are bytes; only `+ - * / sqrt`, so that every machine computes the same.
+pub trait Coupling: Clone + fmt::Debug + Send {
+    /// Name in scenarios.
+    const NAME: &'static str;
+    /// Whether it looks at the other paths.
+    const COUPLED: bool = false;
+
+    /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance.
+    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64;
+
+    /// Bytes that are left of the window after loss or an ECN mark.
+    fn decrease(&mut self, now: Instant, group: Group<'_>) -> f64 {
+        let _ = now;
+        group.own.window() / 2.0
+    }
+
+    /// For controls that judge by delay: asked at every acknowledgement outside recovery, may set
+    /// both windows.
+    fn on_delay(&mut self, group: Group<'_>, ack: &AckSample) -> Option<Windows> {
+        let _ = (group, ack);
+        None
+    }
+
+    /// The threshold and the window were set by something else than loss (timeout, penalty).
+    fn reset(&mut self) {}
+
+    /// The window could not grow until `now`, because the application left part of it unused.
+    fn on_unused(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Nothing was sent for `idle`.
+    fn on_idle(&mut self, idle: Duration) {
+        let _ = idle;
+    }
+}
+
+/// What a spurious event must give back.
+#[derive(Debug, Clone)]
+struct Saved<C> {
+    cwnd: u64,
+    ssthresh: u64,
+    between_losses: (u64, u64),
+    coupling: C,
+}
+
+/// A congestion control: the common rules around a [`Coupling`].
+#[derive(Debug, Clone)]
+pub struct Windowed<C> {
+    coupling: C,
+    mss: u64,
+    initial: u64,
+    cwnd: u64,
+    /// Part of a byte that the window has grown and `cwnd` does not show yet.
+    fraction: f64,
+    ssthresh: u64,
+    hystart: Option<HyStart>,
+    between_losses: (u64, u64),
+    srtt: Duration,
+    saved: Option<Saved<C>>,
+}
+
+impl<C: Coupling> Windowed<C> {
+    /// At the start of a path.
+    pub fn new(start: Start, coupling: C) -> Self {
+        let mss = u64::from(start.mss_bytes.max(1));
+        let initial = mss * u64::from(start.initial_packets.max(1));
+        Self {
+            coupling,
+            mss,
+            initial,
+            cwnd: initial,
+            fraction: 0.0,
+            ssthresh: u64::MAX,
+            hystart: start.hystart.then(HyStart::default),
+            between_losses: (0, 0),
+            srtt: Duration::ZERO,
+            saved: None,
+        }
+    }
+
+    fn own(&self, id: PathId, group: &[Sibling]) -> Sibling {
+        let listed = group.iter().find(|sibling| sibling.id == id);
+        Sibling {
+            id,
+            cwnd_bytes: self.cwnd,
+            srtt: if self.srtt.is_zero() {
+                listed.map_or(self.srtt, |s| s.srtt)
+            } else {
+                self.srtt
+            },
+            between_losses: self.between_losses,
+            mss_bytes: u32::try_from(self.mss).unwrap_or(u32::MAX),
+            slow_start: self.in_slow_start(),
+        }
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Grows the window by part of `acked` and returns the rest, for congestion avoidance.
+    fn slow_start(&mut self, sample: &AckSample) -> u64 {
+        let acked = sample.acked_bytes;
+        let growth = match self.hystart.as_mut().map(|hystart| hystart.on_ack(sample)) {
+            None | Some(Pace::Full) => acked,
+            Some(Pace::Slow) => acked / HyStart::GROWTH_DIVISOR,
+            Some(Pace::Leave) => {
+                self.ssthresh = self.cwnd;
+                return acked;
+            }
+        };
+        let growth = growth.min(self.ssthresh.saturating_sub(self.cwnd));
+        self.cwnd = self.cwnd.saturating_add(growth);
+        // Only what carried the window up to the threshold is used up.
+        if self.in_slow_start() { 0 } else { acked.saturating_sub(growth) }
+    }
+
+    fn avoid_congestion(&mut self, ack: &AckSample, id: PathId, group: &[Sibling]) {
+        let own = self.own(id, group);
+        let growth = self.coupling.increase(Group::new(own, group), ack);
+        let total = self.fraction + growth.max(0.0);
+        let whole = total as u64;
+        self.fraction = total - whole as f64;
+        self.cwnd = self.cwnd.saturating_add(whole);
+    }
+
+    fn remember(&mut self) {
+        self.saved = Some(Saved {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            between_losses: self.between_losses,
+            coupling: self.coupling.clone(),
+        });
+    }
+
+    fn note_loss(&mut self) {
+        self.between_losses = (0, self.between_losses.0);
+        self.fraction = 0.0;
+        // RFC 9406 §4.3: only the first slow start is watched.
+        self.hystart = None;
+    }
+
+    /// A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
+    fn set(&mut self, windows: Windows) {
+        self.cwnd = (windows.cwnd as u64).max(self.mss);
+        self.ssthresh = (windows.ssthresh as u64).max(2 * self.mss);
+        self.fraction = 0.0;
+    }
+}
+
+impl<C: Coupling> CongestionControl for Windowed<C> {
+    fn name(&self) -> &'static str {
+        C::NAME
+    }
+
+    fn cwnd_bytes(&self) -> u64 {
+        self.cwnd
+    }
+
+    fn ssthresh_bytes(&self) -> u64 {
+        self.ssthresh
+    }
+
+    fn on_ack(&mut self, sample: &AckSample, own: PathId, group: &[Sibling]) {
+        self.srtt = sample.srtt;
+        self.between_losses.0 = self.between_losses.0.saturating_add(sample.acked_bytes);
+        if sample.in_recovery {
+            return;
+        }
+        let members = Group::new(self.own(own, group), group);
+        if let Some(windows) = self.coupling.on_delay(members, sample) {
+            self.set(windows);
+        }
+        if !sample.cwnd_limited {
+            // RFC 7661 §4.3: a window that is not used proves nothing about the network.
+            self.coupling.on_unused(sample.now);
+            return;
+        }
+        let rest = if self.in_slow_start() { self.slow_start(sample) } else { sample.acked_bytes };
+        if rest > 0 {
+            let ack = AckSample { acked_bytes: rest, ..*sample };
+            self.avoid_congestion(&ack, own, group);
+        }
+    }
+
+    fn on_congestion(&mut self, now: Instant, _: u64, own: PathId, group: &[Sibling]) {
+        self.remember();
+        let members = Group::new(self.own(own, group), group);
+        let left = self.coupling.decrease(now, members).min(self.cwnd as f64);
+        // RFC 5681 §3.1 takes half of what is in flight, RFC 9438 §4.6 and Linux of the window:
+        // the same here, because the window only grows while it is used.
+        self.ssthresh = (left as u64).max(2 * self.mss);
+        self.cwnd = self.ssthresh;
+        self.note_loss();
+    }
+
+    fn on_recovered(&mut self, _: Instant, cwnd_bytes: u64) {
+        self.cwnd = cwnd_bytes.max(self.mss);
+        self.fraction = 0.0;
+    }
+
+    fn on_timeout(&mut self, now: Instant, _: u64) {
+        self.remember();
+        let alone = Group::new(self.own(PathId(0), &[]), &[]);
+        let left = self.coupling.decrease(now, alone).min(self.cwnd as f64);
+        self.ssthresh = (left as u64).max(2 * self.mss);
+        self.cwnd = self.mss;
+        self.coupling.reset();
+        self.note_loss();
+    }
+
+    fn undo(&mut self, _: Instant) {
+        if let Some(saved) = self.saved.take() {
+            // What was acknowledged in the meantime may have opened the window further.
+            self.cwnd = self.cwnd.max(saved.cwnd);
+            self.ssthresh = saved.ssthresh;
+            self.coupling = saved.coupling;
+            let since = saved.between_losses.0.saturating_add(self.between_losses.0);
+            self.between_losses = (since, saved.between_losses.1);
+        }
+    }
+
+    fn on_idle(&mut self, _: Instant, idle: Duration, rto: Duration) {
+        if rto.is_zero() || idle < rto {
+            return;
+        }
+        // RFC 2861 §3.2: half for each timeout that passed, not below the restart window of
+        // RFC 5681 §4.1; the threshold keeps the memory of what the path could carry.
+        if self.ssthresh != u64::MAX {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+        }
+        let halvings = (idle.as_nanos() / rto.as_nanos()).min(63) as u32;
+        let floor = self.initial.min(self.cwnd);
+        self.cwnd = (self.cwnd >> halvings).max(floor);
+        self.fraction = 0.0;
+        self.coupling.on_idle(idle);
+    }
+
+    fn penalise(&mut self, _: Instant) {
+        if !self.in_slow_start() {
+            self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
+        }
+        self.cwnd = (self.cwnd / 2).max(self.mss);
+        self.fraction = 0.0;
+        self.coupling.reset();
+    }
+
+    fn set_mss(&mut self, mss_bytes: u32) {
+        let mss = u64::from(mss_bytes.max(1));
+        self.initial = self.initial / self.mss * mss;
+        self.mss = mss;
+        self.cwnd = self.cwnd.max(mss);
+        self.ssthresh = self.ssthresh.max(2 * mss);
+    }
+
+    fn between_losses(&self) -> (u64, u64) {
+        self.between_losses
+    }
+
+    fn is_coupled(&self) -> bool {
+        C::COUPLED
+    }
+}
