@@ -8,6 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 use towpath_multipath::PathId;
 use towpath_net::Instant;
 
+mod endpoints;
+mod fullmesh;
+mod ndiffports;
+mod opening;
+mod rejoin;
+mod single;
+#[cfg(test)]
+mod tests;
+
 /// An interface of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u32);
@@ -112,7 +121,7 @@ pub enum Event {
         subflow: SubflowView,
         /// Whether it was an error and not an orderly close or a request of ours.
         failed: bool,
-        /// Whether trying again may help (not: MP_TCPRST without T flag).
+        /// Whether trying again may help (not: `MP_TCPRST` without T flag).
         retry: bool,
     },
     /// The time asked for by [`PathManager::poll_timeout`].
@@ -151,7 +160,7 @@ pub enum Action {
     },
     /// Close a subflow.
     Close(PathId),
-    /// Change a subflow's priority (MP_PRIO).
+    /// Change a subflow's priority (`MP_PRIO`).
     SetBackup {
         /// Which.
         subflow: PathId,
@@ -183,7 +192,33 @@ pub struct Entry {
 }
 
 /// Every path manager, the default first.
-pub const ALL: &[Entry] = &[];
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "default",
+        about: "as Linux does with endpoints: subflow, signal, backup, fullmesh, laminar",
+        make: || Box::new(endpoints::Endpoints::default()),
+    },
+    Entry {
+        name: "rejoin",
+        about: "default, and failed subflows are opened again after 1 s to 60 s",
+        make: || Box::new(rejoin::Rejoin::default()),
+    },
+    Entry {
+        name: "fullmesh",
+        about: "every address of ours with every address of the peer (mptcp.org)",
+        make: || Box::new(fullmesh::Fullmesh::default()),
+    },
+    Entry {
+        name: "ndiffports",
+        about: "two subflows between the first addresses, from different ports (mptcp.org)",
+        make: || Box::new(ndiffports::Ndiffports),
+    },
+    Entry {
+        name: "single",
+        about: "only the first subflow, nothing announced",
+        make: || Box::new(single::Single),
+    },
+];
 
 /// No path manager has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
