@@ -10,10 +10,16 @@ use towpath_net::Instant;
 
 use crate::path::PathId;
 
+mod balia;
 mod cubic;
 mod hystart;
+mod lia;
+mod olia;
 mod reno;
+#[cfg(test)]
+mod tests;
 mod window;
+mod wvegas;
 
 pub use window::{Coupling, Group, Windowed, Windows};
 
@@ -135,6 +141,26 @@ pub const ALL: &[Entry] = &[
         name: "reno",
         about: "Reno: a packet more in each round trip, half after loss (RFC 5681)",
         make: |start| Box::new(Windowed::new(start, reno::Reno)),
+    },
+    Entry {
+        name: "lia",
+        about: "linked increases: together as aggressive as one Reno flow (RFC 6356)",
+        make: |start| Box::new(Windowed::new(start, lia::Lia)),
+    },
+    Entry {
+        name: "olia",
+        about: "opportunistic linked increases (draft-khalili-mptcp-congestion-control-05)",
+        make: |start| Box::new(Windowed::new(start, olia::Olia)),
+    },
+    Entry {
+        name: "balia",
+        about: "balanced linked adaptation (draft-walid-mptcp-congestion-control-04)",
+        make: |start| Box::new(Windowed::new(start, balia::Balia)),
+    },
+    Entry {
+        name: "wvegas",
+        about: "weighted Vegas: a few packets queued on each path, by delay (Cao et al. 2012)",
+        make: |start| Box::new(Windowed::new(start, wvegas::Wvegas::default())),
     },
 ];
 

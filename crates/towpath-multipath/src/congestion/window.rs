@@ -67,7 +67,8 @@ pub trait Coupling: Clone + fmt::Debug + Send {
     /// Whether it looks at the other paths.
     const COUPLED: bool = false;
 
-    /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance.
+    /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance; OLIA's may be
+    /// negative.
     fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64;
 
     /// Bytes that are left of the window after loss or an ECN mark.
@@ -76,11 +77,11 @@ pub trait Coupling: Clone + fmt::Debug + Send {
         group.own.window() / 2.0
     }
 
-    /// For controls that judge by delay: asked at every acknowledgement outside recovery, may set
+    /// For controls that judge by delay: told of every acknowledgement outside recovery, may change
     /// both windows.
-    fn on_delay(&mut self, group: Group<'_>, ack: &AckSample) -> Option<Windows> {
+    fn on_delay(&mut self, windows: Windows, group: Group<'_>, ack: &AckSample) -> Windows {
         let _ = (group, ack);
-        None
+        windows
     }
 
     /// The threshold and the window were set by something else than loss (timeout, penalty).
@@ -181,10 +182,10 @@ impl<C: Coupling> Windowed<C> {
     fn avoid_congestion(&mut self, ack: &AckSample, id: PathId, group: &[Sibling]) {
         let own = self.own(id, group);
         let growth = self.coupling.increase(Group::new(own, group), ack);
-        let total = self.fraction + growth.max(0.0);
-        let whole = total as u64;
-        self.fraction = total - whole as f64;
-        self.cwnd = self.cwnd.saturating_add(whole);
+        let total = self.fraction + growth;
+        let whole = total.floor();
+        self.fraction = total - whole;
+        self.cwnd = self.cwnd.saturating_add_signed(whole as i64).max(self.mss);
     }
 
     fn remember(&mut self) {
@@ -231,8 +232,10 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
             return;
         }
         let members = Group::new(self.own(own, group), group);
-        if let Some(windows) = self.coupling.on_delay(members, sample) {
-            self.set(windows);
+        let before = Windows { cwnd: self.cwnd as f64, ssthresh: self.ssthresh as f64 };
+        let after = self.coupling.on_delay(before, members, sample);
+        if after != before {
+            self.set(after);
         }
         if !sample.cwnd_limited {
             // RFC 7661 §4.3: a window that is not used proves nothing about the network.
@@ -276,7 +279,7 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         if let Some(saved) = self.saved.take() {
             // What was acknowledged in the meantime may have opened the window further.
             self.cwnd = self.cwnd.max(saved.cwnd);
-            self.ssthresh = saved.ssthresh;
+            self.ssthresh = saved.ssthresh.max(2 * self.mss);
             self.coupling = saved.coupling;
             let since = saved.between_losses.0.saturating_add(self.between_losses.0);
             self.between_losses = (since, saved.between_losses.1);

@@ -1,0 +1,40 @@
+//! BALIA, balanced linked adaptation (Peng et al., `ToN` 2016;
+//! draft-walid-mptcp-congestion-control-04): between LIA's responsiveness and OLIA's friendliness.
+//!
+//! With `x = cwnd / rtt` and `α = max(x_k) / x_r`, for `acked` bytes on path r:
+//! `cwnd_r += acked · mss_r · x_r / rtt_r / (Σ x_k)² · (1 + α) / 2 · (4 + α) / 5`;
+//! loss takes `cwnd_r / 2 · min(α, 1.5)`. A lone path is Reno.
+
+use towpath_net::Instant;
+
+use super::AckSample;
+use super::window::{Coupling, Group};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Balia;
+
+/// How much faster the fastest path is.
+fn alpha(group: Group<'_>) -> f64 {
+    let own = group.own.window() / group.own.rtt();
+    group.iter().map(|path| path.window() / path.rtt() / own).fold(1.0, f64::max)
+}
+
+impl Coupling for Balia {
+    const NAME: &'static str = "balia";
+    const COUPLED: bool = true;
+
+    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+        let own = group.own;
+        let rate = own.window() / own.rtt();
+        let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
+        let alpha = alpha(group);
+        let balance = f64::midpoint(1.0, alpha) * ((4.0 + alpha) / 5.0);
+        ack.acked_bytes as f64 * own.packet() / (own.window() * rates * rates) * balance
+    }
+
+    fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
+        let window = group.own.window();
+        window - window / 2.0 * alpha(group).min(1.5)
+    }
+}

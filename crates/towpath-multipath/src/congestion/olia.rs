@@ -1,0 +1,56 @@
+//! OLIA, opportunistic linked increases (Khalili et al., `CoNEXT` 2012;
+//! draft-khalili-mptcp-congestion-control-05): Pareto-optimal where LIA is not, by moving window
+//! from the largest paths to the best ones.
+//!
+//! For `acked` bytes on path r, with windows in bytes:
+//! `cwnd_r += (cwnd_r / rtt_r² / (Σ cwnd_p / rtt_p)² + α_r / cwnd_r) · mss_r · acked`.
+//!
+//! The best paths have the largest `ℓ / rtt²`, ℓ being the larger of what was acknowledged since the
+//! last loss and between the last two. If some best paths do not have the largest window, α is
+//! `1 / (N · number of those)` for them and `-1 / (N · number of the largest)` for the largest, else
+//! 0. A negative α can make a window shrink. Half after loss.
+
+use super::window::{Coupling, Group};
+use super::{AckSample, Sibling};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Olia;
+
+impl Coupling for Olia {
+    const NAME: &'static str = "olia";
+    const COUPLED: bool = true;
+
+    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+        let own = group.own;
+        // Scaled by the path's own rate, so that a lone path divides by itself.
+        let rate = own.window() / own.rtt();
+        let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
+        let linked = 1.0 / (own.window() * rates * rates);
+        (linked + alpha(group) / own.window()) * own.packet() * ack.acked_bytes as f64
+    }
+}
+
+/// The quality of a path: about its throughput squared, if it were Reno's.
+fn quality(path: &Sibling) -> f64 {
+    let (since, between) = path.between_losses;
+    since.max(between) as f64 / (path.rtt() * path.rtt())
+}
+
+fn alpha(group: Group<'_>) -> f64 {
+    let best = group.iter().map(|path| quality(&path)).fold(0.0, f64::max);
+    let largest = group.iter().map(|path| path.cwnd_bytes).max().unwrap_or(0);
+    let is_largest = |path: &Sibling| path.cwnd_bytes == largest;
+    let is_collected = |path: &Sibling| quality(path) >= best && !is_largest(path);
+    let collected = group.iter().filter(is_collected).count();
+    let paths = group.iter().count() as f64;
+    if collected == 0 {
+        0.0
+    } else if is_collected(&group.own) {
+        1.0 / (paths * collected as f64)
+    } else if is_largest(&group.own) {
+        -1.0 / (paths * group.iter().filter(is_largest).count() as f64)
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,564 @@
+//! The controls against their formulas, and what must hold for all of them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MSS: u32 = 1_000;
+const MSS_BYTES: u64 = MSS as u64;
+const RTT: Duration = Duration::from_millis(100);
+
+fn start() -> Start {
+    Start { mss_bytes: MSS, initial_packets: 10, hystart: false }
+}
+
+fn make(name: &str) -> Box<dyn CongestionControl> {
+    by_name(name, start()).unwrap()
+}
+
+fn at(now: Duration) -> Instant {
+    Instant::ZERO + now
+}
+
+fn ack(now: Duration, acked_bytes: u64) -> AckSample {
+    AckSample {
+        now: at(now),
+        acked_bytes,
+        in_flight_bytes: acked_bytes,
+        rtt: Some(RTT),
+        srtt: RTT,
+        min_rtt: RTT,
+        cwnd_limited: true,
+        round_ended: false,
+        in_recovery: false,
+    }
+}
+
+fn sibling(id: u8, packets: u64, srtt: Duration) -> Sibling {
+    Sibling {
+        id: PathId(id),
+        cwnd_bytes: packets * MSS_BYTES,
+        srtt,
+        between_losses: (0, 0),
+        mss_bytes: MSS,
+        slow_start: false,
+    }
+}
+
+/// Acknowledges one window, packet by packet.
+fn round(control: &mut dyn CongestionControl, now: Duration, group: &[Sibling]) {
+    let packets = control.cwnd_bytes() / MSS_BYTES;
+    for packet in 1..=packets {
+        let sample = AckSample { round_ended: packet == packets, ..ack(now, MSS_BYTES) };
+        control.on_ack(&sample, PathId(0), group);
+    }
+}
+
+/// A control in congestion avoidance at this window.
+fn avoiding(name: &str, packets: u64) -> Box<dyn CongestionControl> {
+    let mut control = make(name);
+    control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
+    control.on_recovered(Instant::ZERO, packets * MSS_BYTES);
+    control
+}
+
+/// Bytes that the window of 100 packets grows in a round trip beside `group`.
+fn growth(name: &str, group: &[Sibling]) -> i64 {
+    let mut control = avoiding(name, 100);
+    round(control.as_mut(), Duration::ZERO, group);
+    control.cwnd_bytes().cast_signed() - 100 * MSS_BYTES.cast_signed()
+}
+
+#[test]
+fn every_control_has_the_name_under_which_it_is_found() {
+    for entry in ALL {
+        assert_eq!(make(entry.name).name(), entry.name);
+    }
+    let error = by_name("vegas", start()).unwrap_err().to_string();
+    assert!(error.starts_with("unknown congestion control `vegas`, expected one of: cubic, reno"));
+}
+
+#[test]
+fn slow_start_doubles_the_window_each_round_trip_whatever_the_siblings_do() {
+    let others = [sibling(1, 500, RTT), sibling(2, 1, RTT)];
+    for entry in ALL {
+        let mut control = make(entry.name);
+        assert_eq!(control.ssthresh_bytes(), u64::MAX);
+        round(control.as_mut(), RTT, &others);
+        assert_eq!(control.cwnd_bytes(), 20 * MSS_BYTES, "{}", entry.name);
+        assert_eq!(control.pacing_percent(), 200);
+    }
+}
+
+#[test]
+fn slow_start_ends_at_the_threshold_and_the_rest_of_an_acknowledgement_counts_for_avoidance() {
+    let mut control = avoiding("reno", 1);
+    assert_eq!(control.ssthresh_bytes(), 5 * MSS_BYTES);
+    control.on_ack(&ack(RTT, 9 * MSS_BYTES), PathId(0), &[]);
+    // 4 packets up to the threshold; the other 5 are a window's worth: one packet more.
+    assert_eq!(control.cwnd_bytes(), 6 * MSS_BYTES);
+}
+
+#[test]
+fn hystart_leaves_slow_start_when_delay_grows_and_not_before() {
+    let watching = Start { hystart: true, ..start() };
+    for (queueing_ms, leaves) in [(0, false), (5, false), (20, true)] {
+        let mut control = by_name("reno", watching).unwrap();
+        for number in 0..9 {
+            let packets = control.cwnd_bytes() / MSS_BYTES;
+            let late = Duration::from_millis(if number < 2 { 0 } else { queueing_ms });
+            for packet in 1..=packets {
+                let rtt = Some(RTT + late);
+                let round_ended = packet == packets;
+                let sample = AckSample { rtt, round_ended, ..ack(RTT * number, MSS_BYTES) };
+                control.on_ack(&sample, PathId(0), &[]);
+            }
+        }
+        assert_eq!(control.ssthresh_bytes() != u64::MAX, leaves, "{queueing_ms} ms");
+        // Nine doublings make 5120 packets; conservative slow start grew by a quarter.
+        assert_eq!(control.cwnd_bytes() < 200 * MSS_BYTES, leaves, "{queueing_ms} ms");
+    }
+}
+
+#[test]
+fn hystart_goes_on_when_the_delay_was_jitter() {
+    let mut control = by_name("reno", Start { hystart: true, ..start() }).unwrap();
+    for number in 0..12 {
+        let packets = control.cwnd_bytes() / MSS_BYTES;
+        let late = Duration::from_millis(if number == 2 { 20 } else { 0 });
+        for packet in 1..=packets {
+            let round_ended = packet == packets;
+            let sample = AckSample { rtt: Some(RTT + late), round_ended, ..ack(RTT, MSS_BYTES) };
+            control.on_ack(&sample, PathId(0), &[]);
+        }
+    }
+    assert_eq!(control.ssthresh_bytes(), u64::MAX);
+    assert!(control.cwnd_bytes() > 5_000 * MSS_BYTES);
+}
+
+#[test]
+fn reno_adds_a_packet_each_round_trip_however_small_the_acknowledgements_are() {
+    for bytes in [1, 7, 100, MSS_BYTES] {
+        let mut control = avoiding("reno", 100);
+        for _ in 0..100 * MSS_BYTES / bytes {
+            control.on_ack(&ack(RTT, bytes), PathId(0), &[]);
+        }
+        let grown = control.cwnd_bytes() - 100 * MSS_BYTES;
+        assert!((994..=1_000).contains(&grown), "{grown} bytes by {bytes} each");
+    }
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    for entry in ALL.iter().filter(|entry| entry.name != "wvegas") {
+        for mut control in [make(entry.name), avoiding(entry.name, 10)] {
+            let before = control.cwnd_bytes();
+            for sample in [
+                AckSample { cwnd_limited: false, ..ack(RTT, 5 * MSS_BYTES) },
+                AckSample { in_recovery: true, ..ack(RTT, 5 * MSS_BYTES) },
+            ] {
+                control.on_ack(&sample, PathId(0), &[]);
+            }
+            assert_eq!(control.cwnd_bytes(), before, "{}", entry.name);
+        }
+    }
+}
+
+#[test]
+fn loss_leaves_what_each_control_says() {
+    let slower = [sibling(0, 100, RTT), sibling(1, 50, RTT)];
+    let faster = [sibling(0, 100, RTT), sibling(1, 120, RTT)];
+    let much_faster = [sibling(0, 100, RTT), sibling(1, 400, RTT)];
+    for (name, group, left) in [
+        ("reno", &slower, 50),
+        ("lia", &faster, 50),
+        ("olia", &faster, 50),
+        ("wvegas", &faster, 50),
+        ("cubic", &slower, 70),
+        ("balia", &slower, 50),
+        ("balia", &faster, 40),
+        ("balia", &much_faster, 25),
+    ] {
+        let mut control = avoiding(name, 100);
+        control.on_congestion(at(RTT), 0, PathId(0), group);
+        assert_eq!(control.ssthresh_bytes(), left * MSS_BYTES, "{name}");
+        assert_eq!(control.cwnd_bytes(), left * MSS_BYTES, "{name}");
+    }
+}
+
+#[test]
+fn a_timeout_leaves_one_packet_and_a_spurious_one_nothing_at_all() {
+    for entry in ALL {
+        let mut control = avoiding(entry.name, 100);
+        let before = (control.cwnd_bytes(), control.ssthresh_bytes(), control.between_losses());
+        control.on_timeout(at(RTT), 0);
+        assert_eq!(control.cwnd_bytes(), MSS_BYTES, "{}", entry.name);
+        assert!(control.ssthresh_bytes() < 100 * MSS_BYTES);
+        control.undo(at(RTT));
+        let after = (control.cwnd_bytes(), control.ssthresh_bytes(), control.between_losses());
+        assert_eq!(after, before, "{}", entry.name);
+        control.undo(at(RTT));
+        assert_eq!(control.cwnd_bytes(), 100 * MSS_BYTES, "undone once");
+    }
+}
+
+#[test]
+fn idle_time_halves_the_window_down_to_the_restart_window() {
+    for (timeouts, bytes) in
+        [(0, 100_000), (1, 50_000), (3, 12_500), (9, 10_000), (u32::MAX, 10_000)]
+    {
+        let mut control = avoiding("reno", 100);
+        control.on_idle(Instant::MAX, RTT.saturating_mul(timeouts), RTT);
+        assert_eq!(control.cwnd_bytes(), bytes, "{timeouts} timeouts");
+        assert!(timeouts == 0 || control.ssthresh_bytes() == 75 * MSS_BYTES);
+    }
+}
+
+#[test]
+fn a_penalty_halves_and_spares_the_threshold_of_slow_start() {
+    let mut control = make("reno");
+    control.penalise(Instant::ZERO);
+    assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), (5 * MSS_BYTES, u64::MAX));
+    let mut control = avoiding("reno", 5);
+    for expected in [(2_500, 2_500), (1_250, 2_000), (1_000, 2_000)] {
+        control.penalise(Instant::ZERO);
+        assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), expected);
+    }
+}
+
+#[test]
+fn a_larger_packet_raises_the_smallest_window() {
+    let mut control = make("reno");
+    control.on_timeout(Instant::ZERO, 0);
+    control.set_mss(4 * MSS);
+    assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), (4_000, 8_000));
+}
+
+#[test]
+fn bytes_between_losses_are_counted() {
+    let mut control = make("olia");
+    control.on_ack(&ack(RTT, 5_000), PathId(0), &[]);
+    control.on_congestion(at(RTT), 0, PathId(0), &[]);
+    control.on_ack(&ack(RTT, 300), PathId(0), &[]);
+    assert_eq!(control.between_losses(), (300, 5_000));
+}
+
+#[test]
+fn cubic_is_back_at_its_top_after_k_and_flat_around_it() {
+    // RFC 9438 §4.2: K = ∛(100 · 0.3 / 0.4) = 4.217 s after loss at 100 packets. At 1 ms a Reno flow
+    // would be far slower, so that the curve alone counts.
+    let mut control = make("cubic");
+    control.on_recovered(Instant::ZERO, 100 * MSS_BYTES);
+    control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
+    let mut windows = Vec::new();
+    let round_trip = Duration::from_millis(400);
+    for number in 0..25 {
+        let packets = control.cwnd_bytes() / MSS_BYTES;
+        for _ in 0..packets {
+            let sample = AckSample { srtt: round_trip, ..ack(round_trip * number, MSS_BYTES) };
+            control.on_ack(&sample, PathId(0), &[]);
+        }
+        windows.push(control.cwnd_bytes() / MSS_BYTES);
+    }
+    assert_eq!(windows[0], windows[0].clamp(74, 80), "steep at first: {windows:?}");
+    assert_eq!(windows[10], windows[10].clamp(98, 101), "top at 4.2 s: {windows:?}");
+    // 0.4 · (9.6 + 0.4 - 4.217)³ = 77 above the top.
+    assert_eq!(windows[24], windows[24].clamp(160, 178), "probing: {windows:?}");
+}
+
+#[test]
+fn cubic_is_not_slower_than_reno_with_the_same_average_where_windows_are_small() {
+    let mut control = avoiding("cubic", 10);
+    control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
+    let round_trip = Duration::from_millis(1);
+    for number in 0..20 {
+        for _ in 0..control.cwnd_bytes() / MSS_BYTES {
+            let sample = AckSample { srtt: round_trip, ..ack(round_trip * number, MSS_BYTES) };
+            control.on_ack(&sample, PathId(0), &[]);
+        }
+    }
+    // From 7 at 0.53 a round trip up to 10, then at 1; the curve alone would still be at 7.
+    let packets = control.cwnd_bytes() / MSS_BYTES;
+    assert_eq!(packets, packets.clamp(20, 24));
+}
+
+#[test]
+fn cubic_that_loses_below_its_top_aims_lower() {
+    let top_after = |second: u64| {
+        let mut control = make("cubic");
+        control.on_recovered(Instant::ZERO, 100 * MSS_BYTES);
+        control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
+        control.on_recovered(Instant::ZERO, second * MSS_BYTES);
+        control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
+        control.on_recovered(Instant::ZERO, 70 * MSS_BYTES);
+        let late = Duration::from_millis(50);
+        round(control.as_mut(), Duration::ZERO, &[]);
+        round(control.as_mut(), late, &[]);
+        control.cwnd_bytes()
+    };
+    assert!(top_after(90) < top_after(110), "fast convergence: 76 against 110 packets");
+}
+
+#[test]
+fn time_in_which_the_window_was_not_used_is_no_time_for_cubic() {
+    let run = |pause: Duration| {
+        let mut control = avoiding("cubic", 100);
+        round(control.as_mut(), RTT, &[]);
+        let unused = AckSample { cwnd_limited: false, ..ack(RTT, MSS_BYTES) };
+        control.on_ack(&unused, PathId(0), &[]);
+        round(control.as_mut(), RTT + pause, &[]);
+        control.cwnd_bytes()
+    };
+    assert_eq!(run(Duration::from_secs(8)), run(Duration::ZERO));
+}
+
+#[test]
+fn coupled_controls_beside_an_equal_path_grow_as_their_papers_say() {
+    let mut pair = [sibling(0, 100, RTT), sibling(1, 100, RTT)];
+    // LIA: α = ½, so a quarter of a packet each; OLIA: 1/4 too; BALIA: α = 1, the same.
+    for name in ["lia", "olia", "balia"] {
+        let bytes = growth(name, &pair);
+        assert!((240..=250).contains(&bytes), "{name}: {bytes}");
+    }
+    // A sibling with a quarter of the round-trip time and the same window has 16 times the gain.
+    pair[1].srtt = RTT / 4;
+    // RFC 6356: α = 200 · 1600 / 25 = 12.8 in units of 1/100, so 0.64 of a packet.
+    // OLIA: (1/5)² of Reno. BALIA: α = 4, so 1/25 · 2.5 · 1.6 of Reno.
+    for (name, expected) in [("lia", 640), ("olia", 40), ("balia", 160)] {
+        let bytes = growth(name, &pair);
+        assert!((expected - 3..=expected).contains(&bytes), "{name}: {bytes}");
+    }
+}
+
+#[test]
+fn olia_moves_window_from_the_largest_path_to_the_best() {
+    let mut group = [sibling(0, 100, RTT), sibling(1, 10, RTT)];
+    group[1].between_losses = (1_000_000, 0);
+    // Own: largest, not best. 1/(1.1)² - 1/2 of a packet.
+    let largest = growth("olia", &group);
+    assert_eq!(largest, largest.clamp(320, 328));
+    // Own: best, not largest. (1/5)² + 1/2.
+    let mut control = avoiding("olia", 100);
+    control.on_ack(&AckSample { in_recovery: true, ..ack(RTT, 1 << 30) }, PathId(0), &[]);
+    round(control.as_mut(), RTT, &[sibling(1, 400, RTT)]);
+    let best = control.cwnd_bytes().cast_signed() - 100_000;
+    assert_eq!(best, best.clamp(530, 540));
+    // Own: largest by a little. 1/4 - 1/2: it shrinks.
+    group[1].cwnd_bytes = 99_000;
+    let shrinking = growth("olia", &group);
+    assert_eq!(shrinking, shrinking.clamp(-260, -240));
+}
+
+#[test]
+fn wvegas_keeps_a_few_packets_queued_and_its_share_depends_on_its_rate() {
+    // A link of 100 packets in 100 ms without queue: the round-trip time follows the window.
+    let settle = |sibling_packets: u64| {
+        let mut control = make("wvegas");
+        for number in 0..400 {
+            let packets = control.cwnd_bytes() / MSS_BYTES;
+            let rtt = RTT.max(Duration::from_millis(packets));
+            for packet in 1..=packets {
+                let round_ended = packet == packets;
+                let sample = ack(RTT * number, MSS_BYTES);
+                let sample = AckSample { rtt: Some(rtt), srtt: rtt, round_ended, ..sample };
+                control.on_ack(&sample, PathId(0), &[sibling(1, sibling_packets, RTT)]);
+            }
+        }
+        control.cwnd_bytes() / MSS_BYTES
+    };
+    let alone = settle(1);
+    assert_eq!(alone, alone.clamp(108, 112), "about ten packets queued");
+    let beside = settle(900);
+    assert_eq!(beside, beside.clamp(100, 104), "about two packets queued");
+}
+
+/// Packets in flight on average when every packet is lost with the same probability, which is what
+/// a bottleneck with many flows does: two paths of `name` together.
+fn pair_under_random_loss(name: &str) -> f64 {
+    let mut controls = [avoiding(name, 10), avoiding(name, 10)];
+    let mut state: u64 = 7;
+    let mut sum = 0;
+    for number in 0..20_000_u32 {
+        let now = RTT * number;
+        for own in 0..2 {
+            let list = |(id, control): (usize, &dyn CongestionControl)| Sibling {
+                between_losses: control.between_losses(),
+                cwnd_bytes: control.cwnd_bytes(),
+                ..sibling(id as u8, 1, RTT)
+            };
+            let group: Vec<_> = controls.iter().map(AsRef::as_ref).enumerate().map(list).collect();
+            let control = &mut controls[own];
+            let packets = (control.cwnd_bytes() / MSS_BYTES).max(1);
+            sum += packets;
+            let mut hit = false;
+            for _ in 0..packets {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                hit |= state >> 33 < (1 << 31) / 500;
+            }
+            let id = PathId(own as u8);
+            control.on_ack(&ack(now, packets * MSS_BYTES), id, &group);
+            if hit {
+                control.on_congestion(at(now), 0, id, &group);
+            }
+        }
+    }
+    sum as f64 / 20_000.0
+}
+
+#[test]
+fn two_coupled_paths_take_about_the_share_of_one_reno_flow_and_uncoupled_ones_of_two() {
+    let one = pair_under_random_loss("reno") / 2.0;
+    for name in ["lia", "olia", "balia"] {
+        let share = pair_under_random_loss(name) / one;
+        assert!((0.8..1.35).contains(&share), "{name}: {share:.2} of one Reno flow");
+    }
+}
+
+/// Something that happens to a control.
+#[derive(Debug, Clone)]
+enum Step {
+    Ack { bytes: u64, rtt_us: u64, limited: bool, round_ended: bool, in_recovery: bool },
+    Congestion,
+    Recovered(u64),
+    Timeout,
+    Undo,
+    Idle(u64),
+    Penalise,
+    Mss(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let flags = (prop::bool::weighted(0.9), any::<bool>(), prop::bool::weighted(0.1));
+    let acks = (0..200_000_u64, 0..2_000_000_u64, flags);
+    let acks = acks.prop_map(|(bytes, rtt_us, (limited, round_ended, in_recovery))| Step::Ack {
+        bytes,
+        rtt_us,
+        limited,
+        round_ended,
+        in_recovery,
+    });
+    prop_oneof![
+        20 => acks,
+        1 => Just(Step::Congestion),
+        1 => (0..1_000_000_u64).prop_map(Step::Recovered),
+        1 => Just(Step::Timeout),
+        1 => Just(Step::Undo),
+        1 => (0..100_000_000_u64).prop_map(Step::Idle),
+        1 => Just(Step::Penalise),
+        1 => (0..9_000_u32).prop_map(Step::Mss),
+    ]
+}
+
+fn apply(control: &mut dyn CongestionControl, step: &Step, now: Instant, group: &[Sibling]) {
+    let own = PathId(0);
+    match *step {
+        Step::Ack { bytes, rtt_us, limited, round_ended, in_recovery } => {
+            let rtt = Duration::from_micros(rtt_us);
+            let sample = AckSample {
+                now,
+                acked_bytes: bytes,
+                in_flight_bytes: bytes,
+                rtt: Some(rtt),
+                srtt: rtt,
+                min_rtt: rtt,
+                cwnd_limited: limited,
+                round_ended,
+                in_recovery,
+            };
+            control.on_ack(&sample, own, group);
+        }
+        Step::Congestion => control.on_congestion(now, 0, own, group),
+        Step::Recovered(bytes) => control.on_recovered(now, bytes),
+        Step::Timeout => control.on_timeout(now, 0),
+        Step::Undo => control.undo(now),
+        Step::Idle(us) => control.on_idle(now, Duration::from_micros(us), RTT),
+        Step::Penalise => control.penalise(now),
+        Step::Mss(bytes) => control.set_mss(bytes),
+    }
+}
+
+fn siblings() -> impl Strategy<Value = Vec<Sibling>> {
+    let one = (0..8_u8, 0..2_000_u64, 0..2_000_u64, any::<(u32, u32)>());
+    let one = one.prop_map(|(id, packets, rtt_ms, (since, between))| Sibling {
+        between_losses: (u64::from(since), u64::from(between)),
+        ..sibling(id, packets, Duration::from_millis(rtt_ms))
+    });
+    prop::collection::vec(one, 0..5)
+}
+
+proptest! {
+    #[test]
+    fn no_window_is_ever_below_a_packet(
+        steps in prop::collection::vec(step(), 1..200),
+        group in siblings(),
+        hystart: bool,
+    ) {
+        for entry in ALL {
+            let mut control = (entry.make)(Start { hystart, ..start() });
+            let mut mss = MSS_BYTES;
+            for (number, step) in steps.iter().enumerate() {
+                apply(control.as_mut(), step, Instant::from_nanos(number as u64 * 50_000_000), &group);
+                if let Step::Mss(bytes) = step {
+                    mss = u64::from(*bytes).max(1);
+                }
+                prop_assert!(control.cwnd_bytes() >= mss, "{} after {step:?}", entry.name);
+                prop_assert!(control.ssthresh_bytes() >= 2 * mss, "{} after {step:?}", entry.name);
+            }
+        }
+    }
+
+    #[test]
+    fn lia_on_a_single_path_is_reno_to_the_byte(steps in prop::collection::vec(step(), 1..300)) {
+        let (mut reno, mut lia) = (make("reno"), make("lia"));
+        for (number, step) in steps.iter().enumerate() {
+            let now = Instant::from_nanos(number as u64 * 50_000_000);
+            let own = Sibling { cwnd_bytes: lia.cwnd_bytes(), ..sibling(0, 1, RTT) };
+            apply(reno.as_mut(), step, now, &[]);
+            apply(lia.as_mut(), step, now, &[own]);
+            prop_assert_eq!(
+                (reno.cwnd_bytes(), reno.ssthresh_bytes()),
+                (lia.cwnd_bytes(), lia.ssthresh_bytes())
+            );
+        }
+    }
+
+    #[test]
+    fn windows_do_not_shrink_in_avoidance_and_coupled_ones_do_not_outgrow_reno(
+        acks in prop::collection::vec(0..100_000_u64, 1..100),
+        packets in 1..500_u64,
+        group in siblings(),
+    ) {
+        let mut reno = avoiding("reno", packets);
+        let mut others: Vec<_> =
+            ["cubic", "lia", "balia"].into_iter().map(|name| avoiding(name, packets)).collect();
+        for (number, bytes) in acks.into_iter().enumerate() {
+            let sample = ack(RTT * number as u32, bytes);
+            reno.on_ack(&sample, PathId(0), &[]);
+            for control in &mut others {
+                let before = control.cwnd_bytes();
+                control.on_ack(&sample, PathId(0), &group);
+                prop_assert!(control.cwnd_bytes() >= before, "{}", control.name());
+                // A byte may round the other way.
+                let bounded = control.name() == "cubic" || control.cwnd_bytes() <= reno.cwnd_bytes() + 1;
+                prop_assert!(bounded, "{}", control.name());
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_steps_give_the_same_windows(
+        steps in prop::collection::vec(step(), 1..100),
+        group in siblings(),
+    ) {
+        for entry in ALL {
+            let run = || {
+                let mut control = make(entry.name);
+                for step in &steps {
+                    apply(control.as_mut(), step, Instant::ZERO, &group);
+                }
+                (control.cwnd_bytes(), control.ssthresh_bytes())
+            };
+            prop_assert_eq!(run(), run());
+        }
+    }
+}
