@@ -169,6 +169,8 @@ impl<C: Coupling> Windowed<C> {
             None | Some(Pace::Full) => acked,
             Some(Pace::Slow) => acked / HyStart::GROWTH_DIVISOR,
             Some(Pace::Leave) => {
+                // RFC 9406 §4.3: only the first slow start is watched.
+                self.hystart = None;
                 self.ssthresh = self.cwnd;
                 return acked;
             }
@@ -200,7 +202,6 @@ impl<C: Coupling> Windowed<C> {
     fn note_loss(&mut self) {
         self.between_losses = (0, self.between_losses.0);
         self.fraction = 0.0;
-        // RFC 9406 §4.3: only the first slow start is watched.
         self.hystart = None;
     }
 

@@ -1,7 +1,9 @@
-//! The path with the lowest srtt that has room (mptcp.org's default scheduler).
+//! The path with the lowest srtt that has room (mptcp.org's default scheduler; Paasch et al., CSWS
+//! 2014).
 
-use crate::path::{ConnectionView, PathId, PathView, Phase};
+use crate::path::{ConnectionView, PathId, PathView};
 
+use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler};
 
 /// See the module.
@@ -10,10 +12,7 @@ pub struct MinRtt;
 
 impl Scheduler for MinRtt {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        match lowest_srtt(view, |_| true).and_then(|id| view.path(id)) {
-            Some(path) => Decision::Send { path: path.id, max_bytes: path.room_bytes },
-            None => Decision::Idle,
-        }
+        Decision::send_or_idle(fastest(eligible(view).filter(|path| path.room_bytes > 0)))
     }
 }
 
@@ -23,9 +22,6 @@ pub fn lowest_srtt(
     view: &ConnectionView<'_>,
     wanted: impl Fn(&PathView) -> bool,
 ) -> Option<PathId> {
-    let alive = |path: &&PathView| !path.stale && path.phase != Phase::Loss;
-    let regular = view.paths.iter().filter(alive).any(|path| !path.backup);
-    let paths = view.paths.iter().filter(alive).filter(|path| path.room_bytes > 0);
-    let paths = paths.filter(|path| path.backup != regular && wanted(path));
-    paths.min_by_key(|path| (path.srtt, path.id)).map(|path| path.id)
+    let with_room = eligible(view).filter(|path| path.room_bytes > 0);
+    fastest(with_room.filter(|path| wanted(path))).map(|path| path.id)
 }

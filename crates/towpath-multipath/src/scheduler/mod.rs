@@ -6,7 +6,20 @@ use std::fmt;
 
 use towpath_net::Instant;
 
-use crate::path::{ConnectionView, DataRange, PathId, PathSet};
+use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView};
+
+mod aggregate;
+mod apple;
+mod backup_aware;
+mod blest;
+mod ecf;
+mod eligible;
+mod linux;
+pub mod min_rtt;
+mod redundant;
+mod round_robin;
+#[cfg(test)]
+mod tests;
 
 /// What a scheduler wants done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +53,13 @@ pub enum Decision {
     },
     /// Nothing can be sent now.
     Idle,
+}
+
+impl Decision {
+    /// New data on `path`, as much as it has room for; nothing without a path.
+    pub fn send_or_idle(path: Option<&PathView>) -> Self {
+        path.map_or(Self::Idle, |path| Self::Send { path: path.id, max_bytes: path.room_bytes })
+    }
 }
 
 /// What a scheduler is told.
@@ -127,11 +147,58 @@ pub struct Entry {
 }
 
 /// Every scheduler, the default first.
-pub const ALL: &[Entry] = &[Entry {
-    name: "min-rtt",
-    about: "the lowest srtt with room in its window (mptcp.org's default)",
-    make: || Box::new(min_rtt::MinRtt),
-}];
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "min-rtt",
+        about: "the lowest srtt with room in its window (mptcp.org's default)",
+        make: || Box::new(min_rtt::MinRtt),
+    },
+    Entry {
+        name: "linux",
+        about: "the shortest wait for what is queued, in bursts (Linux since 5.15)",
+        make: || Box::new(linux::Linux::default()),
+    },
+    Entry {
+        name: "round-robin",
+        about: "a packet on each path in turn (mptcp.org)",
+        make: || Box::new(round_robin::RoundRobin::default()),
+    },
+    Entry {
+        name: "redundant",
+        about: "everything on every path (mptcp.org)",
+        make: || Box::new(redundant::Redundant),
+    },
+    Entry {
+        name: "blest",
+        about: "leaves a slow path alone that would block the window (Ferlin et al. 2016)",
+        make: || Box::new(blest::Blest::default()),
+    },
+    Entry {
+        name: "ecf",
+        about: "waits for the fast path if it completes earlier (Lim et al. 2017)",
+        make: || Box::new(ecf::Ecf::default()),
+    },
+    Entry {
+        name: "backup-aware",
+        about: "lowest srtt, and backups as soon as all regular paths have trouble",
+        make: || Box::new(backup_aware::BackupAware),
+    },
+    Entry {
+        name: "apple-interactive",
+        about: "the first path, others when it is slow or silent (Apple)",
+        make: || Box::new(apple::Interactive::default()),
+    },
+    Entry {
+        name: "apple-handover",
+        about: "the first path, others when it has failed (Apple)",
+        make: || Box::new(apple::Handover::default()),
+    },
+    Entry {
+        name: "aggregate",
+        about: "the lowest srtt with room, backups too (Apple)",
+        make: || Box::new(aggregate::Aggregate),
+    },
+];
 
 /// No scheduler has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -149,5 +216,3 @@ pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     let found = ALL.iter().find(|entry| entry.name == name);
     found.map(|entry| (entry.make)()).ok_or_else(|| UnknownScheduler { name: name.to_owned() })
 }
-
-pub mod min_rtt;

@@ -1,0 +1,31 @@
+//! Lowest srtt, but backups help as soon as every regular path has trouble: loss that is being
+//! repaired, a timeout, or silence. The default rule waits for a timeout first.
+
+use super::eligible::{fastest, is_alive};
+use super::{Decision, Scheduler};
+use crate::path::{ConnectionView, PathView, Phase};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BackupAware;
+
+fn is_healthy(path: &PathView) -> bool {
+    !path.stale && path.phase == Phase::Open && path.timeouts == 0
+}
+
+impl Scheduler for BackupAware {
+    fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
+        let regular = || view.paths.iter().filter(|path| !path.backup);
+        let room = |path: &&PathView| path.room_bytes > 0;
+        if regular().any(is_healthy) {
+            return Decision::send_or_idle(fastest(
+                regular().filter(|path| is_healthy(path)).filter(room),
+            ));
+        }
+        let all = || view.paths.iter().filter(room);
+        let alive = fastest(all().filter(|path| is_alive(path)));
+        // When all are dead, one is as good as another.
+        let any = || fastest(all().filter(|_| !view.paths.iter().any(is_alive)));
+        Decision::send_or_idle(alive.or_else(any))
+    }
+}

@@ -1,0 +1,145 @@
+//! BLEST (Ferlin et al., IFIP Networking 2016), with mptcp.org's constants: a slow path is left
+//! alone when what it would hold of the peer's window is needed by the fast path before the slow
+//! one's acknowledgement comes.
+//!
+//! While the slow path's data is under way, the fast path would send
+//! `X = λ · (cwnd + (n - 1) / 2) · n` in its `n` round trips (`cwnd · (2ⁿ - 1)` in slow start). If
+//! that does not fit the window beside the slow path's bytes, wait. λ grows by 0.04 when the window
+//! was full in spite of it in the slow path's last round trip, else it falls by 0.01.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::eligible::{eligible, fastest};
+use super::{Decision, Scheduler, SchedulerEvent};
+use crate::path::{ConnectionView, PathId, PathView};
+
+/// λ in thousandths: at first, and its bounds.
+const LAMBDA: u64 = 1_200;
+const LAMBDA_BOUNDS: (u64, u64) = (1_000, 1_300);
+/// Steps of λ when the window was full, and when not.
+const WORSE: u64 = 40;
+const BETTER: u64 = 10;
+/// Round trips of slow start that are foreseen at most.
+const MOST_DOUBLINGS: u32 = 16;
+
+/// Smallest and largest srtt of a path.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    least: Duration,
+    most: Duration,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct Blest {
+    lambda: u64,
+    adapted: Instant,
+    blocked: bool,
+    seen: BTreeMap<PathId, Range>,
+}
+
+impl Default for Blest {
+    fn default() -> Self {
+        Self { lambda: LAMBDA, adapted: Instant::ZERO, blocked: false, seen: BTreeMap::new() }
+    }
+}
+
+impl Blest {
+    fn observe(&mut self, view: &ConnectionView<'_>) {
+        for path in view.paths {
+            let new = Range { least: path.srtt, most: path.srtt };
+            let seen = self.seen.entry(path.id).or_insert(new);
+            *seen = Range { least: seen.least.min(path.srtt), most: seen.most.max(path.srtt) };
+        }
+    }
+
+    fn range(&self, path: &PathView) -> Range {
+        let now = Range { least: path.srtt, most: path.srtt };
+        self.seen.get(&path.id).copied().unwrap_or(now)
+    }
+
+    /// Once in a round trip of the slow path.
+    fn adapt(&mut self, now: Instant, slow: &PathView) {
+        if now.saturating_since(self.adapted) < self.range(slow).least {
+            return;
+        }
+        let lambda = if std::mem::take(&mut self.blocked) {
+            self.lambda.saturating_add(WORSE)
+        } else {
+            self.lambda.saturating_sub(BETTER)
+        };
+        self.lambda = lambda.clamp(LAMBDA_BOUNDS.0, LAMBDA_BOUNDS.1);
+        self.adapted = now;
+    }
+
+    /// When data sent on the slow path now will be acknowledged: later, the fuller its window.
+    fn linger(&self, slow: &PathView) -> Duration {
+        let Range { least, most } = self.range(slow);
+        let spread = nanos(most.saturating_sub(least));
+        let in_flight = slow.in_flight_bytes.saturating_add(u64::from(slow.mss_bytes));
+        let part = in_flight.min(slow.cwnd_bytes);
+        let later = u128::from(spread) * u128::from(part) / u128::from(slow.cwnd_bytes.max(1));
+        let later = Duration::from_nanos(u64::try_from(later).unwrap_or(u64::MAX));
+        least.saturating_add(later).max(slow.srtt)
+    }
+
+    /// What the fast path would send in `time`.
+    fn foreseen(&self, fast: &PathView, time: Duration) -> u64 {
+        let Range { least, most } = self.range(fast);
+        let round_trip = nanos(least.saturating_add(most) / 2).max(1);
+        let rounds = nanos(time) / round_trip + 1;
+        let bytes = if fast.slow_start {
+            let doublings = u32::try_from(rounds).unwrap_or(u32::MAX).min(MOST_DOUBLINGS);
+            fast.cwnd_bytes.saturating_mul((1_u64 << doublings) - 1)
+        } else {
+            let growth = u64::from(fast.mss_bytes).saturating_mul((rounds - 1) / 2);
+            fast.cwnd_bytes.saturating_add(growth).saturating_mul(rounds)
+        };
+        u64::try_from(u128::from(bytes) * u128::from(self.lambda) / 1_000).unwrap_or(u64::MAX)
+    }
+
+    /// Whether sending on `slow` would take window from `fast`.
+    fn would_block(&self, view: &ConnectionView<'_>, fast: &PathView, slow: &PathView) -> bool {
+        let window = view.window_bytes.saturating_add(view.unacked_bytes);
+        let held = slow.in_flight_bytes.saturating_add(slow.queued_bytes);
+        let held = held.saturating_add(u64::from(slow.mss_bytes));
+        self.foreseen(fast, self.linger(slow)) > window.saturating_sub(held)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Scheduler for Blest {
+    fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
+        self.observe(view);
+        let best = fastest(eligible(view).filter(|path| path.room_bytes > 0));
+        let (Some(slow), Some(fast)) = (best, fastest(eligible(view))) else {
+            return Decision::Idle;
+        };
+        if slow.id != fast.id {
+            self.adapt(view.now, slow);
+            if self.would_block(view, fast, slow) {
+                return Decision::Wait { until: Some(view.now + fast.srtt) };
+            }
+        }
+        Decision::send_or_idle(Some(slow))
+    }
+
+    fn on_event(&mut self, event: SchedulerEvent, _: &ConnectionView<'_>) {
+        match event {
+            SchedulerEvent::WindowBlocked => self.blocked = true,
+            SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {
+                self.seen.remove(&path);
+            }
+            SchedulerEvent::Sent { .. }
+            | SchedulerEvent::Acked { .. }
+            | SchedulerEvent::Lost { .. }
+            | SchedulerEvent::Timeout { .. } => {}
+        }
+    }
+}

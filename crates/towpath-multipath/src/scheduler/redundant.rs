@@ -1,0 +1,37 @@
+//! Everything on every path (mptcp.org's `redundant`): each path sends what it has not sent yet and
+//! the peer has not acknowledged. The fastest path decides the delay, loss on one costs nothing.
+
+use super::eligible::eligible;
+use super::{Decision, Scheduler};
+use crate::path::{ConnectionView, DataRange, PathView};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Redundant;
+
+impl Scheduler for Redundant {
+    fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
+        let mut paths: Vec<_> = eligible(view).filter(|path| path.room_bytes > 0).collect();
+        paths.sort_by_key(|path| (path.srtt, path.id));
+        let ask = |path: &PathView| {
+            view.store.first_unsent_on(path.id).map(|range| decide(path, range, view))
+        };
+        paths.into_iter().find_map(ask).unwrap_or(Decision::Idle)
+    }
+
+    fn repeats(&self) -> bool {
+        true
+    }
+}
+
+/// New data is sent, data that another path had is repeated: the two are counted apart.
+fn decide(path: &PathView, range: DataRange, view: &ConnectionView<'_>) -> Decision {
+    let sent_before = view.head.map_or(0, |(head, _)| {
+        view.unacked_bytes.saturating_sub(range.start.wrapping_sub(head.start))
+    });
+    if sent_before == 0 {
+        return Decision::Send { path: path.id, max_bytes: path.room_bytes };
+    }
+    let bytes = range.bytes.min(sent_before).min(path.room_bytes);
+    Decision::Reinject { path: path.id, range: DataRange { bytes, ..range } }
+}

@@ -1,0 +1,32 @@
+//! A packet on each path in turn, as far as windows allow (mptcp.org's `roundrobin`): for tests and
+//! as a bad example, since the slowest path sets the pace.
+
+use super::eligible::eligible;
+use super::{Decision, Scheduler, SchedulerEvent};
+use crate::path::{ConnectionView, PathId};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RoundRobin {
+    last: Option<PathId>,
+}
+
+impl Scheduler for RoundRobin {
+    fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
+        let with_room = || eligible(view).filter(|path| path.room_bytes > 0);
+        let behind = with_room().find(|path| self.last.is_none_or(|last| path.id > last));
+        match behind.or_else(|| with_room().next()) {
+            Some(path) => {
+                let packet = u64::from(path.mss_bytes).max(1);
+                Decision::Send { path: path.id, max_bytes: packet.min(path.room_bytes) }
+            }
+            None => Decision::Idle,
+        }
+    }
+
+    fn on_event(&mut self, event: SchedulerEvent, _: &ConnectionView<'_>) {
+        if let SchedulerEvent::Sent { path, .. } = event {
+            self.last = Some(path);
+        }
+    }
+}
