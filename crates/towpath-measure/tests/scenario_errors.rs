@@ -149,6 +149,17 @@ wrong! {
         host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"signal\", \"fullmesh\"] }] }");
     endpoint_unknown_flag:
         host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"backp\"] }] }");
+    stack_unknown: host("stack = \"towpth\"");
+    scheduler_that_is_no_name: host("scheduler = \"min rtt\"");
+    profile_unknown: after_head("[run]\nprofile = \"linux-5.x\"");
+    profile_switch_unknown: after_head("[run]\nprofile-switches = { tso = true }");
+    profile_switch_of_wrong_type: host("profile-switches = { timer-granularity = true }");
+    penalisation_as_truth: host("penalisation = true");
+    middlebox_without_action: after_head("[[middleboxes]]\npath = \"wifi\"");
+    middlebox_unknown_action:
+        after_head("[[middleboxes]]\npath = \"wifi\"\ndo = \"strip-mpcp\"");
+    middlebox_nat_one_way:
+        after_head("[[middleboxes]]\npath = \"wifi\"\ndo = \"nat\"\ndirection = \"up\"");
     too_many_subflows: host("mptcp = { subflows = 9 }");
     event_on_unknown_path: event("at = \"3 s\"\npath = \"wlan\"\nset = \"down\"");
     event_without_time: event("path = \"wifi\"\nset = \"down\"");

@@ -8,8 +8,8 @@ use towpath_measure::metrics::{
 use towpath_measure::result::{Counter, Multipath, Noise, SubflowSummary, Summary};
 use towpath_measure::scenario::{
     Bottleneck, Change, DataDirection, Down, Expectation, Family, Flow, Host, LinkSide,
-    MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, Target, TimelineEvent,
-    Transport, World,
+    MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, StackPlan, Target,
+    TimelineEvent, Transport, World,
 };
 use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::{Instant, Rate};
@@ -25,6 +25,7 @@ fn host(name: &str) -> Host {
         send_buffer: None,
         sysctls: vec![],
         mptcp: MptcpConfig::default(),
+        stack: StackPlan::default(),
     }
 }
 
@@ -61,6 +62,7 @@ fn two_links(timeline: Vec<TimelineEvent>) -> Scenario {
         hosts: vec![host("phone"), host("server")],
         bottlenecks: vec![],
         paths: vec![path("wifi", 100), path("cellular", 100)],
+        middleboxes: vec![],
         timeline,
         flows: vec![bulk(None)],
         run: RunPlan {

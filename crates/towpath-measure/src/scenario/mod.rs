@@ -11,6 +11,7 @@ mod nearest;
 mod problem;
 mod read;
 mod section;
+mod stack;
 pub mod units;
 
 use std::io;
@@ -23,6 +24,10 @@ pub use model::{
     Transport, World,
 };
 pub use problem::{Problem, ScenarioErrors};
+pub use stack::{
+    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, Profile, ProfileSwitches,
+    StackKind, StackPlan,
+};
 
 use problem::{Finding, quote};
 

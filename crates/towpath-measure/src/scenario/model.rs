@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use towpath_net::Rate;
 use towpath_net::config::{Delay, DirectionConfig, Loss};
 
+use super::stack::{Middlebox, StackPlan};
+
 /// A whole scenario, checked: every index is valid, every event names something that exists.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
@@ -20,6 +22,8 @@ pub struct Scenario {
     pub bottlenecks: Vec<Bottleneck>,
     /// Paths in file order; the first is where a connection starts unless a flow says `via`.
     pub paths: Vec<Path>,
+    /// Boxes that change packets, in file order.
+    pub middleboxes: Vec<Middlebox>,
     /// Events in order of time.
     pub timeline: Vec<TimelineEvent>,
     /// What is sent.
@@ -54,6 +58,8 @@ pub struct Host {
     pub sysctls: Vec<(String, String)>,
     /// Multipath TCP settings.
     pub mptcp: MptcpConfig,
+    /// Whose stack it has, and how ours behaves.
+    pub stack: StackPlan,
 }
 
 /// Multipath TCP settings of a host.

@@ -94,6 +94,46 @@ fn every_key_of_a_link_reaches_the_link_model() {
 }
 
 #[test]
+fn a_hosts_stack_is_its_own_keys_over_the_runs_over_the_profiles() {
+    let scenario = parse(
+        "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\nscheduler = \"redundant\"
+        profile-switches = { tsq = false, cpu-per-packet = \"2 us\" }\nmss = \"smallest\"
+        [hosts.b]\nprofile = \"ideal\"
+        [paths.p]\nbetween = [\"a\", \"b\"]
+        [run]\nprofile = \"linux-3.2-mptcp\"\npenalisation = \"off\"\nchecksum = true
+        profile-switches = { tsq = true, hystart = false }\n",
+    );
+    let [a, b] = scenario.hosts.as_slice() else { panic!("two hosts") };
+    assert_eq!((a.stack.stack, b.stack.stack), (StackKind::Towpath, StackKind::Kernel));
+    assert_eq!((a.stack.profile, b.stack.profile), (Profile::Linux32Mptcp, Profile::Ideal));
+    let switches = a.stack.switches;
+    assert_eq!((switches.tsq, switches.hystart, switches.pacing), (Some(false), Some(false), None));
+    assert_eq!(switches.cpu_per_packet, Some(Duration::from_micros(2)));
+    assert_eq!((a.stack.scheduler.as_str(), b.stack.scheduler.as_str()), ("redundant", "min-rtt"));
+    let m1 = a.stack.opportunistic_retransmission;
+    assert_eq!(
+        (m1, a.stack.penalisation),
+        (OpportunisticVariant::Guarded, OpportunisticVariant::Off)
+    );
+    let modes = (a.stack.receive_buffer_mode, b.stack.receive_buffer_mode);
+    assert_eq!(modes, (BufferMode::Linux, BufferMode::Fixed));
+    assert!(a.stack.checksum && b.stack.checksum && a.stack.smallest_mss && !b.stack.smallest_mss);
+    assert_eq!(
+        a.stack.given,
+        ["profile-switches", "scheduler", "mss", "profile", "penalisation", "checksum"]
+    );
+    assert!(with("").hosts[0].stack.given.is_empty());
+}
+
+#[test]
+fn a_middlebox_stands_on_a_path() {
+    let boxes =
+        with("[[middleboxes]]\npath = \"p\"\ndo = \"strip-dss\"\ndirection = \"up\"").middleboxes;
+    let expected = Middlebox { path: 0, side: LinkSide::Up, action: MiddleboxAction::StripDss };
+    assert_eq!(boxes, [expected]);
+}
+
+#[test]
 fn htb_stands_above_netem() {
     let link =
         with("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }").paths.remove(0).up;
@@ -185,6 +225,7 @@ fn every_key_of_the_table_is_read() {
         include_str!("read/link.rs"),
         include_str!("read/mod.rs"),
         include_str!("read/paths.rs"),
+        include_str!("read/stack.rs"),
         include_str!("read/timeline.rs"),
         include_str!("section.rs"),
     ]

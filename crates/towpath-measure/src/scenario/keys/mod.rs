@@ -3,10 +3,12 @@
 
 mod reference;
 mod schema;
+mod stack;
 mod tables;
 
 pub use reference::reference_markdown;
 pub use schema::json_schema;
+pub(super) use stack::{MIDDLEBOX, SWITCHES};
 #[cfg(test)]
 pub(super) use tables::ALL;
 pub(super) use tables::{

@@ -5,16 +5,18 @@ use super::Kind::{
     Table, Tables, Text, Words,
 };
 use super::Need::{Else, Required};
+use super::stack::{MIDDLEBOX, STACK, SWITCHES};
 use super::{Key, Kind, Shape, key};
 use crate::scenario::units::Dimension;
 
 /// All shapes, in the order of the reference.
-pub(in crate::scenario) static ALL: [&Shape; 23] = [
+pub(in crate::scenario) static ALL: [&Shape; 25] = [
     &SCENARIO,
     &HOST,
     &MPTCP,
     &ENDPOINT,
     &SYSCTL,
+    &SWITCHES,
     &PATH,
     &BOTTLENECK,
     &SIDES,
@@ -28,6 +30,7 @@ pub(in crate::scenario) static ALL: [&Shape; 23] = [
     &HTB,
     &CODEL,
     &PIE,
+    &MIDDLEBOX,
     &EVENT,
     &FLOW,
     &RUN,
@@ -45,6 +48,7 @@ pub(in crate::scenario) static SCENARIO: Shape = Shape {
         key("hosts", Named(&HOST, 32), Required, "2 to 64 hosts; an empty table is enough"),
         key("paths", Named(&PATH, 12), Required, "1 to 64 paths; a connection starts on the first"),
         key("bottlenecks", Named(&BOTTLENECK, 32), Else("none"), "Queues that several paths share"),
+        key("middleboxes", Tables(&MIDDLEBOX), Else("none"), "Boxes that change packets"),
         key("timeline", Tables(&EVENT), Else("nothing happens"), "What happens during the run"),
         key("flows", Tables(&FLOW), Else("none"), "What is sent"),
         key("run", Table(&RUN), Else("its defaults"), "How it is run"),
@@ -58,28 +62,31 @@ pub(in crate::scenario) static HOST: Shape = Shape {
     noun: "a host",
     heading: "[hosts.NAME]",
     doc: "A host is a network namespace (emulated) or a stack (simulated).",
-    groups: &[&[
-        key(
-            "congestion-control",
-            Text,
-            Else("that of `[run]`"),
-            "Congestion control of its sockets",
-        ),
-        key(
-            "receive-buffer",
-            THREE_SIZES,
-            Else("the system's"),
-            "`tcp_rmem`: one size, or minimum, default and maximum",
-        ),
-        key(
-            "send-buffer",
-            THREE_SIZES,
-            Else("the system's"),
-            "`tcp_wmem`: one size, or minimum, default and maximum",
-        ),
-        key("sysctl", Table(&SYSCTL), Else("none"), "Further settings of its namespace"),
-        key("mptcp", Table(&MPTCP), Else("its defaults"), "Multipath TCP settings"),
-    ]],
+    groups: &[
+        &[
+            key(
+                "congestion-control",
+                Text,
+                Else("that of `[run]`"),
+                "Congestion control of its sockets",
+            ),
+            key(
+                "receive-buffer",
+                THREE_SIZES,
+                Else("the system's"),
+                "`tcp_rmem`: one size, or minimum, default and maximum",
+            ),
+            key(
+                "send-buffer",
+                THREE_SIZES,
+                Else("the system's"),
+                "`tcp_wmem`: one size, or minimum, default and maximum",
+            ),
+            key("sysctl", Table(&SYSCTL), Else("none"), "Further settings of its namespace"),
+            key("mptcp", Table(&MPTCP), Else("its defaults"), "Multipath TCP settings"),
+        ],
+        STACK,
+    ],
 };
 
 /// Its keys are free but for the prefix `net.`.
@@ -441,29 +448,32 @@ pub(in crate::scenario) static RUN: Shape = Shape {
     noun: "a run plan",
     heading: "[run]",
     doc: "How the scenario is run; the command line can override it.",
-    groups: &[&[
-        key(
-            "transports",
-            List(&Words(&["tcp", "mptcp", "quic", "mpquic"])),
-            Else("`[\"tcp\", \"mptcp\"]`"),
-            "Transports to compare, in order",
-        ),
-        key(
-            "worlds",
-            List(&Words(&["sim", "emu", "live"])),
-            Else("`[\"emu\"]`"),
-            "Simulated, emulated, between real hosts",
-        ),
-        key("seed", Integer(0, i64::MAX as u64), Else("1"), "Seed of all randomness"),
-        key("repeat", Integer(1, 1_000), Else("1"), "Repetitions of each"),
-        key("sample", Duration, Else("100 ms"), "Period of the series, 10 ms to 1 s"),
-        key(
-            "congestion-control",
-            Text,
-            Else("`cubic`"),
-            "Congestion control of every host that names none",
-        ),
-    ]],
+    groups: &[
+        &[
+            key(
+                "transports",
+                List(&Words(&["tcp", "mptcp", "quic", "mpquic"])),
+                Else("`[\"tcp\", \"mptcp\"]`"),
+                "Transports to compare, in order",
+            ),
+            key(
+                "worlds",
+                List(&Words(&["sim", "emu", "live"])),
+                Else("`[\"emu\"]`"),
+                "Simulated, emulated, between real hosts",
+            ),
+            key("seed", Integer(0, i64::MAX as u64), Else("1"), "Seed of all randomness"),
+            key("repeat", Integer(1, 1_000), Else("1"), "Repetitions of each"),
+            key("sample", Duration, Else("100 ms"), "Period of the series, 10 ms to 1 s"),
+            key(
+                "congestion-control",
+                Text,
+                Else("`cubic`"),
+                "Congestion control of every host that names none",
+            ),
+        ],
+        STACK,
+    ],
 };
 
 /// Its keys are `[transport.]metric`; see [`METRICS`].

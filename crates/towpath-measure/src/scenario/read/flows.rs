@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::hosts::algorithm;
 use super::link::integer;
-use super::{LONGEST_RUN, Names, UNKNOWN_ENDS, default_run};
+use super::{LONGEST_RUN, Names, UNKNOWN_ENDS, default_run, stack};
 use crate::scenario::keys::{FLOW, RUN};
 use crate::scenario::model::{
     DataDirection, Family, Flow, Path, Pattern, RunPlan, Transport, World,
 };
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
+use crate::scenario::stack::StackKeys;
 
 /// A sized transfer and a command are cut off after this time.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
@@ -173,7 +174,7 @@ fn iperf(section: &mut Section<'_>, duration: Option<Value<'_>>) -> Option<Patte
     Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
 }
 
-pub(super) fn run_plan(value: &Value<'_>) -> Option<RunPlan> {
+pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {
     let mut section = value.section(&RUN, "the run plan", "expected a table: `[run]`")?;
     let transports = [
         ("tcp", Transport::Tcp),
@@ -194,8 +195,9 @@ pub(super) fn run_plan(value: &Value<'_>) -> Option<RunPlan> {
             .and_then(|v| algorithm(&v))
             .unwrap_or(default.congestion_control),
     };
+    let keys = stack::keys(&mut section);
     section.finish();
-    Some(plan)
+    Some((plan, keys))
 }
 
 fn sample(value: &Value<'_>) -> Option<Duration> {

@@ -1,18 +1,24 @@
 //! `[hosts]`.
 
 use super::link::integer;
-use super::{Entry, Names, UNKNOWN_ENDS};
+use super::{Entry, Names, UNKNOWN_ENDS, stack};
 use crate::scenario::keys::{ENDPOINT, HOST, MPTCP};
 use crate::scenario::model::{Endpoint, Host, MptcpConfig, Path};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
+use crate::scenario::stack::StackKeys;
 
 /// As the kernel's sysctl holds it.
 const LARGEST_BUFFER: u64 = i32::MAX as u64;
 /// As many as the kernel takes.
 const MOST_ENDPOINTS: usize = 8;
 
-pub(super) fn hosts(entries: &[Entry<'_>], names: &Names, paths: &[Path]) -> Vec<Host> {
+pub(super) fn hosts(
+    entries: &[Entry<'_>],
+    names: &Names,
+    paths: &[Path],
+    run: &StackKeys,
+) -> Vec<Host> {
     if let [(_, span, value)] = entries {
         value.fail_at(span, "a scenario has two hosts or more", "add another one");
     }
@@ -29,6 +35,7 @@ pub(super) fn hosts(entries: &[Entry<'_>], names: &Names, paths: &[Path]) -> Vec
                 .take("mptcp")
                 .and_then(|v| mptcp(&v, i, names, paths))
                 .unwrap_or_default(),
+            stack: stack::keys(&mut section).resolve(run),
         };
         section.finish();
         Some(host)

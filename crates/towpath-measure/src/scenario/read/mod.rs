@@ -7,6 +7,7 @@ mod hosts;
 mod link;
 mod paths;
 mod preset;
+mod stack;
 mod timeline;
 
 use std::cell::RefCell;
@@ -24,6 +25,7 @@ use super::model::{Flow, RunPlan, Scenario, Transport, World};
 use super::nearest::nearest;
 use super::problem::{Finding, Problems, quote};
 use super::section::{Section, Value};
+use super::stack::StackKeys;
 
 /// No propagation or queueing delay is longer.
 const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
@@ -94,10 +96,13 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
         paths: names_of(&path_entries, "a path", 12, 64),
         bottlenecks: names_of(&bottleneck_entries, "a bottleneck", 32, 64),
     };
-    let run = top.take("run").and_then(|v| flows::run_plan(&v)).unwrap_or_else(default_run);
+    let (run, stack) = top
+        .take("run")
+        .and_then(|v| flows::run_plan(&v))
+        .unwrap_or_else(|| (default_run(), StackKeys::default()));
     let bottlenecks = paths::bottlenecks(&bottleneck_entries, &names, context);
     let paths = paths::paths(&path_entries, &names, context);
-    let hosts = hosts::hosts(&host_entries, &names, &paths);
+    let hosts = hosts::hosts(&host_entries, &names, &paths, &stack);
     if !paths.is_empty() && paths.iter().all(|path| path.between != UNKNOWN_ENDS) {
         check_use(&host_entries, "no path ends at this host", |i| {
             paths.iter().any(|path| path.between.contains(&i))
@@ -106,6 +111,8 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
     check_use(&bottleneck_entries, "no path goes through this bottleneck", |i| {
         paths.iter().any(|path| path.through.contains(&i))
     });
+    let middleboxes =
+        top.take("middleboxes").map_or_else(Vec::new, |v| stack::middleboxes(&v, &names));
     let flows = top.take("flows").map_or_else(Vec::new, |v| flows::flows(&v, &names, &paths));
     let end = end_of(&flows);
     let timeline = top.take("timeline").map_or_else(Vec::new, |v| {
@@ -113,7 +120,19 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
     });
     let expect = top.take("expect").map_or_else(Vec::new, |v| expect::expect(&v, &names, &run));
     let (name, source) = (name.unwrap_or_default(), text.to_owned());
-    Scenario { name, description, hosts, bottlenecks, paths, timeline, flows, run, expect, source }
+    Scenario {
+        name,
+        description,
+        hosts,
+        bottlenecks,
+        paths,
+        middleboxes,
+        timeline,
+        flows,
+        run,
+        expect,
+        source,
+    }
 }
 
 fn default_run() -> RunPlan {

@@ -1,0 +1,134 @@
+//! The keys of our own stack and of what stands in its way.
+
+use super::Kind::{Bool, Duration, Name, Table, Words};
+use super::Need::{Else, Required};
+use super::{Key, Kind, Shape, key};
+
+/// What `[run]` and hosts have in common.
+pub(super) const STACK: &[Key] = &[
+    key(
+        "stack",
+        Words(&["kernel", "towpath"]),
+        Else("that of `[run]`, else `kernel`"),
+        "Whose TCP and MPTCP; the simulated world has only ours. All that follows is for `towpath`",
+    ),
+    key(
+        "profile",
+        Words(&["linux-6.x", "linux-3.2-mptcp", "ideal"]),
+        Else("that of `[run]`, else `linux-6.x`"),
+        "What the host around our stack is like",
+    ),
+    key("profile-switches", Table(&SWITCHES), Else("the profile's"), "Deviations from the profile"),
+    key(
+        "scheduler",
+        Name(32),
+        Else("that of `[run]`, else `min-rtt`"),
+        "Which subflow carries the next data",
+    ),
+    key(
+        "path-manager",
+        Name(32),
+        Else("that of `[run]`, else `default`"),
+        "Which subflows there are",
+    ),
+    key(
+        "opportunistic-retransmission",
+        VARIANT,
+        Else("`off`; with `linux-3.2-mptcp` `guarded`"),
+        "M1: resend on a fast path what blocks the window",
+    ),
+    key(
+        "penalisation",
+        VARIANT,
+        Else("`off`; with `linux-3.2-mptcp` `guarded`"),
+        "M2: slow the path down that blocks the window",
+    ),
+    key("checksum", Bool, Else("false"), "Require DSS checksums"),
+    key(
+        "receive-buffer-mode",
+        Words(&["linux", "fixed", "seed003"]),
+        Else("`linux`; with `ideal` `fixed`"),
+        "How the receive buffer grows",
+    ),
+    key(
+        "mss",
+        Words(&["own", "smallest"]),
+        Else("`own`"),
+        "Packet size of each subflow: its own, or that of the smallest",
+    ),
+];
+
+const VARIANT: Kind = Words(&["off", "nsdi12", "guarded"]);
+
+pub(in crate::scenario) static SWITCHES: Shape = Shape {
+    noun: "a profile's switches",
+    heading: "Profile switches",
+    doc: "Single deviations from the profile, so that each one's effect can be seen. What is \
+        missing is as the profile has it.",
+    groups: &[&[
+        key(
+            "delayed-ack",
+            Bool,
+            Else("all: true"),
+            "Acknowledgements wait for a second packet, at most 40 ms",
+        ),
+        key(
+            "tso-autosizing",
+            Bool,
+            Else("`linux-6.x`: true, else false"),
+            "Super-segments of about 1 ms, sent in one burst",
+        ),
+        key(
+            "tsq",
+            Bool,
+            Else("`linux-6.x`: true, else false"),
+            "TCP small queues: stop when the host's own queue holds about 1 ms",
+        ),
+        key(
+            "timer-granularity",
+            Duration,
+            Else("Linux: 4 ms, `ideal`: 0 ms"),
+            "Timers fire at multiples of it",
+        ),
+        key("hystart", Bool, Else("Linux: true, `ideal`: false"), "Leave slow start early (cubic)"),
+        key("pacing", Bool, Else("false"), "Spread packets over the round-trip time"),
+        key(
+            "rmem-scaling",
+            Bool,
+            Else("Linux: true, `ideal`: false"),
+            "Half of the receive buffer is overhead and not offered as window",
+        ),
+        key("cpu-per-packet", Duration, Else("0 ms"), "Processor time of each packet"),
+    ]],
+};
+
+pub(in crate::scenario) static MIDDLEBOX: Shape = Shape {
+    noun: "a middlebox",
+    heading: "[[middleboxes]]",
+    doc: "A box at the first host's end of a path that changes packets (simulated only).",
+    groups: &[&[
+        key("path", Name(12), Required, "The path"),
+        key(
+            "direction",
+            Words(&["up", "down", "both"]),
+            Else("`both`"),
+            "Which packets it sees; `nat` and `shift-sequence` see both",
+        ),
+        key(
+            "do",
+            Words(&[
+                "strip-mptcp",
+                "strip-mptcp-syn",
+                "strip-dss",
+                "strip-add-addr",
+                "split",
+                "coalesce",
+                "nat",
+                "shift-sequence",
+                "rewrite-payload",
+            ]),
+            Required,
+            "What it does",
+        ),
+    ]],
+};

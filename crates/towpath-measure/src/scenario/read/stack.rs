@@ -1,0 +1,137 @@
+//! The keys of our own stack, which `[run]` and hosts share, and `[[middleboxes]]`.
+
+use std::time::Duration;
+
+use super::Names;
+use crate::scenario::keys::{MIDDLEBOX, SWITCHES};
+use crate::scenario::model::LinkSide;
+use crate::scenario::problem::quote;
+use crate::scenario::section::{Section, Value};
+use crate::scenario::stack::{
+    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, Profile, ProfileSwitches,
+    StackKeys, StackKind,
+};
+
+/// Coarser timers than any system has.
+const COARSEST_TIMER: Duration = Duration::from_secs(1);
+/// Slower than any host.
+const SLOWEST_PACKET: Duration = Duration::from_millis(100);
+/// So many boxes may stand on the paths of a scenario.
+const MOST_MIDDLEBOXES: usize = 64;
+
+/// The keys of `section` that are about our own stack.
+pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
+    let mut given = Vec::new();
+    let mut take = |key: &'static str| {
+        let value = section.take(key);
+        if value.is_some() {
+            given.push(key);
+        }
+        value
+    };
+    let variants = [
+        ("off", OpportunisticVariant::Off),
+        ("nsdi12", OpportunisticVariant::Nsdi12),
+        ("guarded", OpportunisticVariant::Guarded),
+    ];
+    let profiles = [
+        ("linux-6.x", Profile::Linux6),
+        ("linux-3.2-mptcp", Profile::Linux32Mptcp),
+        ("ideal", Profile::Ideal),
+    ];
+    let modes = [
+        ("linux", BufferMode::Linux),
+        ("fixed", BufferMode::Fixed),
+        ("seed003", BufferMode::Seed003),
+    ];
+    let stacks = [("kernel", StackKind::Kernel), ("towpath", StackKind::Towpath)];
+    let mut keys = StackKeys {
+        stack: None,
+        profile: take("profile").and_then(|v| v.word(&profiles)),
+        switches: take("profile-switches").and_then(|v| switches(&v)).unwrap_or_default(),
+        scheduler: take("scheduler").and_then(|v| name(&v, "a scheduler", "min-rtt")),
+        path_manager: take("path-manager").and_then(|v| name(&v, "a path manager", "default")),
+        opportunistic_retransmission: take("opportunistic-retransmission")
+            .and_then(|v| v.word(&variants)),
+        penalisation: take("penalisation").and_then(|v| v.word(&variants)),
+        checksum: take("checksum").and_then(|v| v.boolean()),
+        receive_buffer_mode: take("receive-buffer-mode").and_then(|v| v.word(&modes)),
+        smallest_mss: take("mss").and_then(|v| v.word(&[("own", false), ("smallest", true)])),
+        given: Vec::new(),
+    };
+    keys.given = given;
+    keys.stack = section.take("stack").and_then(|v| v.word(&stacks));
+    keys
+}
+
+/// A name of which only the world can say whether there is such a thing.
+fn name(value: &Value<'_>, noun: &str, example: &str) -> Option<String> {
+    let text = value.text()?;
+    let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !(1..=32).contains(&text.len()) || !text.chars().all(letters) {
+        let message = format!("{} cannot be {noun}", quote(text));
+        value.fail(message, format!("expected a name such as `{example}`"));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
+    let expected = "expected a table such as `{ tsq = false }`";
+    let mut section = value.section(&SWITCHES, "the profile's switches", expected)?;
+    let mut truth = |key| section.take(key).and_then(|v| v.boolean());
+    let switches = ProfileSwitches {
+        delayed_ack: truth("delayed-ack"),
+        tso_autosizing: truth("tso-autosizing"),
+        tsq: truth("tsq"),
+        hystart: truth("hystart"),
+        pacing: truth("pacing"),
+        rmem_scaling: truth("rmem-scaling"),
+        timer_granularity: section
+            .take("timer-granularity")
+            .and_then(|v| v.duration(COARSEST_TIMER)),
+        cpu_per_packet: section.take("cpu-per-packet").and_then(|v| v.duration(SLOWEST_PACKET)),
+    };
+    section.finish();
+    Some(switches)
+}
+
+/// `[[middleboxes]]`.
+pub(super) fn middleboxes(value: &Value<'_>, names: &Names) -> Vec<Middlebox> {
+    let expected = "expected `[[middleboxes]]`";
+    let list = super::sections(value, &MIDDLEBOX, "the middlebox", expected);
+    if list.len() > MOST_MIDDLEBOXES {
+        value.fail("a scenario has at most 64 middleboxes", "remove some");
+        return Vec::new();
+    }
+    let read = |mut section: Section<'_>| {
+        let found = middlebox(&mut section, names);
+        section.finish();
+        found
+    };
+    list.into_iter().filter_map(read).collect()
+}
+
+fn middlebox(section: &mut Section<'_>, names: &Names) -> Option<Middlebox> {
+    let sides = [("up", LinkSide::Up), ("down", LinkSide::Down), ("both", LinkSide::Both)];
+    let actions = [
+        ("strip-mptcp", MiddleboxAction::StripMptcp),
+        ("strip-mptcp-syn", MiddleboxAction::StripMptcpSyn),
+        ("strip-dss", MiddleboxAction::StripDss),
+        ("strip-add-addr", MiddleboxAction::StripAddAddr),
+        ("split", MiddleboxAction::Split),
+        ("coalesce", MiddleboxAction::Coalesce),
+        ("nat", MiddleboxAction::Nat),
+        ("shift-sequence", MiddleboxAction::ShiftSequence),
+        ("rewrite-payload", MiddleboxAction::RewritePayload),
+    ];
+    let path = section.require("path", "path = \"wifi\"").and_then(|v| names.path(&v));
+    let action = section.require("do", "do = \"strip-mptcp\"").and_then(|v| v.word(&actions));
+    let direction = section.take("direction");
+    let side = direction.as_ref().map_or(Some(LinkSide::Both), |v| v.word(&sides));
+    let two_way = matches!(action, Some(MiddleboxAction::Nat | MiddleboxAction::ShiftSequence));
+    if let (Some(value), Some(LinkSide::Up | LinkSide::Down), true) = (direction, side, two_way) {
+        value.fail("this box must see both directions", "expected `both`");
+    }
+    Some(Middlebox { path: path?, side: side?, action: action? })
+}

@@ -1,0 +1,223 @@
+//! How a host's own stack behaves, and what stands in its way.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::model::LinkSide;
+
+/// Whose TCP and Multipath TCP a host speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StackKind {
+    /// The operating system's (emulated world only).
+    #[default]
+    Kernel,
+    /// Ours.
+    Towpath,
+}
+
+/// What the host around our stack is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Profile {
+    /// As Linux 6.x does it.
+    #[default]
+    Linux6,
+    /// As Linux 3.2 with the patch of mptcp.org did it: no pacing, no small queues, M1 and M2.
+    Linux32Mptcp,
+    /// The protocol alone: no timer granularity, no memory overhead, no batching.
+    Ideal,
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linux6 => "linux-6.x",
+            Self::Linux32Mptcp => "linux-3.2-mptcp",
+            Self::Ideal => "ideal",
+        })
+    }
+}
+
+/// Single switches of a [`Profile`]; what is not given is as the profile has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProfileSwitches {
+    /// Acknowledgements wait for a second packet.
+    pub delayed_ack: Option<bool>,
+    /// Super-segments of about 1 ms.
+    pub tso_autosizing: Option<bool>,
+    /// TCP small queues: stop when the host's own queue holds enough.
+    pub tsq: Option<bool>,
+    /// Timers fire at multiples of it; zero: exactly.
+    pub timer_granularity: Option<Duration>,
+    /// Leave slow start early.
+    pub hystart: Option<bool>,
+    /// Spread packets over the round-trip time.
+    pub pacing: Option<bool>,
+    /// The window offers a part of the receive buffer's memory only.
+    pub rmem_scaling: Option<bool>,
+    /// Processor time that each packet takes, sent or received.
+    pub cpu_per_packet: Option<Duration>,
+}
+
+impl ProfileSwitches {
+    /// What `self` gives, else what `other` gives.
+    #[must_use]
+    pub(super) fn over(self, other: Self) -> Self {
+        Self {
+            delayed_ack: self.delayed_ack.or(other.delayed_ack),
+            tso_autosizing: self.tso_autosizing.or(other.tso_autosizing),
+            tsq: self.tsq.or(other.tsq),
+            timer_granularity: self.timer_granularity.or(other.timer_granularity),
+            hystart: self.hystart.or(other.hystart),
+            pacing: self.pacing.or(other.pacing),
+            rmem_scaling: self.rmem_scaling.or(other.rmem_scaling),
+            cpu_per_packet: self.cpu_per_packet.or(other.cpu_per_packet),
+        }
+    }
+}
+
+/// When opportunistic retransmission (M1) or penalisation (M2) acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpportunisticVariant {
+    /// Never.
+    #[default]
+    Off,
+    /// Whenever the window is full, as in the paper of 2012.
+    Nsdi12,
+    /// With the guards of mptcp.org's later versions.
+    Guarded,
+}
+
+/// How the receive buffer grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BufferMode {
+    /// As Linux: by what the application reads in a round-trip time.
+    #[default]
+    Linux,
+    /// Not at all: the largest size from the beginning.
+    Fixed,
+    /// Twice the sum of the rates times the longest round-trip time.
+    Seed003,
+}
+
+/// How a host's own stack behaves: the host's keys over those of `[run]` over the profile's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackPlan {
+    /// Whose stack. The simulated world has only ours, whatever this says.
+    pub stack: StackKind,
+    /// What the host is like.
+    pub profile: Profile,
+    /// Deviations from the profile.
+    pub switches: ProfileSwitches,
+    /// Name of the scheduler; the world knows which there are.
+    pub scheduler: String,
+    /// Name of the path manager; the world knows which there are.
+    pub path_manager: String,
+    /// M1.
+    pub opportunistic_retransmission: OpportunisticVariant,
+    /// M2.
+    pub penalisation: OpportunisticVariant,
+    /// Require DSS checksums.
+    pub checksum: bool,
+    /// How the receive buffer grows.
+    pub receive_buffer_mode: BufferMode,
+    /// Packets of all subflows are as small as the smallest.
+    pub smallest_mss: bool,
+    /// The keys that the scenario gives, which a kernel's stack does not obey.
+    pub given: Vec<&'static str>,
+}
+
+impl Default for StackPlan {
+    fn default() -> Self {
+        StackKeys::default().resolve(&StackKeys::default())
+    }
+}
+
+/// The keys of a host or of `[run]`, as far as they are given.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StackKeys {
+    pub(super) stack: Option<StackKind>,
+    pub(super) profile: Option<Profile>,
+    pub(super) switches: ProfileSwitches,
+    pub(super) scheduler: Option<String>,
+    pub(super) path_manager: Option<String>,
+    pub(super) opportunistic_retransmission: Option<OpportunisticVariant>,
+    pub(super) penalisation: Option<OpportunisticVariant>,
+    pub(super) checksum: Option<bool>,
+    pub(super) receive_buffer_mode: Option<BufferMode>,
+    pub(super) smallest_mss: Option<bool>,
+    pub(super) given: Vec<&'static str>,
+}
+
+impl StackKeys {
+    /// A host's plan: its own keys, else those of `run`, else the profile's.
+    pub(super) fn resolve(&self, run: &Self) -> StackPlan {
+        let profile = self.profile.or(run.profile).unwrap_or_default();
+        // mptcp.org's versions always had both; kernels since 5.6 have neither.
+        let variant = match profile {
+            Profile::Linux32Mptcp => OpportunisticVariant::Guarded,
+            Profile::Linux6 | Profile::Ideal => OpportunisticVariant::Off,
+        };
+        let mode = match profile {
+            Profile::Linux6 | Profile::Linux32Mptcp => BufferMode::Linux,
+            Profile::Ideal => BufferMode::Fixed,
+        };
+        let name = |own: &Option<String>, other: &Option<String>, default: &str| {
+            own.as_ref().or(other.as_ref()).map_or_else(|| default.to_owned(), Clone::clone)
+        };
+        let mut given = self.given.clone();
+        given.extend(run.given.iter().filter(|key| !self.given.contains(key)));
+        StackPlan {
+            stack: self.stack.or(run.stack).unwrap_or_default(),
+            profile,
+            switches: self.switches.over(run.switches),
+            scheduler: name(&self.scheduler, &run.scheduler, "min-rtt"),
+            path_manager: name(&self.path_manager, &run.path_manager, "default"),
+            opportunistic_retransmission: self
+                .opportunistic_retransmission
+                .or(run.opportunistic_retransmission)
+                .unwrap_or(variant),
+            penalisation: self.penalisation.or(run.penalisation).unwrap_or(variant),
+            checksum: self.checksum.or(run.checksum).unwrap_or(false),
+            receive_buffer_mode: self
+                .receive_buffer_mode
+                .or(run.receive_buffer_mode)
+                .unwrap_or(mode),
+            smallest_mss: self.smallest_mss.or(run.smallest_mss).unwrap_or(false),
+            given,
+        }
+    }
+}
+
+/// A box on a path that changes packets (simulated world only).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Middlebox {
+    /// Index of the path; the box stands at the first host's end.
+    pub path: usize,
+    /// Which packets it sees.
+    pub side: LinkSide,
+    /// What it does.
+    pub action: MiddleboxAction,
+}
+
+/// What a middlebox does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MiddleboxAction {
+    /// Removes Multipath TCP options from every packet.
+    StripMptcp,
+    /// Removes them from SYNs only.
+    StripMptcpSyn,
+    /// Removes DSS options only.
+    StripDss,
+    /// Removes ADD_ADDR options only.
+    StripAddAddr,
+    /// Cuts packets with data in two, with the options on both.
+    Split,
+    /// Joins two neighbouring packets with data into one, with the options of the first.
+    Coalesce,
+    /// Translates the first host's addresses and ports.
+    Nat,
+    /// Shifts sequence numbers, as some firewalls do.
+    ShiftSequence,
+    /// Changes a byte of the payload and mends the TCP checksum.
+    RewritePayload,
+}
