@@ -1,12 +1,14 @@
 //! Scenarios, results, traffic patterns and metrics: what goes into a run and what comes out.
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
-//! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
+//! [`network`] (addresses, links and endpoints of a scenario), //! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
 //! [`mod@format`] (values for people), [`store`] (results as JSON Lines).
 
 pub mod expect;
 pub mod format;
+mod meta;
 pub mod metrics;
+pub mod network;
 pub mod result;
 pub mod scenario;
 pub mod store;

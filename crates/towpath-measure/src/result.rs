@@ -151,6 +151,27 @@ pub struct Interval {
     pub direction: DataDirection,
     /// Application bytes that the receiver read.
     pub bytes: u64,
+    /// State of the connection, where the stack tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionState>,
+}
+
+/// State of one direction of a connection at the end of a period; totals count from its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionState {
+    /// Bytes at the receiver that wait for earlier data, at both levels.
+    pub reorder_bytes: u64,
+    /// Receive buffer as it is now.
+    pub receive_buffer_bytes: u64,
+    /// Bytes that the sender sent again on another subflow, in total.
+    pub reinjected_bytes: u64,
+    /// Payload bytes that arrived and were not needed any more, in total.
+    pub discarded_bytes: u64,
+    /// Time of this period in which the sender had data and room, but the connection-level window
+    /// was full.
+    pub window_blocked_ns: u64,
+    /// Times that the sender slowed a path down because it blocked the window (M2), in total.
+    pub penalisations: u64,
 }
 
 /// Which end of a subflow's data a record describes.
@@ -263,6 +284,16 @@ pub enum EventKind {
     Address,
     /// Nothing arrived for a while.
     Stall,
+    /// What the scheduler did in a period: switches between subflows, bytes in a row.
+    Scheduler,
+    /// Data was sent again on another subflow.
+    Reinjection,
+    /// A path was slowed down because it blocked the window (M2).
+    Penalisation,
+    /// The connection-level window was full, or opened again.
+    Window,
+    /// The connection goes on as plain TCP.
+    Fallback,
 }
 
 /// Something that happened.

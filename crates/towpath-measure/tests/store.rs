@@ -106,7 +106,15 @@ fn the_schema_names_every_record_type() {
 fn record() -> impl Strategy<Value = Record> {
     let interval = (any::<u64>(), any::<u32>()).prop_map(|(bytes, stream)| {
         let direction = DataDirection::Down;
-        Record::Interval(Interval { t_ns: 1, span_ns: 1, flow: 0, stream, direction, bytes })
+        Record::Interval(Interval {
+            t_ns: 1,
+            span_ns: 1,
+            flow: 0,
+            stream,
+            direction,
+            bytes,
+            connection: None,
+        })
     });
     let event =
         (any::<String>(), any::<Option<String>>(), any::<u64>()).prop_map(|(text, host, t_ns)| {

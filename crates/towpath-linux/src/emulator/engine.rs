@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use towpath_measure::metrics::Histogram;
 use towpath_measure::result::{Link, Record};
-use towpath_measure::scenario::DataDirection;
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Instant, Topology};
@@ -35,13 +34,7 @@ pub(crate) struct Lane {
     pub(crate) split: bool,
 }
 
-/// A direction that is reported in the result.
-#[derive(Debug, Clone)]
-pub(crate) struct Reported {
-    pub(crate) id: DirectionId,
-    pub(crate) name: String,
-    pub(crate) direction: DataDirection,
-}
+pub(crate) use towpath_measure::network::Reported;
 
 /// A change of one direction.
 #[derive(Debug, Clone)]

@@ -1,111 +1,12 @@
-//! The scenario's links as a [`Topology`], and which of its directions belong to what.
+//! The scenario's links: laid out as in every world, but for what the sending host's kernel shapes.
 
 use std::time::Duration;
 
-use towpath_measure::scenario::{
-    Change, DataDirection, LinkSide, Path, Scenario, Segments, Target,
-};
-use towpath_net::config::{
-    DirectionConfig, Loss, Position, Probability, Queue, QueueLimit, Shaper,
-};
-use towpath_net::topology::{DirectionId, RouteError, RouteId};
-use towpath_net::{Topology, stream_seed};
+use towpath_net::config::{DirectionConfig, Position, Queue, QueueLimit, Shaper};
 
-use crate::emulator::engine::Reported;
 use crate::netlink::Tbf;
 
-/// Links at least this fast carry super-segments whole, unless the scenario says otherwise.
-const COALESCE_FROM_BPS: u64 = 1_000_000_000;
-
-/// Where each direction of each path and bottleneck is in the topology.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Directions {
-    pub(crate) paths: Vec<[DirectionId; 2]>,
-    pub(crate) bottlenecks: Vec<[DirectionId; 2]>,
-    pub(crate) routes: Vec<[RouteId; 2]>,
-}
-
-impl Directions {
-    /// The directions that a timeline event changes.
-    pub(crate) fn of(&self, target: Target, side: LinkSide) -> Vec<DirectionId> {
-        let pair = match target {
-            Target::Path(index) => self.paths.get(index),
-            Target::Bottleneck(index) => self.bottlenecks.get(index),
-        };
-        let Some([up, down]) = pair.copied() else { return Vec::new() };
-        match side {
-            LinkSide::Both => vec![up, down],
-            LinkSide::Up => vec![up],
-            LinkSide::Down => vec![down],
-        }
-    }
-
-    /// Everything that a result reports, with its name.
-    pub(crate) fn reported(&self, scenario: &Scenario) -> Vec<Reported> {
-        let paths = scenario.paths.iter().map(|path| &path.name).zip(&self.paths);
-        let bottlenecks =
-            scenario.bottlenecks.iter().map(|bottleneck| &bottleneck.name).zip(&self.bottlenecks);
-        paths
-            .chain(bottlenecks)
-            .flat_map(|(name, [up, down])| {
-                [(up, DataDirection::Up), (down, DataDirection::Down)]
-                    .map(|(id, direction)| Reported { id: *id, name: name.clone(), direction })
-            })
-            .collect()
-    }
-}
-
-/// Builds the topology. Directions in `at_host` are shaped by the sending host's kernel, so the
-/// emulator leaves their rate and queue out.
-pub(crate) fn topology<P: towpath_net::Packet>(
-    scenario: &Scenario,
-    seed: u64,
-    at_host: &[[bool; 2]],
-) -> Result<(Topology<P>, Directions), RouteError> {
-    let mut topology = Topology::new();
-    let add = |topology: &mut Topology<P>, config: DirectionConfig, element: &str| {
-        topology.add_direction(config, stream_seed(seed, element, "link"))
-    };
-    let mut found = Directions::default();
-    for bottleneck in &scenario.bottlenecks {
-        let name = format!("bottleneck/{}", bottleneck.name);
-        let up = add(&mut topology, bottleneck.up.clone(), &format!("{name}/up"));
-        let down = add(&mut topology, bottleneck.down.clone(), &format!("{name}/down"));
-        found.bottlenecks.push([up, down]);
-    }
-    for (index, path) in scenario.paths.iter().enumerate() {
-        let [up_at_host, down_at_host] = at_host.get(index).copied().unwrap_or_default();
-        let name = format!("path/{}", path.name);
-        let up = emulated(&path.up, up_at_host);
-        let up = add(&mut topology, up, &format!("{name}/up"));
-        let down = emulated(&path.down, down_at_host);
-        let down = add(&mut topology, down, &format!("{name}/down"));
-        found.paths.push([up, down]);
-    }
-    for (path, [up, down]) in scenario.paths.iter().zip(&found.paths) {
-        let through = |side: usize| {
-            path.through
-                .iter()
-                .filter_map(|index| found.bottlenecks.get(*index)?.get(side).copied())
-                .collect::<Vec<_>>()
-        };
-        // From the first host: its access link, then the bottlenecks in order; the way back is the
-        // mirror image, so that the path's own delay lies on the first host's side.
-        let forward: Vec<_> = [*up].into_iter().chain(through(0)).collect();
-        let backward: Vec<_> = through(1).into_iter().rev().chain([*down]).collect();
-        found.routes.push([topology.add_route(&forward)?, topology.add_route(&backward)?]);
-    }
-    Ok((topology, found))
-}
-
-fn emulated(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
-    let mut config = config.clone();
-    if shaped_by_host {
-        config.shaper = Shaper::Unlimited;
-        config.queue = Queue::DropTail(QueueLimit::Unlimited);
-    }
-    config
-}
+pub(crate) use towpath_measure::network::{Directions, split, topology};
 
 /// The kernel's own shaper for a queue that stands at the sending host, if it has an equal one.
 pub(crate) fn host_shaper(config: &DirectionConfig, mtu_bytes: u32) -> Option<Tbf> {
@@ -128,53 +29,4 @@ pub(crate) fn host_shaper(config: &DirectionConfig, mtu_bytes: u32) -> Option<Tb
     };
     let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     Some(Tbf { rate, burst_bytes: clamp(burst), limit_bytes: clamp(limit) })
-}
-
-/// Whether the emulator cuts super-segments on this path.
-pub(crate) fn split(index: usize, scenario: &Scenario) -> bool {
-    let Some(path) = scenario.paths.get(index) else { return true };
-    match path.segments {
-        Segments::Split => true,
-        Segments::Coalesced => false,
-        Segments::Auto => {
-            let bottlenecks =
-                path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
-            [&path.up, &path.down]
-                .into_iter()
-                .chain(bottlenecks.flat_map(|bottleneck| [&bottleneck.up, &bottleneck.down]))
-                .any(treats_packets_one_by_one)
-                || will_treat_packets_one_by_one(index, path, scenario)
-        }
-    }
-}
-
-fn will_treat_packets_one_by_one(index: usize, path: &Path, scenario: &Scenario) -> bool {
-    let concerns = |target: Target| match target {
-        Target::Path(path) => path == index,
-        Target::Bottleneck(bottleneck) => path.through.contains(&bottleneck),
-    };
-    scenario.timeline.iter().filter(|event| concerns(event.target)).any(|event| {
-        match &event.change {
-            Change::Rate(_, rate) => rate.as_bps() < COALESCE_FROM_BPS,
-            Change::Loss(_, loss) => *loss != Loss::None,
-            Change::Delay(_, delay) => delay.jitter.is_some(),
-            Change::Down(_) | Change::Up | Change::Address { .. } => false,
-        }
-    })
-}
-
-fn treats_packets_one_by_one(config: &DirectionConfig) -> bool {
-    let slow = match &config.shaper {
-        Shaper::Unlimited => false,
-        Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
-            rate.as_bps() < COALESCE_FROM_BPS
-        }
-        Shaper::Trace(_) => true,
-    };
-    slow || config.loss != Loss::None
-        || config.duplicate != Probability::NEVER
-        || config.corrupt != Probability::NEVER
-        || config.mtu_bytes < 65_536
-        || config.delay.jitter.is_some()
-        || config.delay.rate.is_some_and(|rate| rate.as_bps() < COALESCE_FROM_BPS)
 }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
-use towpath_measure::scenario::{Family, Path, Scenario};
+use towpath_measure::scenario::{Family, Scenario};
 
 use crate::clock::Clock;
 use crate::emulator::engine::Emulator;
@@ -112,20 +112,13 @@ pub(crate) struct Network {
 impl Network {
     /// The path of a subflow between two addresses: the one of its first host's address.
     pub(crate) fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
-        let ends = [address::path_and_end(one), address::path_and_end(other)];
-        let first = ends.iter().flatten().find(|(_, end)| *end == 0);
-        first.or(ends.iter().flatten().next()).map(|(path, _)| *path)
+        address::path_of(one, other)
     }
 
     /// The address families that flows use; both when there are no flows.
     pub(crate) fn families(scenario: &Scenario) -> Vec<Family> {
-        let used = |family| scenario.flows.iter().any(|flow| flow.family == family);
-        let all = scenario.flows.is_empty();
-        [Family::V4, Family::V6].into_iter().filter(|family| all || used(*family)).collect()
+        towpath_measure::network::families(scenario)
     }
 }
 
-/// The end (0 or 1) of `path` that `host` is.
-pub(crate) fn end_of(path: &Path, host: usize) -> Option<usize> {
-    path.between.iter().position(|end| *end == host)
-}
+pub(crate) use towpath_measure::network::end_of;

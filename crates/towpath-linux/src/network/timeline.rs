@@ -4,9 +4,7 @@
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
-use towpath_measure::scenario::{
-    Change, Down, Endpoint, Family, LinkSide, Scenario, Target, TimelineEvent,
-};
+use towpath_measure::scenario::{Change, Down, Family, LinkSide, Target, TimelineEvent};
 use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Rate};
@@ -19,22 +17,7 @@ use crate::emulator::engine::{Command, LinkChange};
 use crate::netlink::{MptcpPm, NetlinkError, Route};
 use crate::sys;
 
-/// A host's endpoints: those of the scenario, or one for each path of which it is the first end.
-pub(crate) fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {
-    let configured = scenario.hosts.get(host).and_then(|host| host.mptcp.endpoints.clone());
-    configured.unwrap_or_else(|| {
-        let own = scenario.paths.iter().enumerate().filter(|(_, path)| path.between[0] == host);
-        own.map(|(index, path)| Endpoint {
-            path: index,
-            subflow: true,
-            signal: false,
-            backup: path.backup,
-            fullmesh: false,
-            laminar: false,
-        })
-        .collect()
-    })
-}
+pub(crate) use towpath_measure::network::endpoints;
 
 /// The address ID of an endpoint that replaces another. It must be a new one: given the old ID
 /// (which the kernel would choose), the peer takes the late REMOVE_ADDR for the new address and

@@ -5,16 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use towpath_measure::format;
-use towpath_measure::metrics::disruption::describe;
-use towpath_measure::result::{
-    Counter, Interface, Meta, MetaEvent, MetaFlow, MetaPath, Noise, SCHEMA_VERSION,
-};
-use towpath_measure::scenario::{
-    Change, DataDirection, Down, Path, Pattern, Scenario, Target, World,
-};
-use towpath_measure::traffic::{directions, streams};
-use towpath_net::Rate;
-use towpath_net::config::{DirectionConfig, Loss, Queue, QueueLimit, Shaper};
+use towpath_measure::result::{Counter, Interface, Meta, Noise};
+use towpath_measure::scenario::{Change, Down, Target, World};
 
 use super::Job;
 use crate::emulator::engine::EmulatorReport;
@@ -94,29 +86,11 @@ fn processor_time() -> ProcessorTime {
 
 /// The first record.
 pub(super) fn meta(job: &Job, network: &Network, seed: u64) -> Meta {
-    let scenario = &*job.scenario;
-    let end = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration()).max();
     Meta {
-        schema: SCHEMA_VERSION,
-        run: format!("{}-emu-{}-{}", scenario.name, job.transport, job.repeat),
-        scenario: scenario.name.clone(),
-        description: scenario.description.clone(),
-        scenario_toml: scenario.source.clone(),
-        world: World::Emu,
         stack: "kernel".to_owned(),
-        transport: job.transport,
-        repeat: job.repeat,
-        seed,
-        towpath: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
-        duration_ns: end.unwrap_or_default().as_nanos() as u64,
-        sample_ns: scenario.run.sample.as_nanos() as u64,
-        congestion_control: scenario.run.congestion_control.clone(),
-        hosts: scenario.hosts.iter().map(|host| host.name.clone()).collect(),
-        paths: scenario.paths.iter().map(|path| meta_path(scenario, path)).collect(),
-        flows: meta_flows(scenario),
-        timeline: meta_timeline(scenario),
         conditions: conditions(network),
+        ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)
     }
 }
 
@@ -145,96 +119,6 @@ fn conditions(network: &Network) -> BTreeMap<String, String> {
         }
     }
     all
-}
-
-fn meta_path(scenario: &Scenario, path: &Path) -> MetaPath {
-    let host =
-        |index: usize| scenario.hosts.get(index).map_or_else(String::new, |h| h.name.clone());
-    let rate = |config: &DirectionConfig| nominal_rate(config).map(Rate::as_bps);
-    let [first, second] = path.between;
-    MetaPath {
-        name: path.name.clone(),
-        between: [host(first), host(second)],
-        up_rate_bps: rate(&path.up),
-        down_rate_bps: rate(&path.down),
-        up_delay_ns: path.up.delay.base.as_nanos() as u64,
-        down_delay_ns: path.down.delay.base.as_nanos() as u64,
-        backup: path.backup,
-        text: path_text(path),
-    }
-}
-
-fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
-    match config.shaper {
-        Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
-            Some(rate)
-        }
-        Shaper::Unlimited | Shaper::Trace(_) => config.delay.rate,
-    }
-}
-
-fn path_text(path: &Path) -> String {
-    let (up, down) = (direction_text(&path.up), direction_text(&path.down));
-    if up == down { up } else { format!("up {up}; down {down}") }
-}
-
-/// `40 Mbit/s, 15 ms, queue 80 ms`.
-fn direction_text(config: &DirectionConfig) -> String {
-    let mut parts = vec![match (&config.shaper, nominal_rate(config)) {
-        (Shaper::Trace(_), _) => "rate from a trace".to_owned(),
-        (_, Some(rate)) => rate.to_string(),
-        (_, None) => "no rate limit".to_owned(),
-    }];
-    parts.push(format::time(config.delay.base));
-    let limit = match config.queue {
-        Queue::DropTail(limit) => Some(limit).filter(|limit| *limit != QueueLimit::Unlimited),
-        Queue::CoDel { limit, .. } | Queue::Pie { limit, .. } => Some(limit),
-    };
-    parts.extend(limit.map(|limit| match limit {
-        QueueLimit::Unlimited => "queue without limit".to_owned(),
-        QueueLimit::Bytes(bytes) => format!("queue {}", format::bytes(bytes)),
-        QueueLimit::Packets(packets) => format!("queue {packets} packets"),
-        QueueLimit::Time(span) => format!("queue {}", format::time(span)),
-    }));
-    match config.loss {
-        Loss::None => {}
-        Loss::Random(chance) => parts.push(format!("loss {:.3} %", chance.as_f64() * 100.0)),
-        Loss::GilbertElliott { .. } | Loss::Burst { .. } => parts.push("bursty loss".to_owned()),
-    }
-    parts.join(", ")
-}
-
-fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
-    let host =
-        |index: usize| scenario.hosts.get(index).map_or_else(String::new, |h| h.name.clone());
-    let flows = scenario.flows.iter().enumerate();
-    flows
-        .map(|(index, flow)| MetaFlow {
-            flow: index as u32,
-            from: host(flow.from),
-            to: host(flow.to),
-            pattern: match &flow.pattern {
-                Pattern::Bulk { .. } => "bulk",
-                Pattern::Iperf { .. } => "iperf",
-                Pattern::Run { .. } => "run",
-            }
-            .to_owned(),
-            direction: match directions(&flow.pattern) {
-                [one] => *one,
-                _ => DataDirection::Both,
-            },
-            streams: streams(&flow.pattern),
-            via: scenario.paths.get(flow.via).map_or_else(String::new, |path| path.name.clone()),
-        })
-        .collect()
-}
-
-fn meta_timeline(scenario: &Scenario) -> Vec<MetaEvent> {
-    let events = scenario.timeline.iter().map(|event| {
-        let (target, text) = describe(scenario, event);
-        MetaEvent { at_ns: event.at.as_nanos() as u64, target, text }
-    });
-    events.collect()
 }
 
 /// Totals of every path's interfaces.

@@ -99,6 +99,7 @@ impl Series {
                 stream: stream.number,
                 direction: *direction,
                 bytes,
+                connection: None,
             }));
         }
     }

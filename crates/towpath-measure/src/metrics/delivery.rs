@@ -202,7 +202,7 @@ impl DeliveryLog {
                 let t_ns = (number + 1).saturating_mul(span_ns);
                 let from = Instant::from_nanos(number * span_ns);
                 let bytes = self.bytes_between(from, Instant::from_nanos(t_ns));
-                Interval { t_ns, span_ns, flow, stream, direction, bytes }
+                Interval { t_ns, span_ns, flow, stream, direction, bytes, connection: None }
             })
             .collect()
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::model::LinkSide;
+use super::model::{Host, LinkSide, Scenario};
 
 /// Whose TCP and Multipath TCP a host speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,6 +87,16 @@ pub enum OpportunisticVariant {
     Guarded,
 }
 
+impl fmt::Display for OpportunisticVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Nsdi12 => "nsdi12",
+            Self::Guarded => "guarded",
+        })
+    }
+}
+
 /// How the receive buffer grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BufferMode {
@@ -99,6 +109,16 @@ pub enum BufferMode {
     Seed003,
 }
 
+impl fmt::Display for BufferMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linux => "linux",
+            Self::Fixed => "fixed",
+            Self::Seed003 => "seed003",
+        })
+    }
+}
+
 /// How a host's own stack behaves: the host's keys over those of `[run]` over the profile's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackPlan {
@@ -108,10 +128,10 @@ pub struct StackPlan {
     pub profile: Profile,
     /// Deviations from the profile.
     pub switches: ProfileSwitches,
-    /// Name of the scheduler; the world knows which there are.
-    pub scheduler: String,
-    /// Name of the path manager; the world knows which there are.
-    pub path_manager: String,
+    /// Name of the scheduler, if not the profile's; the world knows which there are.
+    pub scheduler: Option<String>,
+    /// Name of the path manager, if not the profile's; the world knows which there are.
+    pub path_manager: Option<String>,
     /// M1.
     pub opportunistic_retransmission: OpportunisticVariant,
     /// M2.
@@ -129,6 +149,43 @@ pub struct StackPlan {
 impl Default for StackPlan {
     fn default() -> Self {
         StackKeys::default().resolve(&StackKeys::default())
+    }
+}
+
+impl Scenario {
+    /// How `host`'s own stack is to behave, as texts by name: what a stack that knows nothing of
+    /// scenarios can read. Names are those of the scenario's keys, sizes are bytes, times
+    /// nanoseconds; what is missing is as the profile has it.
+    pub fn stack_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
+        let plan = &host.stack;
+        let mut all = vec![
+            ("profile", plan.profile.to_string()),
+            ("congestion-control", self.congestion_control_of(host).to_owned()),
+            ("opportunistic-retransmission", plan.opportunistic_retransmission.to_string()),
+            ("penalisation", plan.penalisation.to_string()),
+            ("checksum", plan.checksum.to_string()),
+            ("receive-buffer-mode", plan.receive_buffer_mode.to_string()),
+            ("mss", if plan.smallest_mss { "smallest" } else { "own" }.to_owned()),
+        ];
+        let mut add = |name, value: Option<String>| all.extend(value.map(|value| (name, value)));
+        add("scheduler", plan.scheduler.clone());
+        add("path-manager", plan.path_manager.clone());
+        add("subflows", host.mptcp.subflows.map(|n| n.to_string()));
+        add("add-addr-accepted", host.mptcp.add_addr_accepted.map(|n| n.to_string()));
+        let sizes = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
+        add("receive-buffer", host.receive_buffer.map(sizes));
+        add("send-buffer", host.send_buffer.map(sizes));
+        let switches = &plan.switches;
+        let nanos = |span: Duration| span.as_nanos().to_string();
+        add("delayed-ack", switches.delayed_ack.map(|on| on.to_string()));
+        add("tso-autosizing", switches.tso_autosizing.map(|on| on.to_string()));
+        add("tsq", switches.tsq.map(|on| on.to_string()));
+        add("timer-granularity", switches.timer_granularity.map(nanos));
+        add("hystart", switches.hystart.map(|on| on.to_string()));
+        add("pacing", switches.pacing.map(|on| on.to_string()));
+        add("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
+        add("cpu-per-packet", switches.cpu_per_packet.map(nanos));
+        all
     }
 }
 
@@ -161,17 +218,14 @@ impl StackKeys {
             Profile::Linux6 | Profile::Linux32Mptcp => BufferMode::Linux,
             Profile::Ideal => BufferMode::Fixed,
         };
-        let name = |own: &Option<String>, other: &Option<String>, default: &str| {
-            own.as_ref().or(other.as_ref()).map_or_else(|| default.to_owned(), Clone::clone)
-        };
         let mut given = self.given.clone();
         given.extend(run.given.iter().filter(|key| !self.given.contains(key)));
         StackPlan {
             stack: self.stack.or(run.stack).unwrap_or_default(),
             profile,
             switches: self.switches.over(run.switches),
-            scheduler: name(&self.scheduler, &run.scheduler, "min-rtt"),
-            path_manager: name(&self.path_manager, &run.path_manager, "default"),
+            scheduler: self.scheduler.clone().or_else(|| run.scheduler.clone()),
+            path_manager: self.path_manager.clone().or_else(|| run.path_manager.clone()),
             opportunistic_retransmission: self
                 .opportunistic_retransmission
                 .or(run.opportunistic_retransmission)

@@ -207,6 +207,7 @@ impl<'a> Model<'a> {
                 stream: stream as u32,
                 direction: DataDirection::Up,
                 bytes,
+                connection: None,
             }));
         }
     }

@@ -22,13 +22,13 @@ pub(super) const STACK: &[Key] = &[
     key(
         "scheduler",
         Name(32),
-        Else("that of `[run]`, else `min-rtt`"),
+        Else("that of `[run]`, else the profile's"),
         "Which subflow carries the next data",
     ),
     key(
         "path-manager",
         Name(32),
-        Else("that of `[run]`, else `default`"),
+        Else("that of `[run]`, else the profile's"),
         "Which subflows there are",
     ),
     key(

@@ -1,0 +1,80 @@
+//! Addresses, given out by rule: path number *n* has the subnets `10.64+n/256.n%256.0/24` and
+//! `fd74:6f77:0:n::/64`; its first host is `.1`, its second `.2`; each change of address adds 10.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::scenario::{Family, Path, Scenario};
+
+/// Address changes after which the numbers would run out and start again.
+const GENERATIONS: u8 = 24;
+
+/// The address of one end (0 or 1) of a path.
+pub fn address(path: usize, end: usize, family: Family, generation: u8) -> IpAddr {
+    let number = path as u16;
+    let [high, low] = number.to_be_bytes();
+    let host = 1 + end as u8 + 10 * (generation % GENERATIONS);
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 64 + high, low, host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd74, 0x6f77, 0, number, 0, 0, 0, u16::from(host)).into(),
+    }
+}
+
+/// Length of a path's subnet prefix.
+pub const fn prefix_bits(family: Family) -> u8 {
+    match family {
+        Family::V4 => 24,
+        Family::V6 => 64,
+    }
+}
+
+/// The path and end that an address belongs to.
+pub fn path_and_end(address: IpAddr) -> Option<(usize, usize)> {
+    let (path, host) = match address {
+        IpAddr::V4(v4) => match v4.octets() {
+            [10, high, low, host] if high >= 64 => (u16::from_be_bytes([high - 64, low]), host),
+            _ => return None,
+        },
+        IpAddr::V6(v6) => match v6.segments() {
+            [0xfd74, 0x6f77, 0, path, 0, 0, 0, host] => (path, u8::try_from(host).ok()?),
+            _ => return None,
+        },
+    };
+    let end = host.checked_sub(1)? % 10;
+    (end < 2).then_some((usize::from(path), usize::from(end)))
+}
+
+/// The path of a subflow between two addresses: the one of its first host's address.
+pub fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
+    let ends = [path_and_end(one), path_and_end(other)];
+    let first = ends.iter().flatten().find(|(_, end)| *end == 0);
+    first.or(ends.iter().flatten().next()).map(|(path, _)| *path)
+}
+
+/// The address families that flows use; both when there are no flows.
+pub fn families(scenario: &Scenario) -> Vec<Family> {
+    let used = |family| scenario.flows.iter().any(|flow| flow.family == family);
+    let all = scenario.flows.is_empty();
+    [Family::V4, Family::V6].into_iter().filter(|family| all || used(*family)).collect()
+}
+
+/// The end (0 or 1) of `path` that `host` is.
+pub fn end_of(path: &Path, host: usize) -> Option<usize> {
+    path.between.iter().position(|end| *end == host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_leads_back_to_its_path_and_end() {
+        for family in [Family::V4, Family::V6] {
+            for (path, end, generation) in [(0, 0, 0), (1, 1, 0), (300, 0, 3), (63, 1, 23)] {
+                let address = address(path, end, family, generation);
+                assert_eq!(path_and_end(address), Some((path, end)), "{address}");
+            }
+        }
+        assert_eq!(path_and_end("127.0.0.1".parse().unwrap()), None);
+        assert_eq!(path_and_end("::1".parse().unwrap()), None);
+    }
+}

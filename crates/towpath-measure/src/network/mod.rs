@@ -1,0 +1,26 @@
+//! A scenario's network, the same in every world: addresses, links and routes, endpoints.
+
+mod address;
+mod links;
+
+use crate::scenario::{Endpoint, Scenario};
+
+pub use address::{address, end_of, families, path_and_end, path_of, prefix_bits};
+pub use links::{Directions, Reported, split, topology};
+
+/// A host's endpoints: those of the scenario, or one for each path of which it is the first end.
+pub fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {
+    let configured = scenario.hosts.get(host).and_then(|host| host.mptcp.endpoints.clone());
+    configured.unwrap_or_else(|| {
+        let own = scenario.paths.iter().enumerate().filter(|(_, path)| path.between[0] == host);
+        own.map(|(index, path)| Endpoint {
+            path: index,
+            subflow: true,
+            signal: false,
+            backup: path.backup,
+            fullmesh: false,
+            laminar: false,
+        })
+        .collect()
+    })
+}
