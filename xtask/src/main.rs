@@ -1,5 +1,7 @@
 //! Repository chores: `cargo xtask tidy` and `cargo xtask test`.
 
+mod finding;
+mod repository;
 mod test;
 mod tidy;
 

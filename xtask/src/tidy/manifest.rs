@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use super::Finding;
-use super::repository::Repository;
+use crate::repository::Repository;
 use crate::{Result, cargo};
 
 /// What each crate may use of ours, in tests too. Nobody uses the command.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Finding;
-use super::repository::Repository;
+use crate::repository::Repository;
 
 /// Folders of somebody's machine.
 const MACHINE: [&str; 3] = ["/work/", "/root/", "/home/"];

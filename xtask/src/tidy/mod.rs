@@ -7,53 +7,15 @@
 mod manifest;
 mod markdown;
 mod names;
-mod repository;
 mod scan;
 mod source;
 
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
 use crate::Result;
-use repository::Repository;
-
-/// Something to mend: `path:line: what, what was expected`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: String,
-    line: usize,
-    severity: Severity,
-    text: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Severity {
-    /// Fails the check.
-    Error,
-    /// Only said.
-    Warning,
-}
-
-impl Finding {
-    fn error(path: &str, line: usize, text: impl Into<String>) -> Self {
-        Self { path: path.into(), line, severity: Severity::Error, text: text.into() }
-    }
-
-    fn warning(path: &str, line: usize, text: impl Into<String>) -> Self {
-        Self { path: path.into(), line, severity: Severity::Warning, text: text.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, line, severity, text } = self;
-        match severity {
-            Severity::Error => write!(f, "{path}:{line}: {text}"),
-            Severity::Warning => write!(f, "{path}:{line}: warning: {text}"),
-        }
-    }
-}
+use crate::finding::{Finding, Severity};
+use crate::repository::Repository;
 
 /// Checks the repository at `root`; false if it broke a rule.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
@@ -88,14 +50,6 @@ fn check(repository: &Repository) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_finding_can_be_clicked() {
-        let finding = Finding::error("a/b.rs", 7, "`unsafe` here, expected it elsewhere");
-        assert_eq!(finding.to_string(), "a/b.rs:7: `unsafe` here, expected it elsewhere");
-        let finding = Finding::warning("a/b.rs", 1, "long");
-        assert_eq!(finding.to_string(), "a/b.rs:1: warning: long");
-    }
 
     #[test]
     fn each_file_is_checked_by_the_rules_of_its_kind() {

@@ -11,13 +11,13 @@ const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
 
 /// Every file by its path from the root, with its text if a rule reads it.
 #[derive(Debug, Default)]
-pub(super) struct Repository {
+pub(crate) struct Repository {
     files: BTreeMap<String, Option<String>>,
 }
 
 impl Repository {
     /// Reads what git would commit; without git, what is there.
-    pub(super) fn read(root: &Path) -> io::Result<Self> {
+    pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let paths = match tracked(root) {
             Some(paths) => paths,
             None => walk(root, "")?,
@@ -36,22 +36,22 @@ impl Repository {
     }
 
     /// Number of files.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
     /// Paths in order.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 
     /// A file's text; `None` if there is no such file, or no rule reads its kind.
-    pub(super) fn text(&self, path: &str) -> Option<&str> {
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
     }
 
     /// Whether a file or folder is there; the empty path is the root.
-    pub(super) fn contains(&self, path: &str) -> bool {
+    pub(crate) fn contains(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty()
             || self.files.contains_key(path)
@@ -59,7 +59,7 @@ impl Repository {
     }
 
     #[cfg(test)]
-    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let owned = |(path, text): &(&str, &str)| (String::from(*path), Some(String::from(*text)));
         Self { files: files.iter().map(owned).collect() }
     }
@@ -113,7 +113,7 @@ mod tests {
     fn without_git_the_walk_finds_this_file_and_skips_build_output() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let paths = walk(package, "").unwrap();
-        assert!(paths.contains(&"src/tidy/repository.rs".to_owned()));
+        assert!(paths.contains(&"src/repository.rs".to_owned()));
         assert!(!paths.iter().any(|path| path.starts_with("target/")));
     }
 }
