@@ -1,7 +1,8 @@
-//! Repository chores: `cargo xtask tidy` and `cargo xtask test`.
+//! Repository chores: `cargo xtask tidy`, `cargo xtask specs` and `cargo xtask test`.
 
 mod finding;
 mod repository;
+mod specs;
 mod test;
 mod tidy;
 
@@ -18,6 +19,9 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   tidy   check the rules of the repository that the compiler does not know
+  specs  count what is done of the documents that our stack builds on:
+         --open           list what they demand and is still to do
+         --strict rfc8684 fail while anything of that list is left
   test   everything that CI does: tools, fmt, clippy, tidy, build, test";
 
 fn main() -> ExitCode {
@@ -25,12 +29,13 @@ fn main() -> ExitCode {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
+        ["specs", arguments @ ..] => match specs::Options::parse(arguments) {
+            Some(options) => root().and_then(|root| specs::run(&root, &options, &mut out)),
+            None => return misused(&mut err),
+        },
         ["test"] => root().and_then(|root| test::run(&root, &mut out)),
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
-        _ => {
-            let _nobody_listens = writeln!(err, "{USAGE}");
-            return ExitCode::from(2);
-        }
+        _ => return misused(&mut err),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -40,6 +45,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn misused(err: &mut dyn Write) -> ExitCode {
+    let _nobody_listens = writeln!(err, "{USAGE}");
+    ExitCode::from(2)
 }
 
 /// The repository: above this package when cargo runs us, else where we are.

@@ -67,7 +67,9 @@ impl Repository {
 
 fn is_read(path: &str) -> bool {
     let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
-    matches!(extension, Some("rs" | "md")) || path.ends_with("Cargo.toml")
+    matches!(extension, Some("rs" | "md"))
+        || path.ends_with("Cargo.toml")
+        || path.starts_with("specs/")
 }
 
 /// Files that git knows, and new ones that it does not ignore.

@@ -16,6 +16,7 @@ use std::path::Path;
 use crate::Result;
 use crate::finding::{Finding, Severity};
 use crate::repository::Repository;
+use crate::specs;
 
 /// Checks the repository at `root`; false if it broke a rule.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
@@ -44,6 +45,7 @@ fn check(repository: &Repository) -> Vec<Finding> {
             Some(_) | None => {}
         }
     }
+    findings.extend(specs::check(repository));
     findings
 }
 

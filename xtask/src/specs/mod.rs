@@ -1,0 +1,169 @@
+//! The ledgers of requirements: `specs/rfcNNNN.toml`, one for each document that our stack builds on.
+//!
+//! `ledger` reads one and finds what is wrong with it, `proof` knows whether a test that it names is
+//! there, `table` counts. That a requirement is still to do is no fault of its ledger, unless its
+//! document was asked to be complete.
+
+mod ledger;
+mod proof;
+mod table;
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::Result;
+use crate::finding::Finding;
+use crate::repository::Repository;
+use ledger::{Ledger, Strength};
+
+/// Where the ledgers are.
+const FOLDER: &str = "specs/";
+
+/// What to say beside the table.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// List the requirements of strength MUST that are still to do.
+    open: bool,
+    /// The documents of which no such requirement may be left, such as `rfc8684`.
+    strict: Vec<String>,
+}
+
+impl Options {
+    /// Reads the arguments after `specs`; `None` if they are not understood.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut options = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--open" => options.open = true,
+                "--strict" => options.strict.push((*arguments.next()?).into()),
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+/// Prints what is done and what is not; false if a ledger is broken or not as complete as asked.
+pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+    let repository = Repository::read(root)?;
+    let (ledgers, mut findings) = read(&repository);
+    write!(out, "{}", table::of(&ledgers))?;
+    if options.open {
+        for ledger in &ledgers {
+            for requirement in ledger.open(Strength::Must) {
+                writeln!(out, "open: {} {requirement}", ledger.document)?;
+            }
+        }
+    }
+    findings.extend(too_early(&ledgers, &options.strict));
+    findings.sort();
+    for finding in &findings {
+        writeln!(out, "{finding}")?;
+    }
+    Ok(findings.is_empty())
+}
+
+/// Checks all ledgers, as `cargo xtask tidy` does.
+pub(crate) fn check(repository: &Repository) -> Vec<Finding> {
+    read(repository).1
+}
+
+/// The ledgers that can be read, and what is wrong with any.
+fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
+    let (mut ledgers, mut findings) = (Vec::new(), Vec::new());
+    for path in repository.paths().filter(|path| path.starts_with(FOLDER)) {
+        let Some(text) = repository.text(path) else { continue };
+        match Ledger::parse(path, text) {
+            Ok(ledger) => {
+                findings.extend(ledger.check(repository));
+                ledgers.push(ledger);
+            }
+            Err(finding) => findings.push(finding),
+        }
+    }
+    (ledgers, findings)
+}
+
+/// What is still to do in documents that were asked to be complete.
+fn too_early(ledgers: &[Ledger], documents: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for document in documents {
+        let Some(ledger) = ledgers.iter().find(|ledger| ledger.document == *document) else {
+            let path = format!("{FOLDER}{document}.toml");
+            findings.push(Finding::error(&path, 1, "no such ledger, expected it to be complete"));
+            continue;
+        };
+        for requirement in ledger.open(Strength::Must) {
+            let text = format!("still to do: {requirement}");
+            findings.push(Finding::error(&ledger.path, requirement.line, text));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(level: &str, rest: &str) -> String {
+        format!(
+            "title = \"A document\"\n\n[[requirement]]\nid = \"2-1\"\nsection = \"2\"\n\
+             level = \"{level}\"\nsummary = \"do it\"\n{rest}\n"
+        )
+    }
+
+    fn with(files: &[(&str, &str)]) -> (Vec<Ledger>, Vec<Finding>) {
+        read(&Repository::of(files))
+    }
+
+    #[test]
+    fn arguments_are_two_and_nothing_else() {
+        let strict = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let parse = Options::parse;
+        assert_eq!(parse(&[]), Some(Options::default()));
+        let all = Options { open: true, strict: strict(&["rfc1", "rfc2"]) };
+        assert_eq!(parse(&["--strict", "rfc1", "--open", "--strict", "rfc2"]), Some(all));
+        assert_eq!(parse(&["--strict"]), None);
+        assert_eq!(parse(&["--closed"]), None);
+    }
+
+    #[test]
+    fn todo_is_no_fault_until_the_document_is_to_be_complete() {
+        let text = ledger("MUST NOT", "status = \"todo\"");
+        let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
+        assert_eq!(findings, []);
+        assert_eq!(too_early(&ledgers, &[]), []);
+        let findings = too_early(&ledgers, &["rfc1".into()]);
+        let said: Vec<_> = findings.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["specs/rfc1.toml:4: still to do: 2-1 MUST NOT: do it"]);
+        assert_eq!(too_early(&ledgers, &["rfc2".into()]).len(), 1);
+    }
+
+    #[test]
+    fn a_complete_document_may_leave_what_it_only_should_do() {
+        let text = ledger("SHOULD", "status = \"todo\"");
+        let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
+        assert_eq!(findings, []);
+        assert_eq!(too_early(&ledgers, &["rfc1".into()]), []);
+    }
+
+    #[test]
+    fn a_broken_ledger_does_not_hide_the_others() {
+        let good = ledger("MUST", "status = \"todo\"");
+        let files = [("specs/rfc1.toml", "title = 3\n"), ("specs/rfc2.toml", good.as_str())];
+        let (ledgers, findings) = with(&files);
+        assert_eq!(ledgers.len(), 1);
+        assert_eq!(findings.len(), 1);
+    }
+
+    #[test]
+    fn tidy_reads_the_ledgers_and_nothing_else() {
+        let findings = check(&Repository::of(&[
+            ("scenarios/rfc1.toml", "nonsense"),
+            ("specs/rfc1.toml", "nonsense"),
+        ]));
+        let paths: Vec<_> = findings.iter().map(|finding| finding.path.as_str()).collect();
+        assert_eq!(paths, ["specs/rfc1.toml"]);
+    }
+}

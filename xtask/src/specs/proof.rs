@@ -1,0 +1,100 @@
+//! Whether a test that a ledger names is there and runs.
+
+use crate::repository::Repository;
+
+/// Finds `PATH::TEST`; else what is wrong.
+pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static str> {
+    let (path, name) = test.rsplit_once("::").ok_or("expected `PATH::TEST`")?;
+    let code = repository.text(path).ok_or("no such file")?;
+    let mut fault = "no test of this name in the file";
+    for (number, line) in code.lines().enumerate() {
+        if !declares(line, name) {
+            continue;
+        }
+        let above: Vec<&str> = attributes(code, number);
+        if !above.iter().any(|line| line.contains("#[test]")) {
+            fault = "the function is no test, expected `#[test]`";
+        } else if above.iter().any(|line| line.contains("#[ignore")) {
+            fault = "the test is ignored, expected one that runs";
+        } else {
+            return Ok(());
+        }
+    }
+    Err(fault)
+}
+
+/// Whether a line begins the function; inside `proptest!` it looks the same.
+fn declares(line: &str, name: &str) -> bool {
+    let after = line.trim_start().strip_prefix("fn ").and_then(|rest| rest.strip_prefix(name));
+    after.is_some_and(|rest| rest.starts_with('('))
+}
+
+/// The lines between the previous item and line `number`: comments and attributes.
+fn attributes(code: &str, number: usize) -> Vec<&str> {
+    let mut lines: Vec<_> = code.lines().take(number).map(str::trim).collect();
+    let ends = |line: &&str| !line.starts_with("//") && line.ends_with(['{', '}', ';']);
+    let first = lines.iter().rposition(ends).map_or(0, |last| last + 1);
+    lines.drain(..first);
+    lines.retain(|line| !line.starts_with("//"));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = "\
+#[test]
+fn first() {}
+
+fn helper() {}
+
+/// Says; more.
+#[test]
+#[expect(
+    clippy::unwrap_used,
+    reason = \"x\"
+)]
+fn decorated() { helper(); }
+
+proptest! {
+    #[test]
+    fn property(a: u8) {
+        assert!(a < 3);
+    }
+
+    #[test]
+    #[ignore = \"slow\"]
+    fn ignored() {}
+
+    // #[test]
+    fn was_one() {}
+}
+";
+
+    fn fault(test: &str) -> Option<&'static str> {
+        find(&Repository::of(&[("crates/x/src/lib.rs", CODE)]), test).err()
+    }
+
+    #[test]
+    fn tests_and_properties_are_found() {
+        for name in ["first", "decorated", "property"] {
+            assert_eq!(fault(&format!("crates/x/src/lib.rs::{name}")), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_run_as_a_test_shows_nothing() {
+        for (test, expected) in [
+            ("first", "PATH::TEST"),
+            ("crates/x/src/gone.rs::first", "no such file"),
+            ("crates/x/src/lib.rs::firs", "no test of this name"),
+            ("crates/x/src/lib.rs::helper", "expected `#[test]`"),
+            ("crates/x/src/lib.rs::was_one", "expected `#[test]`"),
+            ("crates/x/src/lib.rs::ignored", "ignored"),
+        ] {
+            let said = fault(test).unwrap();
+            assert!(said.contains(expected), "{test}: {said}");
+        }
+    }
+}
