@@ -92,3 +92,79 @@ fn keyed(own_key: u64, peer_key: u64) -> Hmac<Sha256> {
 fn rightmost(hash: [u8; 32]) -> u64 {
     u64::from_be_bytes(hash.last_chunk().copied().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWN: u64 = 0x0102_0304_0506_0708;
+    const PEER: u64 = 0xf1f2_f3f4_f5f6_f7f8;
+
+    // The expected values were computed with Python's hashlib and hmac; those of Linux are in
+    // tests/golden.rs.
+
+    #[test]
+    fn token_and_initial_number_are_the_two_ends_of_the_hash() {
+        assert_eq!(token(OWN), 0x6684_0dda);
+        assert_eq!(initial_dsn(OWN), 0xf5a1_01d3_d29d_6f72);
+    }
+
+    #[test]
+    fn the_hmac_of_mp_join_is_that_of_an_independent_implementation() {
+        let expected = [
+            0x1e, 0x5d, 0xb9, 0x9f, 0x39, 0x8c, 0x08, 0x0d, 0x93, 0x47, 0x75, 0x17, 0xe5, 0xf9,
+            0xee, 0xb6, 0xcd, 0x2a, 0x2a, 0x7e, 0x63, 0xe4, 0x09, 0xdf, 0x95, 0xac, 0xf3, 0x57,
+            0x6d, 0xe2, 0x4a, 0x2e,
+        ];
+        assert_eq!(join_hmac(OWN, PEER, 0xa1a2_a3a4, 0x1112_1314), expected);
+    }
+
+    #[test]
+    fn the_hmac_of_add_addr_covers_identifier_address_and_port() {
+        let v4 = add_address_hmac(OWN, PEER, 3, [192, 0, 2, 7].into(), None);
+        assert_eq!(v4, 0x20bc_0190_fb73_e3e4);
+        let v6 = add_address_hmac(OWN, PEER, 3, "2001:db8::7".parse().unwrap(), Some(8_080));
+        assert_eq!(v6, 0x3cf8_73bc_a8fe_010f);
+    }
+
+    #[test]
+    fn the_dss_checksum_does_not_depend_on_how_data_is_cut() {
+        let data = Bytes::from_static(b"an odd number of bytes, in pieces");
+        for (first, second) in [(0, 0), (1, 2), (3, 18), (5, 5), (8, 33)] {
+            let mut payload = Payload::EMPTY;
+            for range in [0..first, first..second, second..data.len()] {
+                payload.push(data.slice(range));
+            }
+            let checksum = dss_checksum(0x1122_3344_5566_7788, 0x0102_0304, 33, &payload);
+            assert_eq!(checksum, 0x3566);
+        }
+    }
+
+    #[test]
+    fn both_zeros_of_ones_complement_are_right() {
+        // The length and this word make 0xffff, of which the complement is 0.
+        let payload = Payload::from(Bytes::from_static(&[0xff, 0xfd]));
+        assert_eq!(dss_checksum(0, 0, 2, &payload), 0);
+        assert!(dss_checksum_is_right(0, 0, 2, &payload, 0));
+        assert!(dss_checksum_is_right(0, 0, 2, &payload, 0xffff));
+        assert!(!dss_checksum_is_right(0, 0, 2, &payload, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_byte_is_noticed(
+            dsn: u64, ssn: u32,
+            data in proptest::collection::vec(any::<u8>(), 1..100), at: usize, mask in 1..=255_u8,
+        ) {
+            let len = data.len() as u16;
+            let mut changed = data.clone();
+            changed[at % data.len()] ^= mask;
+            let checksum = dss_checksum(dsn, ssn, len, &Bytes::from(data).into());
+            let changed = Payload::from(Bytes::from(changed));
+            prop_assert!(!dss_checksum_is_right(dsn, ssn, len, &changed, checksum));
+        }
+    }
+}

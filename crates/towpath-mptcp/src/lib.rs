@@ -8,6 +8,8 @@
 //! subflows there should be), [`stack`] (many connections of one host, and its interfaces).
 
 pub mod connection;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keys;
 pub mod path_manager;
 pub mod stack;

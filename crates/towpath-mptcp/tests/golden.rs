@@ -1,8 +1,10 @@
 //! Packets of Linux 6.18 (see `golden/README.md`): what we read from them, we write the same way.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "tests look for one option among many")]
+
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddress, Capable, DataAck, Dss, Join, MptcpOption, Packet, Segment};
 
@@ -21,7 +23,7 @@ fn packets(file: &str) -> impl Iterator<Item = Packet> {
             .as_bytes()
             .chunks(2)
             .map(|digits| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap());
-        Packet::from_bytes(&Bytes::from_iter(bytes), true, 0).unwrap()
+        Packet::from_bytes(&bytes.collect(), true, 0).unwrap()
     })
 }
 

@@ -83,7 +83,7 @@ impl Options {
                 }
             }
             (SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
-                self.sack = blocks.as_chunks().0.iter().take(4).map(two_words).collect();
+                self.sack = blocks.as_chunks().0.iter().take(4).copied().map(two_words).collect();
             }
             // An MSS of 0 says nothing.
             (MSS, &[a, b]) if [a, b] != [0, 0] => self.mss = Some(u16::from_be_bytes([a, b])),
@@ -181,8 +181,8 @@ impl Options {
     }
 }
 
-fn two_words(bytes: &[u8; 8]) -> (u32, u32) {
-    let both = u64::from_be_bytes(*bytes);
+fn two_words(bytes: [u8; 8]) -> (u32, u32) {
+    let both = u64::from_be_bytes(bytes);
     ((both >> 32) as u32, both as u32)
 }
 

@@ -1,0 +1,204 @@
+//! Bodies of the fuzz targets, which a test replays over the stored corpora.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_multipath::opportunistic::Switches;
+use towpath_net::Instant;
+
+use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode};
+use crate::path_manager::{InterfaceId, LocalAddress};
+use crate::stack::{Config, Stack};
+use crate::subflow;
+use crate::wire::option::OPTION_BYTES;
+use crate::wire::{self, Incoming, Packet, Segment};
+
+/// Any bytes: nothing panics, and what we understand is still the same when we write it ourselves.
+///
+/// # Panics
+/// If it is not.
+pub fn wire_parse(data: &[u8]) {
+    // With the checksum offloaded, or few inputs would get past it.
+    let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(data), true, 0) else { return };
+    let Ok(Incoming::Tcp(segment)) = wire::parse(&packet) else { return };
+    if segment.options.encoded_len() > OPTION_BYTES {
+        // Padding may need more room than the sender needed: something is lost, but nothing breaks.
+        let _ = Packet::emit(&segment, 0).parse();
+        return;
+    }
+    if segment.payload.len() > usize::from(u16::MAX) - wire::packet::HEADER_BYTES {
+        return;
+    }
+    let mut again = Packet::emit(&segment, 0);
+    assert_eq!(again.parse().as_ref(), Ok(&segment));
+    again.complete_checksum();
+    assert_eq!(again.parse().as_ref(), Ok(&segment));
+    let received = Packet::from_bytes(&Bytes::from(again.to_vec()), false, 0);
+    assert_eq!(received.as_ref(), Ok(&again));
+    let parts = Packet { segment_bytes: 7, ..again }.split();
+    let joined: Vec<u8> = parts.flat_map(|part| part.payload.to_bytes()).collect();
+    assert_eq!(&joined[..], &segment.payload.to_bytes()[..]);
+}
+
+/// Any packets for a host that listens and has one connection: nothing panics.
+///
+/// `data` is read as packets, each behind a byte of flags ([`AIMED`], and milliseconds since the one
+/// before in the others) and two bytes of its length. An aimed packet gets the addresses and ports of
+/// the connection, and sequence numbers near those that are expected.
+pub fn handle_packet(data: &[u8]) {
+    let mut now = Instant::from_nanos(0);
+    let Some((mut server, mut client)) = hosts(now) else { return };
+    let Some(mut latest) = settle(now, &mut server, &mut client) else { return };
+    let mut rest = data;
+    while let Some((&[flags, l0, l1], tail)) = rest.split_first_chunk() {
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        let (bytes, tail) = tail.split_at_checked(len).unwrap_or((tail, &[]));
+        rest = tail;
+        now += Duration::from_millis(u64::from(flags & !AIMED));
+        let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(bytes), true, 0) else {
+            continue;
+        };
+        let packet = if flags & AIMED == 0 { packet } else { aimed(packet, &latest) };
+        server.handle_packet(now, INTERFACE, packet);
+        if let Some(segment) = settle(now, &mut server, &mut client) {
+            latest = segment;
+        }
+    }
+}
+
+const AIMED: u8 = 0x80;
+const INTERFACE: InterfaceId = InterfaceId(1);
+const PORT: u16 = 5_001;
+const SERVER: [u8; 4] = [10, 0, 0, 1];
+const CLIENT: [u8; 4] = [10, 0, 0, 2];
+
+/// Two hosts, and a connection between them that has not begun; `None` if a name in the
+/// configuration is unknown.
+fn hosts(now: Instant) -> Option<(Stack, Stack)> {
+    let [mut server, mut client] = [SERVER, CLIENT].map(|address| {
+        let seed = u64::from(u32::from_be_bytes(address));
+        let mut stack =
+            Stack::new(Config { seed, syn_backlog: 16, time_wait_limit: 16, trace: true });
+        stack.add_interface(INTERFACE, 1_500);
+        stack.set_address(now, local(address));
+        stack
+    });
+    server.listen(PORT, configuration()).ok()?;
+    client.connect(now, None, (SERVER, PORT).into(), configuration()).ok()?;
+    Some((server, client))
+}
+
+/// Carries packets between both until neither has any, or for 100 rounds; returns the client's last.
+fn settle(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segment> {
+    let mut latest = None;
+    for _ in 0..100 {
+        server.handle_timeout(now);
+        client.handle_timeout(now);
+        let to_client = server.poll_transmit(now);
+        let to_server = client.poll_transmit(now);
+        if to_client.is_none() && to_server.is_none() {
+            break;
+        }
+        if let Some((_, packet)) = to_client {
+            client.handle_packet(now, INTERFACE, packet);
+        }
+        if let Some((_, packet)) = to_server {
+            latest = packet.parse().ok().or(latest);
+            server.handle_packet(now, INTERFACE, packet);
+        }
+    }
+    while server.poll_event().is_some() {}
+    while client.poll_event().is_some() {}
+    latest
+}
+
+/// `packet` as if it came from the sender of `latest`, soon after it.
+fn aimed(packet: Packet, latest: &Segment) -> Packet {
+    let Ok(segment) = packet.parse() else { return packet };
+    let near = |base: u32, offset: u32| base.wrapping_add(offset & 0xffff);
+    let segment = Segment {
+        source: latest.source,
+        destination: latest.destination,
+        seq: near(latest.seq, segment.seq),
+        ack: near(latest.ack, segment.ack),
+        ..segment
+    };
+    if segment.payload.len() > usize::from(u16::MAX) - wire::packet::HEADER_BYTES {
+        return packet;
+    }
+    Packet::emit(&segment, 0)
+}
+
+fn local(address: [u8; 4]) -> LocalAddress {
+    LocalAddress {
+        address_id: 1,
+        address: address.into(),
+        port: None,
+        interface: INTERFACE,
+        up: true,
+        subflow: true,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+fn configuration() -> connection::Config {
+    connection::Config {
+        multipath: true,
+        subflow: subflow_configuration(),
+        scheduler: "min-rtt".to_owned(),
+        path_manager: "default".to_owned(),
+        opportunistic: Switches::default(),
+        checksum: false,
+        no_join_to_initial: false,
+        accept_joins: true,
+        subflow_limit: 4,
+        accept_limit: 4,
+        send_buffer_bytes: 1 << 20,
+        receive_buffer: ReceiveBuffer {
+            mode: ReceiveBufferMode::Fixed,
+            initial_bytes: 1 << 20,
+            max_bytes: 1 << 20,
+            window_percent: 100,
+        },
+        smallest_mss: false,
+        nagle: false,
+        add_address_timeout: Duration::from_secs(1),
+        close_timeout: Duration::from_secs(60),
+        stale_after_timeouts: 4,
+        syn_retries_with_multipath: 2,
+    }
+}
+
+fn subflow_configuration() -> subflow::Config {
+    subflow::Config {
+        congestion_control: "lia".to_owned(),
+        mtu_bytes: 1_500,
+        initial_window_packets: 10,
+        timestamps: true,
+        sack: true,
+        window_scale: Some(7),
+        ecn: false,
+        hystart: true,
+        pacing: false,
+        tso_autosizing: false,
+        super_segment_bytes: 65_000,
+        delayed_ack: Duration::from_millis(40),
+        quick_acks: 16,
+        rto_initial: Duration::from_secs(1),
+        rto_min: Duration::from_millis(200),
+        rto_max: Duration::from_secs(120),
+        timer_granularity: Duration::ZERO,
+        syn_retries: 6,
+        retries: 15,
+        user_timeout: None,
+        keepalive: None,
+        time_wait: Duration::from_secs(60),
+        restart_after_idle: true,
+        rack: true,
+        undo: true,
+        black_hole_detection: false,
+    }
+}
