@@ -30,6 +30,8 @@ pub(crate) struct IpHeader {
 
 impl IpHeader {
     /// Reads the header that `bytes` begin with; what follows it may be missing.
+    // Inlined, the result need not go through memory, which took longer than to find it.
+    #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
             Some(4) => parse_v4(bytes),
@@ -69,6 +71,7 @@ fn v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
+#[inline]
 fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let Some((fixed, _)) = bytes.split_first_chunk::<V4_BYTES>() else {
         return Err(ParseError::Truncated("IPv4 header"));

@@ -45,15 +45,21 @@ const ECHO: u8 = 0x01;
 const TRANSIENT: u8 = 0x01;
 
 /// Takes up one option; `body` is what follows kind and length. A malformed one is ignored.
+#[inline]
 pub(super) fn parse(body: &[u8], options: &mut Options) {
-    let Some((&first, rest)) = body.split_first() else { return };
-    let (subtype, low) = (first >> 4, first & 0xf);
-    if subtype == DSS {
-        if let Some(dss) = parse_dss(rest) {
-            options.dss = Some(dss);
+    match *body {
+        [first, ref rest @ ..] if first >> 4 == DSS => {
+            if let Some(dss) = parse_dss(rest) {
+                options.dss = Some(dss);
+            }
         }
-        return;
+        [first, ref rest @ ..] => parse_other(first >> 4, first & 0xf, rest, options),
+        [] => {}
     }
+}
+
+/// Any but DSS, which is in nearly every segment: these are in few.
+fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
     let option = match subtype {
         CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
         JOIN => parse_join(low, rest).map(MptcpOption::Join),
@@ -125,6 +131,7 @@ fn parse_join(low: u8, rest: &[u8]) -> Option<Join> {
     }
 }
 
+#[inline]
 fn parse_dss(rest: &[u8]) -> Option<Dss> {
     let (&flags, rest) = rest.split_first()?;
     let mut fields = Fields(rest);

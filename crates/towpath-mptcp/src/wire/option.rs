@@ -52,6 +52,7 @@ pub struct Options {
 impl Options {
     /// Reads the options of a header. MSS, window scale and SACK permitted count only in a SYN, which
     /// the caller must look after.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut options = Self::default();
         let mut rest = bytes;
@@ -73,6 +74,7 @@ impl Options {
     }
 
     /// Takes up one option; `body` is what follows kind and length.
+    #[inline]
     fn read(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
             (mptcp::KIND, _) => mptcp::parse(body, self),
@@ -83,7 +85,10 @@ impl Options {
                 }
             }
             (SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
-                self.sack = blocks.as_chunks().0.iter().take(4).copied().map(two_words).collect();
+                self.sack.clear();
+                for block in blocks.as_chunks().0.iter().take(4) {
+                    let _ = self.sack.try_push(two_words(*block));
+                }
             }
             // An MSS of 0 says nothing.
             (MSS, &[a, b]) if [a, b] != [0, 0] => self.mss = Some(u16::from_be_bytes([a, b])),

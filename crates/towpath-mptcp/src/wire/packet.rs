@@ -189,6 +189,7 @@ impl Packet {
     }
 
     /// The IP header, if it agrees with the packet's length.
+    #[inline]
     pub(crate) fn ip(&self) -> Result<IpHeader, ParseError> {
         let ip = IpHeader::parse(&self.header)?;
         if ip.total_bytes != self.len() {
