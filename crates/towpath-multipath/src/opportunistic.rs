@@ -1,9 +1,22 @@
 //! What to do when a slow path's data blocks the connection: opportunistic retransmission (M1) and
 //! penalisation (M2), two independent switches (Raiciu et al., NSDI 2012, §4.2).
+//!
+//! M1 sends the oldest data again, on the path that could send now. M2 halves the window of the path
+//! that holds that data, at most once per round trip of the fast path. The guards of mptcp.org's later
+//! versions: M1 only if the slow path has four packets of window at most or more than four times
+//! the srtt; M2 only if the slow path's srtt is larger and it is not in recovery, and, when the send
+//! buffer is the limit, only if the application really waits for it.
 
 use std::fmt;
 
-use crate::path::{ConnectionView, DataRange, PathId};
+use towpath_net::Instant;
+
+use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, Phase};
+
+/// A slow path with no more packets of window than this is relieved by M1 in any case.
+const FEW_PACKETS: u64 = 4;
+/// M1 is guarded by this ratio of the two smoothed round-trip times.
+const MUCH_SLOWER: u32 = 4;
 
 /// When a switch acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,20 +61,88 @@ pub struct Actions {
 #[derive(Debug, Clone, Default)]
 pub struct Opportunistic {
     switches: Switches,
+    /// When a window was last halved for the sake of a fast path.
+    penalised: Vec<(PathId, Instant)>,
 }
 
 impl Opportunistic {
     /// With these switches.
     pub fn new(switches: Switches) -> Self {
-        Self { switches }
+        Self { switches, penalised: Vec::new() }
     }
 
     /// Asked when nothing new can be sent because of `why`; `fast` is the path that the scheduler
     /// would use now.
     pub fn on_blocked(&mut self, view: &ConnectionView<'_>, why: Blocked, fast: PathId) -> Actions {
-        let _ = (view, why, fast, self.switches);
-        Actions::default()
+        let (Some(fast), Some((head, sent_on))) = (view.path(fast), view.head) else {
+            return Actions::default();
+        };
+        Actions {
+            retransmit: self.retransmit(view, fast, head, sent_on),
+            penalise: self.penalise(view, why, fast, sent_on),
+        }
     }
+
+    fn retransmit(
+        &self,
+        view: &ConnectionView<'_>,
+        fast: &PathView,
+        head: DataRange,
+        sent_on: PathSet,
+    ) -> Option<(PathId, DataRange)> {
+        let worthwhile = match self.switches.retransmission {
+            Variant::Off => false,
+            Variant::Nsdi12 => true,
+            Variant::Guarded => slowest(view, fast, sent_on).is_some_and(|slow| {
+                let few = FEW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
+                slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(MUCH_SLOWER)
+            }),
+        };
+        // Twice on the same path would help nobody: its own recovery takes care of it.
+        if !worthwhile || sent_on.contains(fast.id) || fast.room_bytes == 0 {
+            return None;
+        }
+        let bytes = head.bytes.min(fast.room_bytes.max(u64::from(fast.mss_bytes)));
+        Some((fast.id, DataRange { bytes, ..head }))
+    }
+
+    fn penalise(
+        &mut self,
+        view: &ConnectionView<'_>,
+        why: Blocked,
+        fast: &PathView,
+        sent_on: PathSet,
+    ) -> Option<PathId> {
+        let slow = slowest(view, fast, sent_on)?;
+        let justified = match self.switches.penalisation {
+            Variant::Off => false,
+            Variant::Nsdi12 => true,
+            Variant::Guarded => {
+                let limited = why == Blocked::Window || view.send_buffer_full;
+                limited && slow.srtt > fast.srtt && slow.phase == Phase::Open
+            }
+        };
+        (justified && self.is_due(view.now, fast)).then(|| {
+            self.penalised.retain(|(path, _)| *path != fast.id);
+            self.penalised.push((fast.id, view.now));
+            slow.id
+        })
+    }
+
+    fn is_due(&self, now: Instant, fast: &PathView) -> bool {
+        let last = self.penalised.iter().find(|(path, _)| *path == fast.id);
+        last.is_none_or(|(_, at)| now.saturating_since(*at) >= fast.srtt)
+    }
+}
+
+/// Of the paths that had the data, the slowest but the fast one.
+fn slowest<'a>(
+    view: &ConnectionView<'a>,
+    fast: &PathView,
+    sent_on: PathSet,
+) -> Option<&'a PathView> {
+    let others = view.paths.iter().filter(|path| path.id != fast.id && sent_on.contains(path.id));
+    others.max_by_key(|path| (path.srtt, path.id))
 }
 
 impl fmt::Display for Variant {
@@ -71,5 +152,138 @@ impl fmt::Display for Variant {
             Self::Nsdi12 => "nsdi12",
             Self::Guarded => "guarded",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::scheduler::fixture::{Model, path};
+
+    const FAST: PathId = PathId(0);
+    const SLOW: PathId = PathId(1);
+    const HEAD: DataRange = DataRange { start: 50, bytes: 3_000 };
+
+    /// Wi-Fi at 20 ms and 3G at 150 ms, which had the oldest data.
+    fn blocked() -> Model {
+        let mut model = Model::new([path(0, 20), path(1, 150)]);
+        model.head = Some((HEAD, PathSet::only(SLOW)));
+        model
+    }
+
+    fn both(variant: Variant) -> Opportunistic {
+        Opportunistic::new(Switches { retransmission: variant, penalisation: variant })
+    }
+
+    fn act(variant: Variant, model: &Model, why: Blocked) -> Actions {
+        both(variant).on_blocked(&model.view(), why, FAST)
+    }
+
+    #[test]
+    fn both_variants_retransmit_the_head_and_penalise_the_path_that_holds_it() {
+        let expected = Actions { retransmit: Some((FAST, HEAD)), penalise: Some(SLOW) };
+        for variant in [Variant::Nsdi12, Variant::Guarded] {
+            assert_eq!(act(variant, &blocked(), Blocked::Window), expected, "{variant}");
+        }
+        assert_eq!(act(Variant::Off, &blocked(), Blocked::Window), Actions::default());
+    }
+
+    #[test]
+    fn the_switches_are_independent() {
+        let (off, on) = (Variant::Off, Variant::Nsdi12);
+        let mut only_m1 = Opportunistic::new(Switches { retransmission: on, penalisation: off });
+        let mut only_m2 = Opportunistic::new(Switches { retransmission: off, penalisation: on });
+        let (m1, m2) = (
+            only_m1.on_blocked(&blocked().view(), Blocked::Window, FAST),
+            only_m2.on_blocked(&blocked().view(), Blocked::Window, FAST),
+        );
+        assert_eq!(m1, Actions { retransmit: Some((FAST, HEAD)), penalise: None });
+        assert_eq!(m2, Actions { retransmit: None, penalise: Some(SLOW) });
+    }
+
+    #[test]
+    fn m1_does_not_repeat_data_on_the_same_path() {
+        let mut model = blocked();
+        model.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
+        for variant in [Variant::Nsdi12, Variant::Guarded] {
+            assert_eq!(act(variant, &model, Blocked::Window).retransmit, None);
+        }
+    }
+
+    #[test]
+    fn m1_sends_what_fits_but_a_packet_at_least() {
+        for (room, bytes) in
+            [(0, None), (10, Some(1_000)), (2_000, Some(2_000)), (9_000, Some(3_000))]
+        {
+            let mut model = blocked();
+            model.paths[0].room_bytes = room;
+            let range = act(Variant::Nsdi12, &model, Blocked::Window).retransmit;
+            assert_eq!(range.map(|(_, range)| range.bytes), bytes, "room for {room}");
+        }
+    }
+
+    #[test]
+    fn m1_is_guarded_by_four_times_the_srtt_or_four_packets() {
+        for (srtt_ms, packets, acts) in [(80, 10, false), (81, 10, true), (80, 4, true)] {
+            let mut model = blocked();
+            model.paths[1].srtt = Duration::from_millis(srtt_ms);
+            model.paths[1].cwnd_bytes = packets * 1_000;
+            let [paper, guarded] = [Variant::Nsdi12, Variant::Guarded]
+                .map(|variant| act(variant, &model, Blocked::Window).retransmit.is_some());
+            assert_eq!((paper, guarded), (true, acts), "{srtt_ms} ms, {packets} packets");
+        }
+    }
+
+    #[test]
+    fn m2_is_guarded_by_srtt_phase_and_a_send_buffer_that_is_really_full() {
+        type Change = fn(&mut Model);
+        let faster = |model: &mut Model| model.paths[1].srtt = Duration::from_millis(20);
+        let recovering = |model: &mut Model| model.paths[1].phase = Phase::Recovery;
+        let nothing = |_: &mut Model| {};
+        let full = |model: &mut Model| model.send_buffer_full = true;
+        let cases: [(Change, Blocked, bool); 5] = [
+            (nothing, Blocked::Window, true),
+            (faster, Blocked::Window, false),
+            (recovering, Blocked::Window, false),
+            (nothing, Blocked::SendBuffer, false),
+            (full, Blocked::SendBuffer, true),
+        ];
+        for (number, (change, why, acts)) in cases.into_iter().enumerate() {
+            let mut model = blocked();
+            change(&mut model);
+            let [paper, guarded] = [Variant::Nsdi12, Variant::Guarded]
+                .map(|variant| act(variant, &model, why).penalise.is_some());
+            assert_eq!((paper, guarded), (true, acts), "case {number}");
+        }
+    }
+
+    #[test]
+    fn m2_acts_once_in_a_round_trip_of_the_fast_path() {
+        for variant in [Variant::Nsdi12, Variant::Guarded] {
+            let mut opportunistic = both(variant);
+            let mut model = blocked();
+            let mut times = Vec::new();
+            for ms in 0..60 {
+                model.now = Instant::ZERO + Duration::from_millis(ms);
+                let actions = opportunistic.on_blocked(&model.view(), Blocked::Window, FAST);
+                times.extend(actions.penalise.map(|_| ms));
+            }
+            assert_eq!(times, [0, 20, 40], "{variant}");
+        }
+    }
+
+    #[test]
+    fn nothing_happens_without_outstanding_data_or_when_the_fast_path_alone_had_it() {
+        let mut model = blocked();
+        model.head = None;
+        assert_eq!(act(Variant::Nsdi12, &model, Blocked::Window), Actions::default());
+        model.head = Some((HEAD, PathSet::only(FAST)));
+        assert_eq!(act(Variant::Nsdi12, &model, Blocked::Window), Actions::default());
+        assert_eq!(
+            both(Variant::Nsdi12).on_blocked(&blocked().view(), Blocked::Window, PathId(9)),
+            Actions::default()
+        );
     }
 }

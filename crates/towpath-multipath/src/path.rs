@@ -142,7 +142,8 @@ pub struct ConnectionView<'a> {
     pub paths: &'a [PathView],
     /// Bytes in the send buffer that were never sent on any path.
     pub unsent_bytes: u64,
-    /// How many of them the peer's connection-level window admits.
+    /// How much more the peer's connection-level window admits; may be more than is unsent (BLEST
+    /// needs to know how much).
     pub window_bytes: u64,
     /// Sent, not yet acknowledged at connection level.
     pub unacked_bytes: u64,

@@ -14,6 +14,8 @@ mod backup_aware;
 mod blest;
 mod ecf;
 mod eligible;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod linux;
 pub mod min_rtt;
 mod redundant;

@@ -1,1 +1,411 @@
+//! What each scheduler decides, in words and tables; and what must hold for all of them.
 
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::fixture::{Model, full, path};
+use super::*;
+use crate::path::Phase;
+
+fn backup(path: PathView) -> PathView {
+    PathView { backup: true, ..path }
+}
+
+fn stale(path: PathView) -> PathView {
+    PathView { stale: true, ..path }
+}
+
+fn in_phase(path: PathView, phase: Phase) -> PathView {
+    PathView { phase, ..path }
+}
+
+fn after_timeouts(path: PathView, timeouts: u32) -> PathView {
+    PathView { timeouts, ..path }
+}
+
+/// The path that a fresh scheduler chooses for new data.
+fn chosen(name: &str, paths: &[PathView]) -> Option<u8> {
+    let model = Model::new(paths.iter().copied());
+    match by_name(name).unwrap().next(&model.view()) {
+        Decision::Send { path, .. } => Some(path.0),
+        Decision::Wait { .. } | Decision::Idle => None,
+        decision @ (Decision::Duplicate { .. } | Decision::Reinject { .. }) => {
+            panic!("{name}: {decision:?}")
+        }
+    }
+}
+
+#[test]
+fn every_scheduler_has_a_name_of_its_own_and_min_rtt_is_the_first() {
+    let names: std::collections::BTreeSet<_> = ALL.iter().map(|entry| entry.name).collect();
+    assert_eq!(names.len(), ALL.len());
+    assert_eq!(ALL[0].name, "min-rtt");
+    let error = by_name("fastest").unwrap_err().to_string();
+    assert!(error.starts_with("unknown scheduler `fastest`, expected one of: min-rtt, linux"));
+}
+
+#[test]
+fn the_common_rule_of_backups_and_dead_paths() {
+    let (fast, slow) = (path(0, 20), path(1, 100));
+    let cases = [
+        ("the faster", vec![fast, slow], Some(0)),
+        ("the one with room", vec![full(fast), slow], Some(1)),
+        ("none with room", vec![full(fast), full(slow)], None),
+        ("no backup beside a regular path", vec![backup(fast), slow], Some(1)),
+        ("no backup because a regular path is full", vec![backup(fast), full(slow)], None),
+        ("only backups", vec![backup(fast), backup(slow)], Some(0)),
+        ("a backup for a stale path", vec![stale(fast), backup(slow)], Some(1)),
+        ("a backup in timeout recovery", vec![in_phase(fast, Phase::Loss), backup(slow)], Some(1)),
+        ("recovery is no reason", vec![in_phase(fast, Phase::Recovery), slow], Some(0)),
+        ("all are dead", vec![stale(fast), in_phase(slow, Phase::Loss)], Some(0)),
+        ("no path", vec![], None),
+    ];
+    for (case, paths, expected) in cases {
+        for name in ["min-rtt", "blest"] {
+            assert_eq!(chosen(name, &paths), expected, "{name}: {case}");
+        }
+    }
+}
+
+#[test]
+fn backup_aware_uses_backups_as_soon_as_the_regular_paths_have_trouble() {
+    let (fast, slow) = (path(0, 20), backup(path(1, 100)));
+    for (case, paths, expected) in [
+        ("a healthy path", vec![fast, slow], Some(0)),
+        ("a healthy path that is full", vec![full(fast), slow], None),
+        ("recovery, but room", vec![in_phase(fast, Phase::Recovery), slow], Some(0)),
+        ("recovery, and no room", vec![full(in_phase(fast, Phase::Recovery)), slow], Some(1)),
+        ("a timeout, and no room", vec![full(after_timeouts(fast, 1)), slow], Some(1)),
+        ("timeout recovery", vec![in_phase(fast, Phase::Loss), slow], Some(1)),
+        ("silence", vec![stale(fast), slow], Some(1)),
+        ("all are dead", vec![stale(fast), stale(slow)], Some(0)),
+        ("another regular path", vec![in_phase(fast, Phase::Loss), slow, path(2, 300)], Some(2)),
+    ] {
+        assert_eq!(chosen("backup-aware", &paths), expected, "{case}");
+    }
+}
+
+#[test]
+fn aggregate_reserves_nothing() {
+    let (slow, fast) = (path(0, 100), backup(path(1, 20)));
+    assert_eq!(chosen("aggregate", &[slow, fast]), Some(1));
+    assert_eq!(chosen("aggregate", &[slow, full(fast)]), Some(0));
+    assert_eq!(chosen("aggregate", &[slow, stale(fast)]), Some(0));
+    assert_eq!(chosen("aggregate", &[stale(slow), stale(fast)]), Some(1));
+}
+
+#[test]
+fn apple_interactive_leaves_the_primary_for_three_reasons() {
+    let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
+    let with_srtt = |ms| PathView { srtt: Duration::from_millis(ms), ..wifi };
+    let with_rto = |of: PathView, ms| PathView { rto: Duration::from_millis(ms), ..of };
+    for (case, paths, expected) in [
+        ("all is well", vec![wifi, cell], Some(0)),
+        ("a full primary is no reason", vec![full(wifi), cell], None),
+        ("srtt 600 ms", vec![with_srtt(600), cell], Some(0)),
+        ("srtt 601 ms", vec![with_srtt(601), cell], Some(1)),
+        ("both slow", vec![with_srtt(601), backup(path(1, 700))], Some(0)),
+        ("timeout 1500 ms", vec![with_rto(wifi, 1_500), cell], Some(0)),
+        ("timeout 1501 ms", vec![with_rto(wifi, 1_501), cell], Some(1)),
+        ("both late", vec![with_rto(wifi, 1_501), with_rto(cell, 1_501)], Some(0)),
+        ("the timer has fired", vec![after_timeouts(wifi, 1), cell], Some(1)),
+        ("on both", vec![after_timeouts(wifi, 1), after_timeouts(cell, 1)], Some(0)),
+        ("silence", vec![stale(wifi), cell], Some(1)),
+        ("no other room", vec![after_timeouts(wifi, 1), full(cell)], Some(0)),
+        ("only a backup", vec![cell], Some(1)),
+    ] {
+        assert_eq!(chosen("apple-interactive", &paths), expected, "{case}");
+    }
+}
+
+#[test]
+fn apple_handover_stays_until_the_primary_has_failed() {
+    let (wifi, cell) = (path(0, 5_000), backup(path(1, 80)));
+    for (case, paths, expected) in [
+        ("slow is not failed", vec![wifi, cell], Some(0)),
+        ("one timeout", vec![after_timeouts(wifi, 1), cell], Some(0)),
+        ("two timeouts", vec![after_timeouts(wifi, 2), cell], Some(1)),
+        ("silence", vec![stale(wifi), cell], Some(1)),
+        ("both failed", vec![stale(wifi), stale(cell)], Some(0)),
+    ] {
+        assert_eq!(chosen("apple-handover", &paths), expected, "{case}");
+    }
+}
+
+#[test]
+fn the_primary_is_kept_when_other_paths_come_and_is_chosen_anew_when_it_goes() {
+    let mut handover = by_name("apple-handover").unwrap();
+    let mut next = |paths: &[PathView]| {
+        let model = Model::new(paths.iter().copied());
+        handover.next(&model.view())
+    };
+    let send = |id| Decision::Send { path: PathId(id), max_bytes: 10_000 };
+    assert_eq!(next(&[path(3, 50)]), send(3));
+    assert_eq!(next(&[path(1, 10), path(3, 50)]), send(3));
+    assert_eq!(next(&[path(1, 10)]), send(1));
+}
+
+#[test]
+fn round_robin_gives_each_path_a_packet_in_turn() {
+    let mut model = Model::new([path(0, 20), path(2, 100), backup(path(1, 5)), path(5, 50)]);
+    let mut scheduler = by_name("round-robin").unwrap();
+    let mut order = Vec::new();
+    for round in 0..7 {
+        if round == 4 {
+            model.paths[1].room_bytes = 0;
+        }
+        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        assert_eq!(max_bytes, 1_000);
+        order.push(path.0);
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+    }
+    assert_eq!(order, [0, 2, 5, 0, 5, 0, 5]);
+}
+
+#[test]
+fn linux_takes_the_shortest_linger_time() {
+    let waiting = |of: PathView, bytes| PathView { in_flight_bytes: bytes, ..of };
+    let (fast, slow) = (path(0, 20), path(1, 100));
+    // 500 and 100 bytes per millisecond.
+    for (case, paths, expected) in [
+        ("nothing waits", vec![fast, slow], Some(0)),
+        ("10 ms against 0", vec![waiting(fast, 5_000), slow], Some(1)),
+        ("10 ms against 20 ms", vec![waiting(fast, 5_000), waiting(slow, 2_000)], Some(0)),
+        ("no room", vec![full(fast), waiting(slow, 9_000)], Some(1)),
+        ("timeout recovery is no reason", vec![in_phase(fast, Phase::Loss), slow], Some(0)),
+        ("stale", vec![stale(fast), slow], Some(1)),
+        ("a backup is idle", vec![waiting(fast, 5_000), backup(slow)], Some(0)),
+        ("only a backup lives", vec![stale(fast), backup(slow)], Some(1)),
+        ("all are stale", vec![stale(fast), stale(slow)], Some(0)),
+        ("no rate yet", vec![PathView { pacing_rate: 0, ..fast }, waiting(slow, 9_000)], Some(1)),
+    ] {
+        assert_eq!(chosen("linux", &paths), expected, "{case}");
+    }
+}
+
+#[test]
+fn linux_keeps_a_path_for_a_burst() {
+    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    for path in &mut model.paths {
+        path.room_bytes = 40_000;
+    }
+    let mut scheduler = by_name("linux").unwrap();
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        sent.push((path.0, max_bytes));
+        model.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+    }
+    let rest = 65_428 - 40_000;
+    assert_eq!(sent, [(0, 40_000), (0, rest), (1, 40_000), (1, rest), (0, 40_000)]);
+    // A path that is full loses its turn.
+    model.paths[0].room_bytes = 0;
+    assert!(matches!(scheduler.next(&model.view()), Decision::Send { path: PathId(1), .. }));
+}
+
+#[test]
+fn linux_bursts_end_with_the_window_of_the_peer() {
+    let mut model = Model::new([path(0, 20)]);
+    model.window_bytes = 700;
+    let mut scheduler = by_name("linux").unwrap();
+    let expected = Decision::Send { path: PathId(0), max_bytes: 700 };
+    assert_eq!(scheduler.next(&model.view()), expected);
+}
+
+#[test]
+fn linux_repeats_only_on_an_idle_subflow() {
+    let busy = |of: PathView| PathView { in_flight_bytes: 1, ..of };
+    let (first, second, spare) = (path(0, 20), path(1, 100), backup(path(2, 5)));
+    let range = DataRange { start: 0, bytes: 1_000 };
+    for (case, paths, expected) in [
+        ("the first idle one", vec![first, second], Some(0)),
+        ("the idle one", vec![busy(first), second], Some(1)),
+        ("all busy", vec![busy(first), busy(second), spare], None),
+        ("the backup, when nothing moves", vec![busy(stale(first)), spare], Some(2)),
+    ] {
+        let model = Model::new(paths);
+        let mut scheduler = by_name("linux").unwrap();
+        let path = scheduler.reinject(&model.view(), range, PathSet::only(PathId(0)));
+        assert_eq!(path.map(|path| path.0), expected, "{case}");
+    }
+}
+
+#[test]
+fn redundant_sends_on_each_path_what_it_has_not_sent() {
+    let range = |start, bytes| DataRange { start, bytes };
+    let mut model = Model::new([path(0, 20), path(1, 100)]);
+    // 100..3100 are outstanding; path 0 has sent them all, path 1 up to 1100.
+    model.head = Some((range(100, 1_000), PathSet::only(PathId(0))));
+    model.unacked_bytes = 3_000;
+    model.store.0 = vec![(PathId(0), range(3_100, 5_000)), (PathId(1), range(1_100, 2_000))];
+    let mut scheduler = by_name("redundant").unwrap();
+    assert!(scheduler.repeats());
+    let new = Decision::Send { path: PathId(0), max_bytes: 10_000 };
+    assert_eq!(scheduler.next(&model.view()), new);
+    model.paths[0].room_bytes = 0;
+    let again = Decision::Reinject { path: PathId(1), range: range(1_100, 2_000) };
+    assert_eq!(scheduler.next(&model.view()), again);
+    model.paths[1].room_bytes = 500;
+    let less = Decision::Reinject { path: PathId(1), range: range(1_100, 500) };
+    assert_eq!(scheduler.next(&model.view()), less);
+    model.store.0.clear();
+    assert_eq!(scheduler.next(&model.view()), Decision::Idle);
+}
+
+#[test]
+fn redundant_cuts_where_outstanding_data_ends() {
+    let mut model = Model::new([path(0, 20)]);
+    model.head = Some((DataRange { start: u64::MAX, bytes: 1_000 }, PathSet::EMPTY));
+    model.unacked_bytes = 1_000;
+    model.store.0 = vec![(PathId(0), DataRange { start: 499, bytes: 3_000 })];
+    let mut scheduler = by_name("redundant").unwrap();
+    let range = DataRange { start: 499, bytes: 500 };
+    let again = Decision::Reinject { path: PathId(0), range };
+    assert_eq!(scheduler.next(&model.view()), again, "sequence numbers wrap");
+}
+
+#[test]
+fn blest_leaves_a_slow_path_alone_only_if_the_window_is_small() {
+    // In its 100 ms the slow path costs 6 round trips of the fast one:
+    // 1.2 · (10 + 2) · 6 = 86.4 packets.
+    for (window, expected) in [(40_000, None), (87_000, None), (88_000, Some(1))] {
+        let mut model = Model::new([full(path(0, 20)), path(1, 100)]);
+        model.unacked_bytes = 10_000;
+        model.window_bytes = window - 10_000;
+        let mut scheduler = by_name("blest").unwrap();
+        let expected = match expected {
+            Some(id) => Decision::Send { path: PathId(id), max_bytes: 10_000 },
+            None => Decision::Wait { until: Some(Instant::ZERO + Duration::from_millis(20)) },
+        };
+        assert_eq!(scheduler.next(&model.view()), expected, "window of {window}");
+    }
+}
+
+#[test]
+fn blest_learns_from_a_full_window() {
+    let decide = |blocked: bool| {
+        let mut model = Model::new([full(path(0, 20)), path(1, 100)]);
+        let mut scheduler = by_name("blest").unwrap();
+        for round in 1..=6_u32 {
+            model.now = Instant::ZERO + Duration::from_millis(100) * round;
+            if blocked {
+                scheduler.on_event(SchedulerEvent::WindowBlocked, &model.view());
+            }
+            scheduler.next(&model.view());
+        }
+        // λ is 1.14 or 1.3: 82 or 94 packets.
+        model.window_bytes = 90_000;
+        matches!(scheduler.next(&model.view()), Decision::Wait { .. })
+    };
+    assert_eq!((decide(false), decide(true)), (false, true));
+}
+
+#[test]
+fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
+    let asked = |unsent: u64| {
+        let mut model = Model::new([full(path(0, 20)), path(1, 200)]);
+        model.unsent_bytes = unsent;
+        by_name("ecf").unwrap().next(&model.view())
+    };
+    // 10 packets in flight and 30 to send need 4 · 20 ms on the fast path, 200 ms on the slow one.
+    assert!(matches!(asked(30_000), Decision::Wait { .. }));
+    assert!(matches!(asked(1), Decision::Wait { .. }));
+    // 1 MB needs 101 · 20 ms.
+    assert_eq!(asked(1_000_000), Decision::Send { path: PathId(1), max_bytes: 10_000 });
+}
+
+#[test]
+fn ecf_goes_on_waiting_by_hysteresis() {
+    // (1 + k / 10) · 20 ms < 220 ms up to k = 100 packets; while waiting, < 275 ms up to k = 127.
+    let mut model = Model::new([full(path(0, 20)), path(1, 200)]);
+    let mut scheduler = by_name("ecf").unwrap();
+    let mut waits = |kilobytes: u64| {
+        model.unsent_bytes = kilobytes * 1_000;
+        matches!(scheduler.next(&model.view()), Decision::Wait { .. })
+    };
+    assert_eq!([110, 90, 110, 130, 110].map(&mut waits), [false, true, true, false, false]);
+}
+
+#[test]
+fn ecf_does_not_wait_for_a_path_that_is_hardly_faster() {
+    assert_eq!(chosen("ecf", &[full(path(0, 90)), path(1, 100)]), Some(1));
+}
+
+#[test]
+fn data_of_a_failed_path_goes_to_one_that_has_not_had_it() {
+    let range = DataRange { start: 0, bytes: 1_000 };
+    let had = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
+    let model = Model::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
+    for entry in ALL.iter().filter(|entry| entry.name != "linux") {
+        let again = |sent_on| (entry.make)().reinject(&model.view(), range, sent_on);
+        assert_eq!(again(had(&[0])), Some(PathId(1)), "{}", entry.name);
+        assert_eq!(again(had(&[0, 1])), None, "{}", entry.name);
+    }
+}
+
+fn any_path(id: u8) -> impl Strategy<Value = PathView> {
+    let flags = any::<(bool, bool, bool)>();
+    let phase = prop_oneof![Just(Phase::Open), Just(Phase::Recovery), Just(Phase::Loss)];
+    let bytes = (0..100_000_u64, 0..100_000_u64, any::<u64>(), any::<u64>());
+    (flags, phase, 0..3_000_u64, 0..4_u32, bytes).prop_map(
+        move |((backup, stale, slow_start), phase, srtt_ms, timeouts, bytes)| PathView {
+            backup,
+            stale,
+            slow_start,
+            phase,
+            timeouts,
+            room_bytes: bytes.0.saturating_sub(50_000),
+            queued_bytes: bytes.1,
+            in_flight_bytes: bytes.2 % 1_000_000,
+            cwnd_bytes: bytes.3,
+            pacing_rate: bytes.3,
+            ..path(id, srtt_ms)
+        },
+    )
+}
+
+fn any_model() -> impl Strategy<Value = Model> {
+    let paths = (0..8_u8).map(any_path).collect::<Vec<_>>();
+    let store = prop::collection::vec((0..8_u8, any::<u64>(), 1..100_000_u64), 0..8);
+    (paths, 0..9_usize, any::<[u64; 4]>(), store).prop_map(|(paths, count, bytes, store)| {
+        let [unsent_bytes, window_bytes, unacked_bytes, start] = bytes;
+        let missing = |(id, start, bytes)| (PathId(id), DataRange { start, bytes });
+        let head = Some((DataRange { start, bytes: 1_000 }, PathSet::only(PathId(1))));
+        let store = fixture::Store(store.into_iter().map(missing).collect());
+        let paths = paths.into_iter().take(count);
+        Model { unsent_bytes, window_bytes, unacked_bytes, head, store, ..Model::new(paths) }
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_scheduler_chooses_a_path_that_is_not_there_or_full_and_the_same_input_decides_the_same(
+        models in prop::collection::vec(any_model(), 1..8),
+    ) {
+        for entry in ALL {
+            let (mut one, mut other) = ((entry.make)(), (entry.make)());
+            for model in &models {
+                let view = model.view();
+                let decision = one.next(&view);
+                prop_assert_eq!(decision, other.next(&view), "{}", entry.name);
+                let (id, bytes) = match decision {
+                    Decision::Send { path, max_bytes } => (path, max_bytes),
+                    Decision::Reinject { path, range } => (path, range.bytes),
+                    Decision::Duplicate { .. } | Decision::Wait { .. } | Decision::Idle => continue,
+                };
+                let room = view.path(id).map(|path| path.room_bytes);
+                prop_assert!(bytes > 0 && Some(bytes) <= room, "{}: {decision:?}", entry.name);
+                for scheduler in [&mut one, &mut other] {
+                    scheduler.on_event(SchedulerEvent::Sent { path: id, bytes }, &view);
+                }
+                let had = PathSet::only(id);
+                let range = DataRange { start: 0, bytes: 1 };
+                if let Some(again) = one.reinject(&view, range, had) {
+                    prop_assert!(view.path(again).is_some_and(|path| path.room_bytes > 0));
+                }
+            }
+        }
+    }
+}
