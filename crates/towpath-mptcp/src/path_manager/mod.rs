@@ -236,3 +236,8 @@ pub fn by_name(name: &str) -> Result<Box<dyn PathManager>, UnknownPathManager> {
     let found = ALL.iter().find(|entry| entry.name == name);
     found.map(|entry| (entry.make)()).ok_or_else(|| UnknownPathManager { name: name.to_owned() })
 }
+
+// The examples of the documentation, which also show `towpath-multipath`, compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/extending.md")]
+struct Extending;
