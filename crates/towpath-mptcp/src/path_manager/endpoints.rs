@@ -121,15 +121,13 @@ impl Endpoints {
         }
     }
 
-    /// Linux withdraws addresses of subflows too, announced or not: the peer would else wait for
-    /// their timeouts (RFC 8684 §3.4.2).
-    fn leave(&mut self, address_id: u8, view: &View<'_>, actions: &mut Vec<Action>) {
-        let id = self.home.id(address_id);
-        let carried = view.subflows.iter().any(|subflow| subflow.local_id == id);
-        let used = self.used.remove(&address_id);
-        if self.announced.remove(&address_id) || used || carried {
-            actions.push(Action::Withdraw { address_id: id });
+    /// What was announced is withdrawn; the connection does so for addresses that only carried
+    /// subflows (RFC 8684 §3.4.2).
+    fn leave(&mut self, address_id: u8, actions: &mut Vec<Action>) {
+        if self.announced.remove(&address_id) {
+            actions.push(Action::Withdraw { address_id: self.home.id(address_id) });
         }
+        self.used.remove(&address_id);
         self.backup.remove(&address_id);
     }
 }
@@ -152,7 +150,7 @@ impl PathManager for Endpoints {
             Event::Withdrawn(id) => {
                 self.accepted.remove(&id);
             }
-            Event::LocalGone { address_id } => self.leave(address_id, view, actions),
+            Event::LocalGone { address_id } => self.leave(address_id, actions),
             Event::SubflowEstablished(_) | Event::SubflowClosed { .. } => {
                 self.advance(view, actions);
             }

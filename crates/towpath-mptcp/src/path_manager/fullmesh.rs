@@ -50,8 +50,9 @@ impl PathManager for Fullmesh {
             Event::Withdrawn(id) => self.tried.retain(|(_, remote)| *remote != id),
             Event::LocalGone { address_id } => {
                 self.tried.retain(|(local, _)| *local != address_id);
-                self.announced.remove(&address_id);
-                actions.push(Action::Withdraw { address_id: self.home.id(address_id) });
+                if self.announced.remove(&address_id) {
+                    actions.push(Action::Withdraw { address_id: self.home.id(address_id) });
+                }
                 return;
             }
             Event::Established

@@ -61,8 +61,10 @@ impl Rejoin {
         if let Action::Open { local_id, local, remote_id, remote, backup } = *action {
             let remote = RemoteAddress { address_id: remote_id, address: remote };
             let pair = Pair { local_id, local, remote, backup };
-            match self.mine.iter_mut().find(|mine| mine.pair == pair) {
-                Some(mine) => *mine = Mine { due: None, homeless: false, ..*mine },
+            let same =
+                |mine: &&mut Mine| (mine.pair.local, mine.pair.remote) == (local, pair.remote);
+            match self.mine.iter_mut().find(same) {
+                Some(mine) => *mine = Mine { pair, due: None, homeless: false, ..*mine },
                 None => self.mine.push(Mine::new(pair)),
             }
         }

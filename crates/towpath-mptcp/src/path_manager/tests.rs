@@ -1,6 +1,9 @@
 //! Path managers on a small model of a connection: opened subflows exist, closed ones do not.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use proptest::prelude::*;
 
 use super::*;
 
@@ -145,7 +148,7 @@ impl Model {
 
 #[test]
 fn every_path_manager_has_a_name_of_its_own_and_default_is_the_first() {
-    let names: std::collections::BTreeSet<_> = ALL.iter().map(|entry| entry.name).collect();
+    let names: BTreeSet<_> = ALL.iter().map(|entry| entry.name).collect();
     assert_eq!(names.len(), ALL.len());
     assert_eq!(ALL[0].name, "default");
     let error = by_name("mesh").unwrap_err().to_string();
@@ -296,10 +299,7 @@ fn an_address_that_comes_back_opens_its_subflow_again() {
     model.fire(Event::Established);
     model.local[0].up = false;
     model.subflows.pop();
-    assert_eq!(
-        model.fire(Event::LocalGone { address_id: 2 }),
-        [Action::Withdraw { address_id: 2 }]
-    );
+    assert_eq!(model.fire(Event::LocalGone { address_id: 2 }), [], "it was not announced");
     assert_eq!(model.opened(Event::LocalChanged), [""; 0]);
     model.local[0].up = true;
     assert_eq!(model.opened(Event::LocalChanged), ["2:10.0.2.1>0:10.0.9.9"]);
@@ -402,6 +402,18 @@ fn rejoin_waits_for_an_address_that_is_down() {
 }
 
 #[test]
+fn rejoin_keeps_the_limit_and_tries_later() {
+    let all = [local(2, "10.0.2.1", "subflow"), local(3, "10.0.3.1", "subflow")];
+    let mut model = Model::new("rejoin", all.to_vec());
+    model.subflow_limit = 1;
+    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.fail(true), ["3:10.0.3.1>0:10.0.9.9"], "its place is taken at once");
+    assert_eq!(model.wait_for_timeout().1, [""; 0]);
+    model.subflow_limit = 2;
+    assert_eq!(model.wait_for_timeout().1, ["2:10.0.2.1>0:10.0.9.9"]);
+}
+
+#[test]
 fn rejoin_does_not_open_to_an_address_that_was_withdrawn() {
     let mut model = Model::new("rejoin", vec![local(1, "10.0.1.1", "")]);
     model.fire(Event::Established);
@@ -410,4 +422,101 @@ fn rejoin_does_not_open_to_an_address_that_was_withdrawn() {
     model.remote.pop();
     model.fire(Event::Withdrawn(4));
     assert_eq!(model.manager.poll_timeout(), None);
+}
+
+/// Something that happens to a connection.
+#[derive(Debug, Clone)]
+enum Step {
+    Announced(u8),
+    Withdrawn(u8),
+    Flip(u8),
+    Fail { newest: bool, retry: bool },
+    Timeout,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (1..8_u8).prop_map(Step::Announced),
+        (0..8_u8).prop_map(Step::Withdrawn),
+        (0..5_u8).prop_map(Step::Flip),
+        any::<(bool, bool)>().prop_map(|(newest, retry)| Step::Fail { newest, retry }),
+        Just(Step::Timeout),
+    ]
+}
+
+/// Does it to the model, and tells the path manager.
+fn apply(model: &mut Model, step: &Step) {
+    match *step {
+        Step::Announced(id) => {
+            let address = if id % 3 == 0 { format!("fd00::{id}") } else { format!("10.0.8.{id}") };
+            if model.remote.iter().all(|known| known.address_id != id) {
+                model.announced(remote(id, &address));
+            }
+        }
+        Step::Withdrawn(id) => {
+            model.remote.retain(|known| known.address_id != id || id == 0);
+            model.subflows.retain(|subflow| subflow.remote_id != id);
+            model.fire(Event::Withdrawn(id));
+        }
+        Step::Flip(index) => {
+            let Some(local) = model.local.get_mut(usize::from(index)) else { return };
+            local.up = !local.up;
+            let (up, address, address_id) = (local.up, local.address, local.address_id);
+            if up {
+                model.fire(Event::LocalChanged);
+            } else {
+                model.subflows.retain(|subflow| subflow.local.ip() != address);
+                model.fire(Event::LocalGone { address_id });
+            }
+        }
+        Step::Fail { newest, retry } => {
+            if let Some(last) = model.subflows.len().checked_sub(1) {
+                let subflow = model.subflows.remove(if newest { last } else { 0 });
+                model.fire(Event::SubflowClosed { subflow, failed: true, retry });
+            }
+        }
+        Step::Timeout => {
+            if model.manager.poll_timeout().is_some() {
+                model.wait_for_timeout();
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_path_manager_opens_above_the_limit_across_families_from_dead_addresses_or_twice(
+        steps in prop::collection::vec(step(), 1..40),
+        flags in prop::collection::vec(prop::sample::subsequence(
+            vec!["subflow", "signal", "backup", "fullmesh", "laminar"], 0..5), 5),
+        limits in (0..6_u8, 0..6_u8),
+        client: bool,
+        closed_to_us: bool,
+    ) {
+        let addresses = ["10.0.1.1", "10.0.2.1", "10.0.8.1", "fd00::a", "fd01::b"];
+        let local: Vec<_> = (1..).zip(addresses).zip(&flags)
+            .map(|((id, address), flags)| local(id, address, &flags.join(" ")))
+            .collect();
+        for entry in ALL {
+            let mut model = Model::new(entry.name, local.clone());
+            (model.client, model.closed_to_us) = (client, closed_to_us);
+            (model.subflow_limit, model.accept_limit) = limits;
+            model.fire(Event::Established);
+            for step in &steps {
+                apply(&mut model, step);
+                prop_assert!(model.subflows.len() <= usize::from(limits.0) + 1, "{}", entry.name);
+                let mut pairs = BTreeSet::new();
+                for one in &model.subflows {
+                    prop_assert_eq!(one.local.is_ipv4(), one.remote.is_ipv4());
+                    let up = |local: &LocalAddress| local.address == one.local.ip() && local.up;
+                    prop_assert!(model.local.iter().any(up), "{} {one:?}", entry.name);
+                    let new = pairs.insert((one.local.ip(), one.remote));
+                    prop_assert!(new || entry.name == "ndiffports", "{} {one:?}", entry.name);
+                    // The first subflow is there without our doing.
+                    let admitted = !closed_to_us || one.remote_id != 0 || one.id == PathId(0);
+                    prop_assert!(admitted, "{} {one:?}", entry.name);
+                }
+            }
+        }
+    }
 }
