@@ -30,8 +30,11 @@ pub(crate) struct IpHeader {
 
 impl IpHeader {
     /// Reads the header that `bytes` begin with; what follows it may be missing.
-    // Inlined, the result need not go through memory, which took longer than to find it.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the result need not go through memory, see benches/wire"
+    )]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
             Some(4) => parse_v4(bytes),

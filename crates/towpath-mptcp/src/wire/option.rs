@@ -55,6 +55,12 @@ impl Options {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut options = Self::default();
+        options.read_all(bytes);
+        options
+    }
+
+    /// Takes up all options of a header.
+    pub(super) fn read_all(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         loop {
             match *rest {
@@ -65,12 +71,11 @@ impl Options {
                         break;
                     };
                     let [_, _, body @ ..] = option else { break };
-                    options.read(kind, body);
+                    self.read(kind, body);
                     rest = tail;
                 }
             }
         }
-        options
     }
 
     /// Takes up one option; `body` is what follows kind and length.

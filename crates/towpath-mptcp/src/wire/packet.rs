@@ -159,7 +159,7 @@ impl Packet {
         if usize::from(offset >> 4) * 4 != tcp.len() {
             return Err(ParseError::Malformed("TCP data offset"));
         }
-        Ok(Segment {
+        let mut segment = Segment {
             source: SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1])),
             destination: SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1])),
             seq: u32::from_be_bytes([q0, q1, q2, q3]),
@@ -167,10 +167,12 @@ impl Packet {
             flags: Flags(flags),
             window: u16::from_be_bytes([w0, w1]),
             ecn: ip.ecn,
-            options: Options::parse(options),
+            options: Options::default(),
             payload: self.payload.clone(),
             segment_bytes: self.segment_bytes,
-        })
+        };
+        segment.options.read_all(options);
+        Ok(segment)
     }
 
     /// Fills in the TCP checksum.
