@@ -8,360 +8,184 @@
 //!
 //! The owner composes packets: [`Subflow::poll_transmit`] says what to send, the owner adds the
 //! payload and the Multipath TCP options.
+//!
+//! Reading order: `handshake`, `acceptance` (RFC 9293 §3.10.7), `recovery` (phases, PRR, undo), `rack`
+//! (loss detection, tail loss probes), `transmit`; below them `send_queue`, `reassembly`, `window`,
+//! `rtt`, `pmtu`, `pacing`, `timers`.
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::Sibling;
+use towpath_multipath::congestion::{self, CongestionControl, Sibling, Start};
 use towpath_multipath::path::{PathId, Phase};
 use towpath_net::Instant;
 
-use crate::wire::{Ecn, Flags, Options, Payload, Segment};
+use crate::wire::Segment;
 
-/// States of RFC 9293 §3.3.2; `Listen` is the stack's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// A SYN was sent.
-    SynSent,
-    /// A SYN was received, a SYN/ACK sent.
-    SynReceived,
-    /// Open.
-    Established,
-    /// We closed; the FIN is not acknowledged.
-    FinWait1,
-    /// We closed; the FIN is acknowledged.
-    FinWait2,
-    /// The peer closed.
-    CloseWait,
-    /// Both closed at once.
-    Closing,
-    /// The peer closed, then we.
-    LastAck,
-    /// Done; late packets are answered.
-    TimeWait,
-    /// Gone.
-    Closed,
-}
+mod acceptance;
+mod acks;
+mod config;
+mod delivery;
+mod events;
+mod handshake;
+mod icmp;
+mod pacing;
+mod pmtu;
+mod rack;
+mod ranges;
+mod reassembly;
+mod recovery;
+mod rtt;
+mod send_queue;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod transmit;
+mod window;
 
-/// Switches and constants. `linux()` is what Linux 6.x does, `ideal()` the RFCs without a host's
-/// limits.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Name in [`towpath_multipath::congestion::ALL`].
-    pub congestion_control: String,
-    /// MTU of the interface.
-    pub mtu_bytes: u32,
-    /// RFC 6928.
-    pub initial_window_packets: u32,
-    /// Offer timestamps.
-    pub timestamps: bool,
-    /// Offer SACK.
-    pub sack: bool,
-    /// Our window scale; `None`: do not offer.
-    pub window_scale: Option<u8>,
-    /// Offer ECN.
-    pub ecn: bool,
-    /// Leave slow start early (RFC 9406).
-    pub hystart: bool,
-    /// Pace at a share of cwnd/srtt.
-    pub pacing: bool,
-    /// Cap on a super-segment; Linux's TSO autosizing: at least two packets, at most what
-    /// `pacing_rate` sends in about 1 ms, never more than 64 KiB.
-    pub tso_autosizing: bool,
-    /// Longest super-segment in bytes of payload (1 packet when less than the MSS).
-    pub super_segment_bytes: u32,
-    /// Longest delay of an acknowledgement; zero: none.
-    pub delayed_ack: Duration,
-    /// Packets at the start that are acknowledged at once (Linux: quickack).
-    pub quick_acks: u32,
-    /// First retransmission timeout.
-    pub rto_initial: Duration,
-    /// Bounds of the timeout.
-    pub rto_min: Duration,
-    /// Bounds of the timeout.
-    pub rto_max: Duration,
-    /// Timers fire at multiples of it (Linux: jiffies, 4 ms); zero: exactly.
-    pub timer_granularity: Duration,
-    /// SYNs (or SYN/ACKs) repeated before giving up.
-    pub syn_retries: u32,
-    /// Retransmission timeouts in a row before giving up (Linux `tcp_retries2`).
-    pub retries: u32,
-    /// Give up when nothing is acknowledged for so long (RFC 5482), if set.
-    pub user_timeout: Option<Duration>,
-    /// Probe an idle connection after this time, so often, so many times.
-    pub keepalive: Option<(Duration, Duration, u32)>,
-    /// How long TIME-WAIT lasts.
-    pub time_wait: Duration,
-    /// Reduce the window after an idle time of one timeout (RFC 5681 §4.1).
-    pub restart_after_idle: bool,
-    /// Tail loss probe and RACK (RFC 8985); without it, three duplicate acknowledgements.
-    pub rack: bool,
-    /// Detect spurious timeouts (RFC 5682) and undo (DSACK, timestamps).
-    pub undo: bool,
-    /// Find a smaller MTU when full packets vanish (RFC 4821).
-    pub black_hole_detection: bool,
-}
+pub use config::Config;
+pub use events::{CloseReason, IcmpError, Received, State, Statistics, TimedOut};
+pub use send_queue::{Mapping, Sent};
+pub use timers::Timer;
+pub use transmit::{Reason, Transmit};
 
-/// Which data bytes of a subflow are: the unit of retransmission. Never longer than 65535 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
-    /// First data sequence number.
-    pub dsn: u64,
-    /// Bytes.
-    pub len: u32,
-    /// DSS checksum of the whole mapping, when they are in use.
-    pub checksum: Option<u16>,
-}
+use acks::{Acks, Challenges, Echo, Timestamping};
+use handshake::Handshake;
+use pacing::Pacer;
+use pmtu::PathMtu;
+use rack::Rack;
+use reassembly::Reassembly;
+use recovery::Recovery;
+use rtt::Rtt;
+use send_queue::SendQueue;
+use timers::Timers;
+use transmit::PendingReset;
+use window::{OwnWindow, PeerWindow};
 
-/// A part of what was sent: where it is in the subflow, and the mapping that it belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
-    /// Subflow offset of the first byte.
-    pub ssn: u64,
-    /// Bytes.
-    pub len: u32,
-    /// The mapping as it was first sent (RFC 8684 §3.3.1: never another one for the same bytes).
-    pub mapping: Mapping,
-    /// Subflow offset of the mapping's first byte.
-    pub mapping_ssn: u64,
-}
-
-/// What to put into the next packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transmit {
-    /// Sequence number on the wire.
-    pub seq: u32,
-    /// Acknowledgement number on the wire, if [`Flags::ACK`].
-    pub ack: u32,
-    /// Control bits.
-    pub flags: Flags,
-    /// Window on the wire, scaled.
-    pub window: u16,
-    /// ECN field.
-    pub ecn: Ecn,
-    /// TCP's own options (never Multipath TCP's). SACK blocks are limited to what `option_bytes` of
-    /// [`Subflow::poll_transmit`] leaves.
-    pub options: Options,
-    /// Data, if any.
-    pub data: Option<Sent>,
-    /// Payload bytes of each packet when `data` is a super-segment, else 0.
-    pub segment_bytes: u16,
-    /// Whether the data was sent before.
-    pub retransmission: bool,
-    /// Why it is sent.
-    pub reason: Reason,
-}
-
-/// Why something is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// SYN or SYN/ACK, first or repeated.
-    Handshake,
-    /// New data.
-    Data,
-    /// Detected as lost.
-    Retransmit,
-    /// Tail loss probe (RFC 8985 §7).
-    TailProbe,
-    /// Retransmission timeout.
-    Timeout,
-    /// The peer's window is closed.
-    WindowProbe,
-    /// Keep-alive probe.
-    KeepAlive,
-    /// Acknowledgement without data.
-    Ack,
-    /// Answer to something unacceptable (RFC 5961).
-    ChallengeAck,
-    /// FIN.
-    Fin,
-    /// Reset.
-    Reset,
-}
-
-/// What a segment changed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Received {
-    /// The handshake was completed by it.
-    pub established: bool,
-    /// Bytes that were acknowledged cumulatively by it (SYN and FIN not counted).
-    pub acked_bytes: u64,
-    /// The segment passed all checks of sequence and acknowledgement numbers: its Multipath TCP
-    /// options may be believed.
-    pub acceptable: bool,
-    /// Data that is now in order: subflow offset and bytes, in order, without gaps between them.
-    pub data: Vec<(u64, Payload)>,
-    /// The peer's FIN is now in order.
-    pub fin: bool,
-    /// The connection is gone, and why.
-    pub closed: Option<CloseReason>,
-    /// New loss was detected.
-    pub lost: bool,
-}
-
-/// Why a subflow is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CloseReason {
-    /// Both sides closed.
-    Finished,
-    /// The peer sent a valid RST.
-    Reset,
-    /// The peer refused the SYN.
-    Refused,
-    /// Nothing was acknowledged for too long.
-    TimedOut,
-    /// We reset it.
-    Aborted,
-    /// The network said that the peer cannot be reached.
-    Unreachable,
-}
-
-/// Which timer is due next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// Retransmission timeout.
-    Retransmission,
-    /// Tail loss probe.
-    TailProbe,
-    /// RACK's reordering window.
-    Reordering,
-    /// Pacing: the next packet may leave.
-    Pacing,
-    /// Delayed acknowledgement.
-    DelayedAck,
-    /// Zero-window probe.
-    WindowProbe,
-    /// Keep-alive.
-    KeepAlive,
-    /// User timeout.
-    UserTimeout,
-    /// End of TIME-WAIT (or FIN-WAIT-2).
-    TimeWait,
-}
-
-/// What a timeout did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TimedOut {
-    /// A retransmission timeout fired (a scheduler event; a reason to reinject).
-    pub retransmission: bool,
-    /// The connection is gone.
-    pub closed: Option<CloseReason>,
-}
-
-/// Figures for results and schedulers.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Statistics {
-    /// Smoothed round-trip time; the handshake's at first.
-    pub srtt: Duration,
-    /// Mean deviation.
-    pub rttvar: Duration,
-    /// Smallest.
-    pub min_rtt: Duration,
-    /// Timeout without back-off.
-    pub rto: Duration,
-    /// Timeouts in a row.
-    pub timeouts: u32,
-    /// Congestion window.
-    pub cwnd_bytes: u64,
-    /// Slow start threshold.
-    pub ssthresh_bytes: u64,
-    /// Sent, neither acknowledged nor lost.
-    pub in_flight_bytes: u64,
-    /// Pushed and never sent.
-    pub queued_bytes: u64,
-    /// Payload bytes of a full packet with today's options.
-    pub mss_bytes: u32,
-    /// Bytes a second.
-    pub pacing_rate: u64,
-    /// Loss recovery.
-    pub phase: Phase,
-    /// Payload bytes sent, repeated ones too.
-    pub sent_bytes: u64,
-    /// Payload bytes cumulatively acknowledged by the peer.
-    pub acked_bytes: u64,
-    /// Payload bytes received in order.
-    pub received_bytes: u64,
-    /// Payload bytes received twice.
-    pub duplicate_bytes: u64,
-    /// Packets sent again.
-    pub retransmissions: u64,
-    /// Payload bytes sent again.
-    pub retransmitted_bytes: u64,
-    /// Retransmission timeouts.
-    pub timeouts_total: u64,
-    /// Undone reductions.
-    pub undone: u64,
-    /// Bytes in the reassembly of this subflow.
-    pub reorder_bytes: u64,
-}
+const DEFAULT_CONTROL: congestion::Entry = match congestion::ALL {
+    [first, ..] => *first,
+    [] => panic!("there is no congestion control"),
+};
 
 /// One TCP connection.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub struct Subflow {
     state: State,
-}
-
-/// What an ICMP message says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IcmpError {
-    /// The packet with this sequence number was too big for a link of this MTU (RFC 1191, RFC 8201).
-    TooBig {
-        /// MTU.
-        mtu_bytes: u32,
-        /// Sequence number of the packet that did not fit.
-        seq: u32,
-    },
-    /// Network, host or port cannot be reached.
-    Unreachable {
-        /// Sequence number of the packet that caused it.
-        seq: u32,
-        /// Whether it will not get better (port or protocol unreachable).
-        hard: bool,
-    },
+    config: Config,
+    isn: u32,
+    peer_isn: Option<u32>,
+    handshake: Handshake,
+    send: SendQueue,
+    receive: Reassembly,
+    peer_window: PeerWindow,
+    own_window: OwnWindow,
+    rtt: Rtt,
+    rack: Rack,
+    recovery: Recovery,
+    acks: Acks,
+    timestamps: Timestamping,
+    echo: Echo,
+    challenges: Challenges,
+    path_mtu: PathMtu,
+    pacer: Pacer,
+    timers: Timers,
+    congestion: Box<dyn CongestionControl>,
+    own: PathId,
+    /// What the coupled control was last told: timers have nobody to ask.
+    group: Vec<Sibling>,
+    reset: Option<PendingReset>,
+    probe: Option<Reason>,
+    close_reason: Option<CloseReason>,
+    unreported_close: Option<CloseReason>,
+    sack_on: bool,
+    /// The owner has data that did not fit.
+    data_waiting: bool,
+    override_silly_window: bool,
+    /// Nobody will read what comes.
+    orphaned: bool,
+    /// The network said that the peer is unreachable, for now.
+    unreachable: bool,
+    /// Keep-alives and window probes without an answer.
+    unanswered: u32,
+    probes: u32,
+    last_heard: Instant,
+    last_sent: Instant,
+    sent_bytes: u64,
+    acked_bytes: u64,
+    duplicate_bytes: u64,
+    retransmissions: u64,
+    retransmitted_bytes: u64,
 }
 
 impl Subflow {
     /// Active open: a SYN is due. `isn` comes from the stack (RFC 6528).
     pub fn connect(config: Config, isn: u32, now: Instant) -> Self {
-        let _ = (config, isn, now);
-        todo!()
+        let mut subflow = Self::new(config, isn, State::SynSent, now);
+        subflow.arm_user_timeout(now);
+        subflow
     }
 
     /// Passive open: a SYN/ACK is due.
     pub fn accept(config: Config, isn: u32, syn: &Segment, now: Instant) -> Self {
-        let _ = (config, isn, syn, now);
-        todo!()
+        let mut subflow = Self::new(config, isn, State::SynReceived, now);
+        subflow.path_mtu.ipv6 = syn.source.is_ipv6();
+        subflow.take_syn(now, syn);
+        subflow.arm_user_timeout(now);
+        subflow
     }
 
-    /// Handles one (super-)segment and takes the payload out of it. `own` and `group` are for coupled
-    /// congestion control; `group` is empty unless [`Subflow::is_coupled`].
-    pub fn on_segment(
-        &mut self,
-        now: Instant,
-        segment: &mut Segment,
-        own: PathId,
-        group: &[Sibling],
-    ) -> Received {
-        let _ = (now, segment, own, group);
-        todo!()
-    }
-
-    /// Runs all timers that are due.
-    pub fn on_timeout(&mut self, now: Instant) -> TimedOut {
-        let _ = now;
-        todo!()
-    }
-
-    /// The earliest timer.
-    pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
-        todo!()
-    }
-
-    /// What to send now, in this order: reset, handshake, retransmissions, pushed data, FIN,
-    /// acknowledgement. `option_bytes` is what the owner needs for its options on a packet without
-    /// data: it limits the number of SACK blocks.
-    pub fn poll_transmit(&mut self, now: Instant, option_bytes: u16) -> Option<Transmit> {
-        let _ = (now, option_bytes);
-        todo!()
+    fn new(config: Config, isn: u32, state: State, now: Instant) -> Self {
+        let path_mtu = PathMtu::new(config.mtu_bytes);
+        let start = Start {
+            mss_bytes: path_mtu.packet_bytes(),
+            initial_packets: config.initial_window_packets,
+            hystart: config.hystart,
+        };
+        // Names are checked when a configuration is read; an unknown one gets the default.
+        let named = |entry: &&congestion::Entry| entry.name == config.congestion_control;
+        let control = congestion::ALL.iter().find(named).unwrap_or(&DEFAULT_CONTROL);
+        Self {
+            state,
+            isn,
+            peer_isn: None,
+            handshake: Handshake::default(),
+            send: SendQueue::new(),
+            receive: Reassembly::new(),
+            peer_window: PeerWindow::default(),
+            own_window: OwnWindow::new(),
+            rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
+            rack: Rack::default(),
+            recovery: Recovery::default(),
+            acks: Acks::new(config.quick_acks),
+            timestamps: Timestamping::new(isn),
+            echo: Echo::default(),
+            challenges: Challenges::default(),
+            path_mtu,
+            pacer: Pacer::default(),
+            timers: Timers::new(config.timer_granularity),
+            congestion: (control.make)(start),
+            own: PathId(0),
+            group: Vec::new(),
+            reset: None,
+            probe: None,
+            close_reason: None,
+            unreported_close: None,
+            sack_on: false,
+            data_waiting: true,
+            override_silly_window: false,
+            orphaned: false,
+            unreachable: false,
+            unanswered: 0,
+            probes: 0,
+            last_heard: now,
+            last_sent: now,
+            sent_bytes: 0,
+            acked_bytes: 0,
+            duplicate_bytes: 0,
+            retransmissions: 0,
+            retransmitted_bytes: 0,
+            config,
+        }
     }
 
     /// Bytes of new data that could be pushed and sent right now: congestion window, the peer's
@@ -369,74 +193,160 @@ impl Subflow {
     /// sent. Never a sliver: a full packet or 0, unless the peer's window is smaller for good
     /// (RFC 9293 §3.8.6.2.1).
     pub fn room_bytes(&self, now: Instant) -> u64 {
-        let _ = now;
-        todo!()
-    }
-
-    /// Most bytes that one push should have now (TSO autosizing, [`Config::super_segment_bytes`]); a
-    /// multiple of the MSS.
-    pub fn quantum_bytes(&self) -> u32 {
-        todo!()
+        if !self.may_send_data() || self.send.fin_ssn().is_some() || self.paced(now) {
+            return 0;
+        }
+        let mss = u64::from(self.mss());
+        let busy = self.send.in_flight() + self.send.queued();
+        let mut cwnd = self.cwnd();
+        if self.idle_for(now).is_some() {
+            cwnd = cwnd.min(u64::from(self.config.initial_window_packets) * mss);
+        }
+        let share = cwnd.saturating_sub(busy) / mss * mss;
+        let window = self.peer_window.usable(self.send.pushed_until());
+        if window >= mss {
+            return share.min(window / mss * mss);
+        }
+        let small = window > 0 && window >= self.peer_window.largest / 2;
+        if small && share > 0 { window } else { 0 }
     }
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are
     /// acknowledged here ([`Subflow::unacked`]). `psh` sets PSH on the last packet.
     pub fn push(&mut self, now: Instant, mapping: Mapping, psh: bool) -> u64 {
-        let _ = (now, mapping, psh);
-        todo!()
+        if let Some(idle) = self.idle_for(now) {
+            self.congestion.on_idle(now, idle, self.rtt.timeout());
+            self.last_sent = now;
+        }
+        let ssn = self.send.push(mapping, psh);
+        if !self.timers.is_set(Timer::UserTimeout) {
+            self.arm_user_timeout(now);
+        }
+        self.arm_window_probe(now);
+        ssn
+    }
+
+    /// How long nothing was sent, if that is long enough to restart slowly (RFC 5681 §4.1).
+    fn idle_for(&self, now: Instant) -> Option<Duration> {
+        let idle = now.saturating_since(self.last_sent);
+        let quiet = self.send.outstanding() == 0 && self.send.next_unsent().is_none();
+        let long = quiet && self.sent_bytes > 0 && idle > self.rtt.timeout();
+        (self.config.restart_after_idle && long).then_some(idle)
     }
 
     /// Everything pushed and not yet cumulatively acknowledged, whole mappings, oldest first.
     pub fn unacked(&self) -> impl Iterator<Item = Sent> + '_ {
-        std::iter::empty()
+        self.send.unacked()
     }
 
     /// FIN after everything that was pushed.
     pub fn close(&mut self, now: Instant) {
-        let _ = now;
-        todo!()
+        match self.state {
+            State::SynSent => self.finish(CloseReason::Finished),
+            State::SynReceived => self.send.push_fin(),
+            State::Established => {
+                self.send.push_fin();
+                self.state = State::FinWait1;
+            }
+            State::CloseWait => {
+                self.send.push_fin();
+                self.state = State::LastAck;
+            }
+            State::FinWait1
+            | State::FinWait2
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait
+            | State::Closed => {}
+        }
+        self.arm_user_timeout(now);
     }
 
     /// A RST is due, the state is `Closed`.
     pub fn abort(&mut self, now: Instant) {
         let _ = now;
-        todo!()
+        let told = matches!(self.state, State::SynSent | State::TimeWait | State::Closed);
+        if !told {
+            self.reset = Some(PendingReset {
+                seq: self.wire_seq(self.send.sent_until()),
+                ack: Some(self.wire_ack()),
+            });
+        }
+        if self.state != State::Closed {
+            self.close_as(CloseReason::Aborted);
+            // The owner asked for it and need not be told.
+            self.unreported_close = None;
+        }
+    }
+
+    /// The state is `Closed`, and the owner is told by the next call that can say so.
+    fn finish(&mut self, reason: CloseReason) {
+        if self.state != State::Closed {
+            self.close_as(reason);
+        }
+    }
+
+    fn close_as(&mut self, reason: CloseReason) {
+        self.state = State::Closed;
+        (self.close_reason, self.unreported_close) = (Some(reason), Some(reason));
+        self.timers.clear_all();
     }
 
     /// An acknowledgement is due at once, because the owner has an option to send.
     pub fn want_ack(&mut self) {
-        todo!()
+        self.acks.due = true;
     }
 
     /// The receive window in bytes for the packets to come. Unless `shared` (Multipath TCP, whose
     /// window belongs to the connection), the right edge never moves back (RFC 9293 §3.8.6.2.2).
     pub fn set_receive_window(&mut self, bytes: u64, shared: bool) {
-        let _ = (bytes, shared);
-        todo!()
+        self.own_window.set(bytes, shared);
     }
 
     /// Whether the window has grown so much over what the peer knows that an update is due: two
     /// packets or half the buffer, or anything after zero.
     pub fn window_update_due(&self) -> bool {
-        todo!()
+        let open = !matches!(self.state, State::SynSent | State::SynReceived | State::Closed);
+        let more = !self.receive.fin_in_order();
+        open && more && self.own_window.update_due(self.receive.next(), u64::from(self.mss()))
     }
 
     /// Bytes of options that the owner adds to packets with data; they reduce what a packet carries.
     pub fn set_data_option_bytes(&mut self, bytes: u16) {
-        let _ = bytes;
-        todo!()
+        self.path_mtu.set_data_option_bytes(bytes);
+        self.on_packet_size();
     }
 
     /// An upper bound of the payload of a packet: the smallest of all subflows (seed 003's mode).
     pub fn set_mss_cap(&mut self, bytes: Option<u32>) {
-        let _ = bytes;
-        todo!()
+        self.path_mtu.set_cap(bytes);
+        self.on_packet_size();
     }
 
-    /// The interface has a new MTU.
-    pub fn on_icmp(&mut self, now: Instant, error: IcmpError) {
-        let _ = (now, error);
-        todo!()
+    /// The packets are IPv6, whose header is longer. Only needed before the first SYN; later the
+    /// peer's segments tell.
+    pub fn set_ipv6(&mut self, ipv6: bool) {
+        self.path_mtu.ipv6 = ipv6;
+        self.on_packet_size();
+    }
+
+    /// Whether the owner has data that it would push if there were room: then a closed window is
+    /// probed even when nothing is queued here. True at first.
+    pub fn set_data_waiting(&mut self, now: Instant, waiting: bool) {
+        self.data_waiting = waiting;
+        self.arm_window_probe(now);
+    }
+
+    /// Nobody will read what comes: FIN-WAIT-2 lasts [`Config::time_wait`] and no longer.
+    pub fn set_orphaned(&mut self, now: Instant) {
+        self.orphaned = true;
+        if self.state == State::FinWait2 {
+            self.arm_fin_wait(now);
+        }
+    }
+
+    fn on_packet_size(&mut self) {
+        self.congestion.set_mss(self.path_mtu.packet_bytes());
     }
 
     /// State.
@@ -444,67 +354,145 @@ impl Subflow {
         self.state
     }
 
+    /// Why the state is `Closed`.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.close_reason
+    }
+
     /// Figures.
     pub fn statistics(&self) -> Statistics {
-        todo!()
+        Statistics {
+            srtt: self.rtt.smoothed().unwrap_or_default(),
+            rttvar: self.rtt.deviation(),
+            min_rtt: self.rtt.smallest().unwrap_or_default(),
+            rto: self.rtt.timeout(),
+            timeouts: self.recovery.timeouts(),
+            cwnd_bytes: self.cwnd(),
+            ssthresh_bytes: self.congestion.ssthresh_bytes(),
+            in_flight_bytes: self.send.in_flight(),
+            queued_bytes: self.send.queued(),
+            mss_bytes: self.mss(),
+            pacing_rate: self.pacing_rate(),
+            phase: self.phase(),
+            sent_bytes: self.sent_bytes,
+            acked_bytes: self.acked_bytes,
+            received_bytes: self.receive.data_until() - 1,
+            duplicate_bytes: self.duplicate_bytes,
+            retransmissions: self.retransmissions,
+            retransmitted_bytes: self.retransmitted_bytes,
+            timeouts_total: self.recovery.timeouts_total(),
+            undone: self.recovery.undone(),
+            reorder_bytes: self.receive.waiting_bytes(),
+        }
     }
 
     /// Its view for the coupled controls of its siblings.
     pub fn sibling(&self, id: PathId) -> Sibling {
-        let _ = id;
-        todo!()
+        Sibling {
+            id,
+            cwnd_bytes: self.cwnd(),
+            srtt: self.rtt.smoothed().unwrap_or(self.config.rto_initial),
+            between_losses: self.congestion.between_losses(),
+            mss_bytes: self.mss(),
+            slow_start: self.congestion.cwnd_bytes() < self.congestion.ssthresh_bytes(),
+        }
     }
 
     /// Whether its congestion control looks at its siblings.
     pub fn is_coupled(&self) -> bool {
-        todo!()
+        self.congestion.is_coupled()
+    }
+
+    /// Whether the congestion window limited what was sent in the last round trip.
+    pub fn is_cwnd_limited(&self) -> bool {
+        self.recovery.cwnd_limited()
     }
 
     /// M2 (see [`towpath_multipath::opportunistic`]).
     pub fn penalise(&mut self, now: Instant) {
-        let _ = now;
-        todo!()
+        self.congestion.penalise(now);
+    }
+
+    /// Loss recovery.
+    pub fn phase(&self) -> Phase {
+        self.recovery.phase()
     }
 
     /// Offset behind the last data byte that arrived in order.
     pub fn received_until(&self) -> u64 {
-        todo!()
+        self.receive.data_until()
     }
 
     /// Offset behind the last byte that the peer has acknowledged.
     pub fn acked_until(&self) -> u64 {
-        todo!()
+        self.send.acked_until() - u64::from(self.send.fin_acked())
     }
 
-    /// Offset behind the last byte pushed.
+    /// Offset behind the last byte pushed: the offset of the next push.
     pub fn pushed_until(&self) -> u64 {
-        todo!()
+        self.send.pushed_until()
+    }
+
+    /// Whether a FIN follows what was pushed.
+    pub fn fin_queued(&self) -> bool {
+        self.send.fin_ssn().is_some()
+    }
+
+    /// When the oldest unacknowledged data was first sent.
+    pub fn oldest_unacked_sent_at(&self) -> Option<Instant> {
+        self.send.oldest().map(|record| record.first_sent_at)
+    }
+
+    /// How often the SYN or SYN/ACK was sent again.
+    pub fn syn_retransmissions(&self) -> u32 {
+        self.handshake.retransmissions()
     }
 
     /// Whether both sides use timestamps (12 bytes of options on every packet).
     pub fn timestamps_on(&self) -> bool {
-        todo!()
+        self.timestamps.on
     }
 
     /// The peer's window as last advertised here, unscaled to bytes: Multipath TCP reads it as the
     /// connection's.
     pub fn peer_window_bytes(&self) -> u64 {
-        todo!()
+        self.peer_window.bytes
     }
 
     /// Our initial sequence number.
     pub fn isn(&self) -> u32 {
-        todo!()
+        self.isn
     }
 
     /// The peer's initial sequence number, once known: relative numbers of DSS count from it.
     pub fn peer_isn(&self) -> Option<u32> {
-        todo!()
+        self.peer_isn
     }
 
     /// Offset of a sequence number on the wire that the peer sent, near what was received so far.
     pub fn offset_of(&self, seq: u32) -> u64 {
-        let _ = seq;
-        todo!()
+        u64::try_from(self.signed_offset_of(seq)).unwrap_or(0)
+    }
+
+    /// As [`Subflow::offset_of`]; negative before the peer's SYN.
+    fn signed_offset_of(&self, seq: u32) -> i64 {
+        let distance = seq.wrapping_sub(self.wire_ack()).cast_signed();
+        self.receive.next().cast_signed().saturating_add(i64::from(distance))
+    }
+
+    fn wire_seq(&self, offset: u64) -> u32 {
+        self.isn.wrapping_add(offset as u32)
+    }
+
+    fn wire_ack(&self) -> u32 {
+        self.peer_isn.unwrap_or(0).wrapping_add(self.receive.next() as u32)
+    }
+
+    fn mss(&self) -> u32 {
+        self.path_mtu.packet_bytes()
+    }
+
+    fn may_send_data(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait)
     }
 }

@@ -1,0 +1,268 @@
+//! Segments that arrive (RFC 9293 §3.10.7.4), with the checks of RFC 5961 and RFC 7323 §5.
+
+use towpath_multipath::congestion::Sibling;
+use towpath_multipath::path::PathId;
+use towpath_net::Instant;
+
+use super::transmit::PendingReset;
+use super::{CloseReason, Received, State, Subflow, Timer};
+use crate::wire::{Flags, Payload, Segment};
+
+impl Subflow {
+    /// Handles one (super-)segment and takes the payload out of it. `own` and `group` are for coupled
+    /// congestion control; `group` is empty unless [`Subflow::is_coupled`].
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &mut Segment,
+        own: PathId,
+        group: &[Sibling],
+    ) -> Received {
+        self.own = own;
+        if self.congestion.is_coupled() {
+            group.clone_into(&mut self.group);
+        }
+        let mut received = Received::default();
+        match self.state {
+            State::Closed => {}
+            State::SynSent => self.on_segment_in_syn_sent(now, segment, &mut received),
+            State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait => self.on_segment_in_sequence(now, segment, &mut received),
+        }
+        received.closed = self.unreported_close.take();
+        received
+    }
+
+    fn on_segment_in_sequence(
+        &mut self,
+        now: Instant,
+        segment: &mut Segment,
+        received: &mut Received,
+    ) {
+        let flags = segment.flags;
+        let mut start = self.signed_offset_of(segment.seq);
+        if self.state == State::SynReceived && flags.has(Flags::SYN) && start == 0 {
+            if !flags.has(Flags::ACK) {
+                return self.repeat_syn_ack();
+            }
+            // Simultaneous open: the peer's SYN/ACK stands for its SYN and our acknowledgement.
+            segment.flags = flags.without(Flags::SYN);
+            start = 1;
+        }
+        let Some(start) = self.accept_sequence(now, start, segment) else { return };
+        if segment.flags.has(Flags::RST) {
+            return self.on_reset(now, start);
+        }
+        if segment.flags.has(Flags::SYN) {
+            // RFC 5961 §4: whatever its number, the peer must prove that it means it.
+            return self.challenges.ask(now);
+        }
+        let Some(ack) = self.accept_ack(now, segment) else { return };
+        if self.state == State::SynReceived {
+            if ack < 1 || self.syn_never_sent() {
+                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+                return;
+            }
+            self.establish(now, segment, received);
+        }
+        received.acceptable = true;
+        self.last_heard = now;
+        (self.unanswered, self.probes) = (0, 0);
+        self.note_ecn(segment);
+        self.timestamps.update(now, start, segment.options.timestamps);
+        self.on_acknowledgement(now, start, ack, segment, received);
+        self.after_our_fin(now);
+        if self.state != State::Closed {
+            self.take_data(now, start, segment, received);
+        }
+    }
+
+    /// Sequence number and timestamps (RFC 9293 §3.10.7.4 first, RFC 7323 §5.3). Cuts off what lies
+    /// beyond the window. `None`: unacceptable, and answered.
+    fn accept_sequence(&mut self, now: Instant, start: i64, segment: &mut Segment) -> Option<u64> {
+        let next = self.receive.next();
+        let limit = self.own_window.limit(next);
+        let len = i64::from(segment.sequence_bytes());
+        let reset = segment.flags.has(Flags::RST);
+        let (next, limit) = (next.cast_signed(), limit.cast_signed());
+        // The right edge itself is acceptable: a peer that has filled the window still acknowledges.
+        let inside = if len == 0 || reset {
+            start >= next && start <= limit
+        } else {
+            start >= 0 && start <= limit && start + len > next
+        };
+        // A pure acknowledgement that was overtaken does no harm and may carry news, so only what
+        // takes sequence space is judged by its timestamp (Linux `tcp_disordered_ack`).
+        let old = len > 0 && !reset && self.timestamps.is_old(now, segment.options.timestamps);
+        if inside && !old {
+            let start = u64::try_from(start).ok()?;
+            self.cut_off(start, limit.unsigned_abs(), segment);
+            return Some(start);
+        }
+        if !reset {
+            self.answer_unacceptable(now, start, segment);
+        }
+        None
+    }
+
+    fn cut_off(&mut self, start: u64, limit: u64, segment: &mut Segment) {
+        let room = limit.saturating_sub(start);
+        if segment.payload.len() as u64 > room {
+            segment.payload.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+            segment.flags = segment.flags.without(Flags::FIN);
+            // A window probe, or a peer that ignores our window: it is told at once.
+            self.acks.due = true;
+        }
+    }
+
+    /// RFC 9293 §3.10.7.4: an acknowledgement; data that came twice is reported (RFC 2883 §4.1).
+    fn answer_unacceptable(&mut self, now: Instant, start: i64, segment: &Segment) {
+        let len = i64::from(segment.sequence_bytes());
+        if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
+            // Our last acknowledgement was lost.
+            self.arm_time_wait(now);
+        }
+        let repeated = start > 0 && start + len <= self.receive.next().cast_signed();
+        if len > 0 && repeated && !segment.flags.has(Flags::SYN) {
+            let mut nothing = Vec::new();
+            let payload = segment.payload.clone();
+            let start = start.unsigned_abs();
+            self.duplicate_bytes += self.receive.insert(start, payload, &mut nothing).duplicate;
+            self.acks.due = true;
+        } else {
+            self.challenges.ask(now);
+        }
+    }
+
+    /// RFC 5961 §3: only the exact number resets; others within the window are asked.
+    fn on_reset(&mut self, now: Instant, start: u64) {
+        if start != self.receive.next() {
+            return self.challenges.ask(now);
+        }
+        let refused = self.state == State::SynReceived && self.opened_actively();
+        let done = matches!(self.state, State::TimeWait | State::Closing | State::LastAck);
+        self.finish(match (refused, done) {
+            (true, _) => CloseReason::Refused,
+            (_, true) => CloseReason::Finished,
+            (false, false) => CloseReason::Reset,
+        });
+    }
+
+    /// RFC 9293 §3.10.7.4 fifth, RFC 5961 §5.2.
+    fn accept_ack(&mut self, now: Instant, segment: &Segment) -> Option<u64> {
+        if !segment.flags.has(Flags::ACK) {
+            return None;
+        }
+        let acked = self.send.acked_until();
+        let distance = segment.ack.wrapping_sub(self.wire_seq(acked)).cast_signed();
+        let ack = acked.cast_signed().saturating_add(i64::from(distance));
+        let oldest = acked.saturating_sub(self.peer_window.largest.max(u64::from(u16::MAX)));
+        let known = ack <= self.send.sent_until().cast_signed() && ack >= oldest.cast_signed();
+        match u64::try_from(ack) {
+            Ok(ack) if known => Some(ack),
+            Ok(_) | Err(_) if self.state == State::SynReceived => {
+                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+                None
+            }
+            Ok(_) | Err(_) => {
+                self.challenges.ask(now);
+                None
+            }
+        }
+    }
+
+    /// What an acknowledgement of our FIN changes.
+    fn after_our_fin(&mut self, now: Instant) {
+        if !self.send.fin_acked() {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                self.arm_fin_wait(now);
+            }
+            State::Closing => {
+                self.state = State::TimeWait;
+                self.arm_time_wait(now);
+            }
+            State::LastAck => self.finish(CloseReason::Finished),
+            // As long as the peer sends, a half-closed connection lives.
+            State::FinWait2 => self.arm_fin_wait(now),
+            State::SynSent
+            | State::SynReceived
+            | State::Established
+            | State::CloseWait
+            | State::TimeWait
+            | State::Closed => {}
+        }
+    }
+
+    fn arm_time_wait(&mut self, now: Instant) {
+        self.timers.set(Timer::TimeWait, now + self.config.time_wait);
+    }
+
+    /// RFC 9293 lets FIN-WAIT-2 last for ever; a peer that vanished must not. While somebody may
+    /// still read, the wait is longer than any repetition of the peer takes.
+    pub(super) fn arm_fin_wait(&mut self, now: Instant) {
+        let reading = self.config.rto_max * 2;
+        let wait = if self.orphaned { self.config.time_wait } else { reading };
+        self.timers.set(Timer::TimeWait, now + wait);
+    }
+
+    /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.
+    fn take_data(
+        &mut self,
+        now: Instant,
+        start: u64,
+        segment: &mut Segment,
+        received: &mut Received,
+    ) {
+        let payload: Payload = std::mem::take(&mut segment.payload);
+        let bytes = payload.len() as u64;
+        let end = start + bytes;
+        let fin = segment.flags.has(Flags::FIN);
+        if bytes == 0 && !fin {
+            return;
+        }
+        let packet = match u64::from(segment.segment_bytes) {
+            0 => bytes,
+            packet => packet,
+        };
+        let fin_before = self.receive.fin_in_order();
+        let arrival = self.receive.insert(start, payload, &mut received.data);
+        self.duplicate_bytes += arrival.duplicate;
+        if fin {
+            self.receive.insert_fin(end);
+        }
+        if !fin_before && self.receive.take_fin() {
+            received.fin = true;
+            self.after_peer_fin(now);
+        }
+        let at_once = arrival.hole || arrival.duplicate > 0 || fin || received.fin;
+        self.schedule_ack(now, bytes, packet, at_once);
+    }
+
+    /// RFC 9293 §3.10.7.4 eighth.
+    fn after_peer_fin(&mut self, now: Instant) {
+        match self.state {
+            State::SynReceived | State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => {
+                self.state = State::TimeWait;
+                self.arm_time_wait(now);
+            }
+            State::SynSent
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait
+            | State::Closed => {}
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! When to acknowledge, and what acknowledgements carry: timestamps (RFC 7323), ECN's echo (RFC 3168).
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::delivery::milliseconds;
+use super::{Subflow, Timer};
+use crate::wire::{Ecn, Flags, Segment, Timestamps};
+
+/// Acknowledgements that are due.
+#[derive(Debug, Clone)]
+pub(super) struct Acks {
+    /// One is due now.
+    pub(super) due: bool,
+    /// Bytes that arrived since the last one.
+    pending_bytes: u64,
+    /// Packets that are still acknowledged at once.
+    quick: u32,
+    /// Largest packet of the peer so far.
+    packet_bytes: u64,
+}
+
+impl Acks {
+    pub(super) fn new(quick: u32) -> Self {
+        Self { due: false, pending_bytes: 0, quick, packet_bytes: 536 }
+    }
+}
+
+/// The timestamps option.
+#[derive(Debug, Clone)]
+pub(super) struct Timestamping {
+    /// Both sides use them.
+    pub(super) on: bool,
+    offset: u32,
+    /// `TS.Recent`, and when it was taken.
+    pub(super) recent: u32,
+    pub(super) recent_at: Instant,
+    /// `Last.ACK.sent`.
+    last_ack_sent: u64,
+}
+
+impl Timestamping {
+    /// Each connection's clock starts elsewhere, so that it does not tell the host's age.
+    pub(super) fn new(isn: u32) -> Self {
+        let offset = isn.wrapping_mul(0x9e37_79b1).rotate_left(16);
+        Self { on: false, offset, recent: 0, recent_at: Instant::ZERO, last_ack_sent: 0 }
+    }
+
+    pub(super) fn option(&self, now: Instant) -> Timestamps {
+        let value = self.offset.wrapping_add(milliseconds(now) as u32);
+        Timestamps { value, echo: self.recent }
+    }
+
+    /// When the segment was sent that caused the peer's segment: milliseconds on our clock.
+    pub(super) fn echo_ms(&self, now: Instant, option: Option<Timestamps>) -> Option<u64> {
+        let option = option.filter(|option| self.on && option.echo != 0)?;
+        let age = self.option(now).value.wrapping_sub(option.echo);
+        milliseconds(now).checked_sub(u64::from(age))
+    }
+
+    /// Takes the peer's clock over if the segment covers what was last acknowledged (§4.3).
+    pub(super) fn update(&mut self, now: Instant, start: u64, option: Option<Timestamps>) {
+        let Some(Timestamps { value, .. }) = option.filter(|_| self.on) else { return };
+        if start <= self.last_ack_sent && value.wrapping_sub(self.recent).cast_signed() >= 0 {
+            (self.recent, self.recent_at) = (value, now);
+        }
+    }
+
+    /// PAWS (§5): the segment is older than what was accepted. After 24 days without traffic the
+    /// peer's clock may have wrapped (§5.5).
+    pub(super) fn is_old(&self, now: Instant, option: Option<Timestamps>) -> bool {
+        const STALE: Duration = Duration::from_secs(24 * 24 * 3600);
+        let fresh = now.saturating_since(self.recent_at) <= STALE;
+        let Some(Timestamps { value, .. }) = option.filter(|_| self.on && fresh) else {
+            return false;
+        };
+        value.wrapping_sub(self.recent).cast_signed() < 0
+    }
+}
+
+/// ECN (RFC 3168 §6.1).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Echo {
+    /// Both sides use it.
+    pub(super) on: bool,
+    /// A mark came and the peer has not said that it reacted.
+    pub(super) marked: bool,
+    /// We reacted and the peer is to be told with the next data.
+    pub(super) reduced: bool,
+}
+
+/// Limits answers to unacceptable segments (RFC 5961 §7): ten in five seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Challenges {
+    /// One is due.
+    pub(super) due: bool,
+    since: Instant,
+    count: u32,
+}
+
+impl Challenges {
+    const LIMIT: u32 = 10;
+    const WINDOW: Duration = Duration::from_secs(5);
+
+    pub(super) fn ask(&mut self, now: Instant) {
+        if now.saturating_since(self.since) >= Self::WINDOW {
+            (self.since, self.count) = (now, 0);
+        }
+        if self.count < Self::LIMIT {
+            self.count += 1;
+            self.due = true;
+        }
+    }
+}
+
+impl Subflow {
+    /// Data came; decides when it is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
+    pub(super) fn schedule_ack(&mut self, now: Instant, bytes: u64, packet: u64, at_once: bool) {
+        let acks = &mut self.acks;
+        acks.pending_bytes += bytes;
+        acks.packet_bytes = acks.packet_bytes.max(packet);
+        let delay = self.config.delayed_ack;
+        let quick = acks.quick > 0;
+        let packets = bytes.div_ceil(packet.max(1));
+        acks.quick = acks.quick.saturating_sub(u32::try_from(packets).unwrap_or(u32::MAX));
+        // More than one full packet's bytes: at least every second packet is acknowledged.
+        if at_once || quick || delay.is_zero() || acks.pending_bytes > acks.packet_bytes {
+            acks.due = true;
+        } else if !acks.due && !self.timers.is_set(Timer::DelayedAck) {
+            self.timers.set(Timer::DelayedAck, now + delay);
+        }
+    }
+
+    /// An acknowledgement was sent; `complete` unless it had no place for SACK blocks.
+    pub(super) fn note_ack_sent(&mut self, complete: bool) {
+        self.timestamps.last_ack_sent = self.receive.next();
+        self.acks.pending_bytes = 0;
+        if complete {
+            self.acks.due = false;
+            self.challenges.due = false;
+        }
+        self.timers.clear(Timer::DelayedAck);
+    }
+
+    /// What the ECN bits of an acceptable segment say (RFC 3168 §6.1.3); a mark is echoed until the
+    /// peer says that it has reacted.
+    pub(super) fn note_ecn(&mut self, segment: &Segment) {
+        if !self.echo.on {
+            return;
+        }
+        if segment.flags.has(Flags::CWR) {
+            self.echo.marked = false;
+        }
+        if segment.ecn == Ecn::Marked && !segment.payload.is_empty() {
+            self.echo.marked = true;
+            self.acks.due = true;
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What one acknowledgement delivered: the input of loss detection and congestion control.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::send_queue::Record;
+
+/// Collected while an acknowledgement is processed.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    now: Instant,
+    min_rtt: Duration,
+    /// When the segment that caused the acknowledgement was sent, in milliseconds (timestamps).
+    echo_ms: Option<u64>,
+    /// Bytes newly acknowledged, selectively or not.
+    pub(super) bytes: u64,
+    /// Data bytes cumulatively acknowledged.
+    pub(super) data_bytes: u64,
+    /// When the first and last packets were sent that it acknowledges and that were sent once.
+    pub(super) sent_once: Option<(Instant, Instant)>,
+    /// Something sent more than once was cumulatively acknowledged: `sent_once` may be too old.
+    pub(super) ambiguous: bool,
+    /// The transmission sent last of those delivered: time, end.
+    pub(super) newest: Option<(Instant, u64)>,
+    /// Highest offset delivered so far.
+    pub(super) highest: u64,
+    /// Something sent once arrived after what was sent later.
+    pub(super) reordered: bool,
+    /// End of what was sent once.
+    pub(super) original_end: Option<u64>,
+    /// The acknowledgement of repeated data was caused by an earlier transmission (RFC 3522).
+    pub(super) needless: bool,
+}
+
+impl Delivery {
+    pub(super) fn new(now: Instant, min_rtt: Duration, echo: Option<u64>, highest: u64) -> Self {
+        Self {
+            now,
+            min_rtt,
+            echo_ms: echo,
+            bytes: 0,
+            data_bytes: 0,
+            sent_once: None,
+            ambiguous: false,
+            newest: None,
+            highest,
+            reordered: false,
+            original_end: None,
+            needless: false,
+        }
+    }
+
+    /// The first `bytes` of `record` are cumulatively acknowledged.
+    pub(super) fn acknowledged(&mut self, record: &Record, bytes: u64) {
+        if !record.fin {
+            self.data_bytes += bytes;
+        }
+        self.ambiguous |= record.transmissions > 1;
+        if !record.is_sacked() {
+            self.deliver(record, record.ssn + bytes, bytes);
+        }
+    }
+
+    pub(super) fn selectively_acknowledged(&mut self, record: &Record) {
+        self.deliver(record, record.end(), u64::from(record.len));
+    }
+
+    fn deliver(&mut self, record: &Record, end: u64, bytes: u64) {
+        self.bytes += bytes;
+        let at = record.sent_at;
+        if record.transmissions == 1 {
+            let (first, last) = self.sent_once.unwrap_or((at, at));
+            self.sent_once = Some((first.min(at), last.max(at)));
+            self.reordered |= end < self.highest;
+            self.original_end = self.original_end.max(Some(end));
+        } else {
+            let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
+            self.needless |= earlier;
+            // Which transmission arrived is not known (RFC 8985 §6.2 step 2).
+            if earlier || self.now.saturating_since(at) < self.min_rtt {
+                self.highest = self.highest.max(end);
+                return;
+            }
+        }
+        self.newest = self.newest.max(Some((at, end)));
+        self.highest = self.highest.max(end);
+    }
+}
+
+/// Milliseconds since the start: the clock of our timestamps.
+pub(super) fn milliseconds(at: Instant) -> u64 {
+    at.as_nanos() / 1_000_000
+}

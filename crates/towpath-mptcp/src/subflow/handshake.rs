@@ -1,0 +1,201 @@
+//! Opening (RFC 9293 §3.5, §3.10.7.3): SYN, SYN/ACK, simultaneous open, what the options agree on.
+//!
+//! Data in a SYN is not taken: it is not acknowledged and comes again.
+
+use towpath_net::Instant;
+
+use super::transmit::PendingReset;
+use super::{CloseReason, Reason, Received, State, Subflow, TimedOut, Timer, Transmit};
+use crate::wire::{Ecn, Flags, Options, Segment};
+
+/// The SYN or SYN/ACK that we send.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Handshake {
+    sent: u32,
+    /// When it was last sent; `None`: it is due.
+    sent_at: Option<Instant>,
+    peer_window_scale: Option<u8>,
+    peer_timestamps: bool,
+    peer_sack: bool,
+    peer_ecn: bool,
+    /// Both sides sent a SYN.
+    simultaneous: bool,
+}
+
+impl Handshake {
+    pub(super) fn retransmissions(&self) -> u32 {
+        self.sent.saturating_sub(1)
+    }
+}
+
+impl Subflow {
+    /// Takes over what the peer's SYN (or SYN/ACK) says.
+    pub(super) fn take_syn(&mut self, now: Instant, syn: &Segment) {
+        let Options { mss, window_scale, sack_permitted, timestamps, .. } = &syn.options;
+        self.peer_isn = Some(syn.seq);
+        self.path_mtu.ipv6 = syn.source.is_ipv6();
+        let config = &self.config;
+        self.handshake.peer_timestamps = timestamps.is_some();
+        self.handshake.peer_sack = *sack_permitted;
+        self.handshake.peer_window_scale = *window_scale;
+        let echo = syn.flags.has(Flags::ECE) && config.ecn;
+        self.handshake.peer_ecn = match self.state {
+            // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
+            State::SynSent if syn.flags.has(Flags::ACK) => echo && !syn.flags.has(Flags::CWR),
+            _ => echo && syn.flags.has(Flags::CWR),
+        };
+        self.echo.on = self.handshake.peer_ecn;
+        self.timestamps.on = config.timestamps && timestamps.is_some();
+        self.sack_on = config.sack && *sack_permitted;
+        if let (Some(ours), Some(theirs)) = (config.window_scale, *window_scale) {
+            // Above 14 means 14 (RFC 7323 §2.3).
+            (self.own_window.shift, self.peer_window.shift) = (ours.min(14), theirs.min(14));
+        }
+        if let Some(option) = timestamps.filter(|_| self.timestamps.on) {
+            (self.timestamps.recent, self.timestamps.recent_at) = (option.value, now);
+        }
+        self.peer_window.begin(syn.window);
+        self.path_mtu.negotiate(*mss, self.timestamps.on);
+        self.on_packet_size();
+        self.last_heard = now;
+    }
+
+    /// RFC 9293 §3.10.7.3.
+    pub(super) fn on_segment_in_syn_sent(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        received: &mut Received,
+    ) {
+        let flags = segment.flags;
+        let accepts = self.handshake.sent > 0 && segment.ack == self.wire_seq(1);
+        if flags.has(Flags::ACK) && !accepts {
+            if !flags.has(Flags::RST) {
+                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+            }
+            return;
+        }
+        if flags.has(Flags::RST) {
+            if flags.has(Flags::ACK) {
+                self.finish(CloseReason::Refused);
+            }
+            return;
+        }
+        if !flags.has(Flags::SYN) {
+            return;
+        }
+        self.take_syn(now, segment);
+        received.acceptable = true;
+        if flags.has(Flags::ACK) {
+            self.establish(now, segment, received);
+            self.acks.due = true;
+        } else {
+            // Simultaneous open: our SYN goes again, now with an acknowledgement.
+            self.state = State::SynReceived;
+            (self.handshake.simultaneous, self.handshake.sent_at) = (true, None);
+        }
+    }
+
+    /// Our SYN is acknowledged.
+    pub(super) fn establish(&mut self, now: Instant, segment: &Segment, received: &mut Received) {
+        self.state = if self.fin_queued() { State::FinWait1 } else { State::Established };
+        self.timers.clear(Timer::Retransmission);
+        self.recovery.forget_timeouts();
+        received.established = true;
+        let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
+        let rtt = match (self.handshake.sent_at, echo) {
+            (Some(at), _) if self.handshake.sent <= 1 => Some(now.saturating_since(at)),
+            (_, Some(ms)) => Some(now.saturating_since(Instant::from_nanos(ms * 1_000_000))),
+            (_, None) => None,
+        };
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt);
+            self.rtt.sample_smallest(now, rtt);
+        } else {
+            self.rtt.without_handshake_sample();
+        }
+        self.last_sent = now;
+        self.arm_user_timeout(now);
+        self.arm_keep_alive(now);
+        self.arm_window_probe(now);
+    }
+
+    /// A SYN that repeats the peer's first one: our SYN/ACK was lost.
+    pub(super) fn repeat_syn_ack(&mut self) {
+        self.handshake.sent_at = None;
+    }
+
+    pub(super) fn syn_never_sent(&self) -> bool {
+        self.handshake.sent == 0
+    }
+
+    /// Whether both sides opened.
+    pub(super) fn opened_actively(&self) -> bool {
+        self.handshake.simultaneous
+    }
+
+    /// The SYN or SYN/ACK, if due.
+    pub(super) fn next_handshake(&mut self, now: Instant) -> Option<Transmit> {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        if !opening || self.handshake.sent_at.is_some() {
+            return None;
+        }
+        let config = &self.config;
+        // What the peer did not offer is not accepted (RFC 7323 §1.3, RFC 2018 §2).
+        let offered = |peer: bool| self.state == State::SynSent || peer;
+        let handshake = &self.handshake;
+        let scale = config.window_scale.filter(|_| offered(handshake.peer_window_scale.is_some()));
+        let timestamps = config.timestamps && offered(handshake.peer_timestamps);
+        let options = Options {
+            mss: Some(self.path_mtu.advertised()),
+            window_scale: scale.map(|scale| scale.min(14)),
+            sack_permitted: config.sack && offered(handshake.peer_sack),
+            timestamps: timestamps.then(|| self.timestamps.option(now)),
+            ..Options::default()
+        };
+        let mut flags = Flags::SYN;
+        if self.state == State::SynReceived {
+            flags = flags.with(Flags::ACK);
+            if handshake.peer_ecn {
+                flags = flags.with(Flags::ECE);
+            }
+        } else if config.ecn && handshake.sent == 0 {
+            // A SYN that was lost goes without: someone may dislike ECN (RFC 3168 §6.1.1.1).
+            flags = flags.with(Flags::ECE).with(Flags::CWR);
+        }
+        let acknowledges = self.state == State::SynReceived;
+        let retransmission = handshake.sent > 0;
+        self.handshake.sent += 1;
+        self.handshake.sent_at = Some(now);
+        if acknowledges {
+            self.note_ack_sent(true);
+        }
+        if !self.timers.is_set(Timer::Retransmission) {
+            let backed_off = self.rtt.backed_off(self.recovery.timeouts());
+            self.timers.set(Timer::Retransmission, now + backed_off);
+        }
+        Some(Transmit {
+            seq: self.isn,
+            ack: if acknowledges { self.wire_ack() } else { 0 },
+            flags,
+            window: self.own_window.syn_field(),
+            ecn: Ecn::NotCapable,
+            options,
+            data: None,
+            segment_bytes: 0,
+            retransmission,
+            reason: Reason::Handshake,
+        })
+    }
+
+    /// No answer to the SYN or SYN/ACK.
+    pub(super) fn on_handshake_timeout(&mut self, done: &mut TimedOut) {
+        done.retransmission = true;
+        if self.recovery.count_timeout() > self.config.syn_retries {
+            let unreachable = self.unreachable;
+            let reason = if unreachable { CloseReason::Unreachable } else { CloseReason::TimedOut };
+            return self.finish(reason);
+        }
+        self.handshake.sent_at = None;
+    }
+}

@@ -1,0 +1,36 @@
+//! What ICMP may do to a connection (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927).
+
+use towpath_net::Instant;
+
+use super::{CloseReason, IcmpError, State, Subflow};
+
+impl Subflow {
+    /// An ICMP message for a packet of ours came. One that names no packet in flight is forged or too
+    /// late and does nothing (RFC 5927 §4.1).
+    pub fn on_icmp(&mut self, now: Instant, error: IcmpError) {
+        match error {
+            IcmpError::TooBig { mtu_bytes, seq } if self.in_flight_seq(seq) => {
+                if self.path_mtu.reduce(mtu_bytes) {
+                    self.on_packet_size();
+                    self.resend_too_big(now);
+                }
+            }
+            IcmpError::Unreachable { seq, hard } if self.in_flight_seq(seq) => {
+                self.unreachable = true;
+                // In all other states a route may come back (RFC 5461 §2.1, RFC 9293 §3.9.2.2).
+                if hard && self.state == State::SynSent {
+                    self.finish(CloseReason::Unreachable);
+                }
+            }
+            IcmpError::TooBig { .. } | IcmpError::Unreachable { .. } => {}
+        }
+    }
+
+    fn in_flight_seq(&self, seq: u32) -> bool {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return seq == self.isn;
+        }
+        let distance = seq.wrapping_sub(self.wire_seq(self.send.acked_until()));
+        u64::from(distance) < self.send.outstanding()
+    }
+}

@@ -1,0 +1,60 @@
+//! How fast packets leave: pacing, and the size of super-segments that follows from the rate.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::{Subflow, Timer};
+
+/// When the next packet may leave.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pacer {
+    next: Instant,
+}
+
+impl Subflow {
+    /// Bytes a second: a share of the window for each round-trip time.
+    pub(super) fn pacing_rate(&self) -> u64 {
+        let Some(srtt) = self.rtt.smoothed() else { return u64::MAX };
+        let nanos = srtt.as_nanos().max(1);
+        let window = u128::from(self.cwnd().max(self.send.in_flight()));
+        let bytes = window * u128::from(self.congestion.pacing_percent());
+        u64::try_from(bytes * 10_000_000 / nanos).unwrap_or(u64::MAX)
+    }
+
+    /// Whether pacing lets a packet leave.
+    pub(super) fn paced(&self, now: Instant) -> bool {
+        self.config.pacing && self.pacer.next > now
+    }
+
+    /// `bytes` were sent. The first window is not paced: the rate is not known then.
+    pub(super) fn pace(&mut self, now: Instant, bytes: u64) {
+        let first = u64::from(self.config.initial_window_packets) * u64::from(self.mss());
+        let rate = self.pacing_rate();
+        if !self.config.pacing || rate == 0 || rate == u64::MAX || self.sent_bytes <= first {
+            return;
+        }
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+        let gap = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.pacer.next = self.pacer.next.max(now) + gap;
+        self.timers.set_exactly(Timer::Pacing, self.pacer.next);
+    }
+
+    /// Most bytes that one push should have now (TSO autosizing, [`super::Config::super_segment_bytes`]);
+    /// a multiple of the MSS.
+    pub fn quantum_bytes(&self) -> u32 {
+        let mss = self.mss();
+        let most = self.config.super_segment_bytes;
+        let sized = if self.config.tso_autosizing {
+            // About a millisecond's worth, and more when the round-trip time is short: a burst does
+            // less harm to a near peer (Linux `tcp_tso_rtt_log`).
+            let near = self.rtt.smallest().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
+            let extra = u32::try_from(near).ok().and_then(|by| most.checked_shr(by)).unwrap_or(0);
+            let rate = u32::try_from(self.pacing_rate() >> 10).unwrap_or(u32::MAX);
+            most.min(rate.saturating_add(extra)).max(2 * mss)
+        } else {
+            most
+        };
+        (sized.min(most) / mss).max(1) * mss
+    }
+}

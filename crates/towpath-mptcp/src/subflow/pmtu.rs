@@ -1,0 +1,114 @@
+//! How much a packet carries: the peer's limit, the path's limit, options, and the search for a
+//! smaller limit when full packets vanish (RFC 9293 §3.7.1, RFC 1191, RFC 8201, RFC 4821 §7.7).
+
+/// A packet carries at least so much, whatever anyone says (Linux `tcp_min_snd_mss` is 48).
+const LEAST_BYTES: u32 = 48;
+/// The search for black holes does not go below this.
+const LEAST_SEARCHED_BYTES: u32 = 512;
+/// Bytes of the timestamps option with padding (RFC 7323 appendix A).
+pub(super) const TIMESTAMP_BYTES: u32 = 12;
+
+/// All limits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PathMtu {
+    mtu_bytes: u32,
+    pub(super) ipv6: bool,
+    peer_mss: Option<u16>,
+    cap: Option<u32>,
+    data_option_bytes: u16,
+    timestamps: bool,
+}
+
+impl PathMtu {
+    pub(super) fn new(mtu_bytes: u32) -> Self {
+        Self {
+            mtu_bytes,
+            ipv6: false,
+            peer_mss: None,
+            cap: None,
+            data_option_bytes: 0,
+            timestamps: false,
+        }
+    }
+
+    fn header_bytes(&self) -> u32 {
+        if self.ipv6 { 60 } else { 40 }
+    }
+
+    /// What we tell the peer: without options (RFC 6691 §2).
+    pub(super) fn advertised(&self) -> u16 {
+        u16::try_from(self.mtu_bytes.saturating_sub(self.header_bytes())).unwrap_or(u16::MAX)
+    }
+
+    /// Takes the peer's option over, or its default (RFC 9293 §3.7.1).
+    pub(super) fn negotiate(&mut self, peer_mss: Option<u16>, timestamps: bool) {
+        self.peer_mss = Some(peer_mss.unwrap_or(if self.ipv6 { 1220 } else { 536 }));
+        self.timestamps = timestamps;
+    }
+
+    pub(super) fn set_cap(&mut self, bytes: Option<u32>) {
+        self.cap = bytes;
+    }
+
+    pub(super) fn set_data_option_bytes(&mut self, bytes: u16) {
+        self.data_option_bytes = bytes;
+    }
+
+    pub(super) fn data_option_bytes(&self) -> u16 {
+        self.data_option_bytes
+    }
+
+    /// Payload bytes of a full packet.
+    pub(super) fn packet_bytes(&self) -> u32 {
+        let link = self.mtu_bytes.saturating_sub(self.header_bytes());
+        let segment = link.min(self.peer_mss.map_or(u32::MAX, u32::from));
+        let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
+        let options = timestamps + u32::from(self.data_option_bytes);
+        let payload = segment.saturating_sub(options).min(self.cap.unwrap_or(u32::MAX));
+        payload.clamp(LEAST_BYTES, u32::from(u16::MAX))
+    }
+
+    /// A router has a link of this MTU (RFC 1191 §5); true if packets get smaller.
+    pub(super) fn reduce(&mut self, mtu_bytes: u32) -> bool {
+        // RFC 8201 §4: an IPv6 link has at least 1280; RFC 1191 §3: an IPv4 link at least 68.
+        let mtu_bytes = mtu_bytes.max(if self.ipv6 { 1280 } else { 68 });
+        let smaller = mtu_bytes < self.mtu_bytes;
+        self.mtu_bytes = self.mtu_bytes.min(mtu_bytes);
+        smaller
+    }
+
+    /// Full packets vanish: half of it; true if packets get smaller.
+    pub(super) fn halve(&mut self) -> bool {
+        let half = self.packet_bytes() / 2;
+        let overhead = self.mtu_bytes.min(self.header_bytes() + 40);
+        self.packet_bytes() > LEAST_SEARCHED_BYTES
+            && self.reduce(half.max(LEAST_SEARCHED_BYTES) + overhead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_reduce_what_a_packet_carries() {
+        let mut mtu = PathMtu::new(1500);
+        assert_eq!(mtu.advertised(), 1460);
+        mtu.negotiate(Some(1400), true);
+        assert_eq!(mtu.packet_bytes(), 1388);
+        mtu.set_data_option_bytes(20);
+        assert_eq!(mtu.packet_bytes(), 1368);
+        mtu.set_cap(Some(1000));
+        assert_eq!(mtu.packet_bytes(), 1000);
+        assert!(!mtu.reduce(1500));
+        assert!(mtu.reduce(576));
+        assert_eq!(mtu.packet_bytes(), 576 - 40 - 12 - 20);
+    }
+
+    #[test]
+    fn without_an_option_the_peer_takes_536_bytes() {
+        let mut mtu = PathMtu::new(1500);
+        mtu.negotiate(None, false);
+        assert_eq!(mtu.packet_bytes(), 536);
+    }
+}

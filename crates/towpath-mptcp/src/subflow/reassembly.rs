@@ -1,0 +1,190 @@
+//! What arrived out of order, and the SACK blocks that report it (RFC 2018, RFC 2883).
+
+use std::collections::BTreeMap;
+
+use arrayvec::ArrayVec;
+
+use super::ranges::Ranges;
+use crate::wire::Payload;
+
+/// Blocks of offsets that the peer is told of; at most four fit into the options.
+pub(super) type Blocks = ArrayVec<(u64, u64), 4>;
+
+/// What a segment's data did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Arrival {
+    /// Bytes now in order.
+    pub(super) in_order: u64,
+    /// Bytes that were there before.
+    pub(super) duplicate: u64,
+    /// There is, or was, a hole: acknowledge at once (RFC 5681 §4.2).
+    pub(super) hole: bool,
+}
+
+/// The receiving half's data.
+#[derive(Debug, Clone)]
+pub(super) struct Reassembly {
+    /// Next offset expected, the FIN counted once it is in order.
+    next: u64,
+    waiting: BTreeMap<u64, Payload>,
+    waiting_bytes: u64,
+    ranges: Ranges,
+    /// An offset of each block reported lately, the latest first.
+    latest: ArrayVec<u64, 4>,
+    duplicate: Option<(u64, u64)>,
+    fin: Option<u64>,
+}
+
+impl Reassembly {
+    /// Nothing arrived but the SYN.
+    pub(super) fn new() -> Self {
+        Self {
+            next: 1,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            ranges: Ranges::default(),
+            latest: ArrayVec::new(),
+            duplicate: None,
+            fin: None,
+        }
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Behind the last data byte in order.
+    pub(super) fn data_until(&self) -> u64 {
+        self.next - u64::from(self.fin_in_order())
+    }
+
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    pub(super) fn fin_in_order(&self) -> bool {
+        self.fin.is_some_and(|fin| self.next > fin)
+    }
+
+    /// Whether there is something to report in SACK blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.duplicate.is_some() || !self.ranges.is_empty()
+    }
+
+    /// A FIN at `offset`; the first that comes counts. True if data beyond it has arrived or another
+    /// FIN is elsewhere: it is ignored then.
+    pub(super) fn insert_fin(&mut self, offset: u64) {
+        let beyond = self.ranges.descending().next().is_some_and(|(_, end)| end > offset);
+        if self.fin.is_none() && !beyond && offset >= self.next {
+            self.fin = Some(offset);
+        }
+    }
+
+    /// Takes the FIN if everything before it is there.
+    pub(super) fn take_fin(&mut self) -> bool {
+        let now = self.fin == Some(self.next);
+        self.next += u64::from(now);
+        now
+    }
+
+    /// Data at `start`; appends to `out` what is in order now.
+    pub(super) fn insert(
+        &mut self,
+        start: u64,
+        mut payload: Payload,
+        out: &mut Vec<(u64, Payload)>,
+    ) -> Arrival {
+        // Nothing may follow a FIN.
+        let limit = self.fin.map_or(u64::MAX, |fin| fin.saturating_sub(start));
+        if payload.len() as u64 > limit {
+            payload.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        }
+        let end = start + payload.len() as u64;
+        if start == self.next && self.ranges.is_empty() && end > start {
+            self.next = end;
+            out.push((start, payload));
+            return Arrival { in_order: end - start, duplicate: 0, hole: false };
+        }
+        self.insert_slowly(start, end, &payload, out)
+    }
+
+    fn insert_slowly(
+        &mut self,
+        start: u64,
+        end: u64,
+        payload: &Payload,
+        out: &mut Vec<(u64, Payload)>,
+    ) -> Arrival {
+        let mut arrival = Arrival { hole: !self.ranges.is_empty(), ..Arrival::default() };
+        if start >= end {
+            return arrival;
+        }
+        let low = start.max(self.next);
+        let fresh = self.ranges.insert(low, end);
+        let new: u64 = fresh.iter().map(|(from, to)| to - from).sum();
+        arrival.duplicate = end - start - new;
+        arrival.hole |= start != self.next;
+        if arrival.duplicate > 0 {
+            self.note_duplicate(start, end, &fresh);
+        }
+        for (from, to) in fresh {
+            let slice = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
+            self.waiting.insert(from, payload.slice(slice(from), slice(to)));
+            self.waiting_bytes += to - from;
+        }
+        if low < end {
+            self.note_latest(low);
+        }
+        arrival.in_order = self.drain(out);
+        arrival
+    }
+
+    /// The first part that came twice is reported once (RFC 2883 §4).
+    fn note_duplicate(&mut self, start: u64, end: u64, fresh: &[(u64, u64)]) {
+        let until = fresh.first().map_or(end, |(from, _)| *from);
+        self.duplicate = match fresh.first() {
+            Some((from, to)) if *from == start => Some((*to, end)).filter(|(from, to)| from < to),
+            _ => Some((start, until)),
+        };
+    }
+
+    fn note_latest(&mut self, offset: u64) {
+        let block = self.ranges.around(offset);
+        self.latest.retain(|at| self.ranges.around(*at) != block);
+        if self.latest.is_full() {
+            self.latest.pop();
+        }
+        self.latest.insert(0, offset);
+    }
+
+    fn drain(&mut self, out: &mut Vec<(u64, Payload)>) -> u64 {
+        let before = self.next;
+        while let Some(entry) = self.waiting.first_entry()
+            && *entry.key() == self.next
+        {
+            let (start, payload) = entry.remove_entry();
+            self.waiting_bytes -= payload.len() as u64;
+            self.next = start + payload.len() as u64;
+            out.push((start, payload));
+        }
+        self.ranges.remove_below(self.next);
+        self.latest.retain(|at| self.ranges.around(*at).is_some());
+        self.next - before
+    }
+
+    /// What to report, at most `count` blocks: a duplicate first, then the latest changed block
+    /// (RFC 2018 §4). A duplicate is reported once.
+    pub(super) fn take_blocks(&mut self, count: usize) -> Blocks {
+        let mut blocks = Blocks::new();
+        let duplicate = if count > 0 { self.duplicate.take() } else { None };
+        let latest = self.latest.iter().filter_map(|at| self.ranges.around(*at));
+        // After blocks were forgotten for lack of space, older holes still matter: the highest fill up.
+        for block in duplicate.into_iter().chain(latest).chain(self.ranges.descending().take(4)) {
+            let known = blocks.iter().skip(usize::from(duplicate.is_some())).any(|b| *b == block);
+            if blocks.len() < count && !known {
+                let _ = blocks.try_push(block);
+            }
+        }
+        blocks
+    }
+}

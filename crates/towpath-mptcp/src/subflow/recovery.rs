@@ -1,0 +1,559 @@
+//! Acknowledgements and what they do to the congestion window: phases, proportional rate reduction
+//! (RFC 9937), retransmission timeouts (RFC 6298), and undoing what was needless (RFC 5682, RFC 3522,
+//! RFC 3708).
+
+use towpath_multipath::congestion::AckSample;
+use towpath_multipath::path::Phase;
+use towpath_net::Instant;
+
+use super::delivery::Delivery;
+use super::rack::{DUPLICATE_THRESHOLD, ProbeEvidence};
+use super::{CloseReason, Received, State, Subflow, TimedOut, Timer};
+use crate::wire::{Flags, Segment};
+
+/// Timeouts in a row after which full packets are thought to be too big for the path.
+const BLACK_HOLE_TIMEOUTS: u32 = 2;
+
+/// Where recovery is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recovery {
+    phase: Phase,
+    /// The phase ends when this is acknowledged.
+    end: u64,
+    reduction: Reduction,
+    /// The window during [`Phase::Recovery`].
+    window: u64,
+    /// One packet may go although the window is full: the first retransmission of an episode.
+    pub(super) forced: bool,
+    /// Something may be undone: retransmissions of the episode started from here.
+    undo_from: Option<u64>,
+    /// Retransmitted bytes of the episode that the peer did not report as duplicates.
+    repeated_bytes: u64,
+    any_repeated: bool,
+    spurious: SpuriousTimeout,
+    duplicates: u64,
+    timeouts: u32,
+    timeouts_total: u64,
+    undone: u64,
+    /// The window was full; until this is acknowledged that counts.
+    limited_until: Option<u64>,
+    round_end: u64,
+    /// The next retransmission is caused by a timeout.
+    pub(super) after_timeout: bool,
+}
+
+/// Proportional rate reduction.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reduction {
+    delivered: u64,
+    sent: u64,
+    /// In flight when it began (`RecoverFS`).
+    base: u64,
+}
+
+/// Forward RTO recovery (RFC 5682 §2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum SpuriousTimeout {
+    /// Not watched for.
+    #[default]
+    Off,
+    /// The first acknowledgement after the timeout decides (step 2).
+    First,
+    /// New data was sent instead of repeated data (step 2b); the next decides (step 3).
+    Second,
+}
+
+impl Recovery {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn timeouts(&self) -> u32 {
+        self.timeouts
+    }
+
+    pub(super) fn timeouts_total(&self) -> u64 {
+        self.timeouts_total
+    }
+
+    pub(super) fn undone(&self) -> u64 {
+        self.undone
+    }
+
+    pub(super) fn cwnd_limited(&self) -> bool {
+        self.limited_until.is_some()
+    }
+
+    pub(super) fn count_timeout(&mut self) -> u32 {
+        self.timeouts += 1;
+        self.timeouts_total += 1;
+        self.timeouts
+    }
+
+    pub(super) fn forget_timeouts(&mut self) {
+        self.timeouts = 0;
+    }
+
+    pub(super) fn enough_duplicates(&self) -> bool {
+        self.phase == Phase::Open && self.duplicates >= DUPLICATE_THRESHOLD
+    }
+
+    /// New data was sent up to `until`; `full`: the window lets no more go.
+    pub(super) fn note_sent(&mut self, bytes: u64, until: u64, full: bool) {
+        self.reduction.sent += bytes;
+        if full {
+            self.limited_until = Some(until);
+        }
+    }
+
+    pub(super) fn note_repeated(&mut self, bytes: u64) {
+        self.reduction.sent += bytes;
+        self.repeated_bytes += bytes;
+        self.any_repeated = true;
+        self.forced = false;
+    }
+
+    /// Whether retransmissions wait for the verdict on a timeout (RFC 5682 §2.1 step 2b).
+    pub(super) fn prefers_new_data(&self) -> bool {
+        self.spurious == SpuriousTimeout::Second
+    }
+
+    /// There is no new data to decide with.
+    pub(super) fn stop_watching(&mut self) {
+        self.spurious = SpuriousTimeout::Off;
+    }
+
+    fn begin(&mut self, phase: Phase, acked_until: u64, sent_until: u64) {
+        (self.phase, self.end) = (phase, sent_until);
+        self.undo_from = Some(acked_until);
+        (self.repeated_bytes, self.any_repeated) = (0, false);
+        self.spurious = SpuriousTimeout::Off;
+    }
+
+    /// RFC 9937 §6.2. `safe`: progress without further loss.
+    fn reduce(&mut self, delivered: u64, in_flight: u64, threshold: u64, mss: u64, safe: bool) {
+        let Reduction { delivered: total, sent, base } = &mut self.reduction;
+        *total += delivered;
+        let allowed = if in_flight > threshold {
+            let due = u128::from(*total) * u128::from(threshold);
+            let due = due.div_ceil(u128::from((*base).max(1)));
+            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(*sent)
+        } else {
+            let growth = total.saturating_sub(*sent).max(delivered) + if safe { mss } else { 0 };
+            growth.min(threshold - in_flight)
+        };
+        let first = *sent == 0 && allowed == 0;
+        self.window = in_flight + if first { mss } else { allowed };
+    }
+}
+
+impl Subflow {
+    /// Today's congestion window.
+    pub(super) fn cwnd(&self) -> u64 {
+        match self.recovery.phase {
+            Phase::Recovery => self.recovery.window,
+            Phase::Open | Phase::Loss => self.congestion.cwnd_bytes(),
+        }
+        .max(u64::from(self.mss()))
+    }
+
+    /// In flight, where duplicate acknowledgements stand in for SACK (RFC 5681 §3.2 step 4).
+    pub(super) fn in_flight(&self) -> u64 {
+        let left = self.recovery.duplicates * u64::from(self.mss());
+        self.send.in_flight().saturating_sub(if self.sack_on { 0 } else { left })
+    }
+
+    /// An acceptable acknowledgement.
+    pub(super) fn on_acknowledgement(
+        &mut self,
+        now: Instant,
+        start: u64,
+        ack: u64,
+        segment: &Segment,
+        received: &mut Received,
+    ) {
+        let window_changed = self.peer_window.update(segment.window, start, ack);
+        let before = self.send.acked_until();
+        let in_flight = self.send.in_flight();
+        let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
+        let smallest = self.rtt.smallest().unwrap_or_default();
+        let mut delivery = Delivery::new(now, smallest, echo, self.rack.highest);
+        let advanced = ack > before;
+        if advanced {
+            self.send.acknowledge(ack, &mut delivery);
+        }
+        received.acked_bytes = delivery.data_bytes;
+        self.acked_bytes += delivery.data_bytes;
+        let selective = delivery.bytes;
+        let duplicate = self.take_sacks(segment, ack, &mut delivery);
+        let sacked = delivery.bytes > selective;
+        let outstanding = self.send.outstanding() > 0;
+        let takes = segment.sequence_bytes() > 0;
+        let repeats = ack == before && !takes && !window_changed && outstanding;
+        if !self.sack_on && repeats {
+            self.recovery.duplicates += 1;
+        }
+        let rtt = self.measure(now, &delivery, advanced, echo);
+        self.rack.note(now, &delivery);
+        let told = ProbeEvidence {
+            duplicate_end: duplicate.map(|(_, end)| end),
+            advanced,
+            plain_duplicate: repeats && segment.options.sack.is_empty(),
+        };
+        self.note_probe_answer(now, ack, &told);
+        if advanced {
+            self.recovery.forget_timeouts();
+            self.on_advance(ack - before);
+        }
+        self.steer(now, &Progress { ack, advanced, sacked, in_flight }, &delivery, received);
+        if segment.flags.has(Flags::ECE) && self.echo.on {
+            self.on_ecn_echo(now);
+        }
+        self.tell_congestion_control(now, &delivery, in_flight, rtt);
+        if advanced {
+            self.rearm_retransmission(now);
+            self.arm_user_timeout(now);
+        }
+        if advanced || sacked {
+            self.arm_tail_probe(now);
+        }
+        self.arm_window_probe(now);
+    }
+
+    /// SACK blocks, after a DSACK (RFC 2883 §4), which is returned.
+    fn take_sacks(
+        &mut self,
+        segment: &Segment,
+        ack: u64,
+        delivery: &mut Delivery,
+    ) -> Option<(u64, u64)> {
+        if !self.sack_on || segment.options.sack.is_empty() {
+            return None;
+        }
+        let acked = self.send.acked_until();
+        let offset = |wire: u32| {
+            let distance = wire.wrapping_sub(self.wire_seq(acked)).cast_signed();
+            u64::try_from(acked.cast_signed().saturating_add(i64::from(distance))).unwrap_or(0)
+        };
+        let blocks = segment.options.sack.iter().map(|(start, end)| (offset(*start), offset(*end)));
+        let blocks: arrayvec::ArrayVec<(u64, u64), 4> = blocks.collect();
+        let inside =
+            |outer: &(u64, u64), inner: (u64, u64)| outer.0 <= inner.0 && inner.1 <= outer.1;
+        let first = blocks.first().copied().filter(|(start, end)| start < end);
+        let duplicate = first.filter(|block| {
+            block.1 <= ack || blocks.get(1).is_some_and(|second| inside(second, *block))
+        });
+        if let Some((start, end)) = duplicate {
+            self.on_duplicate(start, end);
+        }
+        let sent_until = self.send.sent_until();
+        for (start, end) in blocks.iter().skip(usize::from(duplicate.is_some())).copied() {
+            // Blocks of an overtaken acknowledgement may lie partly below.
+            let start = start.max(acked);
+            if start < end && end <= sent_until {
+                self.send.acknowledge_selectively(start, end, delivery);
+            }
+        }
+        duplicate
+    }
+
+    /// The peer had `start..end` twice: what was sent again was needless (RFC 3708 §3).
+    fn on_duplicate(&mut self, start: u64, end: u64) {
+        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        if end > sent {
+            return;
+        }
+        self.rack.note_duplicate(acked, sent);
+        if self.recovery.undo_from.is_some_and(|from| start >= from) {
+            let bytes = end - start;
+            self.recovery.repeated_bytes = self.recovery.repeated_bytes.saturating_sub(bytes);
+        }
+    }
+
+    fn measure(
+        &mut self,
+        now: Instant,
+        delivery: &Delivery,
+        advanced: bool,
+        echo_ms: Option<u64>,
+    ) -> Option<std::time::Duration> {
+        // Karn's rule: nothing that was sent twice (RFC 6298 §3), unless timestamps tell which.
+        if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
+            let rtt = now.saturating_since(last);
+            self.rtt.sample(now.saturating_since(first));
+            self.rtt.sample_smallest(now, rtt);
+            return Some(rtt);
+        }
+        let sent = Instant::from_nanos(echo_ms.filter(|_| advanced)?.saturating_mul(1_000_000));
+        self.rtt.sample(now.saturating_since(sent));
+        None
+    }
+
+    /// Without SACK: how many of the packets behind the hole have arrived (RFC 6582 §3.2).
+    fn on_advance(&mut self, bytes: u64) {
+        let packets = bytes.div_ceil(u64::from(self.mss()));
+        let recovery = &mut self.recovery;
+        recovery.duplicates = match recovery.phase {
+            Phase::Open => 0,
+            Phase::Recovery | Phase::Loss => recovery.duplicates.saturating_sub(packets - 1),
+        };
+    }
+
+    /// Moves between the phases.
+    fn steer(
+        &mut self,
+        now: Instant,
+        progress: &Progress,
+        delivery: &Delivery,
+        received: &mut Received,
+    ) {
+        let Progress { ack, advanced, sacked, in_flight } = *progress;
+        if self.recovery.phase != Phase::Open {
+            self.watch_timeout(now, progress, delivery);
+        }
+        self.undo_if_needless(now, delivery, advanced);
+        if self.recovery.phase != Phase::Open && ack >= self.recovery.end {
+            self.end_recovery(now);
+        }
+        let mut lost = (advanced || sacked || !self.sack_on) && self.detect_losses(now);
+        if !self.sack_on && advanced && self.recovery.phase == Phase::Recovery {
+            // A partial acknowledgement: the next hole (RFC 6582 §3.2 step 5).
+            self.send.mark_oldest_lost();
+            lost = true;
+        }
+        received.lost = lost;
+        if lost || self.send.has_lost() {
+            self.note_losses(now, in_flight);
+        }
+        if self.recovery.phase == Phase::Recovery && delivery.bytes > 0 || !self.sack_on {
+            self.reduce(delivery.bytes, advanced && !lost);
+        }
+    }
+
+    fn reduce(&mut self, delivered: u64, safe: bool) {
+        let (threshold, mss) = (self.congestion.ssthresh_bytes(), u64::from(self.mss()));
+        let in_flight = self.in_flight();
+        // Without SACK each duplicate acknowledgement delivered a packet.
+        let delivered = if self.sack_on { delivered } else { delivered.max(mss) };
+        self.recovery.reduce(delivered, in_flight, threshold, mss, safe);
+    }
+
+    /// Something is lost: recovery begins, unless it is going on (RFC 6675 §5 step 4).
+    pub(super) fn note_losses(&mut self, now: Instant, in_flight: u64) {
+        if self.recovery.phase == Phase::Open {
+            self.enter_recovery(now, in_flight);
+            self.recovery.forced = true;
+        }
+        self.timers.clear(Timer::TailProbe);
+    }
+
+    fn enter_recovery(&mut self, now: Instant, in_flight: u64) {
+        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        let group = std::mem::take(&mut self.group);
+        self.congestion.on_congestion(now, in_flight, self.own, &group);
+        self.group = group;
+        self.recovery.begin(Phase::Recovery, acked, sent);
+        let base = in_flight.max(self.in_flight()).max(1);
+        self.recovery.reduction = Reduction { delivered: 0, sent: 0, base };
+        self.recovery.window = self.in_flight();
+        self.forget_probe();
+        if self.echo.on {
+            self.echo.reduced = true;
+        }
+    }
+
+    fn end_recovery(&mut self, now: Instant) {
+        if self.recovery.phase == Phase::Recovery {
+            let window = self.congestion.ssthresh_bytes();
+            self.congestion.on_recovered(now, window);
+        }
+        self.recovery.phase = Phase::Open;
+        self.recovery.spurious = SpuriousTimeout::Off;
+        self.recovery.duplicates = 0;
+        self.rack.note_recovered();
+    }
+
+    /// A tail loss probe repaired a loss that nothing else shows (RFC 8985 §7.4.2).
+    pub(super) fn react_to_hidden_loss(&mut self, now: Instant) {
+        let in_flight = self.send.in_flight();
+        self.enter_recovery(now, in_flight);
+    }
+
+    /// The peer saw a mark: as after a loss, once in a round trip (RFC 3168 §6.1.2).
+    fn on_ecn_echo(&mut self, now: Instant) {
+        if self.recovery.phase == Phase::Open && self.send.outstanding() > 0 {
+            let in_flight = self.send.in_flight();
+            self.enter_recovery(now, in_flight);
+        }
+    }
+
+    /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
+    fn watch_timeout(&mut self, now: Instant, progress: &Progress, delivery: &Delivery) {
+        if self.recovery.spurious == SpuriousTimeout::Off {
+            return;
+        }
+        // Something arrived that was sent before the timeout and never again.
+        let original = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
+        let first = self.recovery.spurious == SpuriousTimeout::First;
+        if original && (!first || !progress.advanced || !delivery.ambiguous) {
+            self.undo(now);
+        } else if first && progress.advanced && progress.ack < self.recovery.end {
+            self.recovery.spurious = SpuriousTimeout::Second;
+        } else {
+            self.recovery.spurious = SpuriousTimeout::Off;
+        }
+    }
+
+    /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
+    /// acknowledgement was caused by the original (RFC 3522 §3.2).
+    fn undo_if_needless(&mut self, now: Instant, delivery: &Delivery, advanced: bool) {
+        let recovery = &self.recovery;
+        if recovery.undo_from.is_none() || !self.config.undo || !recovery.any_repeated {
+            return;
+        }
+        let reported = recovery.repeated_bytes == 0;
+        let by_time = delivery.needless && advanced && recovery.phase != Phase::Open;
+        // In recovery other holes may be real.
+        let whole = recovery.phase == Phase::Loss || !self.send.has_lost();
+        if reported || (by_time && whole) {
+            self.undo(now);
+        }
+    }
+
+    fn undo(&mut self, now: Instant) {
+        self.congestion.undo(now);
+        self.send.unmark_lost();
+        self.recovery.undo_from = None;
+        self.recovery.undone += 1;
+        self.recovery.phase = Phase::Open;
+        self.recovery.spurious = SpuriousTimeout::Off;
+        self.recovery.forced = false;
+        self.recovery.duplicates = 0;
+    }
+
+    fn tell_congestion_control(
+        &mut self,
+        now: Instant,
+        delivery: &Delivery,
+        in_flight: u64,
+        rtt: Option<std::time::Duration>,
+    ) {
+        if delivery.bytes == 0 {
+            return;
+        }
+        let acked = self.send.acked_until();
+        let round_ended = acked >= self.recovery.round_end;
+        if round_ended {
+            self.recovery.round_end = self.send.sent_until().max(acked + 1);
+        }
+        let srtt = self.rtt.smoothed().unwrap_or_default();
+        let sample = AckSample {
+            now,
+            acked_bytes: delivery.bytes,
+            in_flight_bytes: in_flight,
+            rtt,
+            srtt,
+            min_rtt: self.rtt.smallest().unwrap_or(srtt),
+            cwnd_limited: self.recovery.cwnd_limited(),
+            round_ended,
+            in_recovery: self.recovery.phase == Phase::Recovery,
+        };
+        self.congestion.on_ack(&sample, self.own, &self.group);
+        if self.recovery.limited_until.is_some_and(|until| acked >= until) {
+            self.recovery.limited_until = None;
+        }
+    }
+
+    /// Starts the retransmission timer if it does not run (RFC 6298 §5.1).
+    pub(super) fn arm_retransmission(&mut self, now: Instant) {
+        if !self.timers.is_set(Timer::Retransmission) {
+            self.rearm_retransmission(now);
+        }
+    }
+
+    /// RFC 6298 §5.2 and §5.3.
+    pub(super) fn rearm_retransmission(&mut self, now: Instant) {
+        if self.send.outstanding() == 0 {
+            self.timers.clear(Timer::Retransmission);
+            self.timers.clear(Timer::Reordering);
+            self.timers.clear(Timer::TailProbe);
+        } else {
+            let delay = self.rtt.backed_off(self.recovery.timeouts);
+            self.timers.set(Timer::Retransmission, now + delay);
+        }
+    }
+
+    /// RFC 6298 §5.4 to §5.7.
+    pub(super) fn on_retransmission_timeout(&mut self, now: Instant, done: &mut TimedOut) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.on_handshake_timeout(done);
+        }
+        if self.send.outstanding() == 0 || self.state == State::Closed {
+            return;
+        }
+        done.retransmission = true;
+        // A peer that answers with a closed window is alive (RFC 9293 §3.8.6.1).
+        let stalled = self.peer_window.bytes == 0
+            && now.saturating_since(self.last_heard) < self.config.rto_max;
+        if self.recovery.count_timeout() > self.config.retries && !stalled {
+            return self.finish(CloseReason::TimedOut);
+        }
+        let in_flight = self.send.in_flight();
+        let first = self.recovery.timeouts == 1;
+        let watched = first && self.config.undo;
+        let again = self.recovery.phase == Phase::Loss;
+        if first {
+            self.congestion.on_timeout(now, in_flight);
+            let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+            self.recovery.begin(Phase::Loss, acked, sent);
+            // RFC 5682 §2.1 step 1: not while an earlier timeout is being repaired.
+            if watched && !again {
+                self.recovery.spurious = SpuriousTimeout::First;
+            }
+        } else {
+            self.recovery.spurious = SpuriousTimeout::Off;
+        }
+        if self.send.reneged() {
+            self.send.forget_sacks();
+        }
+        self.recovery.duplicates = 0;
+        let until = self.lost_if_sent_until(now);
+        self.send.mark_lost_sent_until(until);
+        self.search_black_hole();
+        (self.recovery.forced, self.recovery.after_timeout) = (true, true);
+        self.forget_probe();
+        self.timers.clear(Timer::TailProbe);
+        self.timers.clear(Timer::Reordering);
+        self.rearm_retransmission(now);
+    }
+
+    fn search_black_hole(&mut self) {
+        let full = self.send.oldest().is_some_and(|record| record.len >= self.mss());
+        let often = self.recovery.timeouts.is_multiple_of(BLACK_HOLE_TIMEOUTS);
+        if self.config.black_hole_detection && full && often && self.path_mtu.halve() {
+            self.on_packet_size();
+        }
+    }
+
+    /// A router dropped packets for their size: that is no congestion (RFC 1191 §6.5).
+    pub(super) fn resend_too_big(&mut self, now: Instant) {
+        self.send.mark_lost_sent_until(now);
+        if self.recovery.phase == Phase::Open {
+            let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+            // As after a spurious timeout: the window stays, what is lost goes again.
+            self.recovery.begin(Phase::Loss, acked, sent);
+            self.recovery.undo_from = None;
+        }
+        self.recovery.forced = true;
+    }
+}
+
+/// What an acknowledgement achieved.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    ack: u64,
+    advanced: bool,
+    sacked: bool,
+    /// Before it.
+    in_flight: u64,
+}

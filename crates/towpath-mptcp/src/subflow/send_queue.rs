@@ -1,0 +1,566 @@
+//! What was pushed and is not acknowledged, as records, with the scoreboard of RFC 2018.
+//!
+//! A record is one push or, once a part of it was acknowledged, lost or sent alone, a piece of it. A
+//! piece never crosses the boundary of its mapping. Records are in order of their offsets; the first
+//! `sent` of them have been sent. The counters in bytes always equal what the records say.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use towpath_net::Instant;
+
+use super::delivery::Delivery;
+use super::ranges::Ranges;
+
+/// Which data bytes of a subflow are: the unit of retransmission. Never longer than 65535 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First data sequence number.
+    pub dsn: u64,
+    /// Bytes.
+    pub len: u32,
+    /// DSS checksum of the whole mapping, when they are in use.
+    pub checksum: Option<u16>,
+}
+
+/// A part of what was sent: where it is in the subflow, and the mapping that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Subflow offset of the first byte.
+    pub ssn: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The mapping as it was first sent (RFC 8684 §3.3.1: never another one for the same bytes).
+    pub mapping: Mapping,
+    /// Subflow offset of the mapping's first byte.
+    pub mapping_ssn: u64,
+}
+
+/// A piece of a push, or the FIN.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    pub(super) ssn: u64,
+    pub(super) len: u32,
+    mapping_ssn: u64,
+    mapping: Mapping,
+    /// Payload bytes of its packets when last sent; where it may be split.
+    packet_bytes: u32,
+    pub(super) sent_at: Instant,
+    pub(super) first_sent_at: Instant,
+    pub(super) transmissions: u8,
+    pub(super) psh: bool,
+    pub(super) fin: bool,
+    sacked: bool,
+    lost: bool,
+    /// Sent again, and that is not known to be lost.
+    repeated: bool,
+}
+
+impl Record {
+    pub(super) fn end(&self) -> u64 {
+        self.ssn + u64::from(self.len)
+    }
+
+    pub(super) fn is_sacked(&self) -> bool {
+        self.sacked
+    }
+
+    /// The part of a mapping, unless it is the FIN.
+    pub(super) fn data(&self) -> Option<Sent> {
+        let Self { ssn, len, mapping, mapping_ssn, .. } = *self;
+        (!self.fin).then_some(Sent { ssn, len, mapping, mapping_ssn })
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.len)
+    }
+}
+
+/// How far loss detection by time may look: the newest delivered transmission, and how long others
+/// may be later.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Horizon {
+    pub(super) newest: (Instant, u64),
+    pub(super) wait: std::time::Duration,
+}
+
+/// Everything pushed and not acknowledged.
+#[derive(Debug, Clone)]
+pub(super) struct SendQueue {
+    records: VecDeque<Record>,
+    sent: usize,
+    acked_until: u64,
+    sent_until: u64,
+    pushed_until: u64,
+    fin_ssn: Option<u64>,
+    sacked_bytes: u64,
+    lost_bytes: u64,
+    repeated_bytes: u64,
+    sacked: Ranges,
+    /// First offsets of records that are lost and not sent again.
+    lost: BTreeSet<u64>,
+    /// Retransmissions in the order of their times: when, and which offsets.
+    repeats: VecDeque<(Instant, u64, u64)>,
+    /// Originals below were judged by loss detection.
+    judged_until: u64,
+}
+
+impl SendQueue {
+    /// Empty; offset 0 is the SYN's.
+    pub(super) fn new() -> Self {
+        Self {
+            records: VecDeque::new(),
+            sent: 0,
+            acked_until: 1,
+            sent_until: 1,
+            pushed_until: 1,
+            fin_ssn: None,
+            sacked_bytes: 0,
+            lost_bytes: 0,
+            repeated_bytes: 0,
+            sacked: Ranges::default(),
+            lost: BTreeSet::new(),
+            repeats: VecDeque::new(),
+            judged_until: 1,
+        }
+    }
+
+    pub(super) fn acked_until(&self) -> u64 {
+        self.acked_until
+    }
+
+    /// Behind the last byte (or FIN) sent.
+    pub(super) fn sent_until(&self) -> u64 {
+        self.sent_until
+    }
+
+    /// Behind the last data byte pushed.
+    pub(super) fn pushed_until(&self) -> u64 {
+        self.pushed_until
+    }
+
+    pub(super) fn fin_ssn(&self) -> Option<u64> {
+        self.fin_ssn
+    }
+
+    /// Whether the FIN is sent.
+    pub(super) fn fin_sent(&self) -> bool {
+        self.fin_ssn.is_some_and(|ssn| self.sent_until > ssn)
+    }
+
+    /// Whether the FIN is acknowledged.
+    pub(super) fn fin_acked(&self) -> bool {
+        self.fin_ssn.is_some_and(|ssn| self.acked_until > ssn)
+    }
+
+    /// Sent and not cumulatively acknowledged.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.sent_until - self.acked_until
+    }
+
+    /// Sent, neither acknowledged nor lost (RFC 6675 "pipe"); retransmissions count again.
+    pub(super) fn in_flight(&self) -> u64 {
+        (self.outstanding() + self.repeated_bytes)
+            .saturating_sub(self.sacked_bytes + self.lost_bytes)
+    }
+
+    pub(super) fn sacked_bytes(&self) -> u64 {
+        self.sacked_bytes
+    }
+
+    pub(super) fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+
+    /// Data bytes never sent.
+    pub(super) fn queued(&self) -> u64 {
+        self.pushed_until.saturating_sub(self.sent_until)
+    }
+
+    pub(super) fn oldest(&self) -> Option<&Record> {
+        self.records.front().filter(|_| self.sent > 0)
+    }
+
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    pub(super) fn next_unsent(&self) -> Option<&Record> {
+        self.records.get(self.sent)
+    }
+
+    pub(super) fn next_lost(&self) -> Option<&Record> {
+        self.lost.first().and_then(|ssn| self.records.get(self.index(*ssn)))
+    }
+
+    /// Whole mappings that are not wholly acknowledged.
+    pub(super) fn unacked(&self) -> impl Iterator<Item = Sent> + '_ {
+        let mut last = None;
+        self.records.iter().filter(|record| !record.fin).filter_map(move |record| {
+            let (mapping, mapping_ssn) = (record.mapping, record.mapping_ssn);
+            let new = last.replace(mapping_ssn) != Some(mapping_ssn);
+            new.then_some(Sent { ssn: mapping_ssn, len: mapping.len, mapping, mapping_ssn })
+        })
+    }
+
+    pub(super) fn push(&mut self, mapping: Mapping, psh: bool) -> u64 {
+        let ssn = self.pushed_until;
+        if mapping.len > 0 && self.fin_ssn.is_none() {
+            self.append(mapping, psh, false);
+            self.pushed_until += u64::from(mapping.len);
+        }
+        ssn
+    }
+
+    pub(super) fn push_fin(&mut self) {
+        if self.fin_ssn.is_none() {
+            self.fin_ssn = Some(self.pushed_until);
+            self.append(Mapping { dsn: 0, len: 1, checksum: None }, false, true);
+        }
+    }
+
+    fn append(&mut self, mapping: Mapping, psh: bool, fin: bool) {
+        self.records.push_back(Record {
+            ssn: self.pushed_until,
+            len: mapping.len,
+            mapping_ssn: self.pushed_until,
+            mapping,
+            packet_bytes: mapping.len,
+            sent_at: Instant::ZERO,
+            first_sent_at: Instant::ZERO,
+            transmissions: 0,
+            psh,
+            fin,
+            sacked: false,
+            lost: false,
+            repeated: false,
+        });
+    }
+
+    /// Marks the first `len` bytes of the first unsent record as sent.
+    pub(super) fn send(&mut self, now: Instant, len: u32, packet_bytes: u32) -> Option<Record> {
+        self.split(self.sent, len);
+        let record = self.records.get_mut(self.sent)?;
+        (record.sent_at, record.first_sent_at) = (now, now);
+        (record.transmissions, record.packet_bytes) = (1, packet_bytes.max(1));
+        self.sent += 1;
+        self.sent_until = record.end();
+        Some(*record)
+    }
+
+    /// Marks the first `len` bytes of the first lost record as sent again.
+    pub(super) fn repeat_lost(&mut self, now: Instant, len: u32, packet: u32) -> Option<Record> {
+        let index = self.index(*self.lost.first()?);
+        self.repeat(now, index, len, packet)
+    }
+
+    /// Marks the last packet sent as sent again (RFC 8985 §7.3), unless it arrived.
+    pub(super) fn repeat_last(&mut self, now: Instant, packet: u32) -> Option<Record> {
+        let mut index = self.sent.checked_sub(1)?;
+        let record = self.records.get(index)?;
+        let whole = record.len.saturating_sub(1) / packet.max(1) * packet;
+        if record.sacked || record.repeated {
+            return None;
+        }
+        if whole > 0 {
+            self.split(index, whole);
+            index += 1;
+        }
+        self.repeat(now, index, u32::MAX, packet)
+    }
+
+    fn repeat(&mut self, now: Instant, index: usize, len: u32, packet: u32) -> Option<Record> {
+        self.split(index, len);
+        let record = self.records.get_mut(index)?;
+        if !record.repeated {
+            record.repeated = true;
+            self.repeated_bytes += record.bytes();
+        }
+        self.lost.remove(&record.ssn);
+        (record.sent_at, record.packet_bytes) = (now, packet.max(1));
+        record.transmissions = record.transmissions.saturating_add(1);
+        self.repeats.push_back((now, record.ssn, record.end()));
+        Some(*record)
+    }
+
+    /// The peer has everything below `ack`, which is not beyond what was sent.
+    pub(super) fn acknowledge(&mut self, ack: u64, delivery: &mut Delivery) {
+        while self.sent > 0
+            && let Some(record) = self.records.front_mut()
+            && record.ssn < ack
+        {
+            let waits = record.lost && !record.repeated;
+            if waits {
+                self.lost.remove(&record.ssn);
+            }
+            let bytes = ack.min(record.end()) - record.ssn;
+            delivery.acknowledged(record, bytes);
+            if record.sacked {
+                self.sacked_bytes -= bytes;
+            }
+            if record.lost {
+                self.lost_bytes -= bytes;
+            }
+            if record.repeated {
+                self.repeated_bytes -= bytes;
+            }
+            record.ssn += bytes;
+            record.len -= u32::try_from(bytes).unwrap_or(record.len);
+            if record.len > 0 {
+                if waits {
+                    self.lost.insert(record.ssn);
+                }
+                break;
+            }
+            self.records.pop_front();
+            self.sent -= 1;
+        }
+        self.acked_until = self.acked_until.max(ack);
+        self.judged_until = self.judged_until.max(ack);
+        if !self.sacked.is_empty() {
+            self.sacked.remove_below(ack);
+        }
+        while self.repeats.front().is_some_and(|(_, _, end)| *end <= ack) {
+            self.repeats.pop_front();
+        }
+    }
+
+    /// The peer has `start..end` (RFC 2018), which was sent and is not cumulatively acknowledged.
+    pub(super) fn acknowledge_selectively(&mut self, start: u64, end: u64, into: &mut Delivery) {
+        let fresh = self.sacked.insert(start, end);
+        let Some(whole) = self.sacked.around(start).filter(|_| !fresh.is_empty()) else { return };
+        for (from, to) in fresh {
+            self.mark_sacked(from, to, whole, into);
+        }
+    }
+
+    /// Marks what lies in `from..to`. Records are split at boundaries of packets only, so that a peer
+    /// that acknowledges single bytes cannot make many small records; `whole` is the merged range
+    /// which lets a packet count that was reported in pieces.
+    fn mark_sacked(&mut self, from: u64, to: u64, whole: (u64, u64), into: &mut Delivery) {
+        let mut index = self.index(from);
+        while index < self.sent
+            && let Some(record) = self.records.get(index)
+            && record.ssn < to
+        {
+            let packet = u64::from(record.packet_bytes);
+            let (start, end) = (record.ssn, record.end());
+            let skipped = whole.0.saturating_sub(start).next_multiple_of(packet);
+            let covered = if whole.1 >= end { end } else { whole.1 - (whole.1 - start) % packet };
+            if !record.sacked && start + skipped < covered {
+                if skipped > 0 {
+                    self.split(index, u32::try_from(skipped).unwrap_or(u32::MAX));
+                    index += 1;
+                }
+                let len = covered - start - skipped;
+                self.split(index, u32::try_from(len).unwrap_or(u32::MAX));
+                self.set_sacked(index, into);
+            }
+            index += 1;
+        }
+    }
+
+    fn set_sacked(&mut self, index: usize, delivery: &mut Delivery) {
+        let Some(record) = self.records.get_mut(index) else { return };
+        let bytes = record.bytes();
+        delivery.selectively_acknowledged(record);
+        if record.lost {
+            self.lost_bytes -= bytes;
+            if !record.repeated {
+                self.lost.remove(&record.ssn);
+            }
+        }
+        if record.repeated {
+            self.repeated_bytes -= bytes;
+        }
+        (record.lost, record.repeated, record.sacked) = (false, false, true);
+        self.sacked_bytes += bytes;
+    }
+
+    /// Marks originals that were sent so long before the newest delivered one that they must be lost
+    /// (RFC 8985 §6.2 step 5); says when to look again.
+    pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &Horizon) -> Option<Instant> {
+        let Horizon { newest, wait } = *horizon;
+        let mut again = None;
+        let mut index = self.index(self.judged_until);
+        while index < self.sent
+            && let Some(record) = self.records.get(index)
+        {
+            if !record.sacked && !record.lost && record.transmissions == 1 {
+                if (record.sent_at, record.end()) >= newest {
+                    break;
+                }
+                if record.sent_at + wait > now {
+                    again = Some(record.sent_at + wait);
+                    break;
+                }
+                self.mark_lost(index);
+            }
+            index += 1;
+        }
+        self.judged_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+        let repeats = self.detect_repeats(now, horizon);
+        again.into_iter().chain(repeats).min()
+    }
+
+    /// The same for retransmissions, which are in order of time in a list of their own.
+    fn detect_repeats(&mut self, now: Instant, horizon: &Horizon) -> Option<Instant> {
+        let Horizon { newest, wait } = *horizon;
+        while let Some((at, start, end)) = self.repeats.front().copied() {
+            if at > newest.0 {
+                return None;
+            }
+            let (due, mut open) = (at + wait <= now, false);
+            let mut index = self.index(start.max(self.acked_until));
+            while let Some(record) = self.records.get(index)
+                && index < self.sent
+                && record.ssn < end
+            {
+                if record.repeated && record.sent_at == at {
+                    if (at, record.end()) >= newest {
+                        return None;
+                    }
+                    open = true;
+                    if due {
+                        self.mark_lost(index);
+                    }
+                }
+                index += 1;
+            }
+            if open && !due {
+                return Some(at + wait);
+            }
+            self.repeats.pop_front();
+        }
+        None
+    }
+
+    /// Marks originals that more than `bytes` of selectively acknowledged data follow (RFC 6675
+    /// §4 `IsLost`).
+    pub(super) fn detect_by_bytes(&mut self, bytes: u64) {
+        let mut above = 0;
+        let boundary = self.sacked.descending().find_map(|(start, end)| {
+            above += end - start;
+            (above > bytes).then(|| start + (above - bytes))
+        });
+        let Some(boundary) = boundary else { return };
+        let mut index = self.index(self.judged_until);
+        while index < self.sent
+            && let Some(record) = self.records.get(index)
+            && record.ssn < boundary
+        {
+            if !record.sacked && !record.lost && record.transmissions == 1 {
+                if record.end() > boundary {
+                    break;
+                }
+                self.mark_lost(index);
+            }
+            index += 1;
+        }
+        self.judged_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+    }
+
+    /// Marks the oldest packet (RFC 6582).
+    pub(super) fn mark_oldest_lost(&mut self) {
+        if self.sent > 0 {
+            let packet = self.records.front().map_or(1, |record| record.packet_bytes);
+            self.split(0, packet);
+            self.mark_lost(0);
+        }
+    }
+
+    /// Marks the oldest, and all that were sent until `until` (RFC 6298 §5.4, RFC 8985 §6.3).
+    pub(super) fn mark_lost_sent_until(&mut self, until: Instant) {
+        for index in 0..self.sent {
+            let late = |record: &Record| !record.sacked && (index == 0 || record.sent_at <= until);
+            if self.records.get(index).is_some_and(late) {
+                self.mark_lost(index);
+            }
+        }
+    }
+
+    fn mark_lost(&mut self, index: usize) {
+        let Some(record) = self.records.get_mut(index) else { return };
+        if !record.lost {
+            record.lost = true;
+            self.lost_bytes += record.bytes();
+        }
+        if record.repeated {
+            record.repeated = false;
+            self.repeated_bytes -= record.bytes();
+        }
+        self.lost.insert(record.ssn);
+    }
+
+    /// The losses were none (undo).
+    pub(super) fn unmark_lost(&mut self) {
+        for record in self.records.iter_mut().take(self.sent) {
+            record.lost = false;
+        }
+        self.lost.clear();
+        self.lost_bytes = 0;
+        self.judged_until = self.acked_until;
+    }
+
+    /// Whether the peer has taken back what it acknowledged selectively: the oldest is still missing.
+    pub(super) fn reneged(&self) -> bool {
+        self.oldest().is_some_and(|record| record.sacked)
+    }
+
+    /// Forgets all selective acknowledgements (RFC 2018 §8).
+    pub(super) fn forget_sacks(&mut self) {
+        for record in self.records.iter_mut().take(self.sent) {
+            record.sacked = false;
+        }
+        self.sacked.clear();
+        self.sacked_bytes = 0;
+        self.judged_until = self.acked_until;
+    }
+
+    /// The record that holds `offset`, or the first behind it.
+    fn index(&self, offset: u64) -> usize {
+        // The first record is the answer so often that it is tried first.
+        if self.records.front().is_none_or(|record| record.end() > offset) {
+            return 0;
+        }
+        self.records.partition_point(|record| record.end() <= offset)
+    }
+
+    /// Makes the record end after `len` bytes; the rest becomes the next record.
+    fn split(&mut self, index: usize, len: u32) {
+        let Some(record) = self.records.get_mut(index) else { return };
+        if len == 0 || len >= record.len {
+            return;
+        }
+        let mut rest = *record;
+        rest.ssn += u64::from(len);
+        rest.len -= len;
+        record.len = len;
+        record.psh = false;
+        if rest.lost && !rest.repeated {
+            self.lost.insert(rest.ssn);
+        }
+        self.records.insert(index + 1, rest);
+        if index < self.sent {
+            self.sent += 1;
+        }
+    }
+
+    /// Recounts everything, for tests.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let sent = || self.records.iter().take(self.sent);
+        let sum = |f: fn(&Record) -> bool| sent().filter(|r| f(r)).map(Record::bytes).sum::<u64>();
+        assert_eq!(sum(|_| true), self.outstanding());
+        assert_eq!(sum(|r| r.sacked), self.sacked_bytes);
+        assert_eq!(sum(|r| r.lost), self.lost_bytes);
+        assert_eq!(sum(|r| r.repeated), self.repeated_bytes);
+        let waiting = sent().filter(|r| r.lost && !r.repeated).map(|r| r.ssn);
+        assert!(waiting.eq(self.lost.iter().copied()), "the set of lost records is wrong");
+        assert!(sent().all(|r| !(r.sacked && (r.lost || r.repeated))));
+        let mut at = self.acked_until;
+        for record in &self.records {
+            assert_eq!(record.ssn, at);
+            at = record.end();
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Everything arrives, whatever the link does.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use super::link::{Faults, Pair};
+use crate::subflow::{CloseReason, Config, State};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn finished(pair: &Pair) -> bool {
+    pair.a.state() == State::Closed && pair.b.state() == State::Closed
+}
+
+fn transfer(mut pair: Pair, up: u64, down: u64, limit: Duration) -> Pair {
+    (pair.a.to_send, pair.b.to_send) = (up, down);
+    (pair.a.close_when_sent, pair.b.close_when_sent) = (true, true);
+    pair.connect();
+    pair.run_until(limit, finished);
+    assert_eq!((pair.b.received, pair.a.received), (up, down));
+    assert!(pair.a.fin && pair.b.fin);
+    pair
+}
+
+#[test]
+fn a_clean_link_needs_no_retransmission() {
+    let pair = transfer(Pair::new(Config::linux(), Config::linux(), 1), 3_000_000, 0, 3 * MINUTE);
+    let statistics = pair.a.subflow.as_ref().unwrap().statistics();
+    assert_eq!((statistics.retransmissions, statistics.timeouts_total), (0, 0));
+    assert_eq!(pair.a.closed.or(pair.b.closed), Some(CloseReason::Finished));
+    let seconds = pair.a.log.iter().rfind(|(_, t)| t.data.is_some()).unwrap().0.as_secs_f64() - 1.0;
+    assert!(seconds < 1.0, "3 MB at 10 MB/s and 20 ms take {seconds} s");
+}
+
+#[test]
+fn bytes_arrive_under_loss_reordering_and_duplication() {
+    let seeds: u64 = std::env::var("TOWPATH_SEEDS").map_or(300, |n| n.parse().unwrap());
+    for seed in 0..seeds {
+        let mut pair = Pair::new(Config::linux(), Config::linux(), seed);
+        if seed % 3 == 1 {
+            (pair.a.config, pair.b.config) = (Config::ideal(), Config::ideal());
+        }
+        let faults = &mut pair.faults;
+        let random = &mut pair.random;
+        *faults = Faults {
+            loss: random.below(21),
+            reorder: random.below(40),
+            double: random.below(10),
+            mark: random.below(10),
+        };
+        let bit = |bit: u32| seed >> bit & 1 == 0;
+        for config in [&mut pair.a.config, &mut pair.b.config] {
+            (config.sack, config.timestamps, config.rack) = (bit(1), bit(2), bit(3));
+            (config.undo, config.ecn, config.pacing) = (bit(4), bit(5), !bit(6));
+            config.window_scale = Some(10).filter(|_| bit(7));
+            config.congestion_control = if bit(8) { "cubic" } else { "reno" }.to_owned();
+            config.black_hole_detection = !bit(9);
+            config.retries = 1000;
+            config.syn_retries = 100;
+        }
+        let (up, down) = (random.below(200_000), random.below(30_000));
+        let run =
+            std::panic::catch_unwind(AssertUnwindSafe(|| transfer(pair, up, down, 600 * MINUTE)));
+        assert!(run.is_ok(), "seed {seed}");
+    }
+}

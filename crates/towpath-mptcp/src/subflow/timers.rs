@@ -1,0 +1,222 @@
+//! When to look again.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::{CloseReason, Reason, State, Subflow, TimedOut};
+
+/// Which timer is due next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Retransmission timeout.
+    Retransmission,
+    /// Tail loss probe.
+    TailProbe,
+    /// RACK's reordering window.
+    Reordering,
+    /// Pacing: the next packet may leave.
+    Pacing,
+    /// Delayed acknowledgement.
+    DelayedAck,
+    /// Zero-window probe.
+    WindowProbe,
+    /// Keep-alive.
+    KeepAlive,
+    /// User timeout.
+    UserTimeout,
+    /// End of TIME-WAIT (or FIN-WAIT-2).
+    TimeWait,
+}
+
+impl Timer {
+    const ALL: [Self; 9] = [
+        Self::Retransmission,
+        Self::TailProbe,
+        Self::Reordering,
+        Self::Pacing,
+        Self::DelayedAck,
+        Self::WindowProbe,
+        Self::KeepAlive,
+        Self::UserTimeout,
+        Self::TimeWait,
+    ];
+}
+
+/// Deadlines; [`Instant::MAX`] means never.
+#[derive(Debug, Clone)]
+pub(super) struct Timers {
+    at: [Instant; Timer::ALL.len()],
+    granularity: u64,
+}
+
+impl Timers {
+    pub(super) fn new(granularity: Duration) -> Self {
+        let granularity = u64::try_from(granularity.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self { at: [Instant::MAX; Timer::ALL.len()], granularity }
+    }
+
+    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
+        let nanos = at.as_nanos().checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX);
+        self.set_exactly(timer, Instant::from_nanos(nanos));
+    }
+
+    /// Without rounding: pacing has timers of its own in Linux.
+    pub(super) fn set_exactly(&mut self, timer: Timer, at: Instant) {
+        if let Some(slot) = self.at.get_mut(timer as usize) {
+            *slot = at;
+        }
+    }
+
+    pub(super) fn clear(&mut self, timer: Timer) {
+        self.set_exactly(timer, Instant::MAX);
+    }
+
+    pub(super) fn clear_all(&mut self) {
+        self.at = [Instant::MAX; Timer::ALL.len()];
+    }
+
+    pub(super) fn get(&self, timer: Timer) -> Option<Instant> {
+        self.at.get(timer as usize).copied().filter(|at| *at != Instant::MAX)
+    }
+
+    pub(super) fn is_set(&self, timer: Timer) -> bool {
+        self.get(timer).is_some()
+    }
+
+    /// The earliest.
+    pub(super) fn next(&self) -> Option<(Instant, Timer)> {
+        let (at, timer) = self.at.iter().zip(Timer::ALL).min_by_key(|(at, _)| **at)?;
+        (*at != Instant::MAX).then_some((*at, timer))
+    }
+
+    /// Takes one that is due.
+    fn take_due(&mut self, now: Instant) -> Option<Timer> {
+        let (_, timer) = self.next().filter(|(at, _)| *at <= now)?;
+        self.clear(timer);
+        Some(timer)
+    }
+}
+
+impl Subflow {
+    /// Runs all timers that are due.
+    pub fn on_timeout(&mut self, now: Instant) -> TimedOut {
+        let mut done = TimedOut::default();
+        // Each timer that fires moves into the future or stops, so this ends; the bound is for a
+        // granularity or a timeout of zero.
+        for _ in 0..2 * Timer::ALL.len() {
+            let Some(timer) = self.timers.take_due(now) else { break };
+            match timer {
+                Timer::Retransmission => self.on_retransmission_timeout(now, &mut done),
+                Timer::TailProbe => self.on_tail_probe(now),
+                Timer::Reordering => self.on_reordering_timeout(now),
+                Timer::Pacing => {}
+                Timer::DelayedAck => self.acks.due = true,
+                Timer::WindowProbe => self.on_window_probe(now),
+                Timer::KeepAlive => self.on_keep_alive(now),
+                Timer::UserTimeout => self.on_user_timeout(now),
+                Timer::TimeWait => self.finish(CloseReason::Finished),
+            }
+        }
+        done.closed = self.unreported_close.take();
+        done
+    }
+
+    /// The earliest timer.
+    pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
+        if self.unreported_close.is_some() {
+            return Some((Instant::ZERO, Timer::TimeWait));
+        }
+        self.timers.next()
+    }
+
+    /// Zero-window probes (RFC 9293 §3.8.6.1), and the sender's override of silly window avoidance
+    /// (§3.8.6.2.1): after a while a small window is used as it is.
+    fn on_window_probe(&mut self, now: Instant) {
+        if !self.window_blocked() {
+            return;
+        }
+        if self.probes > self.config.retries {
+            return self.finish(CloseReason::TimedOut);
+        }
+        self.probes += 1;
+        let usable = self.peer_window.usable(self.send.sent_until());
+        if usable > 0 && self.send.next_unsent().is_some() {
+            self.override_silly_window = true;
+        } else {
+            self.probe = Some(Reason::WindowProbe);
+        }
+        self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes));
+    }
+
+    fn on_keep_alive(&mut self, now: Instant) {
+        let Some((idle, interval, count)) = self.config.keepalive else { return };
+        let due = self.last_heard + idle;
+        if self.send.outstanding() > 0 || (self.unanswered == 0 && due > now) {
+            self.timers.set(Timer::KeepAlive, due.max(now + interval.min(idle)));
+            return;
+        }
+        if self.unanswered >= count {
+            self.abort(now);
+            return self.close_as(CloseReason::TimedOut);
+        }
+        self.unanswered += 1;
+        self.probe = Some(Reason::KeepAlive);
+        self.timers.set(Timer::KeepAlive, now + interval);
+    }
+
+    fn on_user_timeout(&mut self, now: Instant) {
+        if self.send.outstanding() > 0 || self.send.next_unsent().is_some() || self.half_open() {
+            self.abort(now);
+            self.close_as(CloseReason::TimedOut);
+        }
+    }
+
+    /// The user timeout runs while something is unacknowledged (RFC 5482 §3).
+    pub(super) fn arm_user_timeout(&mut self, now: Instant) {
+        let Some(limit) = self.config.user_timeout else { return };
+        let waits = self.send.outstanding() > 0 || self.send.next_unsent().is_some();
+        if waits || self.half_open() {
+            self.timers.set(Timer::UserTimeout, now + limit);
+        } else {
+            self.timers.clear(Timer::UserTimeout);
+        }
+    }
+
+    pub(super) fn arm_keep_alive(&mut self, now: Instant) {
+        if let Some((idle, _, _)) = self.config.keepalive {
+            self.timers.set(Timer::KeepAlive, now + idle);
+        }
+    }
+
+    /// Probes are due while the peer's window holds data back and nothing in flight would bring an
+    /// acknowledgement.
+    pub(super) fn arm_window_probe(&mut self, now: Instant) {
+        if !self.window_blocked() {
+            self.probes = 0;
+            self.timers.clear(Timer::WindowProbe);
+        } else if !self.timers.is_set(Timer::WindowProbe) {
+            self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes));
+        }
+    }
+
+    fn window_blocked(&self) -> bool {
+        let sends = matches!(
+            self.state,
+            State::Established
+                | State::CloseWait
+                | State::FinWait1
+                | State::Closing
+                | State::LastAck
+        );
+        let wants = match self.send.next_unsent() {
+            Some(record) => !record.fin,
+            None => self.data_waiting && self.send.fin_ssn().is_none(),
+        };
+        sends && wants && self.send.outstanding() == 0 && self.window_share() == 0
+    }
+
+    fn half_open(&self) -> bool {
+        matches!(self.state, State::SynSent | State::SynReceived)
+    }
+}

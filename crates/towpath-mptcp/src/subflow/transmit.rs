@@ -1,0 +1,314 @@
+//! What goes out next.
+
+use towpath_net::Instant;
+
+use super::pmtu::TIMESTAMP_BYTES;
+use super::send_queue::{Record, Sent};
+use super::{State, Subflow};
+use crate::wire::{Ecn, Flags, Options, SackBlocks};
+
+/// What to put into the next packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// Sequence number on the wire.
+    pub seq: u32,
+    /// Acknowledgement number on the wire, if [`Flags::ACK`].
+    pub ack: u32,
+    /// Control bits.
+    pub flags: Flags,
+    /// Window on the wire, scaled.
+    pub window: u16,
+    /// ECN field.
+    pub ecn: Ecn,
+    /// TCP's own options (never Multipath TCP's). SACK blocks are limited to what `option_bytes` of
+    /// [`Subflow::poll_transmit`] leaves.
+    pub options: Options,
+    /// Data, if any.
+    pub data: Option<Sent>,
+    /// Payload bytes of each packet when `data` is a super-segment, else 0.
+    pub segment_bytes: u16,
+    /// Whether the data was sent before.
+    pub retransmission: bool,
+    /// Why it is sent.
+    pub reason: Reason,
+}
+
+/// Why something is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// SYN or SYN/ACK, first or repeated.
+    Handshake,
+    /// New data.
+    Data,
+    /// Detected as lost.
+    Retransmit,
+    /// Tail loss probe (RFC 8985 §7).
+    TailProbe,
+    /// Retransmission timeout.
+    Timeout,
+    /// The peer's window is closed.
+    WindowProbe,
+    /// Keep-alive probe.
+    KeepAlive,
+    /// Acknowledgement without data.
+    Ack,
+    /// Answer to something unacceptable (RFC 5961).
+    ChallengeAck,
+    /// FIN.
+    Fin,
+    /// Reset.
+    Reset,
+}
+
+/// A RST that is due.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PendingReset {
+    pub(super) seq: u32,
+    /// With an acknowledgement.
+    pub(super) ack: Option<u32>,
+}
+
+impl Subflow {
+    /// What to send now, in this order: reset, handshake, retransmissions, pushed data, FIN,
+    /// acknowledgement. `option_bytes` is what the owner needs for its options on a packet without
+    /// data: it limits the number of SACK blocks.
+    pub fn poll_transmit(&mut self, now: Instant, option_bytes: u16) -> Option<Transmit> {
+        if let Some(reset) = self.reset.take() {
+            return Some(self.compose_reset(reset));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.next_handshake(now);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        if let Some(transmit) = self.next_probe(now) {
+            return Some(transmit);
+        }
+        if let Some(transmit) = self.next_retransmission(now) {
+            return Some(transmit);
+        }
+        if let Some(transmit) = self.next_new(now) {
+            return Some(transmit);
+        }
+        if let Some(reason) = self.probe.take() {
+            // An old number, which must be answered (RFC 9293 §3.8.4).
+            let seq = self.send.acked_until().saturating_sub(1);
+            return Some(self.compose_ack(now, seq, option_bytes, reason));
+        }
+        if !self.acks.due && !self.challenges.due {
+            return None;
+        }
+        let reason = if self.acks.due { Reason::Ack } else { Reason::ChallengeAck };
+        Some(self.compose_ack(now, self.send.sent_until(), option_bytes, reason))
+    }
+
+    /// The tail loss probe that repeats data; one with new data goes the way of new data.
+    fn next_probe(&mut self, now: Instant) -> Option<Transmit> {
+        let reason = self.probe_reason()?;
+        let window = self.peer_window.usable(self.send.sent_until());
+        if self.send.next_unsent().is_some_and(|record| record.fin || window > 0) {
+            return None;
+        }
+        let packet = self.mss();
+        let record = self.send.repeat_last(now, packet);
+        self.rack.note_probe(self.send.sent_until(), true);
+        self.rearm_retransmission(now);
+        Some(self.compose_repeated(now, &record?, reason))
+    }
+
+    fn next_retransmission(&mut self, now: Instant) -> Option<Transmit> {
+        let lost = *self.send.next_lost()?;
+        if self.recovery.prefers_new_data() {
+            if self.send.next_unsent().is_some() {
+                return None;
+            }
+            self.recovery.stop_watching();
+        }
+        let packet = self.mss();
+        let mut share = self.cwnd().saturating_sub(self.in_flight());
+        if self.recovery.forced {
+            share = share.max(u64::from(packet));
+        } else if self.paced(now) {
+            return None;
+        }
+        let len = self.share_of(lost.len, share)?;
+        let record = self.send.repeat_lost(now, len, packet)?;
+        let after_timeout = std::mem::take(&mut self.recovery.after_timeout);
+        let reason = if after_timeout { Reason::Timeout } else { Reason::Retransmit };
+        self.arm_retransmission(now);
+        Some(self.compose_repeated(now, &record, reason))
+    }
+
+    /// How much of `len` bytes may go when `share` is allowed: all, or whole packets.
+    fn share_of(&self, len: u32, share: u64) -> Option<u32> {
+        let (packet, most) = (self.mss(), self.quantum_bytes());
+        let allowed = u32::try_from(share).unwrap_or(u32::MAX).min(most);
+        let part = if len <= allowed { len } else { allowed / packet * packet };
+        (part > 0).then_some(part)
+    }
+
+    fn next_new(&mut self, now: Instant) -> Option<Transmit> {
+        let record = *self.send.next_unsent()?;
+        let packet = self.mss();
+        let probing = self.probe_reason();
+        let mut share = self.cwnd().saturating_sub(self.in_flight());
+        if probing.is_some() {
+            share = share.max(u64::from(packet));
+        } else if self.paced(now) {
+            return None;
+        }
+        let len = if record.fin {
+            1
+        } else {
+            let window = u32::try_from(self.window_share()).unwrap_or(u32::MAX);
+            if window >= packet.min(record.len) {
+                self.share_of(record.len, share.min(u64::from(window)))?
+            } else if share >= u64::from(window) && window > 0 {
+                window
+            } else {
+                return None;
+            }
+        };
+        self.override_silly_window = false;
+        let record = self.send.send(now, len, packet)?;
+        if probing.is_some() {
+            self.rack.note_probe(self.send.sent_until(), false);
+        }
+        let bytes = u64::from(record.len);
+        let full = self.in_flight() + u64::from(packet) > self.cwnd();
+        self.recovery.note_sent(bytes, self.send.sent_until(), full);
+        self.last_sent = now;
+        self.arm_retransmission(now);
+        self.arm_tail_probe(now);
+        if !self.timers.is_set(super::Timer::UserTimeout) {
+            self.arm_user_timeout(now);
+        }
+        let usual = if record.fin { Reason::Fin } else { Reason::Data };
+        let mut transmit = self.compose_record(now, &record, probing.unwrap_or(usual));
+        if self.echo.on && !record.fin {
+            transmit.ecn = Ecn::Capable0;
+            if std::mem::take(&mut self.echo.reduced) {
+                transmit.flags = transmit.flags.with(Flags::CWR);
+            }
+        }
+        Some(transmit)
+    }
+
+    /// How much new data the peer's window lets go; slivers wait (RFC 9293 §3.8.6.2.1).
+    pub(super) fn window_share(&self) -> u64 {
+        let usable = self.peer_window.usable(self.send.sent_until());
+        let packet = u64::from(self.mss());
+        let wanted = self.send.next_unsent().map_or(packet, |record| u64::from(record.len));
+        let enough = packet.min(wanted).min((self.peer_window.largest / 2).max(1));
+        if usable >= enough || self.override_silly_window { usable } else { 0 }
+    }
+
+    fn compose_repeated(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {
+        let bytes = u64::from(record.len);
+        self.recovery.note_repeated(bytes);
+        self.last_sent = now;
+        self.retransmissions += bytes.div_ceil(u64::from(self.mss()));
+        self.retransmitted_bytes += if record.fin { 0 } else { bytes };
+        let mut transmit = self.compose_record(now, record, reason);
+        transmit.retransmission = true;
+        transmit
+    }
+
+    fn compose_record(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {
+        let packet = self.mss();
+        let data = record.data();
+        let bytes = data.map_or(0, |sent| sent.len);
+        self.sent_bytes += u64::from(bytes);
+        self.pace(now, u64::from(bytes));
+        // SACK blocks go along only where they cost no payload; else an acknowledgement follows.
+        let spare = packet.saturating_sub(bytes).min(40);
+        let owner = u32::from(self.path_mtu.data_option_bytes());
+        let blocks = self.blocks_that_fit(owner.max(40 - spare.min(40)));
+        let complete = !blocks.is_empty() || !self.receive.has_blocks();
+        let mut flags = Flags::ACK;
+        if record.psh {
+            flags = flags.with(Flags::PSH);
+        }
+        if record.fin {
+            flags = flags.with(Flags::FIN);
+        }
+        let segment_bytes =
+            if bytes > packet { u16::try_from(packet).unwrap_or(u16::MAX) } else { 0 };
+        let mut transmit = self.compose(now, record.ssn, flags, blocks, complete, reason);
+        (transmit.data, transmit.segment_bytes) = (data, segment_bytes);
+        transmit
+    }
+
+    fn compose_ack(
+        &mut self,
+        now: Instant,
+        seq: u64,
+        option_bytes: u16,
+        reason: Reason,
+    ) -> Transmit {
+        let blocks = self.blocks_that_fit(u32::from(option_bytes));
+        self.compose(now, seq, Flags::ACK, blocks, true, reason)
+    }
+
+    /// Kind, length and two bytes of padding, then eight bytes each (RFC 2018 §3).
+    fn blocks_that_fit(&mut self, taken: u32) -> SackBlocks {
+        if !self.sack_on || !self.receive.has_blocks() {
+            return SackBlocks::new();
+        }
+        let timestamps = if self.timestamps.on { TIMESTAMP_BYTES } else { 0 };
+        let count = 40_u32.saturating_sub(timestamps + taken + 4) / 8;
+        let blocks = self.receive.take_blocks(usize::try_from(count.min(4)).unwrap_or(0));
+        let isn = self.peer_isn.unwrap_or(0);
+        let wire = |offset: u64| isn.wrapping_add(offset as u32);
+        blocks.iter().map(|(start, end)| (wire(*start), wire(*end))).collect()
+    }
+
+    fn compose(
+        &mut self,
+        now: Instant,
+        offset: u64,
+        flags: Flags,
+        sack: SackBlocks,
+        complete: bool,
+        reason: Reason,
+    ) -> Transmit {
+        let mss = u64::from(self.mss());
+        let next = self.receive.next();
+        let flags = if self.echo.marked { flags.with(Flags::ECE) } else { flags };
+        self.note_ack_sent(complete);
+        Transmit {
+            seq: self.wire_seq(offset),
+            ack: self.wire_ack(),
+            flags,
+            window: self.own_window.field(next, mss),
+            ecn: Ecn::NotCapable,
+            options: Options {
+                timestamps: self.timestamps.on.then(|| self.timestamps.option(now)),
+                sack,
+                ..Options::default()
+            },
+            data: None,
+            segment_bytes: 0,
+            retransmission: false,
+            reason,
+        }
+    }
+
+    fn compose_reset(&self, reset: PendingReset) -> Transmit {
+        let PendingReset { seq, ack } = reset;
+        let flags = if ack.is_some() { Flags::RST.with(Flags::ACK) } else { Flags::RST };
+        Transmit {
+            seq,
+            ack: ack.unwrap_or(0),
+            flags,
+            window: 0,
+            ecn: Ecn::NotCapable,
+            options: Options::default(),
+            data: None,
+            segment_bytes: 0,
+            retransmission: false,
+            reason: Reason::Reset,
+        }
+    }
+}

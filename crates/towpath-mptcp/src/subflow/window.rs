@@ -1,0 +1,176 @@
+//! The two windows: what the peer lets us send, and what we let the peer send (RFC 9293 §3.8.6).
+
+/// What the peer lets us send.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PeerWindow {
+    /// As last advertised.
+    pub(super) bytes: u64,
+    /// The largest ever: an estimate of the peer's buffer.
+    pub(super) largest: u64,
+    /// SND.UNA, SEG.SEQ and SEG.ACK when it was advertised.
+    base: u64,
+    seq: u64,
+    ack: u64,
+    /// Window scale of the peer's fields.
+    pub(super) shift: u8,
+}
+
+impl PeerWindow {
+    /// Takes a field over if the segment is not older than the last used (RFC 9293 §3.10.7.4,
+    /// SND.WL1 and SND.WL2). True if the window changed.
+    pub(super) fn update(&mut self, field: u16, seq: u64, ack: u64) -> bool {
+        if (self.seq, self.ack) > (seq, ack) {
+            return false;
+        }
+        let bytes = u64::from(field) << self.shift;
+        let changed = bytes != self.bytes;
+        (self.seq, self.ack, self.base, self.bytes) = (seq, ack, self.base.max(ack), bytes);
+        self.largest = self.largest.max(bytes);
+        changed
+    }
+
+    /// Takes over the field of a SYN, which is never scaled (RFC 7323 §2.2).
+    pub(super) fn begin(&mut self, field: u16) {
+        self.bytes = u64::from(field);
+        self.largest = self.bytes;
+        self.base = 1;
+    }
+
+    /// How much may be sent from `offset` on.
+    pub(super) fn usable(&self, offset: u64) -> u64 {
+        (self.base + self.bytes).saturating_sub(offset)
+    }
+}
+
+/// What we let the peer send.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnWindow {
+    bytes: u64,
+    shared: bool,
+    largest: u64,
+    /// Right edge as the peer knows it.
+    edge: u64,
+    /// Bytes as the peer was last told.
+    told: u64,
+    /// Our window scale, if both sides scale.
+    pub(super) shift: u8,
+}
+
+impl OwnWindow {
+    pub(super) fn new() -> Self {
+        let bytes = u64::from(u16::MAX);
+        Self { bytes, shared: false, largest: bytes, edge: 1, told: 0, shift: 0 }
+    }
+
+    pub(super) fn set(&mut self, bytes: u64, shared: bool) {
+        (self.bytes, self.shared) = (bytes, shared);
+        self.largest = self.largest.max(bytes);
+    }
+
+    /// Behind the last offset that is acceptable.
+    pub(super) fn limit(&self, next: u64) -> u64 {
+        self.edge.max(next + self.bytes)
+    }
+
+    /// The field of a SYN: never scaled.
+    pub(super) fn syn_field(&mut self) -> u16 {
+        let field = u16::try_from(self.bytes).unwrap_or(u16::MAX);
+        (self.told, self.edge) = (u64::from(field), 1 + u64::from(field));
+        field
+    }
+
+    /// The field of a packet that acknowledges `next`; the peer is told.
+    pub(super) fn field(&mut self, next: u64, mss: u64) -> u16 {
+        let promised = self.edge.saturating_sub(next);
+        let unit = 1 << self.shift;
+        let grown = self.bytes.saturating_sub(promised);
+        let units = if self.shared {
+            self.bytes / unit
+        } else if self.bytes > promised && (grown >= self.step(mss) || promised == 0) {
+            // Receiver's silly window avoidance (RFC 9293 §3.8.6.2.2): the edge moves in steps.
+            (self.bytes / unit).max(promised.div_ceil(unit))
+        } else {
+            promised.div_ceil(unit)
+        };
+        let field = u16::try_from(units).unwrap_or(u16::MAX);
+        self.told = u64::from(field) << self.shift;
+        self.edge = self.edge.max(next + self.told);
+        field
+    }
+
+    fn step(&self, mss: u64) -> u64 {
+        mss.min(self.largest / 2)
+    }
+
+    /// Whether the peer should be told of more room.
+    pub(super) fn update_due(&self, next: u64, mss: u64) -> bool {
+        let told = if self.shared { self.told } else { self.edge.saturating_sub(next) };
+        let more = self.bytes.saturating_sub(told);
+        let usable = self.bytes >> self.shift > 0;
+        usable && more > 0 && (told == 0 || more >= (2 * mss).min(self.largest / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_older_segment_does_not_change_the_window() {
+        let mut window = PeerWindow { shift: 2, ..PeerWindow::default() };
+        assert!(window.update(100, 5, 10));
+        assert!(!window.update(200, 4, 11));
+        assert!(!window.update(200, 5, 9));
+        assert_eq!((window.bytes, window.usable(10), window.usable(500)), (400, 400, 0));
+        assert!(window.update(50, 6, 10));
+        assert_eq!((window.bytes, window.largest), (200, 400));
+    }
+
+    proptest! {
+        #[test]
+        fn the_right_edge_never_moves_back(
+            shift in 0u8..=14,
+            steps in prop::collection::vec((0u64..200_000, 0u64..70_000), 1..50),
+        ) {
+            let mut window = OwnWindow { shift, ..OwnWindow::new() };
+            let (mut next, mut edge) = (1u64, 1u64);
+            for (bytes, arrived) in steps {
+                window.set(bytes, false);
+                let field = window.field(next, 1460);
+                let now = next + (u64::from(field) << shift);
+                prop_assert!(now >= edge, "edge {} after {}", now, edge);
+                edge = now;
+                next += arrived.min(edge - next);
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_window_may_shrink() {
+        let mut window = OwnWindow::new();
+        window.set(60_000, true);
+        assert_eq!(window.field(1, 1460), 60_000);
+        window.set(10_000, true);
+        assert_eq!(window.field(1, 1460), 10_000);
+        assert_eq!(window.limit(1), 60_001, "what was promised is still accepted");
+    }
+
+    #[test]
+    fn an_update_is_due_after_zero_and_in_steps() {
+        let mut window = OwnWindow::new();
+        window.set(10_000, false);
+        assert_eq!(window.field(1, 1000), 10_000);
+        window.set(0, false);
+        assert_eq!(window.field(10_001, 1000), 0);
+        assert!(!window.update_due(10_001, 1000));
+        window.set(100, false);
+        assert!(window.update_due(10_001, 1000));
+        assert_eq!(window.field(10_001, 1000), 100);
+        window.set(2_099, false);
+        assert!(!window.update_due(10_001, 1000));
+        window.set(2_100, false);
+        assert!(window.update_due(10_001, 1000));
+    }
+}
