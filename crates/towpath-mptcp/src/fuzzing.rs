@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_multipath::opportunistic::Switches;
 use towpath_net::Instant;
 
-use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode};
+use crate::connection::{self, ReceiveBufferMode};
 use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::stack::{Config, Stack};
-use crate::subflow;
 use crate::wire::option::OPTION_BYTES;
 use crate::wire::{self, Incoming, Packet, Segment};
 
@@ -145,60 +143,9 @@ fn local(address: [u8; 4]) -> LocalAddress {
 }
 
 fn configuration() -> connection::Config {
-    connection::Config {
-        multipath: true,
-        subflow: subflow_configuration(),
-        scheduler: "min-rtt".to_owned(),
-        path_manager: "default".to_owned(),
-        opportunistic: Switches::default(),
-        checksum: false,
-        no_join_to_initial: false,
-        accept_joins: true,
-        subflow_limit: 4,
-        accept_limit: 4,
-        send_buffer_bytes: 1 << 20,
-        receive_buffer: ReceiveBuffer {
-            mode: ReceiveBufferMode::Fixed,
-            initial_bytes: 1 << 20,
-            max_bytes: 1 << 20,
-            window_percent: 100,
-        },
-        smallest_mss: false,
-        nagle: false,
-        add_address_timeout: Duration::from_secs(1),
-        close_timeout: Duration::from_secs(60),
-        stale_after_timeouts: 4,
-        syn_retries_with_multipath: 2,
-    }
-}
-
-fn subflow_configuration() -> subflow::Config {
-    subflow::Config {
-        congestion_control: "lia".to_owned(),
-        mtu_bytes: 1_500,
-        initial_window_packets: 10,
-        timestamps: true,
-        sack: true,
-        window_scale: Some(7),
-        ecn: false,
-        hystart: true,
-        pacing: false,
-        tso_autosizing: false,
-        super_segment_bytes: 65_000,
-        delayed_ack: Duration::from_millis(40),
-        quick_acks: 16,
-        rto_initial: Duration::from_secs(1),
-        rto_min: Duration::from_millis(200),
-        rto_max: Duration::from_secs(120),
-        timer_granularity: Duration::ZERO,
-        syn_retries: 6,
-        retries: 15,
-        user_timeout: None,
-        keepalive: None,
-        time_wait: Duration::from_secs(60),
-        restart_after_idle: true,
-        rack: true,
-        undo: true,
-        black_hole_detection: false,
-    }
+    let mut config = connection::Config::linux();
+    "lia".clone_into(&mut config.subflow.congestion_control);
+    config.receive_buffer.mode = ReceiveBufferMode::Fixed;
+    config.send_buffer_bytes = 1 << 20;
+    config
 }

@@ -22,7 +22,6 @@ fn stored_packets_are_parsed_without_harm() {
 }
 
 #[test]
-#[ignore = "the stack is not written yet"]
 fn stored_packets_do_no_harm_to_a_host() {
     replay("handle_packet", fuzzing::handle_packet);
 }

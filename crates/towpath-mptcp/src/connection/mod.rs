@@ -1,73 +1,424 @@
 //! Several subflows as one connection (RFC 8684), or one subflow as plain TCP.
+//!
+//! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets), `flow` (a
+//! subflow as a part of the connection), `handshake` and `join` (how it begins), `input` (a segment's
+//! way), `schedule` (who sends what), `emit` (the packet), `addresses`, `failure` (fallback, MP_FAIL,
+//! reinjection), `timers`, `close`.
+//!
+//! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
+//! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
+//! subflow offsets; that is what fallback to plain TCP rests on.
 
+mod addresses;
+mod close;
+pub mod config;
+mod emit;
+mod failure;
+mod flow;
+mod handshake;
+mod input;
+mod join;
+mod mapping;
+mod receive;
+mod receive_buffer;
+mod schedule;
+mod send;
+mod status;
+mod timers;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_multipath::opportunistic::Switches;
+use bytes::Bytes;
+use towpath_multipath::opportunistic::Opportunistic;
+use towpath_multipath::scheduler::{self, Scheduler, SchedulerEvent};
+use towpath_multipath::{DataRange, PathId, PathView};
+use towpath_net::Instant;
 
-use crate::subflow;
+use crate::keys;
+use crate::path_manager::{self, Action, LocalAddress, PathManager, RemoteAddress};
+use crate::stack::{
+    ConfigError, ConnectionError, ConnectionId, Event, Fallback, InterfaceId, Notice, Reinjection,
+    SubflowStatus, Trace,
+};
+use crate::subflow::{self, Subflow};
+use crate::wire::AddAddress;
 
-/// How a connection behaves.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Offer or accept Multipath TCP; else plain TCP.
-    pub multipath: bool,
-    /// Each subflow.
-    pub subflow: subflow::Config,
-    /// Name in [`towpath_multipath::scheduler::ALL`].
-    pub scheduler: String,
-    /// Name in [`crate::path_manager::ALL`].
-    pub path_manager: String,
-    /// M1 and M2.
-    pub opportunistic: Switches,
-    /// Require DSS checksums.
-    pub checksum: bool,
-    /// C flag: ask the peer not to open subflows to our initial address and port.
-    pub no_join_to_initial: bool,
-    /// Accept MP_JOIN at all.
-    pub accept_joins: bool,
-    /// Most subflows besides the first.
-    pub subflow_limit: u8,
-    /// Most announced addresses that are answered.
-    pub accept_limit: u8,
-    /// Send buffer: bytes that are not acknowledged at connection level.
-    pub send_buffer_bytes: u64,
-    /// Receive buffer.
-    pub receive_buffer: ReceiveBuffer,
-    /// Packet size: each subflow's own, or the smallest of all (seed 003).
-    pub smallest_mss: bool,
-    /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
-    pub nagle: bool,
-    /// Unanswered ADD_ADDR is repeated after this time.
-    pub add_address_timeout: Duration,
-    /// A connection without subflows is kept for so long (break before make; Linux `close_timeout`).
-    pub close_timeout: Duration,
-    /// Timeouts in a row after which a subflow is stale (Linux `stale_loss_cnt`).
-    pub stale_after_timeouts: u32,
-    /// Lost MP_CAPABLE SYNs after which the SYN is sent without (Linux: 2).
-    pub syn_retries_with_multipath: u32,
+pub use config::{Config, ReceiveBuffer, ReceiveBufferMode};
+
+use addresses::Announcement;
+use flow::Flow;
+use join::Join;
+use receive::ReceiveQueue;
+use receive_buffer::Tuning;
+use send::SendStore;
+
+/// What a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Plain TCP: from the start, or fallen back before anything depended on Multipath TCP.
+    Plain,
+    /// MP_CAPABLE was sent, the answer is open.
+    Offered,
+    /// Both keys are known. `confirmed`: the peer has shown that options pass in both directions; there
+    /// is no way back to plain TCP without MP_FAIL (RFC 8684 §3.7).
+    Multipath { confirmed: bool },
+    /// Fallen back in the middle: the rest of the data is mapped one to one (RFC 8684 §3.7).
+    Infinite,
 }
 
-/// How much may wait at the receiver: in order and unread, out of order, at both levels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceiveBuffer {
-    /// How it grows.
-    pub mode: ReceiveBufferMode,
-    /// At first (`fixed`: always). Bytes of memory; the window is a share of it.
-    pub initial_bytes: u64,
-    /// At most.
-    pub max_bytes: u64,
-    /// Share of the memory that the window offers, in percent (Linux: about half; ideal: 100).
-    pub window_percent: u32,
+/// What the stack must do for a connection.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Event(Event),
+    /// The handshake of a connection that we accepted is complete.
+    Accepted,
+    /// Open a subflow: it needs a port and an initial sequence number.
+    Open(Action),
+    /// A subflow is gone: its addresses are free.
+    Gone(SocketAddr, SocketAddr),
 }
 
-/// How the receive buffer grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiveBufferMode {
-    /// Not at all.
-    Fixed,
-    /// Linux: dynamic right-sizing, twice what the application read in the longest subflow's
-    /// round-trip time.
-    Linux,
-    /// Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time.
-    Seed003,
+/// What a connection sees of its host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Host<'a> {
+    pub(crate) now: Instant,
+    pub(crate) local: &'a [LocalAddress],
+    pub(crate) trace: bool,
+}
+
+/// Addresses of a new subflow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuple {
+    pub(crate) interface: InterfaceId,
+    pub(crate) mtu_bytes: u32,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local_id: u8,
+    pub(crate) remote_id: u8,
+    pub(crate) backup: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about both directions")]
+pub(crate) struct Connection {
+    id: ConnectionId,
+    config: Arc<Config>,
+    client: bool,
+    mode: Mode,
+    local_key: u64,
+    remote_key: Option<u64>,
+    local_idsn: u64,
+    remote_idsn: u64,
+    /// DSS checksums are in use.
+    checksum: bool,
+    flows: Vec<Flow>,
+    /// Last state of the subflows that are gone.
+    gone: Vec<SubflowStatus>,
+    next_number: u32,
+    send: SendStore,
+    receive: ReceiveQueue,
+    tuning: Tuning,
+    scheduler: Box<dyn Scheduler>,
+    opportunistic: Opportunistic,
+    path_manager: Box<dyn PathManager>,
+    /// Data that must be sent again elsewhere.
+    reinjections: VecDeque<(DataRange, Reinjection)>,
+    remote_addresses: Vec<RemoteAddress>,
+    /// The peer's C flag.
+    no_join_to_initial: bool,
+    announcements: Vec<Announcement>,
+    echoes: Vec<AddAddress>,
+    withdrawals: Vec<u8>,
+    /// The connection's own retransmission timer and its back-off.
+    retransmit_at: Option<Instant>,
+    backoff: u32,
+    /// When a connection without subflows is given up.
+    give_up_at: Option<Instant>,
+    established: bool,
+    fallback: Option<Fallback>,
+    /// After a fallback in the middle: data offset - subflow offset of what we send from that
+    /// subflow offset on.
+    sent_shift: Option<(u64, u64)>,
+    /// Incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
+    awaiting_infinite: bool,
+    /// The application was told that it is over.
+    closed: Option<Result<(), ConnectionError>>,
+    /// Both sides have ended their data; subflows are being closed.
+    finishing: bool,
+    /// The application does not want to read any more.
+    pub(crate) forgotten: bool,
+    write_blocked: bool,
+    data_waiting: bool,
+    /// The scheduler waits for a better path, until then at the latest.
+    ask_scheduler_at: Option<Instant>,
+    end_was_read: bool,
+    window_changed: bool,
+    out: Vec<Output>,
+    /// Reused for views, so that scheduling allocates nothing.
+    views: Vec<PathView>,
+    last_scheduled: Option<(PathId, u64)>,
+    window_blocked_since: Option<Instant>,
+    counts: Counts,
+    /// What the stack has registered for it.
+    pub(crate) registered_timeout: Option<Instant>,
+    pub(crate) queued: bool,
+}
+
+/// Totals for [`crate::stack::Status`].
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    written_bytes: u64,
+    reorder_peak_bytes: u64,
+    reinjected_bytes: [u64; 5],
+    discarded_bytes: u64,
+    penalisations: u64,
+    window_blocked: Duration,
+}
+
+impl Connection {
+    fn new(
+        id: ConnectionId,
+        config: Arc<Config>,
+        client: bool,
+        local_key: u64,
+        now: Instant,
+    ) -> Result<Self, ConfigError> {
+        let mode = if config.multipath { Mode::Offered } else { Mode::Plain };
+        Ok(Self {
+            id,
+            client,
+            mode,
+            local_key,
+            remote_key: None,
+            local_idsn: keys::initial_dsn(local_key),
+            remote_idsn: 0,
+            checksum: config.checksum,
+            flows: Vec::with_capacity(1),
+            gone: Vec::new(),
+            next_number: 0,
+            send: SendStore::new(),
+            receive: ReceiveQueue::new(),
+            tuning: Tuning::new(config.receive_buffer, now),
+            scheduler: scheduler::by_name(&config.scheduler)?,
+            opportunistic: Opportunistic::new(config.opportunistic),
+            path_manager: path_manager::by_name(&config.path_manager)?,
+            reinjections: VecDeque::new(),
+            remote_addresses: Vec::new(),
+            no_join_to_initial: false,
+            announcements: Vec::new(),
+            echoes: Vec::new(),
+            withdrawals: Vec::new(),
+            retransmit_at: None,
+            backoff: 0,
+            give_up_at: None,
+            established: false,
+            fallback: None,
+            sent_shift: None,
+            awaiting_infinite: false,
+            closed: None,
+            finishing: false,
+            forgotten: false,
+            write_blocked: false,
+            data_waiting: true,
+            ask_scheduler_at: None,
+            end_was_read: false,
+            window_changed: true,
+            out: Vec::new(),
+            views: Vec::new(),
+            last_scheduled: None,
+            window_blocked_since: None,
+            counts: Counts::default(),
+            registered_timeout: None,
+            queued: false,
+            config,
+        })
+    }
+
+    pub(crate) fn token(&self) -> u32 {
+        keys::token(self.local_key)
+    }
+
+    pub(crate) fn take_output(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.out)
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Whether nothing of it is left on the network.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.closed.is_some() && self.flows.is_empty()
+    }
+
+    /// The identifier of our address on the wire: 0 is the one on which the connection began.
+    pub(crate) fn local_id_of(&self, address: IpAddr) -> Option<u8> {
+        self.flows.iter().find(|flow| flow.local.ip() == address).map(|flow| flow.local_id)
+    }
+
+    pub(crate) fn flow_index(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.local == local && flow.remote == remote)
+    }
+
+    fn is_multipath(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { .. })
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.mode == Mode::Multipath { confirmed: true }
+    }
+
+    /// Whether data is one subflow's own stream.
+    fn is_single(&self) -> bool {
+        matches!(self.mode, Mode::Plain | Mode::Infinite)
+    }
+
+    fn event(&mut self, event: Event) {
+        self.out.push(Output::Event(event));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let connection = self.id;
+        self.event(Event::Notice { connection, notice });
+    }
+
+    fn trace(&mut self, host: &Host<'_>, trace: Trace) {
+        if host.trace {
+            let connection = self.id;
+            self.event(Event::Trace { connection, trace });
+        }
+    }
+
+    fn subflow_config(&self, tuple: &Tuple) -> subflow::Config {
+        subflow::Config { mtu_bytes: tuple.mtu_bytes, ..self.config.subflow.clone() }
+    }
+
+    /// A subflow's settings: packets leave room for the options of the connection.
+    fn new_flow(&mut self, tuple: &Tuple, tcp: Subflow, join: Option<Join>, now: Instant) -> usize {
+        let number = self.next_number;
+        self.next_number += 1;
+        let taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
+        let slot = (0..PathId::SLOTS).find(|slot| !taken(slot)).unwrap_or(PathId::SLOTS - 1);
+        self.flows.push(Flow {
+            path: PathId(slot),
+            number,
+            interface: tuple.interface,
+            local: tuple.local,
+            remote: tuple.remote,
+            local_id: tuple.local_id,
+            remote_id: tuple.remote_id,
+            local_backup: tuple.backup,
+            remote_backup: false,
+            stale: false,
+            tcp,
+            join,
+            mappings: mapping::Mappings::default(),
+            payloads: VecDeque::new(),
+            priority_due: false,
+            fail_due: None,
+            reset_reason: None,
+            fast_close: false,
+            peer_reset: None,
+            announced: false,
+            last_data_at: now,
+            closed: None,
+            closing: false,
+        });
+        self.window_changed = true;
+        self.update_data_options();
+        self.flows.len() - 1
+    }
+
+    /// Tells TCP how many bytes of options its data packets carry.
+    fn update_data_options(&mut self) {
+        let bytes = if self.mode == Mode::Plain { 0 } else { emit::DATA_OPTION_BYTES };
+        for flow in &mut self.flows {
+            flow.tcp.set_data_option_bytes(bytes);
+        }
+        if self.config.smallest_mss {
+            let usable = self.flows.iter().filter(|flow| flow.usable());
+            let smallest = usable.map(|flow| flow.tcp.statistics().mss_bytes).min();
+            for flow in &mut self.flows {
+                flow.tcp.set_mss_cap(smallest);
+            }
+        }
+    }
+
+    /// Room in the send buffer.
+    pub(crate) fn writable_bytes(&self) -> u64 {
+        if self.send.fin().is_some() || self.closed.is_some() {
+            return 0;
+        }
+        self.config.send_buffer_bytes.saturating_sub(self.send.held_bytes())
+    }
+
+    /// See [`crate::stack::Stack::write`].
+    pub(crate) fn write(&mut self, data: &mut Bytes) -> usize {
+        let taken = self.send.write(data, self.writable_bytes());
+        self.counts.written_bytes += taken as u64;
+        self.write_blocked = !data.is_empty();
+        taken
+    }
+
+    /// See [`crate::stack::Stack::read`].
+    pub(crate) fn read(&mut self, now: Instant) -> Option<Bytes> {
+        if let Some(bytes) = self.receive.read() {
+            self.tune_receive_buffer(now);
+            self.window_changed = true;
+            return Some(bytes);
+        }
+        self.end_was_read |= self.receive.finished();
+        (self.receive.finished() || self.closed.is_some()).then(Bytes::new)
+    }
+
+    fn tune_receive_buffer(&mut self, now: Instant) {
+        if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed {
+            return;
+        }
+        let figures = self.flows.iter().map(|flow| flow.tcp.statistics());
+        let (rtt, mss) = figures.fold((Duration::ZERO, 0), |(rtt, mss), tcp| {
+            (rtt.max(tcp.srtt), mss.max(tcp.mss_bytes))
+        });
+        let arrived = self.receive.received_bytes() + self.receive.waiting_bytes();
+        self.tuning.update(now, self.receive.read_bytes(), arrived, rtt, mss);
+    }
+
+    /// Offers the shared window on every subflow.
+    fn update_windows(&mut self) {
+        self.window_changed = false;
+        let window = self.receive.window(self.tuning.offered_bytes());
+        let shared = !self.is_single();
+        for flow in &mut self.flows {
+            flow.tcp.set_receive_window(window, shared);
+        }
+        // One subflow is enough to tell the peer: the one that it used last.
+        let latest = self.flows.iter_mut().filter(|flow| flow.usable());
+        if let Some(flow) = latest.max_by_key(|flow| (flow.last_data_at, flow.path))
+            && flow.tcp.window_update_due()
+        {
+            flow.tcp.want_ack();
+        }
+    }
+
+    /// Subflows that may carry data, as the scheduler sees them.
+    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> bool) {
+        self.views.clear();
+        let usable = self.flows.iter().filter(|flow| flow.usable());
+        self.views.extend(usable.map(|flow| flow.view(now, room(flow.interface))));
+        self.views.sort_unstable_by_key(|view| view.id);
+    }
+
+    fn tell_scheduler(&mut self, now: Instant, event: SchedulerEvent) {
+        self.fill_views(now, &|_| true);
+        let view = schedule::view(&self.send, &self.views, self.write_blocked, now);
+        self.scheduler.on_event(event, &view);
+    }
 }

@@ -279,6 +279,11 @@ impl Subflow {
         }
     }
 
+    /// Whether a RST waits to be sent.
+    pub fn reset_due(&self) -> bool {
+        self.reset.is_some()
+    }
+
     /// The state is `Closed`, and the owner is told by the next call that can say so.
     fn finish(&mut self, reason: CloseReason) {
         if self.state != State::Closed {

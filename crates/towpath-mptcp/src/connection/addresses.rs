@@ -1,0 +1,277 @@
+//! Addresses and priorities: ADD_ADDR, REMOVE_ADDR, MP_PRIO (RFC 8684 §3.3.8, §3.4), and the path
+//! manager that decides on them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use towpath_multipath::PathId;
+use towpath_net::Instant;
+
+use crate::keys;
+use crate::path_manager::{Action, Event, RemoteAddress, SubflowView, View};
+use crate::stack::Notice;
+use crate::subflow::CloseReason;
+use crate::wire::{AddAddress, MptcpOption};
+
+use super::handshake::MPTCP_ERROR;
+use super::{Connection, Host, Output};
+
+/// Repetitions of an ADD_ADDR that is not echoed.
+const RETRIES: u32 = 3;
+/// Addresses of a peer that are remembered.
+const REMOTE_LIMIT: usize = 32;
+
+/// An address that the peer is told of, until it echoes it.
+#[derive(Debug)]
+pub(super) struct Announcement {
+    address_id: u8,
+    address: IpAddr,
+    port: Option<u16>,
+    /// It is to be sent at the next opportunity.
+    due: bool,
+    tries: u32,
+    repeat_at: Option<Instant>,
+}
+
+impl Announcement {
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The option, which counts as sent.
+    pub(super) fn option(&mut self, local_key: u64, remote_key: u64) -> AddAddress {
+        self.due = false;
+        let Self { address_id, address, port, .. } = *self;
+        let hmac = keys::add_address_hmac(local_key, remote_key, address_id, address, port);
+        AddAddress { address_id, address, port, hmac: Some(hmac) }
+    }
+}
+
+impl Connection {
+    /// Tells the path manager what happened and does what it wants.
+    pub(super) fn path_event(&mut self, host: &Host<'_>, event: Event) {
+        if !self.is_confirmed() || self.finishing || self.closed.is_some() {
+            return;
+        }
+        let subflows: Vec<SubflowView> = self
+            .flows
+            .iter()
+            .filter(|flow| flow.closed.is_none() && !flow.closing)
+            .map(super::Flow::path_manager_view)
+            .collect();
+        let view = View {
+            now: host.now,
+            client: self.client,
+            local: host.local,
+            remote: &self.remote_addresses,
+            no_join_to_initial: self.no_join_to_initial,
+            subflows: &subflows,
+            subflow_limit: self.config.subflow_limit,
+            accept_limit: self.config.accept_limit,
+        };
+        let mut actions = Vec::new();
+        self.path_manager.on_event(event, &view, &mut actions);
+        for action in actions {
+            self.act(host, action);
+        }
+    }
+
+    fn act(&mut self, host: &Host<'_>, action: Action) {
+        match action {
+            Action::Open { .. } => self.out.push(Output::Open(action)),
+            Action::Announce { address_id, address, port } => {
+                self.announcements.retain(|known| known.address_id != address_id);
+                self.announcements.push(Announcement {
+                    address_id,
+                    address,
+                    port,
+                    due: true,
+                    tries: 0,
+                    repeat_at: Some(host.now + self.config.add_address_timeout),
+                });
+                self.want_ack_somewhere();
+            }
+            Action::Withdraw { address_id } => {
+                self.announcements.retain(|known| known.address_id != address_id);
+                self.withdraw(address_id);
+                self.want_ack_somewhere();
+            }
+            Action::Close(path) => self.close_flow(host, path),
+            Action::SetBackup { subflow, backup } => self.set_backup(subflow, backup),
+        }
+    }
+
+    /// An option is to be sent on any subflow.
+    pub(super) fn want_ack_somewhere(&mut self) {
+        let usable = self.flows.iter_mut().filter(|flow| flow.usable() && !flow.stale);
+        let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.statistics().srtt, flow.path));
+        if let Some(flow) = best {
+            flow.tcp.want_ack();
+        }
+    }
+
+    fn close_flow(&mut self, host: &Host<'_>, path: PathId) {
+        let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
+        flow.closing = true;
+        flow.tcp.close(host.now);
+        self.reinject_all(path, crate::stack::Reinjection::Closed);
+    }
+
+    fn set_backup(&mut self, path: PathId, backup: bool) {
+        let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
+        if flow.local_backup != backup {
+            flow.local_backup = backup;
+            flow.priority_due = true;
+            flow.tcp.want_ack();
+        }
+    }
+
+    /// One Multipath TCP option, besides DSS and the handshakes'.
+    pub(super) fn on_option(&mut self, host: &Host<'_>, index: usize, option: &MptcpOption) {
+        match option {
+            MptcpOption::AddAddress(option) => self.on_add_address(host, index, option),
+            MptcpOption::RemoveAddress(ids) => {
+                for id in ids {
+                    self.on_remove_address(host, *id);
+                }
+            }
+            MptcpOption::Priority { backup } => {
+                if let Some(flow) = self.flows.get_mut(index) {
+                    flow.remote_backup = *backup;
+                    let number = flow.number;
+                    self.notice(Notice::Priority { number, backup: *backup });
+                }
+            }
+            MptcpOption::Fail { dsn } => {
+                let offset = dsn.wrapping_sub(self.local_idsn);
+                self.on_fail(host, index, offset);
+            }
+            MptcpOption::FastClose { key } => self.on_fast_close(host, *key),
+            MptcpOption::Capable(_)
+            | MptcpOption::Join(_)
+            | MptcpOption::Reset(_)
+            | MptcpOption::Unknown { .. } => {}
+        }
+    }
+
+    fn on_add_address(&mut self, host: &Host<'_>, index: usize, option: &AddAddress) {
+        let Some(remote_key) = self.remote_key else { return };
+        let AddAddress { address_id, address, port, hmac } = *option;
+        let Some(hmac) = hmac else {
+            // An echo: the peer has it (§3.4.1).
+            self.announcements.retain(|known| {
+                (known.address_id, known.address, known.port) != (address_id, address, port)
+            });
+            return;
+        };
+        let expected =
+            keys::add_address_hmac(remote_key, self.local_key, address_id, address, port);
+        if hmac != expected {
+            return; // §3.4.1: silently ignored
+        }
+        self.echoes.push(*option);
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.tcp.want_ack();
+        }
+        let port = port.or_else(|| self.first_remote().map(|first| first.port())).unwrap_or(0);
+        let remote = RemoteAddress { address_id, address: SocketAddr::new(address, port) };
+        // An identifier stands for one address until it is withdrawn (§3.4.1); a repetition is no news.
+        let known = self.remote_addresses.iter().any(|known| known.address_id == address_id);
+        if known || self.remote_addresses.len() >= REMOTE_LIMIT || address_id == 0 {
+            return;
+        }
+        self.remote_addresses.push(remote);
+        self.notice(Notice::AddressAnnounced { address_id, address: remote.address });
+        self.path_event(host, Event::Announced(remote));
+    }
+
+    /// §3.4.2: the subflows that use the address are closed.
+    fn on_remove_address(&mut self, host: &Host<'_>, address_id: u8) {
+        self.remote_addresses.retain(|known| known.address_id != address_id || address_id == 0);
+        self.notice(Notice::AddressWithdrawn { address_id });
+        let gone: Vec<PathId> = self
+            .flows
+            .iter()
+            .filter(|flow| flow.remote_id == address_id)
+            .map(|flow| flow.path)
+            .collect();
+        for path in gone {
+            self.abort_flow(host, path, MPTCP_ERROR);
+        }
+        self.path_event(host, Event::Withdrawn(address_id));
+    }
+
+    /// Resets one subflow.
+    pub(super) fn abort_flow(&mut self, host: &Host<'_>, path: PathId, reason: crate::wire::Reset) {
+        if let Some(index) = self.flows.iter().position(|flow| flow.path == path) {
+            self.reset_flow(host, index, reason);
+        }
+    }
+
+    /// An address of the host is gone: its subflows cannot be reset, nothing can be sent from it.
+    pub(crate) fn on_local_gone(&mut self, host: &Host<'_>, address: IpAddr, address_id: u8) {
+        let mut any = false;
+        for flow in &mut self.flows {
+            if flow.local.ip() == address && flow.closed.is_none() {
+                flow.closed = Some(CloseReason::Aborted);
+                flow.closing = true;
+                any = true;
+            }
+        }
+        if any && self.is_single() {
+            // Plain TCP dies with its address only when it notices: keep trying, as Linux does.
+            for flow in &mut self.flows {
+                flow.closed = None;
+                flow.closing = false;
+            }
+            return;
+        }
+        // The first subflow's address has the identifier 0 on the wire (§3.4.2).
+        let initial =
+            self.flows.iter().any(|flow| flow.local.ip() == address && flow.local_id == 0);
+        let announced_id = if initial { 0 } else { address_id };
+        if any {
+            self.withdraw(announced_id);
+            self.want_ack_somewhere();
+        }
+        self.path_event(host, Event::LocalGone { address_id });
+        self.remove_closed(host);
+    }
+
+    /// An address or interface of the host has changed.
+    pub(crate) fn on_local_changed(&mut self, host: &Host<'_>) {
+        self.path_event(host, Event::LocalChanged);
+    }
+
+    fn withdraw(&mut self, address_id: u8) {
+        if !self.withdrawals.contains(&address_id) {
+            self.withdrawals.push(address_id);
+        }
+    }
+
+    /// ADD_ADDR that was not echoed in time.
+    pub(super) fn repeat_announcements(&mut self, now: Instant) {
+        let timeout = self.config.add_address_timeout;
+        let mut due = false;
+        for entry in &mut self.announcements {
+            if entry.repeat_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            entry.tries += 1;
+            entry.due = entry.tries <= RETRIES;
+            entry.repeat_at = entry.due.then(|| now + backed_off(timeout, entry.tries));
+            due |= entry.due;
+        }
+        if due {
+            self.want_ack_somewhere();
+        }
+    }
+
+    pub(super) fn announcement_timeout(&self) -> Option<Instant> {
+        self.announcements.iter().filter_map(|entry| entry.repeat_at).min()
+    }
+}
+
+fn backed_off(timeout: Duration, tries: u32) -> Duration {
+    timeout.saturating_mul(2_u32.saturating_pow(tries.min(16)))
+}

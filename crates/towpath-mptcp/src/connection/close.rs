@@ -1,0 +1,125 @@
+//! The end of a connection: DATA_FIN, subflow FINs, MP_FASTCLOSE (RFC 8684 §3.3.3, §3.5).
+
+use towpath_net::Instant;
+
+use crate::stack::{ConnectionError, Event};
+use crate::subflow::{CloseReason, State};
+
+use super::handshake::MPTCP_ERROR;
+use super::{Connection, Host, Mode};
+
+impl Connection {
+    /// See [`crate::stack::Stack::shutdown`].
+    pub(crate) fn shutdown(&mut self, host: &Host<'_>) {
+        if self.send.fin().is_some() {
+            return;
+        }
+        self.send.finish();
+        self.progress_close(host);
+    }
+
+    /// Whether DATA_FIN is to be sent or repeated: everything before it was sent.
+    pub(super) fn fin_due(&self) -> bool {
+        let waiting = self.send.fin().is_some() && !self.send.fin_acked();
+        self.is_multipath() && waiting && self.send.unsent_bytes() == 0
+    }
+
+    /// Goes on with closing as far as it can; called whenever something has changed.
+    pub(super) fn progress_close(&mut self, host: &Host<'_>) {
+        if self.closed.is_some() {
+            return;
+        }
+        match self.mode {
+            Mode::Offered => {
+                // Nothing can have been sent; an unfinished handshake may be given up.
+            }
+            Mode::Plain | Mode::Infinite => self.progress_plain_close(host.now),
+            Mode::Multipath { .. } => self.progress_multipath_close(host.now),
+        }
+    }
+
+    fn progress_plain_close(&mut self, now: Instant) {
+        let all_pushed = self.send.unsent_bytes() == 0;
+        let fin = self.send.fin().is_some();
+        let Some(flow) = self.flows.first_mut() else { return };
+        if fin && all_pushed && !flow.closing {
+            flow.closing = true;
+            flow.tcp.close(now);
+        }
+        if matches!(flow.tcp.state(), State::FinWait2 | State::TimeWait) {
+            self.send.set_fin_acked();
+        }
+        if self.send.fin_acked() && self.receive.finished() {
+            self.finish();
+        }
+    }
+
+    fn progress_multipath_close(&mut self, now: Instant) {
+        if self.fin_due() && self.retransmit_at.is_none() {
+            // The first time: on every subflow, since nothing else will carry it.
+            for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
+                flow.tcp.want_ack();
+            }
+            self.arm_retransmission(now);
+        }
+        if self.send.fin_acked() && self.receive.finished() && !self.finishing {
+            self.finishing = true;
+            self.retransmit_at = None;
+            for flow in &mut self.flows {
+                flow.closing = true;
+                flow.tcp.close(now);
+            }
+        }
+        if self.finishing {
+            let open = |state| !matches!(state, State::TimeWait | State::Closed | State::FinWait2);
+            if !self.flows.iter().any(|flow| open(flow.tcp.state())) {
+                self.finish();
+            }
+        }
+    }
+
+    /// Both sides have ended in order.
+    pub(super) fn finish(&mut self) {
+        self.close_with(None);
+    }
+
+    fn close_with(&mut self, error: Option<ConnectionError>) {
+        if self.closed.is_some() {
+            return;
+        }
+        self.closed = Some(error.map_or(Ok(()), Err));
+        self.retransmit_at = None;
+        self.give_up_at = None;
+        self.reinjections.clear();
+        self.announcements.clear();
+        self.event(Event::Readable(self.id));
+        self.event(Event::Closed { connection: self.id, error });
+    }
+
+    /// The connection cannot go on: its subflows are reset.
+    pub(super) fn fail(&mut self, host: &Host<'_>, error: ConnectionError) {
+        self.close_with(Some(error));
+        for flow in &mut self.flows {
+            if flow.closed.is_none() {
+                flow.reset_reason = Some(MPTCP_ERROR);
+                flow.tcp.abort(host.now);
+                flow.closed = Some(CloseReason::Aborted);
+            }
+        }
+    }
+
+    /// See [`crate::stack::Stack::abort`]: MP_FASTCLOSE in a RST on every subflow (§3.5, option R).
+    pub(crate) fn abort(&mut self, host: &Host<'_>) {
+        for flow in &mut self.flows {
+            flow.fast_close = true;
+        }
+        self.fail(host, ConnectionError::Aborted);
+    }
+
+    /// The peer has aborted the connection, and knows our key (§3.5).
+    pub(super) fn on_fast_close(&mut self, host: &Host<'_>, key: u64) {
+        if key == self.local_key {
+            self.fail(host, ConnectionError::Reset);
+        }
+    }
+}

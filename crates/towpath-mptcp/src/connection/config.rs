@@ -1,0 +1,141 @@
+//! How a connection behaves: every switch, with the two profiles.
+
+use std::time::Duration;
+
+use towpath_multipath::congestion::{self, Start};
+use towpath_multipath::opportunistic::Switches;
+use towpath_multipath::scheduler;
+
+use crate::stack::ConfigError;
+use crate::{path_manager, subflow};
+
+/// How a connection behaves.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
+pub struct Config {
+    /// Offer or accept Multipath TCP; else plain TCP.
+    pub multipath: bool,
+    /// Each subflow.
+    pub subflow: subflow::Config,
+    /// Name in [`towpath_multipath::scheduler::ALL`].
+    pub scheduler: String,
+    /// Name in [`crate::path_manager::ALL`].
+    pub path_manager: String,
+    /// M1 and M2.
+    pub opportunistic: Switches,
+    /// Require DSS checksums.
+    pub checksum: bool,
+    /// C flag: ask the peer not to open subflows to our initial address and port.
+    pub no_join_to_initial: bool,
+    /// Accept MP_JOIN at all.
+    pub accept_joins: bool,
+    /// Most subflows besides the first.
+    pub subflow_limit: u8,
+    /// Most announced addresses that are answered.
+    pub accept_limit: u8,
+    /// Send buffer: bytes that are not acknowledged at connection level.
+    pub send_buffer_bytes: u64,
+    /// Receive buffer.
+    pub receive_buffer: ReceiveBuffer,
+    /// Packet size: each subflow's own, or the smallest of all (seed 003).
+    pub smallest_mss: bool,
+    /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
+    pub nagle: bool,
+    /// Send the data of a subflow again elsewhere as soon as its retransmission timer fires
+    /// (mptcp.org); else only when it is stale or closed, and the oldest by the connection's own
+    /// timer (Linux upstream).
+    pub reinject_on_timeout: bool,
+    /// Unanswered ADD_ADDR is repeated after this time.
+    pub add_address_timeout: Duration,
+    /// A connection without subflows is kept for so long (break before make; Linux `close_timeout`).
+    pub close_timeout: Duration,
+    /// Timeouts in a row after which a subflow is stale (Linux `stale_loss_cnt`).
+    pub stale_after_timeouts: u32,
+    /// SYNs with MP_CAPABLE that may be lost before one is sent without (Linux: 2).
+    pub syn_retries_with_multipath: u32,
+}
+
+/// How much may wait at the receiver: in order and unread, out of order, at both levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiveBuffer {
+    /// How it grows.
+    pub mode: ReceiveBufferMode,
+    /// At first (`fixed`: always). Bytes of memory; the window is a share of it.
+    pub initial_bytes: u64,
+    /// At most.
+    pub max_bytes: u64,
+    /// Share of the memory that the window offers, in percent (Linux: about half; ideal: 100).
+    pub window_percent: u32,
+}
+
+/// How the receive buffer grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveBufferMode {
+    /// Not at all.
+    Fixed,
+    /// Linux: dynamic right-sizing, twice what the application read in the longest subflow's
+    /// round-trip time.
+    Linux,
+    /// Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time.
+    Seed003,
+}
+
+impl Config {
+    /// What Linux 6.x does without any setting.
+    pub fn linux() -> Self {
+        Self {
+            multipath: true,
+            subflow: subflow::Config::linux(),
+            scheduler: "linux".to_owned(),
+            path_manager: "default".to_owned(),
+            opportunistic: Switches::default(),
+            checksum: false,
+            no_join_to_initial: false,
+            accept_joins: true,
+            subflow_limit: 8,
+            accept_limit: 8,
+            send_buffer_bytes: 4 * 1024 * 1024,
+            receive_buffer: ReceiveBuffer {
+                mode: ReceiveBufferMode::Linux,
+                initial_bytes: 131_072,
+                max_bytes: 6 * 1024 * 1024,
+                window_percent: 50,
+            },
+            smallest_mss: false,
+            nagle: false,
+            reinject_on_timeout: false,
+            add_address_timeout: Duration::from_secs(120),
+            close_timeout: Duration::from_secs(60),
+            stale_after_timeouts: 4,
+            syn_retries_with_multipath: 2,
+        }
+    }
+
+    /// A host without limits of its own: what the protocol alone can do.
+    pub fn ideal() -> Self {
+        Self {
+            subflow: subflow::Config::ideal(),
+            scheduler: "min-rtt".to_owned(),
+            send_buffer_bytes: 64 * 1024 * 1024,
+            receive_buffer: ReceiveBuffer {
+                mode: ReceiveBufferMode::Fixed,
+                initial_bytes: 64 * 1024 * 1024,
+                max_bytes: 64 * 1024 * 1024,
+                window_percent: 100,
+            },
+            reinject_on_timeout: true,
+            add_address_timeout: Duration::from_secs(1),
+            stale_after_timeouts: 2,
+            ..Self::linux()
+        }
+    }
+
+    /// Whether every name in it is known.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        scheduler::by_name(&self.scheduler)?;
+        path_manager::by_name(&self.path_manager)?;
+        let start = Start { mss_bytes: 1_460, initial_packets: 10, hystart: false };
+        congestion::by_name(&self.subflow.congestion_control, start)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! From what TCP wants to send to a packet: payload and Multipath TCP options are added here.
+
+use crate::stack::InterfaceId;
+use crate::subflow::{Mapping, Transmit};
+use crate::wire::{
+    AddAddress, DataAck, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload, Segment,
+};
+
+use super::addresses::Announcement;
+use super::{Connection, Host, Mode};
+
+/// DSS with 64-bit numbers, and checksum or padding (RFC 8684 §3.3.1).
+pub(super) const DATA_OPTION_BYTES: u16 = 28;
+/// DSS with a 64-bit DATA_ACK alone.
+const ACK_OPTION_BYTES: u16 = 12;
+/// All options of a segment.
+const OPTION_BYTES: usize = 40;
+
+impl Connection {
+    /// The next packet, for an interface with `room`.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        host: &Host<'_>,
+        room: &dyn Fn(InterfaceId) -> bool,
+        identification: u16,
+    ) -> Option<(InterfaceId, Packet)> {
+        if self.window_changed {
+            self.update_windows();
+        }
+        loop {
+            for index in 0..self.flows.len() {
+                let option_bytes = self.ack_option_bytes(index);
+                let Some(flow) = self.flows.get_mut(index) else { continue };
+                if !room(flow.interface) {
+                    continue;
+                }
+                if let Some(transmit) = flow.tcp.poll_transmit(host.now, option_bytes) {
+                    let interface = flow.interface;
+                    return Some((interface, self.compose(index, &transmit, identification)));
+                }
+            }
+            if !self.pull(host, room) {
+                return None;
+            }
+        }
+    }
+
+    /// What the options of a packet without data will need, so that SACK blocks take the rest.
+    fn ack_option_bytes(&self, index: usize) -> u16 {
+        let Some(flow) = self.flows.get(index) else { return 0 };
+        if self.is_single() {
+            return 0;
+        }
+        if flow.tcp.peer_isn().is_none() || self.mode == Mode::Offered {
+            return 24;
+        }
+        let third = self.third_option(None).map_or(0, |_| 20);
+        let join = self.join_ack(index).map_or(0, |_| 24);
+        let fin = if self.fin_due() { DATA_OPTION_BYTES } else { ACK_OPTION_BYTES };
+        fin.max(third).max(join) + self.address_option_bytes(index)
+    }
+
+    fn address_option_bytes(&self, index: usize) -> u16 {
+        let Some(flow) = self.flows.get(index) else { return 0 };
+        let addresses = !self.echoes.is_empty() || !self.withdrawals.is_empty();
+        let due = flow.priority_due
+            || flow.fail_due.is_some()
+            || addresses
+            || self.announcements.iter().any(Announcement::is_due);
+        // What it is decides `compose`; SACK blocks can wait for the next acknowledgement.
+        if due { 28 } else { 0 }
+    }
+
+    fn compose(&mut self, index: usize, transmit: &Transmit, identification: u16) -> Packet {
+        let mut options = transmit.options.clone();
+        let payload = match (&transmit.data, self.flows.get(index)) {
+            (Some(sent), Some(flow)) => flow.payload_of(sent),
+            _ => Payload::EMPTY,
+        };
+        self.add_options(index, transmit, &mut options);
+        let (source, destination) = match self.flows.get(index) {
+            Some(flow) => (flow.local, flow.remote),
+            None => (([0, 0, 0, 0], 0).into(), ([0, 0, 0, 0], 0).into()),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq: transmit.seq,
+            ack: transmit.ack,
+            flags: transmit.flags,
+            window: transmit.window,
+            ecn: transmit.ecn,
+            options,
+            payload,
+            segment_bytes: transmit.segment_bytes,
+        };
+        Packet::emit(&segment, identification)
+    }
+
+    fn add_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {
+        if transmit.flags.has(Flags::RST) {
+            self.add_reset_options(index, options);
+            return;
+        }
+        if transmit.flags.has(Flags::SYN) {
+            options.mptcp.extend(self.syn_option(index));
+            return;
+        }
+        match self.mode {
+            Mode::Plain | Mode::Offered => {}
+            Mode::Infinite => self.add_infinite_options(index, transmit, options),
+            Mode::Multipath { .. } => {
+                if let Some(option) = self.join_ack(index) {
+                    options.mptcp.push(option);
+                    return;
+                }
+                match &transmit.data {
+                    Some(sent) => self.add_data_options(sent.mapping, sent.mapping_ssn, options),
+                    None => self.add_ack_options(index, options),
+                }
+            }
+        }
+    }
+
+    fn add_data_options(&self, mapping: Mapping, ssn: u64, options: &mut Options) {
+        let len = u16::try_from(mapping.len).unwrap_or(u16::MAX);
+        // The first data repeats the keys until the peer has shown that it knows them (§3.1).
+        if ssn == 1
+            && let Some(option) = self.third_option(Some((len, mapping.checksum)))
+        {
+            options.mptcp.push(option);
+            return;
+        }
+        options.dss = Some(Dss {
+            data_fin: false,
+            data_ack: Some(self.data_ack()),
+            mapping: Some(DssMapping {
+                dsn: DataAck::Long(self.local_idsn.wrapping_add(mapping.dsn)),
+                ssn: ssn as u32,
+                len,
+                checksum: mapping.checksum,
+            }),
+        });
+    }
+
+    /// After MP_FAIL: the infinite mapping on the data behind it, until it is acknowledged (§3.7).
+    fn add_infinite_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        if let (None, Some(dsn)) = (&transmit.data, flow.fail_due.take()) {
+            let dsn = self.remote_idsn.wrapping_add(dsn);
+            options.mptcp.push(MptcpOption::Fail { dsn });
+            return;
+        }
+        let Some((from, shift)) = self.sent_shift else { return };
+        let Some(sent) = transmit.data.filter(|sent| sent.ssn >= from) else { return };
+        if flow.tcp.acked_until() > from {
+            return;
+        }
+        let dsn = self.local_idsn.wrapping_add(sent.ssn.wrapping_add(shift));
+        let mapping =
+            DssMapping { dsn: DataAck::Long(dsn), ssn: sent.ssn as u32, len: 0, checksum: None };
+        options.dss = Some(Dss { data_fin: false, data_ack: None, mapping: Some(mapping) });
+    }
+
+    fn data_ack(&self) -> DataAck {
+        DataAck::Long(self.remote_idsn.wrapping_add(self.receive.next()))
+    }
+
+    fn add_ack_options(&mut self, index: usize, options: &mut Options) {
+        if let Some(option) = self.third_option(None) {
+            options.mptcp.push(option);
+            return;
+        }
+        let mapping = self.fin_due().then(|| self.fin_mapping());
+        options.dss =
+            Some(Dss { data_fin: mapping.is_some(), data_ack: Some(self.data_ack()), mapping });
+        if let Some(option) = self.next_address_option(index) {
+            options.mptcp.push(option);
+            shrink(options);
+        }
+    }
+
+    /// DATA_FIN without data: subflow number 0, length 1 (RFC 8684 §3.3.3).
+    fn fin_mapping(&self) -> DssMapping {
+        let dsn = self.local_idsn.wrapping_add(self.send.end());
+        let sum = || crate::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
+        DssMapping { dsn: DataAck::Long(dsn), ssn: 0, len: 1, checksum: self.checksum.then(sum) }
+    }
+
+    fn add_reset_options(&self, index: usize, options: &mut Options) {
+        let Some(flow) = self.flows.get(index) else { return };
+        if self.is_single() || self.mode == Mode::Offered {
+            return;
+        }
+        if let (true, Some(key)) = (flow.fast_close, self.remote_key) {
+            options.mptcp.push(MptcpOption::FastClose { key });
+            return;
+        }
+        if let Some(dsn) = flow.fail_due {
+            let dsn = self.remote_idsn.wrapping_add(dsn);
+            options.mptcp.push(MptcpOption::Fail { dsn });
+        }
+        if let Some(reset) = flow.reset_reason {
+            options.mptcp.push(MptcpOption::Reset(reset));
+        }
+    }
+
+    /// The next of MP_FAIL, MP_PRIO, ADD_ADDR and REMOVE_ADDR that this subflow should carry.
+    fn next_address_option(&mut self, index: usize) -> Option<MptcpOption> {
+        let flow = self.flows.get_mut(index)?;
+        if let Some(dsn) = flow.fail_due.take() {
+            let dsn = self.remote_idsn.wrapping_add(dsn);
+            return Some(MptcpOption::Fail { dsn });
+        }
+        if std::mem::take(&mut flow.priority_due) {
+            return Some(MptcpOption::Priority { backup: flow.local_backup });
+        }
+        if let Some(echo) = self.echoes.pop() {
+            self.want_more(index);
+            return Some(MptcpOption::AddAddress(AddAddress { hmac: None, ..echo }));
+        }
+        if !self.withdrawals.is_empty() {
+            let ids = self.withdrawals.drain(..self.withdrawals.len().min(8)).collect();
+            self.want_more(index);
+            return Some(MptcpOption::RemoveAddress(ids));
+        }
+        let remote_key = self.remote_key?;
+        let announcement = self.announcements.iter_mut().find(|entry| entry.is_due())?;
+        let option = announcement.option(self.local_key, remote_key);
+        self.want_more(index);
+        Some(MptcpOption::AddAddress(option))
+    }
+
+    /// Another packet is due if there is another option to send.
+    fn want_more(&mut self, index: usize) {
+        if self.address_option_bytes(index) > 0
+            && let Some(flow) = self.flows.get_mut(index)
+        {
+            flow.tcp.want_ack();
+        }
+    }
+}
+
+/// Makes the options fit: SACK blocks go first, then DSS (the next packet has it), then timestamps.
+fn shrink(options: &mut Options) {
+    if options.encoded_len() > OPTION_BYTES {
+        options.sack.clear();
+    }
+    if options.encoded_len() > OPTION_BYTES {
+        options.dss = None;
+    }
+    if options.encoded_len() > OPTION_BYTES {
+        options.timestamps = None;
+    }
+}

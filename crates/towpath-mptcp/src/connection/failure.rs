@@ -1,0 +1,238 @@
+//! When something breaks: a checksum, a mapping, a subflow (RFC 8684 §3.7, §3.6), and what is sent
+//! again elsewhere because of it.
+
+use towpath_multipath::scheduler::SchedulerEvent;
+use towpath_multipath::{DataRange, PathId, PathSet};
+
+use crate::path_manager;
+use crate::stack::{ConnectionError, Fallback, Notice, Reinjection};
+use crate::subflow::CloseReason;
+use crate::wire::{MptcpOption, Reset, Segment};
+
+use super::{Connection, Host, Mode, Output};
+
+/// MP_TCPRST after a checksum that failed: something on the path changes data.
+const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
+
+impl Connection {
+    /// A DSS checksum was wrong; `start` is the data offset of its mapping.
+    pub(super) fn on_bad_checksum(&mut self, host: &Host<'_>, index: usize, start: u64) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        flow.fail_due = Some(start);
+        if self.flows.len() > 1 || self.send_is_scattered() {
+            // Others can go on: this subflow is reset with MP_FAIL (§3.7).
+            self.reset_flow(host, index, MIDDLEBOX);
+            return;
+        }
+        if self.awaiting_infinite {
+            return;
+        }
+        self.awaiting_infinite = true;
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.tcp.want_ack();
+        }
+    }
+
+    /// Whether unacknowledged data is not one run on the only subflow, so that an infinite mapping
+    /// cannot follow it.
+    fn send_is_scattered(&self) -> bool {
+        self.next_number > 1
+    }
+
+    /// The peer lost data from this offset on to a wrong checksum (§3.7).
+    pub(super) fn on_fail(&mut self, host: &Host<'_>, index: usize, offset: u64) {
+        if self.flows.len() > 1 || self.mode == Mode::Infinite {
+            return; // on several subflows MP_FAIL comes with a RST
+        }
+        let offset = offset.max(self.send.acked()).min(self.send.next());
+        self.send.rewind(offset);
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        let from = flow.tcp.pushed_until();
+        self.sent_shift = Some((from, offset.wrapping_sub(from)));
+        let already = self.awaiting_infinite;
+        self.become_infinite(if already { Fallback::Checksum } else { Fallback::Peer });
+        if !already {
+            // The other direction falls back, too: the peer is told where to go on.
+            self.awaiting_infinite = true;
+            let next = self.receive.next();
+            if let Some(flow) = self.flows.get_mut(index) {
+                flow.fail_due = Some(next);
+                flow.tcp.want_ack();
+            }
+        }
+        let _ = host;
+    }
+
+    fn become_infinite(&mut self, why: Fallback) {
+        if self.mode == Mode::Infinite {
+            return;
+        }
+        self.mode = Mode::Infinite;
+        self.fallback = Some(why);
+        self.reinjections.clear();
+        self.retransmit_at = None;
+        self.update_data_options();
+        self.window_changed = true;
+        self.notice(Notice::Fallback(why));
+    }
+
+    /// The peer maps the rest of its data one to one (§3.7).
+    pub(super) fn on_infinite_mapping(
+        &mut self,
+        host: &Host<'_>,
+        index: usize,
+        ssn: u64,
+        start: u64,
+    ) {
+        if self.flows.len() > 1 {
+            self.reset_flow(host, index, super::handshake::MPTCP_ERROR);
+            return;
+        }
+        self.awaiting_infinite = false;
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
+        }
+        if self.sent_shift.is_none() {
+            // Our own data goes on where it is: nothing of it was lost.
+            let flow = self.flows.get(index);
+            let from = flow.map_or(1, |flow| flow.tcp.pushed_until());
+            self.sent_shift = Some((from, self.send.next().wrapping_sub(from)));
+        }
+        self.become_infinite(Fallback::Peer);
+    }
+
+    /// Options after a fallback: an infinite mapping may still come, or MP_FAIL.
+    pub(super) fn on_late_options(&mut self, host: &Host<'_>, index: usize, segment: &Segment) {
+        if self.mode != Mode::Infinite {
+            return;
+        }
+        if let Some(mapping) = segment.options.dss.and_then(|dss| dss.mapping)
+            && mapping.len == 0
+            && self.awaiting_infinite
+        {
+            self.on_late_infinite(index, &mapping);
+        }
+        for option in &segment.options.mptcp {
+            if let MptcpOption::FastClose { key } = option {
+                self.on_fast_close(host, *key);
+            }
+        }
+    }
+
+    fn on_late_infinite(&mut self, index: usize, mapping: &crate::wire::DssMapping) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        let peer_isn = flow.tcp.peer_isn().unwrap_or(0);
+        let ssn = flow.tcp.offset_of(peer_isn.wrapping_add(mapping.ssn));
+        let start = super::input::relative(mapping.dsn, self.remote_idsn, self.receive.next());
+        flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
+        self.awaiting_infinite = false;
+    }
+
+    /// Resets a subflow because of what came on it.
+    pub(super) fn reset_flow(&mut self, host: &Host<'_>, index: usize, reason: Reset) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        if flow.closed.is_some() {
+            return;
+        }
+        flow.reset_reason = Some(reason);
+        flow.tcp.abort(host.now);
+        flow.closed = Some(CloseReason::Aborted);
+        let path = flow.path;
+        self.reinject_all(path, Reinjection::Closed);
+    }
+
+    /// Sends again elsewhere what only `path` has carried.
+    pub(super) fn reinject_all(&mut self, path: PathId, cause: Reinjection) {
+        if !self.is_multipath() {
+            return;
+        }
+        let alive: PathSet = self
+            .flows
+            .iter()
+            .filter(|flow| flow.path != path && flow.usable() && !flow.stale)
+            .map(|flow| flow.path)
+            .collect();
+        let whole = DataRange { start: self.send.acked(), bytes: self.send.unacked_bytes() };
+        let mut ranges: Vec<DataRange> = Vec::new();
+        for (range, sent_on) in self.send.unacked_in(whole) {
+            let elsewhere = sent_on.iter().any(|other| alive.contains(other));
+            if !sent_on.contains(path) || elsewhere {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end() == range.start => last.bytes += range.bytes,
+                Some(_) | None => ranges.push(range),
+            }
+        }
+        for range in ranges {
+            let known = self
+                .reinjections
+                .iter()
+                .any(|(queued, _)| queued.start <= range.start && range.end() <= queued.end());
+            if !known {
+                self.reinjections.push_back((range, cause));
+            }
+        }
+    }
+
+    /// Takes closed subflows out, once their last packet (a RST) has left.
+    pub(super) fn remove_closed(&mut self, host: &Host<'_>) {
+        let mut index = 0;
+        while let Some(flow) = self.flows.get(index) {
+            let Some(reason) = flow.closed.filter(|_| !flow.tcp.reset_due()) else {
+                index += 1;
+                continue;
+            };
+            self.remove_flow(host, index, reason);
+        }
+        self.after_removal(host);
+    }
+
+    fn remove_flow(&mut self, host: &Host<'_>, index: usize, reason: CloseReason) {
+        let path = self.flows.get(index).map(|flow| flow.path);
+        if let Some(path) = path {
+            self.reinject_all(path, Reinjection::Closed);
+        }
+        let flow = self.flows.remove(index);
+        self.send.forget_path(flow.path);
+        self.gone.push(flow.status());
+        self.out.push(Output::Gone(flow.local, flow.remote));
+        let (path, number) = (flow.path, flow.number);
+        self.notice(Notice::SubflowClosed { path, number, reason });
+        self.tell_scheduler(host.now, SchedulerEvent::Closed { path });
+        let failed = !flow.closing && reason != CloseReason::Finished;
+        let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
+        let subflow = flow.path_manager_view();
+        self.path_event(host, path_manager::Event::SubflowClosed { subflow, failed, retry });
+        if self.is_single() || !self.is_confirmed() {
+            self.end_with_subflow(host, reason);
+        }
+    }
+
+    /// Without Multipath TCP, the end of the only subflow is the end of the connection.
+    fn end_with_subflow(&mut self, host: &Host<'_>, reason: CloseReason) {
+        if !self.flows.is_empty() {
+            return;
+        }
+        match reason {
+            CloseReason::Finished => self.finish(),
+            CloseReason::Reset => self.fail(host, ConnectionError::Reset),
+            CloseReason::Refused => self.fail(host, ConnectionError::Refused),
+            CloseReason::TimedOut => self.fail(host, ConnectionError::TimedOut),
+            CloseReason::Aborted => self.fail(host, ConnectionError::Aborted),
+            CloseReason::Unreachable => self.fail(host, ConnectionError::NoPath),
+        }
+    }
+
+    /// Break before make: a connection outlives its last subflow for a while (§3.2, Linux).
+    fn after_removal(&mut self, host: &Host<'_>) {
+        if self.closed.is_some() || !self.flows.is_empty() {
+            return;
+        }
+        if self.finishing || (self.send.fin_acked() && self.receive.finished()) {
+            self.finish();
+        } else if self.give_up_at.is_none() {
+            self.give_up_at = Some(host.now + self.config.close_timeout);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A subflow as a part of its connection: TCP, and what Multipath TCP knows of it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use towpath_multipath::{PathId, PathView};
+use towpath_net::Instant;
+
+use crate::path_manager::{InterfaceId, SubflowView};
+use crate::stack::SubflowStatus;
+use crate::subflow::{CloseReason, Mapping, Sent, State, Subflow};
+use crate::wire::{Payload, Reset};
+
+use super::join::Join;
+use super::mapping::Mappings;
+
+/// One subflow.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts and pending options")]
+pub(crate) struct Flow {
+    /// Slot.
+    pub(super) path: PathId,
+    /// Number, never reused.
+    pub(super) number: u32,
+    pub(super) interface: InterfaceId,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) local_id: u8,
+    pub(super) remote_id: u8,
+    /// What we asked for, and what the peer asked for; either makes it a backup.
+    pub(super) local_backup: bool,
+    pub(super) remote_backup: bool,
+    pub(super) stale: bool,
+    pub(super) tcp: Subflow,
+    /// The MP_JOIN handshake, or `None` for the first subflow.
+    pub(super) join: Option<Join>,
+    /// Incoming mappings.
+    pub(super) mappings: Mappings,
+    /// Payload by subflow offset, kept until it is acknowledged here: whatever happens to the
+    /// connection's store, the same offset always carries the same bytes.
+    pub(super) payloads: VecDeque<(u64, Payload)>,
+    /// MP_PRIO is to be sent.
+    pub(super) priority_due: bool,
+    /// MP_FAIL is to be sent, with this data offset.
+    pub(super) fail_due: Option<u64>,
+    /// MP_TCPRST for the RST.
+    pub(super) reset_reason: Option<Reset>,
+    /// MP_FASTCLOSE is to be sent with the RST.
+    pub(super) fast_close: bool,
+    /// The peer's MP_TCPRST, when it reset the subflow.
+    pub(super) peer_reset: Option<Reset>,
+    /// It was known to be usable (a notice was given).
+    pub(super) announced: bool,
+    /// When data last arrived on it.
+    pub(super) last_data_at: Instant,
+    /// Why it is gone; it is removed at the next opportunity.
+    pub(super) closed: Option<CloseReason>,
+    /// We closed it on purpose: its end is no failure.
+    pub(super) closing: bool,
+}
+
+impl Flow {
+    pub(super) fn backup(&self) -> bool {
+        self.local_backup || self.remote_backup
+    }
+
+    /// Whether it may carry data of the connection.
+    pub(super) fn usable(&self) -> bool {
+        let joined = self.join.as_ref().is_none_or(Join::is_established);
+        let open = matches!(self.tcp.state(), State::Established | State::CloseWait);
+        joined && open && !self.closing && self.closed.is_none()
+    }
+
+    /// Gives data to TCP and keeps it until it is acknowledged here.
+    pub(super) fn push(&mut self, now: Instant, mapping: Mapping, payload: Payload, psh: bool) {
+        let ssn = self.tcp.push(now, mapping, psh);
+        self.payloads.push_back((ssn, payload));
+    }
+
+    /// Drops what the peer has acknowledged on this subflow.
+    pub(super) fn drop_acked(&mut self) {
+        let acked = self.tcp.acked_until();
+        while let Some((ssn, payload)) = self.payloads.front() {
+            if ssn + payload.len() as u64 > acked {
+                break;
+            }
+            self.payloads.pop_front();
+        }
+    }
+
+    /// The bytes of a transmission.
+    pub(super) fn payload_of(&self, sent: &Sent) -> Payload {
+        let index = match self.payloads.back() {
+            Some((ssn, _)) if *ssn <= sent.ssn => self.payloads.len() - 1,
+            Some(_) | None => {
+                self.payloads.partition_point(|(ssn, _)| *ssn <= sent.ssn).saturating_sub(1)
+            }
+        };
+        let Some((ssn, payload)) = self.payloads.get(index) else { return Payload::EMPTY };
+        let from = sent.ssn.saturating_sub(*ssn) as usize;
+        let to = from + sent.len as usize;
+        if from == 0 && to == payload.len() { payload.clone() } else { payload.slice(from, to) }
+    }
+
+    pub(super) fn view(&self, now: Instant, room: bool) -> PathView {
+        let tcp = self.tcp.statistics();
+        PathView {
+            id: self.path,
+            backup: self.backup(),
+            stale: self.stale,
+            phase: tcp.phase,
+            slow_start: tcp.cwnd_bytes < tcp.ssthresh_bytes,
+            srtt: tcp.srtt,
+            rttvar: tcp.rttvar,
+            min_rtt: tcp.min_rtt,
+            rto: tcp.rto,
+            timeouts: tcp.timeouts,
+            mss_bytes: tcp.mss_bytes,
+            cwnd_bytes: tcp.cwnd_bytes,
+            in_flight_bytes: tcp.in_flight_bytes,
+            queued_bytes: tcp.queued_bytes,
+            pacing_rate: tcp.pacing_rate,
+            room_bytes: if room { self.tcp.room_bytes(now) } else { 0 },
+        }
+    }
+
+    pub(super) fn path_manager_view(&self) -> SubflowView {
+        SubflowView {
+            id: self.path,
+            local: self.local,
+            remote: self.remote,
+            local_id: self.local_id,
+            remote_id: self.remote_id,
+            established: self.usable(),
+            backup: self.backup(),
+        }
+    }
+
+    pub(super) fn status(&self) -> SubflowStatus {
+        SubflowStatus {
+            number: self.number,
+            path: self.path,
+            interface: self.interface,
+            local: self.local,
+            remote: self.remote,
+            address_ids: (self.local_id, self.remote_id),
+            state: self.tcp.state(),
+            backup: self.backup(),
+            stale: self.stale,
+            tcp: self.tcp.statistics(),
+        }
+    }
+}

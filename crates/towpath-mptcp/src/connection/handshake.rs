@@ -1,0 +1,382 @@
+//! MP_CAPABLE: how a connection begins, in both roles (RFC 8684 §3.1).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use towpath_multipath::scheduler::SchedulerEvent;
+use towpath_net::Instant;
+
+use crate::keys;
+use crate::path_manager;
+use crate::stack::{ConfigError, ConnectionId, Event, Fallback, Notice};
+use crate::subflow::{State, Subflow};
+use crate::wire::{Capable, Flags, Join as JoinOption, MptcpOption, Reset, Segment};
+
+use super::join::{self, Join, JoinState};
+use super::{Config, Connection, Host, Mode, Tuple};
+
+/// The version that we speak.
+const VERSION: u8 = 1;
+
+/// Reasons of MP_TCPRST (RFC 8684 §3.6).
+pub(super) const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
+
+impl Connection {
+    /// Opens a connection: a SYN is due.
+    pub(crate) fn connect(
+        id: ConnectionId,
+        config: Arc<Config>,
+        tuple: &Tuple,
+        isn: u32,
+        local_key: u64,
+        now: Instant,
+    ) -> Result<Self, ConfigError> {
+        let mut connection = Self::new(id, config, true, local_key, now)?;
+        let tcp = Subflow::connect(connection.subflow_config(tuple), isn, now);
+        connection.begin(tuple, tcp, now);
+        Ok(connection)
+    }
+
+    /// Answers a SYN: a SYN/ACK is due.
+    pub(crate) fn accept(
+        id: ConnectionId,
+        config: Arc<Config>,
+        tuple: &Tuple,
+        syn: &Segment,
+        isn: u32,
+        local_key: u64,
+        now: Instant,
+    ) -> Result<Self, ConfigError> {
+        let mut connection = Self::new(id, config, false, local_key, now)?;
+        let tcp = Subflow::accept(connection.subflow_config(tuple), isn, syn, now);
+        match capable(syn) {
+            Some(option) if connection.mode == Mode::Offered && acceptable(option) => {
+                connection.checksum |= option.checksum;
+                connection.no_join_to_initial = option.no_join_to_source;
+            }
+            // A peer that does not ask for Multipath TCP gets TCP; that is no fallback.
+            Some(_) | None => connection.become_plain(None),
+        }
+        connection.begin(tuple, tcp, now);
+        Ok(connection)
+    }
+
+    fn begin(&mut self, tuple: &Tuple, tcp: Subflow, now: Instant) {
+        self.remote_addresses
+            .push(path_manager::RemoteAddress { address_id: 0, address: tuple.remote });
+        let index = self.new_flow(tuple, tcp, None, now);
+        if self.is_single()
+            && let Some(flow) = self.flows.get_mut(index)
+        {
+            flow.mappings.set_infinite(1, 0);
+        }
+    }
+
+    /// Data is the first subflow's own stream from now on.
+    pub(super) fn become_plain(&mut self, why: Option<Fallback>) {
+        self.mode = Mode::Plain;
+        self.fallback = why;
+        if let Some(flow) = self.flows.first_mut() {
+            flow.mappings.set_infinite(1, 0);
+        }
+        self.update_data_options();
+        self.window_changed = true;
+        if let Some(why) = why {
+            self.notice(Notice::Fallback(why));
+        }
+    }
+
+    /// Options of the SYN (or SYN/ACK) of a subflow.
+    pub(super) fn syn_option(&self, index: usize) -> Option<MptcpOption> {
+        let flow = self.flows.get(index)?;
+        if let Some(join) = &flow.join {
+            return self.join_option(index, *join);
+        }
+        if self.mode == Mode::Plain {
+            return None;
+        }
+        let lost =
+            self.client && flow.tcp.syn_retransmissions() > self.config.syn_retries_with_multipath;
+        if lost {
+            return None;
+        }
+        let sender_key = (!self.client).then_some(self.local_key);
+        Some(MptcpOption::Capable(Capable { sender_key, ..self.capable_flags() }))
+    }
+
+    fn capable_flags(&self) -> Capable {
+        Capable {
+            version: VERSION,
+            checksum: self.checksum,
+            extensibility: false,
+            no_join_to_source: self.config.no_join_to_initial,
+            hmac_sha256: true,
+            sender_key: None,
+            receiver_key: None,
+            data: None,
+        }
+    }
+
+    /// MP_CAPABLE of the third packet and of the first data: repeated until the peer confirms.
+    pub(super) fn third_option(&self, data: Option<(u16, Option<u16>)>) -> Option<MptcpOption> {
+        if !self.client || self.mode != (Mode::Multipath { confirmed: false }) {
+            return None;
+        }
+        Some(MptcpOption::Capable(Capable {
+            sender_key: Some(self.local_key),
+            receiver_key: self.remote_key,
+            data,
+            ..self.capable_flags()
+        }))
+    }
+
+    fn join_option(&self, index: usize, join: Join) -> Option<MptcpOption> {
+        let flow = self.flows.get(index)?;
+        let backup = flow.local_backup;
+        let address_id = flow.local_id;
+        let remote_key = self.remote_key?;
+        let nonce = join.local_nonce;
+        let option = match join.state {
+            JoinState::SynSent => {
+                JoinOption::Syn { backup, address_id, token: keys::token(remote_key), nonce }
+            }
+            JoinState::SynReceived => {
+                let hmac = join::leftmost_64(&join.local_hmac(self.local_key, remote_key));
+                JoinOption::SynAck { backup, address_id, hmac, nonce }
+            }
+            JoinState::PreEstablished { .. } | JoinState::Established => return None,
+        };
+        Some(MptcpOption::Join(option))
+    }
+
+    /// MP_JOIN of the third packet.
+    pub(super) fn join_ack(&self, index: usize) -> Option<MptcpOption> {
+        let join = self.flows.get(index)?.join?;
+        if !matches!(join.state, JoinState::PreEstablished { .. }) {
+            return None;
+        }
+        let hmac = join::leftmost_160(&join.local_hmac(self.local_key, self.remote_key?));
+        Some(MptcpOption::Join(JoinOption::Ack { hmac }))
+    }
+
+    /// A SYN/ACK on the first subflow, which TCP has accepted.
+    pub(super) fn on_syn_ack(&mut self, segment: &Segment) {
+        if self.mode != Mode::Offered {
+            return;
+        }
+        let sent_without = self.syn_option(0).is_none();
+        match capable(segment).filter(|option| acceptable(option)) {
+            Some(Capable { sender_key: Some(key), checksum, no_join_to_source, .. })
+                if !sent_without =>
+            {
+                self.checksum |= checksum;
+                self.no_join_to_initial = *no_join_to_source;
+                self.set_remote_key(*key);
+                self.mode = Mode::Multipath { confirmed: false };
+            }
+            Some(_) | None => self.become_plain(Some(if sent_without {
+                Fallback::SynLost
+            } else {
+                Fallback::NoCapableInSynAck
+            })),
+        }
+    }
+
+    fn set_remote_key(&mut self, key: u64) {
+        self.remote_key = Some(key);
+        self.remote_idsn = keys::initial_dsn(key);
+    }
+
+    /// The answer to our SYN/ACK on the first subflow. `false`: drop it, it cannot be used before the
+    /// one that carries the keys.
+    pub(super) fn on_third_packet(&mut self, segment: &Segment) -> bool {
+        if self.mode != Mode::Offered || !segment.flags.has(Flags::ACK) {
+            return true;
+        }
+        if segment.flags.has(Flags::RST) || segment.flags.has(Flags::SYN) {
+            return true;
+        }
+        if let Some(Capable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
+            capable(segment)
+        {
+            if *receiver != self.local_key {
+                return false;
+            }
+            self.set_remote_key(*sender);
+            self.mode = Mode::Multipath { confirmed: false };
+            return true;
+        }
+        let flow = self.flows.first();
+        let in_order = flow.is_some_and(|flow| flow.tcp.offset_of(segment.seq) <= 1);
+        // Later data overtook the packet with the keys (RFC 8684 §3.1): it comes again.
+        if !in_order || segment.options.dss.is_some() {
+            return false;
+        }
+        self.become_plain(Some(Fallback::NoCapableInAck));
+        true
+    }
+
+    /// The first subflow's handshake is complete.
+    pub(super) fn on_first_established(&mut self) {
+        if self.established {
+            return;
+        }
+        self.established = true;
+        if self.client {
+            self.event(Event::Connected(self.id));
+        } else {
+            self.out.push(super::Output::Accepted);
+        }
+    }
+
+    /// Options have passed in both directions: subflows may be opened.
+    pub(super) fn confirm(&mut self, host: &Host<'_>) {
+        if self.mode != (Mode::Multipath { confirmed: false }) {
+            return;
+        }
+        self.mode = Mode::Multipath { confirmed: true };
+        self.path_event(host, path_manager::Event::Established);
+    }
+
+    /// A subflow may carry data from now on.
+    pub(super) fn announce_flow(&mut self, index: usize, host: &Host<'_>) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        if flow.announced || !flow.usable() {
+            return;
+        }
+        flow.announced = true;
+        let (path, number) = (flow.path, flow.number);
+        self.give_up_at = None;
+        self.notice(Notice::SubflowEstablished { path, number });
+        self.update_data_options();
+        self.tell_scheduler(host.now, SchedulerEvent::Opened { path });
+        if self.is_confirmed() {
+            self.path_event(host, path_manager::Event::SubflowEstablished(path));
+        }
+    }
+
+    /// Opens another subflow (MP_JOIN).
+    pub(crate) fn open(&mut self, tuple: &Tuple, isn: u32, nonce: u32, now: Instant) {
+        if !self.is_confirmed() {
+            return;
+        }
+        let tcp = Subflow::connect(self.subflow_config(tuple), isn, now);
+        self.new_flow(tuple, tcp, Some(Join::initiator(nonce)), now);
+    }
+
+    /// Whether a SYN with MP_JOIN may be answered (RFC 8684 §3.2).
+    pub(crate) fn accepts_join(&self) -> Result<(), Reset> {
+        let prohibited = Reset { transient: false, reason: 3, reserved: 0 };
+        let too_many = Reset { transient: true, reason: 2, reserved: 0 };
+        let known = self.remote_key.is_some() && self.is_multipath();
+        if !known || self.closed.is_some() || self.finishing {
+            return Err(MPTCP_ERROR);
+        }
+        if !self.config.accept_joins {
+            return Err(prohibited);
+        }
+        let limit = usize::from(self.config.subflow_limit) + 1;
+        if self.flows.len() >= limit { Err(too_many) } else { Ok(()) }
+    }
+
+    /// Answers a SYN with MP_JOIN, see [`Self::accepts_join`].
+    pub(crate) fn accept_join(
+        &mut self,
+        tuple: &Tuple,
+        syn: &Segment,
+        isn: u32,
+        nonce: u32,
+        now: Instant,
+    ) {
+        let Some((remote_nonce, remote_backup)) = join_syn(syn) else { return };
+        let tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
+        let join = Join::responder(nonce, remote_nonce);
+        let index = self.new_flow(tuple, tcp, Some(join), now);
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.remote_backup = remote_backup;
+        }
+    }
+
+    /// MP_JOIN in a SYN/ACK or third packet. `false`: the subflow must be reset.
+    pub(super) fn check_join(&mut self, index: usize, segment: &Segment, now: Instant) -> bool {
+        let Some(flow) = self.flows.get_mut(index) else { return false };
+        let Some(mut join) = flow.join else { return true };
+        let Some(remote_key) = self.remote_key else { return false };
+        let option = segment.options.mptcp.iter().find_map(|option| {
+            if let MptcpOption::Join(join) = option { Some(join) } else { None }
+        });
+        let syn_ack = segment.flags.has(Flags::SYN) && segment.flags.has(Flags::ACK);
+        match (join.state, option) {
+            (JoinState::SynSent, _) if !syn_ack => return true,
+            (JoinState::SynSent, Some(JoinOption::SynAck { backup, address_id, hmac, nonce })) => {
+                join.on_syn_ack(*nonce, now);
+                let expected = join.remote_hmac(self.local_key, remote_key);
+                if join::leftmost_64(&expected) != *hmac {
+                    return false;
+                }
+                flow.remote_backup = *backup;
+                flow.remote_id = *address_id;
+            }
+            (JoinState::SynSent, _) => return false,
+            // Repeated SYN/ACK: our HMAC was lost; TCP answers it, and the answer carries the HMAC.
+            (JoinState::PreEstablished { .. }, _) if syn_ack => return true,
+            // The fourth packet confirms that ours arrived (RFC 8684 §3.2).
+            (JoinState::PreEstablished { .. }, _) => {
+                if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+                    join.state = JoinState::Established;
+                }
+            }
+            (JoinState::SynReceived, Some(JoinOption::Ack { hmac })) => {
+                let expected = join.remote_hmac(self.local_key, remote_key);
+                if join::leftmost_160(&expected) != *hmac {
+                    return false;
+                }
+                join.state = JoinState::Established;
+                flow.tcp.want_ack();
+            }
+            // Without the HMAC nothing may pass; a repeated SYN is TCP's business.
+            (JoinState::SynReceived, _) => {
+                return segment.flags.has(Flags::SYN) || segment.flags.has(Flags::RST);
+            }
+            // Our fourth packet was lost.
+            (JoinState::Established, Some(JoinOption::Ack { .. })) => flow.tcp.want_ack(),
+            (JoinState::Established, _) => {}
+        }
+        flow.join = Some(join);
+        true
+    }
+
+    /// Whether the first subflow is still in its handshake and we are the server.
+    pub(super) fn awaits_third_packet(&self, index: usize) -> bool {
+        let flow = self.flows.get(index);
+        flow.is_some_and(|flow| flow.join.is_none() && flow.tcp.state() == State::SynReceived)
+    }
+
+    /// The peer's address and identifier of a subflow that it opened.
+    pub(crate) fn first_remote(&self) -> Option<SocketAddr> {
+        self.remote_addresses.first().map(|remote| remote.address)
+    }
+}
+
+/// MP_CAPABLE of a segment.
+pub(crate) fn capable(segment: &Segment) -> Option<&Capable> {
+    segment.options.mptcp.iter().find_map(|option| {
+        if let MptcpOption::Capable(capable) = option { Some(capable) } else { None }
+    })
+}
+
+/// The random number and backup flag of MP_JOIN in a SYN.
+fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
+    segment.options.mptcp.iter().find_map(|option| {
+        if let MptcpOption::Join(JoinOption::Syn { backup, nonce, .. }) = option {
+            Some((*nonce, *backup))
+        } else {
+            None
+        }
+    })
+}
+
+/// Version, algorithm and flags that we can speak (RFC 8684 §3.1: an unknown flag B means fall back).
+fn acceptable(option: &Capable) -> bool {
+    option.version == VERSION && option.hmac_sha256 && !option.extensibility
+}

@@ -1,0 +1,374 @@
+//! A segment's way: handshake options, TCP, mapping, the connection's own order, acknowledgements.
+
+use towpath_multipath::congestion::Sibling;
+use towpath_multipath::scheduler::SchedulerEvent;
+
+use crate::stack::{ConnectionError, Event, Fallback, Notice};
+use crate::subflow::{CloseReason, IcmpError, Received, State};
+use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
+
+use super::handshake::{MPTCP_ERROR, capable};
+use super::mapping::{Mapped, NewMapping};
+use super::{Connection, Host, Mode};
+
+impl Connection {
+    /// Handles a segment of one of its subflows.
+    pub(crate) fn on_segment(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) {
+        if !self.check_handshake(host, index, segment) {
+            return;
+        }
+        let group = self.siblings(index);
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        let was_syn_sent = flow.tcp.state() == State::SynSent;
+        let received = flow.tcp.on_segment(host.now, segment, flow.path, &group);
+        if was_syn_sent && flow.join.is_none() && received.established {
+            self.on_syn_ack(segment);
+        }
+        if was_syn_sent && flow_is(self, index, State::SynReceived) && self.mode == Mode::Offered {
+            self.become_plain(Some(Fallback::SimultaneousOpen));
+        }
+        if received.established && self.flows.get(index).is_some_and(|flow| flow.join.is_none()) {
+            self.on_first_established();
+        }
+        self.on_tcp_progress(host, index, &received);
+        if received.acceptable {
+            self.on_options(host, index, segment, &received);
+        }
+        self.announce_flow(index, host);
+        self.on_data(host, index, received.data);
+        if received.fin {
+            self.on_subflow_fin(host, index);
+        }
+        if let Some(reason) = received.closed {
+            self.on_subflow_closed(host, index, reason, segment);
+        }
+        self.progress_close(host);
+    }
+
+    /// Handshakes whose options decide whether TCP may see the segment at all.
+    fn check_handshake(&mut self, host: &Host<'_>, index: usize, segment: &Segment) -> bool {
+        if self.awaits_third_packet(index) && !self.on_third_packet(segment) {
+            return false;
+        }
+        if self.check_join(index, segment, host.now) {
+            return true;
+        }
+        self.reset_flow(host, index, MPTCP_ERROR);
+        false
+    }
+
+    fn siblings(&self, index: usize) -> Vec<Sibling> {
+        if !self.flows.get(index).is_some_and(|flow| flow.tcp.is_coupled()) {
+            return Vec::new();
+        }
+        let usable = self.flows.iter().filter(|flow| flow.usable());
+        usable.map(|flow| flow.tcp.sibling(flow.path)).collect()
+    }
+
+    /// What TCP acknowledged and lost, for the scheduler; plain TCP's acknowledgements are the
+    /// connection's.
+    fn on_tcp_progress(&mut self, host: &Host<'_>, index: usize, received: &Received) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        let path = flow.path;
+        if received.acked_bytes > 0 {
+            flow.drop_acked();
+            if flow.stale {
+                flow.stale = false;
+                let number = flow.number;
+                self.notice(Notice::Stale { number, stale: false });
+            }
+            self.tell_scheduler_of_acks(host, path, received.acked_bytes);
+        }
+        if received.lost {
+            self.tell_scheduler(host.now, SchedulerEvent::Lost { path });
+        }
+        if self.is_single() && received.acceptable {
+            self.on_single_ack(host, index);
+        }
+    }
+
+    fn tell_scheduler_of_acks(
+        &mut self,
+        host: &Host<'_>,
+        path: towpath_multipath::PathId,
+        bytes: u64,
+    ) {
+        if self.flows.len() > 1 {
+            self.tell_scheduler(host.now, SchedulerEvent::Acked { path, bytes });
+        }
+    }
+
+    fn on_single_ack(&mut self, host: &Host<'_>, index: usize) {
+        let Some(flow) = self.flows.get(index) else { return };
+        if flow.tcp.state() == State::SynSent || flow.tcp.state() == State::SynReceived {
+            return;
+        }
+        let (from, shift) = self.sent_shift.unwrap_or((1, 0));
+        let until = flow.tcp.acked_until();
+        if until < from {
+            return;
+        }
+        let until = until.wrapping_add(shift).min(self.send.next());
+        self.on_data_ack(host, until, flow.tcp.peer_window_bytes());
+    }
+
+    /// Multipath TCP options of an acceptable segment.
+    fn on_options(
+        &mut self,
+        host: &Host<'_>,
+        index: usize,
+        segment: &Segment,
+        received: &Received,
+    ) {
+        if self.is_single() {
+            self.on_late_options(host, index, segment);
+            return;
+        }
+        if self.mode == Mode::Offered {
+            return;
+        }
+        if let Some(option) = capable(segment)
+            && let Some((len, checksum)) = option.data
+            && !self.client
+        {
+            self.announce_mapping(index, 1, 1, len, 0, checksum);
+        }
+        match segment.options.dss {
+            Some(dss) => {
+                if !segment.flags.has(Flags::SYN) {
+                    self.confirm(host);
+                }
+                self.on_dss(host, index, &dss);
+            }
+            None => self.on_missing_dss(host, index, segment, received),
+        }
+        for option in &segment.options.mptcp {
+            self.on_option(host, index, option);
+        }
+    }
+
+    /// A segment without DSS before the peer has shown that options pass (RFC 8684 §3.7).
+    fn on_missing_dss(
+        &mut self,
+        host: &Host<'_>,
+        index: usize,
+        segment: &Segment,
+        received: &Received,
+    ) {
+        if let (1, Some(flow)) = (self.send.acked(), self.flows.get(index)) {
+            // No DATA_ACK yet: the window counts from the first byte.
+            self.on_data_ack(host, 1, flow.tcp.peer_window_bytes());
+        }
+        if self.mode != (Mode::Multipath { confirmed: false }) || self.next_number > 1 {
+            return;
+        }
+        let bare = segment.options.mptcp.is_empty() && !segment.flags.has(Flags::SYN);
+        let first = received.data.first().map(|(ssn, _)| *ssn);
+        let unmapped = first.is_some_and(|ssn| {
+            self.flows.get(index).is_some_and(|flow| !flow.mappings.covers(ssn))
+        });
+        if !segment.flags.has(Flags::RST) && bare && (unmapped || received.acked_bytes > 0) {
+            let why = if unmapped { Fallback::NoDss } else { Fallback::NoCapableInAck };
+            self.become_plain(Some(why));
+            self.on_single_ack(host, index);
+        }
+    }
+
+    fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss) {
+        if let Some(mapping) = dss.mapping {
+            self.on_mapping(host, index, dss.data_fin, &mapping);
+        }
+        if let Some(ack) = dss.data_ack {
+            let until = relative(ack, self.local_idsn, self.send.acked());
+            let window = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
+            self.on_data_ack(host, until, window);
+        }
+    }
+
+    fn on_mapping(&mut self, host: &Host<'_>, index: usize, fin: bool, mapping: &DssMapping) {
+        let start = relative(mapping.dsn, self.remote_idsn, self.receive.next());
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        // Relative subflow sequence numbers are offsets; only their upper half is missing.
+        let peer_isn = flow.tcp.peer_isn().unwrap_or(0);
+        let ssn = flow.tcp.offset_of(peer_isn.wrapping_add(mapping.ssn));
+        if mapping.len == 0 {
+            self.on_infinite_mapping(host, index, ssn, start);
+            return;
+        }
+        let data = u64::from(mapping.len) - u64::from(fin);
+        if fin {
+            let arrived = self.receive.on_fin(start.wrapping_add(data));
+            self.on_arrived(arrived);
+            if let Some(flow) = self.flows.get_mut(index) {
+                flow.tcp.want_ack();
+            }
+        }
+        // DATA_FIN alone has no place in the subflow (§3.3.3).
+        if data > 0 && mapping.ssn != 0 {
+            self.announce_mapping(index, ssn, start, mapping.len, u16::from(fin), mapping.checksum);
+        }
+    }
+
+    fn announce_mapping(
+        &mut self,
+        index: usize,
+        ssn: u64,
+        start: u64,
+        len: u16,
+        fin: u16,
+        checksum: Option<u16>,
+    ) {
+        let dsn = self.remote_idsn.wrapping_add(start);
+        let checked = self.checksum.then(|| (checksum.unwrap_or(0), len, dsn, ssn as u32));
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        let data = u64::from(len.saturating_sub(fin));
+        let new = NewMapping { ssn, len: data, start, checksum: checked };
+        flow.mappings.announce(&new, flow.tcp.received_until());
+    }
+
+    pub(super) fn on_data_ack(&mut self, host: &Host<'_>, until: u64, window: u64) {
+        let Some(acked) = self.send.on_data_ack(until, window) else { return };
+        if acked.bytes > 0 || acked.fin {
+            self.backoff = 0;
+            self.arm_retransmission(host.now);
+        }
+        if acked.window_opened || acked.bytes > 0 {
+            self.note_window_blocked(host, false);
+        }
+        if acked.bytes > 0 && self.write_blocked {
+            self.write_blocked = false;
+            self.event(Event::Writable(self.id));
+        }
+    }
+
+    /// Data that is in order in a subflow.
+    pub(super) fn on_data(
+        &mut self,
+        host: &Host<'_>,
+        index: usize,
+        data: impl IntoIterator<Item = (u64, Payload)>,
+    ) {
+        let mut mapped = Vec::new();
+        {
+            let Some(flow) = self.flows.get_mut(index) else { return };
+            let mut any = false;
+            for (ssn, payload) in data {
+                any = true;
+                flow.mappings.take(ssn, payload, &mut mapped);
+            }
+            if any {
+                flow.last_data_at = host.now;
+            } else if flow.mappings.unmapped_bytes() > 0 {
+                let until = flow.tcp.received_until();
+                flow.mappings.take(until, Payload::EMPTY, &mut mapped);
+            }
+        }
+        for piece in mapped {
+            match piece {
+                Mapped::Data(start, payload) => self.on_mapped(start, payload),
+                Mapped::BadChecksum(start) => self.on_bad_checksum(host, index, start),
+                // RFC 8684 §3.3.1: no mapping within a window of data, so the subflow is broken.
+                Mapped::Unmapped => self.reset_flow(host, index, MPTCP_ERROR),
+            }
+        }
+    }
+
+    fn on_mapped(&mut self, start: u64, payload: Payload) {
+        let end = start.saturating_add(payload.len() as u64);
+        if self.awaiting_infinite || start == 0 || !self.receive.admits(end) {
+            // Not acknowledged at connection level, so the peer keeps it and sends it again.
+            self.counts.discarded_bytes += payload.len() as u64;
+            return;
+        }
+        let arrived = self.receive.insert(start, payload);
+        self.on_arrived(arrived);
+        self.window_changed = true;
+        let reorder = self.reorder_bytes();
+        self.counts.reorder_peak_bytes = self.counts.reorder_peak_bytes.max(reorder);
+    }
+
+    pub(super) fn on_arrived(&mut self, arrived: super::receive::Arrived) {
+        if arrived.in_order > 0 || arrived.finished {
+            self.event(Event::Readable(self.id));
+        }
+    }
+
+    /// The peer ends one subflow: the end of the data in plain TCP, and of this path in Multipath TCP.
+    fn on_subflow_fin(&mut self, host: &Host<'_>, index: usize) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        if self.mode == Mode::Plain || self.mode == Mode::Infinite {
+            let arrived = self.receive.on_fin(self.receive.next());
+            self.on_arrived(arrived);
+            return;
+        }
+        flow.tcp.close(host.now);
+        flow.closing = true;
+        let path = flow.path;
+        self.reinject_all(path, crate::stack::Reinjection::Closed);
+    }
+
+    fn on_subflow_closed(
+        &mut self,
+        host: &Host<'_>,
+        index: usize,
+        reason: CloseReason,
+        segment: &Segment,
+    ) {
+        let mut fast_closed = false;
+        if let Some(flow) = self.flows.get_mut(index) {
+            for option in &segment.options.mptcp {
+                if let MptcpOption::Reset(reset) = option {
+                    flow.peer_reset = Some(*reset);
+                }
+                if let MptcpOption::FastClose { key } = option {
+                    fast_closed |= *key == self.local_key;
+                }
+            }
+            flow.closed = Some(reason);
+        }
+        if fast_closed {
+            self.fail(host, ConnectionError::Reset);
+        }
+        self.remove_closed(host);
+    }
+
+    /// ICMP about one of its subflows.
+    pub(crate) fn on_icmp(&mut self, host: &Host<'_>, index: usize, error: IcmpError) {
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.tcp.on_icmp(host.now, error);
+            self.update_data_options();
+        }
+    }
+}
+
+fn flow_is(connection: &Connection, index: usize, state: State) -> bool {
+    connection.flows.get(index).is_some_and(|flow| flow.tcp.state() == state)
+}
+
+/// The offset of a data-level number from the wire; a short one is the nearest to `near`
+/// (RFC 8684 §3.3.1).
+pub(super) fn relative(number: DataAck, idsn: u64, near: u64) -> u64 {
+    match number {
+        DataAck::Long(dsn) => dsn.wrapping_sub(idsn),
+        DataAck::Short(low) => {
+            let absolute = idsn.wrapping_add(near);
+            let ahead = low.wrapping_sub(absolute as u32).cast_signed();
+            near.wrapping_add_signed(i64::from(ahead))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_numbers_are_expanded_to_the_nearest() {
+        let idsn = u64::MAX - 5;
+        for (near, offset) in [(1, 1), (1, 40), (100, 90), (0x1_0000_0000, 0xffff_fff0), (7, 9)] {
+            let absolute = idsn.wrapping_add(offset);
+            assert_eq!(relative(DataAck::Short(absolute as u32), idsn, near), offset);
+            assert_eq!(relative(DataAck::Long(absolute), idsn, near), offset);
+        }
+    }
+}

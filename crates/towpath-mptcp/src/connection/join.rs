@@ -1,0 +1,97 @@
+//! The MP_JOIN handshake (RFC 8684 §3.2), both roles.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::keys;
+
+/// First repetition of the third packet; doubled each time.
+const RETRANSMIT: Duration = Duration::from_secs(1);
+/// Repetitions of the third packet before the subflow is given up.
+const RETRIES: u32 = 6;
+
+/// One end of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Join {
+    pub(super) state: JoinState,
+    pub(super) local_nonce: u32,
+    pub(super) remote_nonce: u32,
+}
+
+/// `SynSent` ─SYN/ACK▶ `PreEstablished` ─ACK▶ `Established` for the initiator; `SynReceived` ─ACK with
+/// HMAC▶ `Established` for the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JoinState {
+    SynSent,
+    /// Our HMAC is sent but not confirmed: data must not flow yet.
+    PreEstablished {
+        retransmit_at: Instant,
+        tries: u32,
+    },
+    SynReceived,
+    Established,
+}
+
+impl Join {
+    pub(super) fn initiator(local_nonce: u32) -> Self {
+        Self { state: JoinState::SynSent, local_nonce, remote_nonce: 0 }
+    }
+
+    pub(super) fn responder(local_nonce: u32, remote_nonce: u32) -> Self {
+        Self { state: JoinState::SynReceived, local_nonce, remote_nonce }
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.state == JoinState::Established
+    }
+
+    /// Our HMAC.
+    pub(super) fn local_hmac(&self, local_key: u64, remote_key: u64) -> [u8; 32] {
+        keys::join_hmac(local_key, remote_key, self.local_nonce, self.remote_nonce)
+    }
+
+    /// The HMAC that the peer must send.
+    pub(super) fn remote_hmac(&self, local_key: u64, remote_key: u64) -> [u8; 32] {
+        keys::join_hmac(remote_key, local_key, self.remote_nonce, self.local_nonce)
+    }
+
+    /// Initiator: the SYN/ACK was good.
+    pub(super) fn on_syn_ack(&mut self, nonce: u32, now: Instant) {
+        self.remote_nonce = nonce;
+        self.state = JoinState::PreEstablished { retransmit_at: now + RETRANSMIT, tries: 0 };
+    }
+
+    /// Initiator: the third packet is due again; `false` when it was repeated too often.
+    pub(super) fn on_timeout(&mut self, now: Instant) -> Option<bool> {
+        let JoinState::PreEstablished { retransmit_at, tries } = self.state else { return None };
+        if now < retransmit_at {
+            return None;
+        }
+        let tries = tries + 1;
+        let retransmit_at = now + RETRANSMIT * 2_u32.saturating_pow(tries.min(16));
+        self.state = JoinState::PreEstablished { retransmit_at, tries };
+        Some(tries <= RETRIES)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            JoinState::PreEstablished { retransmit_at, tries: _ } => Some(retransmit_at),
+            JoinState::SynSent | JoinState::SynReceived | JoinState::Established => None,
+        }
+    }
+}
+
+/// Leftmost 64 bits of an HMAC.
+pub(super) fn leftmost_64(hmac: &[u8; 32]) -> u64 {
+    hmac.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Leftmost 160 bits of an HMAC.
+pub(super) fn leftmost_160(hmac: &[u8; 32]) -> [u8; 20] {
+    let mut out = [0; 20];
+    for (to, from) in out.iter_mut().zip(hmac) {
+        *to = *from;
+    }
+    out
+}

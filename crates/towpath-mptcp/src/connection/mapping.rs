@@ -1,0 +1,258 @@
+//! Which data the bytes of one subflow are: mappings received in DSS options (RFC 8684 §3.3.1).
+
+use std::collections::VecDeque;
+
+use crate::keys;
+use crate::wire::Payload;
+
+/// Unmapped bytes that are kept until their mapping comes. More than this, and the subflow is broken.
+const UNMAPPED_LIMIT: u64 = 256 * 1024;
+/// Mappings that a peer may announce ahead of the data.
+const AHEAD_LIMIT: usize = 4_096;
+
+/// One mapping, as far as its bytes have not passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Announced {
+    ssn: u64,
+    len: u64,
+    /// Data offset of the first byte.
+    start: u64,
+    checksum: Option<Check>,
+}
+
+/// A mapping whose checksum is still to be verified: it is delivered as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Check {
+    /// As on the wire.
+    sum: u16,
+    /// The length in the option, which counts DATA_FIN too.
+    len: u16,
+    dsn: u64,
+    wire_ssn: u32,
+    collected: Payload,
+}
+
+/// A mapping from the wire, numbers made absolute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NewMapping {
+    /// Subflow offset.
+    pub(super) ssn: u64,
+    /// Bytes of data (without DATA_FIN).
+    pub(super) len: u64,
+    /// Data offset.
+    pub(super) start: u64,
+    /// Checksum, with what it covers besides the data: the length and numbers of the option.
+    pub(super) checksum: Option<(u16, u16, u64, u32)>,
+}
+
+/// What to do with bytes that are in order in the subflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mapped {
+    /// Data of the connection.
+    Data(u64, Payload),
+    /// The checksum of the mapping that begins at this data offset is wrong.
+    BadChecksum(u64),
+    /// Too many bytes have no mapping.
+    Unmapped,
+}
+
+/// The mappings of one subflow's incoming data.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    announced: VecDeque<Announced>,
+    /// In order in the subflow, but without a mapping so far.
+    unmapped: Vec<(u64, Payload)>,
+    /// From this subflow offset on, data offset = subflow offset + this (infinite mapping, plain TCP).
+    infinite: Option<(u64, u64)>,
+}
+
+impl Mappings {
+    /// Everything is mapped one to one: data offset = subflow offset + `shift` (wrapping).
+    pub(super) fn set_infinite(&mut self, from_ssn: u64, shift: u64) {
+        if self.infinite.is_none() {
+            self.infinite = Some((from_ssn, shift));
+        }
+    }
+
+    /// Whether this subflow offset has a mapping.
+    pub(super) fn covers(&self, ssn: u64) -> bool {
+        self.infinite.is_some_and(|(from, _)| ssn >= from)
+            || self.announced.iter().any(|map| ssn >= map.ssn && ssn < map.ssn + map.len)
+    }
+
+    pub(super) fn unmapped_bytes(&self) -> u64 {
+        self.unmapped.iter().map(|(_, payload)| payload.len() as u64).sum()
+    }
+
+    /// Notes a mapping. A mapping is fixed: a second one for the same bytes is ignored, whether it is
+    /// equal or not (RFC 8684 §3.3.1).
+    pub(super) fn announce(&mut self, new: &NewMapping, received_until: u64) {
+        let end = new.ssn.saturating_add(new.len);
+        let waiting = self.unmapped.first().map_or(received_until, |(ssn, _)| *ssn);
+        if end <= waiting.min(received_until) || new.len == 0 {
+            return;
+        }
+        let index = self.announced.partition_point(|map| map.ssn + map.len <= new.ssn);
+        if self.announced.get(index).is_some_and(|map| map.ssn < end) {
+            return;
+        }
+        if self.announced.len() >= AHEAD_LIMIT {
+            return;
+        }
+        let checksum = new.checksum.map(|(sum, len, dsn, wire_ssn)| Check {
+            sum,
+            len,
+            dsn,
+            wire_ssn,
+            collected: Payload::EMPTY,
+        });
+        let map = Announced { ssn: new.ssn, len: new.len, start: new.start, checksum };
+        self.announced.insert(index, map);
+    }
+
+    /// Takes bytes that are in order in the subflow and hands out those that are mapped. Call it with
+    /// an empty payload after [`Self::announce`] to get what had waited for the mapping.
+    pub(super) fn take(&mut self, ssn: u64, payload: Payload, out: &mut Vec<Mapped>) {
+        if !self.unmapped.is_empty() {
+            let waiting = std::mem::take(&mut self.unmapped);
+            for (at, payload) in waiting {
+                self.resolve(at, payload, out);
+            }
+        }
+        self.resolve(ssn, payload, out);
+        if self.unmapped_bytes() > UNMAPPED_LIMIT {
+            self.unmapped.clear();
+            out.push(Mapped::Unmapped);
+        }
+    }
+
+    fn resolve(&mut self, mut ssn: u64, mut payload: Payload, out: &mut Vec<Mapped>) {
+        while !payload.is_empty() {
+            if let Some((from, shift)) = self.infinite.filter(|(from, _)| ssn >= *from) {
+                let _ = from;
+                out.push(Mapped::Data(ssn.wrapping_add(shift), payload));
+                return;
+            }
+            // Mappings before these bytes can never be used again.
+            while self.announced.front().is_some_and(|map| map.ssn + map.len <= ssn) {
+                self.announced.pop_front();
+            }
+            let gap_end = match self.announced.front() {
+                Some(map) if map.ssn <= ssn => None,
+                Some(map) => Some(map.ssn),
+                None => Some(self.infinite.map_or(u64::MAX, |(from, _)| from)),
+            };
+            if let Some(end) = gap_end {
+                let count = (end - ssn).min(payload.len() as u64);
+                self.unmapped.push((ssn, payload.slice(0, count as usize)));
+                payload.advance(count as usize);
+                ssn += count;
+                continue;
+            }
+            let Some(map) = self.announced.front_mut() else { return };
+            let count = (map.ssn + map.len - ssn).min(payload.len() as u64);
+            let whole = count == payload.len() as u64;
+            let piece = if whole { payload.clone() } else { payload.slice(0, count as usize) };
+            let start = map.start + (ssn - map.ssn);
+            match &mut map.checksum {
+                None => out.push(Mapped::Data(start, piece)),
+                Some(check) => check.collect(&piece, map.start, map.len, out),
+            }
+            if whole {
+                return;
+            }
+            payload.advance(count as usize);
+            ssn += count;
+        }
+    }
+}
+
+impl Check {
+    fn collect(&mut self, piece: &Payload, start: u64, len: u64, out: &mut Vec<Mapped>) {
+        for chunk in piece.chunks() {
+            self.collected.push(chunk.clone());
+        }
+        if (self.collected.len() as u64) < len {
+            return;
+        }
+        let payload = std::mem::take(&mut self.collected);
+        if keys::dss_checksum_is_right(self.dsn, self.wire_ssn, self.len, &payload, self.sum) {
+            out.push(Mapped::Data(start, payload));
+        } else {
+            out.push(Mapped::BadChecksum(start));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn bytes(len: usize) -> Payload {
+        Bytes::from(vec![7; len]).into()
+    }
+
+    fn map(ssn: u64, len: u64, start: u64) -> NewMapping {
+        NewMapping { ssn, len, start, checksum: None }
+    }
+
+    fn take(maps: &mut Mappings, ssn: u64, len: usize) -> Vec<(u64, usize)> {
+        let mut out = Vec::new();
+        maps.take(ssn, bytes(len), &mut out);
+        out.into_iter()
+            .map(|mapped| match mapped {
+                Mapped::Data(start, payload) => (start, payload.len()),
+                Mapped::BadChecksum(start) => (start, usize::MAX),
+                Mapped::Unmapped => (0, usize::MAX),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn bytes_wait_for_a_mapping_that_comes_later() {
+        let mut maps = Mappings::default();
+        assert_eq!(take(&mut maps, 1, 100), []);
+        maps.announce(&map(1, 60, 1_001), 101);
+        assert_eq!(take(&mut maps, 101, 0), [(1_001, 60)]);
+        maps.announce(&map(61, 90, 5_000), 101);
+        assert_eq!(take(&mut maps, 101, 50), [(5_000, 40), (5_040, 50)]);
+    }
+
+    #[test]
+    fn a_second_mapping_for_the_same_bytes_is_ignored() {
+        let mut maps = Mappings::default();
+        maps.announce(&map(1, 100, 1), 1);
+        maps.announce(&map(1, 100, 777), 1);
+        maps.announce(&map(50, 100, 777), 1);
+        assert_eq!(take(&mut maps, 1, 100), [(1, 100)]);
+    }
+
+    #[test]
+    fn too_many_bytes_without_a_mapping_break_the_subflow() {
+        let mut maps = Mappings::default();
+        assert_eq!(take(&mut maps, 1, 200_000), []);
+        assert_eq!(take(&mut maps, 200_001, 200_000), [(0, usize::MAX)]);
+    }
+
+    #[test]
+    fn an_infinite_mapping_ends_all_others() {
+        let mut maps = Mappings::default();
+        maps.announce(&map(1, 10, 1), 1);
+        maps.set_infinite(11, 100_u64.wrapping_sub(11));
+        assert_eq!(take(&mut maps, 1, 30), [(1, 10), (100, 20)]);
+    }
+
+    #[test]
+    fn checksummed_data_is_delivered_whole_or_not_at_all() {
+        for (sum_error, expected) in [(0, (1, 40)), (1, (1, usize::MAX))] {
+            let mut maps = Mappings::default();
+            let sum = keys::dss_checksum(9_000, 1, 40, &bytes(40)) ^ sum_error;
+            let new = NewMapping { checksum: Some((sum, 40, 9_000, 1)), ..map(1, 40, 1) };
+            maps.announce(&new, 1);
+            assert_eq!(take(&mut maps, 1, 15), []);
+            assert_eq!(take(&mut maps, 16, 25), [expected]);
+        }
+    }
+}

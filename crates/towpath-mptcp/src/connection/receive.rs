@@ -1,0 +1,248 @@
+//! The receive side of a connection: data offsets put in order, and the window that all subflows
+//! share (RFC 8684 §3.3.4).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::wire::Payload;
+
+/// What the application has not read, and what waits for earlier data.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    /// In order, unread.
+    ready: VecDeque<Bytes>,
+    ready_bytes: u64,
+    /// Out of order, by offset; entries do not overlap.
+    waiting: BTreeMap<u64, Payload>,
+    waiting_bytes: u64,
+    /// The next offset in order; DATA_ACK is this one.
+    next: u64,
+    /// Offset of the peer's DATA_FIN, once it was announced.
+    fin: Option<u64>,
+    /// DATA_FIN is in order: `next` is behind it.
+    finished: bool,
+    /// The right edge of the window that was offered; it never moves back.
+    edge: u64,
+    read_bytes: u64,
+    duplicate_bytes: u64,
+}
+
+/// What data changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Arrived {
+    /// Bytes that are in order now.
+    pub(super) in_order: u64,
+    /// The end is in order now.
+    pub(super) finished: bool,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            next: 1,
+            fin: None,
+            finished: false,
+            edge: 1,
+            read_bytes: 0,
+            duplicate_bytes: 0,
+        }
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    /// Bytes that became in order, read or not.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.read_bytes + self.ready_bytes
+    }
+
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    pub(super) fn duplicate_bytes(&self) -> u64 {
+        self.duplicate_bytes
+    }
+
+    /// Nothing may be discarded that was not received: what a failed checksum drops does not count
+    /// as received.
+    pub(super) fn insert(&mut self, start: u64, mut payload: Payload) -> Arrived {
+        let before = self.next;
+        let mut start = start;
+        let known = self.next.saturating_sub(start).min(payload.len() as u64);
+        if known > 0 {
+            self.duplicate_bytes += known;
+            payload.advance(known as usize);
+            start += known;
+        }
+        // Behind DATA_FIN there is no data; a peer that sends some breaks its own promise.
+        if let Some(fin) = self.fin {
+            payload.truncate(fin.saturating_sub(start) as usize);
+        }
+        if payload.is_empty() || self.finished {
+            return self.settle(before);
+        }
+        if start == self.next {
+            self.append(&payload);
+            self.drain();
+        } else {
+            self.hold(start, &payload);
+        }
+        self.settle(before)
+    }
+
+    /// The peer announced DATA_FIN at `offset`. The first announcement counts.
+    pub(super) fn on_fin(&mut self, offset: u64) -> Arrived {
+        if self.fin.is_none() && offset >= self.next {
+            self.fin = Some(offset);
+        }
+        self.settle(self.next)
+    }
+
+    fn settle(&mut self, before: u64) -> Arrived {
+        let in_order = self.next - before;
+        let finished = !self.finished && self.fin == Some(self.next);
+        if finished {
+            self.finished = true;
+            self.next += 1;
+        }
+        Arrived { in_order, finished }
+    }
+
+    fn append(&mut self, payload: &Payload) {
+        self.next += payload.len() as u64;
+        self.ready_bytes += payload.len() as u64;
+        self.ready.extend(payload.chunks().cloned());
+    }
+
+    fn drain(&mut self) {
+        while let Some(entry) = self.waiting.first_entry() {
+            if *entry.key() > self.next {
+                break;
+            }
+            let (start, mut payload) = entry.remove_entry();
+            self.waiting_bytes -= payload.len() as u64;
+            let known = (self.next - start).min(payload.len() as u64);
+            self.duplicate_bytes += known;
+            payload.advance(known as usize);
+            if !payload.is_empty() {
+                self.append(&payload);
+            }
+        }
+    }
+
+    /// Keeps the parts that are not there yet.
+    fn hold(&mut self, start: u64, payload: &Payload) {
+        let end = start + payload.len() as u64;
+        let before = self.waiting.range(..start).next_back();
+        let covered = before.map_or(start, |(at, held)| at + held.len() as u64);
+        let mut at = start.max(covered.min(end));
+        let mut pieces: Vec<(u64, u64)> = Vec::new();
+        for (held_at, held) in self.waiting.range(at..end) {
+            if *held_at > at {
+                pieces.push((at, *held_at));
+            }
+            at = held_at + held.len() as u64;
+        }
+        if at < end {
+            pieces.push((at, end));
+        }
+        let mut kept = 0;
+        for (from, to) in pieces {
+            kept += to - from;
+            let piece = payload.slice((from - start) as usize, (to - start) as usize);
+            self.waiting.insert(from, piece);
+        }
+        self.waiting_bytes += kept;
+        self.duplicate_bytes += payload.len() as u64 - kept;
+    }
+
+    /// The next slice for the application; `None` when there is none now.
+    pub(super) fn read(&mut self) -> Option<Bytes> {
+        let bytes = self.ready.pop_front()?;
+        self.ready_bytes -= bytes.len() as u64;
+        self.read_bytes += bytes.len() as u64;
+        Some(bytes)
+    }
+
+    /// The window to offer with a buffer of so many bytes: what is not taken by unread data. Data that
+    /// waits for earlier data lies inside the window and takes nothing from it. The right edge never
+    /// moves back (RFC 8684 §3.3.4 and RFC 9293 §3.8.6).
+    pub(super) fn window(&mut self, buffer_bytes: u64) -> u64 {
+        let edge = self.next + buffer_bytes.saturating_sub(self.ready_bytes);
+        self.edge = self.edge.max(edge);
+        self.edge.saturating_sub(self.next)
+    }
+
+    /// Whether data at this offset is within what was offered.
+    pub(super) fn admits(&self, end: u64) -> bool {
+        end <= self.edge
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn payload(start: u64, len: u64) -> Payload {
+        Bytes::from((start..start + len).map(|at| at as u8).collect::<Vec<_>>()).into()
+    }
+
+    #[test]
+    fn the_end_counts_one_number_and_comes_once() {
+        let mut queue = ReceiveQueue::new();
+        assert!(!queue.on_fin(4).finished);
+        assert_eq!(queue.insert(1, payload(1, 3)), Arrived { in_order: 3, finished: true });
+        assert_eq!((queue.next(), queue.finished()), (5, true));
+        assert_eq!(queue.insert(4, payload(4, 3)), Arrived::default());
+    }
+
+    #[test]
+    fn the_window_never_moves_back() {
+        let mut queue = ReceiveQueue::new();
+        assert_eq!(queue.window(100), 100);
+        let _ = queue.insert(1, payload(1, 60));
+        assert_eq!(queue.window(50), 40, "the promise of 100 still stands");
+        while queue.read().is_some() {}
+        assert_eq!(queue.window(100), 100);
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_comes_once_and_in_order(
+            pieces in prop::collection::vec((1_u64..300, 1_u64..80), 0..60),
+        ) {
+            let mut queue = ReceiveQueue::new();
+            for (start, len) in pieces.into_iter().chain([(200, 300), (1, 250)]) {
+                let _ = queue.insert(start, payload(start, len));
+                let held: u64 = queue.waiting.values().map(|held| held.len() as u64).sum();
+                prop_assert_eq!(held, queue.waiting_bytes());
+            }
+            let mut at = 1_u64;
+            while let Some(bytes) = queue.read() {
+                for byte in &bytes {
+                    prop_assert_eq!(*byte, at as u8);
+                    at += 1;
+                }
+            }
+            prop_assert_eq!(at, queue.next());
+            prop_assert!(at >= 500);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How the receive buffer grows: not at all, as in Linux, or as in seed 003.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::{ReceiveBuffer, ReceiveBufferMode};
+
+/// The receive buffer of one connection and what is measured to size it.
+#[derive(Debug)]
+pub(super) struct Tuning {
+    config: ReceiveBuffer,
+    /// Memory; the window is [`ReceiveBuffer::window_percent`] of it.
+    buffer_bytes: u64,
+    /// Begin of the round trip that is being measured.
+    since: Instant,
+    /// What the application had read by then, and what had arrived.
+    read_bytes: u64,
+    arrived_bytes: u64,
+    /// What it read in the largest round trip so far.
+    space_bytes: u64,
+}
+
+impl Tuning {
+    pub(super) fn new(config: ReceiveBuffer, now: Instant) -> Self {
+        let buffer_bytes = config.initial_bytes.min(config.max_bytes).max(1);
+        let space_bytes = buffer_bytes * u64::from(config.window_percent) / 100;
+        Self { config, buffer_bytes, since: now, read_bytes: 0, arrived_bytes: 0, space_bytes }
+    }
+
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        self.buffer_bytes
+    }
+
+    /// What of the buffer may be offered as window.
+    pub(super) fn offered_bytes(&self) -> u64 {
+        self.buffer_bytes * u64::from(self.config.window_percent) / 100
+    }
+
+    /// Called when the application has read or data has arrived: totals so far, the longest round-trip
+    /// time of all subflows, and the largest packet's payload.
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        read_bytes: u64,
+        arrived_bytes: u64,
+        rtt_max: Duration,
+        mss_bytes: u32,
+    ) {
+        if now.saturating_since(self.since) < rtt_max || rtt_max.is_zero() {
+            return;
+        }
+        let read = read_bytes - self.read_bytes;
+        let arrived = arrived_bytes.saturating_sub(self.arrived_bytes);
+        let wanted = match self.config.mode {
+            ReceiveBufferMode::Fixed => 0,
+            ReceiveBufferMode::Linux => self.linux(read, mss_bytes),
+            // Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time, and what arrives on all
+            // subflows in the longest round trip is that sum times that time.
+            ReceiveBufferMode::Seed003 => arrived.saturating_mul(2),
+        };
+        self.grow_to(wanted);
+        self.since = now;
+        self.read_bytes = read_bytes;
+        self.arrived_bytes = arrived_bytes;
+    }
+
+    /// Linux's dynamic right-sizing: room for twice what was read in a round trip, and for as much
+    /// growth as there was since the last one.
+    fn linux(&mut self, read: u64, mss_bytes: u32) -> u64 {
+        if read <= self.space_bytes {
+            return 0;
+        }
+        let window = read.saturating_mul(2).saturating_add(16 * u64::from(mss_bytes));
+        let grown = u128::from(window) * u128::from(read - self.space_bytes)
+            / u128::from(self.space_bytes.max(1));
+        self.space_bytes = read;
+        window.saturating_add(u64::try_from(grown.saturating_mul(2)).unwrap_or(u64::MAX))
+    }
+
+    fn grow_to(&mut self, window_bytes: u64) {
+        let percent = u64::from(self.config.window_percent.max(1));
+        let memory = window_bytes.saturating_mul(100) / percent;
+        self.buffer_bytes = self.buffer_bytes.max(memory.min(self.config.max_bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuning(mode: ReceiveBufferMode) -> Tuning {
+        let config = ReceiveBuffer {
+            mode,
+            initial_bytes: 100_000,
+            max_bytes: 1_000_000,
+            window_percent: 50,
+        };
+        Tuning::new(config, Instant::ZERO)
+    }
+
+    fn after(tuning: &mut Tuning, millis: u64, read: u64, arrived: u64) -> u64 {
+        let now = Instant::ZERO + Duration::from_millis(millis);
+        tuning.update(now, read, arrived, Duration::from_millis(100), 1_000);
+        tuning.buffer_bytes()
+    }
+
+    #[test]
+    fn a_fixed_buffer_stays() {
+        assert_eq!(after(&mut tuning(ReceiveBufferMode::Fixed), 100, 90_000, 90_000), 100_000);
+    }
+
+    #[test]
+    fn seed_003_wants_twice_what_arrives_in_the_longest_round_trip() {
+        let mut tuning = tuning(ReceiveBufferMode::Seed003);
+        assert_eq!(after(&mut tuning, 99, 0, 200_000), 100_000, "the round trip is not over");
+        assert_eq!(after(&mut tuning, 100, 0, 200_000), 800_000);
+        assert_eq!(after(&mut tuning, 200, 0, 250_000), 800_000, "it never shrinks");
+    }
+
+    #[test]
+    fn linux_grows_when_the_application_reads_more_than_before_up_to_the_limit() {
+        let mut tuning = tuning(ReceiveBufferMode::Linux);
+        assert_eq!(after(&mut tuning, 100, 40_000, 0), 100_000);
+        assert_eq!(
+            after(&mut tuning, 200, 100_000, 0),
+            380_800,
+            "2 · (136,000 + 2 · 136,000 · 10,000 / 50,000)"
+        );
+        assert_eq!(after(&mut tuning, 300, 400_000, 0), 1_000_000);
+    }
+}

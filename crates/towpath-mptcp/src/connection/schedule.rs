@@ -1,0 +1,325 @@
+//! Who sends what: reinjections first, then new data as the scheduler decides, then M1 and M2.
+
+use towpath_multipath::opportunistic::Blocked;
+use towpath_multipath::scheduler::{Decision, SchedulerEvent};
+use towpath_multipath::{ConnectionView, DataRange, PathId, PathSet, PathView};
+use towpath_net::Instant;
+
+use crate::keys;
+use crate::stack::{InterfaceId, Reinjection, Trace};
+use crate::subflow::Mapping;
+
+use super::send::SendStore;
+use super::{Connection, Host, Mode};
+
+/// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
+const MAPPING_BYTES: u64 = 65_534;
+
+/// What schedulers see.
+pub(super) fn view<'a>(
+    send: &'a SendStore,
+    paths: &'a [PathView],
+    full: bool,
+    now: Instant,
+) -> ConnectionView<'a> {
+    ConnectionView {
+        now,
+        paths,
+        unsent_bytes: send.unsent_bytes(),
+        window_bytes: send.window_bytes(),
+        unacked_bytes: send.unacked_bytes(),
+        send_buffer_full: full,
+        head: send
+            .head()
+            .map(|sent| (DataRange { start: sent.start, bytes: sent.bytes }, sent.sent_on)),
+        store: send,
+    }
+}
+
+impl Connection {
+    /// Gives a subflow one more piece to send; `false` when there is none to give.
+    pub(super) fn pull(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> bool) -> bool {
+        if self.mode == Mode::Offered || self.closed.is_some() {
+            return false;
+        }
+        let unsent = self.send.unsent_bytes();
+        self.note_waiting(host.now, unsent > 0);
+        let again = self.scheduler.repeats() || !self.reinjections.is_empty();
+        if unsent == 0 && !again && !self.may_be_blocked() {
+            return false;
+        }
+        self.fill_views(host.now, room);
+        if self.views.is_empty() {
+            return false;
+        }
+        if self.reinject_next(host) {
+            return true;
+        }
+        let window = self.send.window_bytes();
+        if (unsent > 0 && window > 0) || self.scheduler.repeats() {
+            return self.schedule(host);
+        }
+        self.act_on_block(host, unsent)
+    }
+
+    /// TCP probes a closed window as long as there is something to send.
+    fn note_waiting(&mut self, now: Instant, waiting: bool) {
+        if std::mem::replace(&mut self.data_waiting, waiting) != waiting {
+            for flow in &mut self.flows {
+                flow.tcp.set_data_waiting(now, waiting);
+            }
+        }
+    }
+
+    /// M1 and M2 also act when the send buffer is full of sent data.
+    fn may_be_blocked(&self) -> bool {
+        self.write_blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0
+    }
+
+    fn schedule(&mut self, host: &Host<'_>) -> bool {
+        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        // One path: every scheduler would say the same.
+        let decision = match (self.views.as_slice(), self.scheduler.repeats()) {
+            ([only], false) if only.room_bytes > 0 => {
+                Decision::Send { path: only.id, max_bytes: only.room_bytes }
+            }
+            ([_], false) => Decision::Idle,
+            _ => self.scheduler.next(&view),
+        };
+        match decision {
+            Decision::Send { path, max_bytes } => {
+                self.send_new(host, PathSet::only(path), max_bytes)
+            }
+            Decision::Duplicate { paths, max_bytes } => self.send_new(host, paths, max_bytes),
+            Decision::Reinject { path, range } => {
+                self.send_again(host, path, range, Reinjection::Scheduler)
+            }
+            Decision::Wait { until } => {
+                self.ask_scheduler_at = until.filter(|until| *until > host.now);
+                false
+            }
+            Decision::Idle => false,
+        }
+    }
+
+    /// Sends new data on one path or, the same data, on several.
+    fn send_new(&mut self, host: &Host<'_>, paths: PathSet, max_bytes: u64) -> bool {
+        let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
+        let mut bytes = admitted.min(MAPPING_BYTES);
+        for path in paths.iter() {
+            let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
+            let room = self.views.iter().find(|view| view.id == path);
+            bytes = bytes.min(room.map_or(0, |view| view.room_bytes));
+            bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
+        }
+        if bytes == 0 || self.holds_back(bytes, paths) {
+            return false;
+        }
+        let start = self.send.next();
+        let psh = bytes == self.send.unsent_bytes();
+        for path in paths.iter() {
+            self.push(host, path, DataRange { start, bytes }, psh);
+        }
+        self.send.on_sent_new(bytes, paths, host.now);
+        if self.retransmit_at.is_none() {
+            self.arm_retransmission(host.now);
+        }
+        if let Some(path) = paths.iter().next() {
+            self.note_scheduled(host, path, bytes);
+        }
+        true
+    }
+
+    /// Nagle (RFC 9293 §3.7.4): a packet that is not full waits for outstanding data. And without
+    /// Nagle, too, no sliver is sent because the window happens to end there (§3.8.6.2.1).
+    fn holds_back(&self, bytes: u64, paths: PathSet) -> bool {
+        let path = paths.iter().next();
+        let view = self.views.iter().find(|view| Some(view.id) == path);
+        let Some(view) = view.filter(|view| bytes < u64::from(view.mss_bytes)) else {
+            return false;
+        };
+        let unacked = self.send.unacked_bytes() > 0;
+        if bytes < self.send.unsent_bytes() {
+            // The connection's window or the path's room ends within a packet.
+            return unacked && view.in_flight_bytes + view.queued_bytes > 0;
+        }
+        self.config.nagle && unacked && self.send.fin().is_none()
+    }
+
+    /// Gives bytes of the store to a path, as one mapping.
+    fn push(&mut self, host: &Host<'_>, path: PathId, range: DataRange, psh: bool) {
+        let payload = self.send.slice(range.start, range.bytes);
+        let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
+        let len = range.bytes as u32;
+        let ssn = flow.tcp.pushed_until();
+        let checksum = (self.checksum && matches!(self.mode, Mode::Multipath { .. })).then(|| {
+            let dsn = self.local_idsn.wrapping_add(range.start);
+            keys::dss_checksum(dsn, ssn as u32, len as u16, &payload)
+        });
+        flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
+        if self.flows.len() > 1 {
+            let view = view(&self.send, &self.views, self.write_blocked, host.now);
+            self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes }, &view);
+        }
+    }
+
+    /// Sends data again on a path, as far as it has room; `false` if that is nothing.
+    pub(super) fn send_again(
+        &mut self,
+        host: &Host<'_>,
+        path: PathId,
+        range: DataRange,
+        cause: Reinjection,
+    ) -> bool {
+        let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
+        let number = flow.number;
+        let quantum = u64::from(flow.tcp.quantum_bytes());
+        let room = self.views.iter().find(|view| view.id == path);
+        let room = room.map_or(0, |view| view.room_bytes);
+        let new = range.start >= self.send.next();
+        let limit = if new { self.send.end().min(self.send.edge()) } else { self.send.next() };
+        let start = range.start.max(self.send.acked());
+        let end = range.end().min(limit);
+        let bytes = end.saturating_sub(start).min(room).min(quantum).min(MAPPING_BYTES);
+        if bytes == 0 {
+            return false;
+        }
+        let range = DataRange { start, bytes };
+        self.push(host, path, range, true);
+        if new {
+            self.send.on_sent_new(bytes, PathSet::only(path), host.now);
+            if self.retransmit_at.is_none() {
+                self.arm_retransmission(host.now);
+            }
+            return true;
+        }
+        self.send.on_sent_again(range, path, host.now);
+        if let Some(count) = self.counts.reinjected_bytes.get_mut(cause as usize) {
+            *count += bytes;
+        }
+        self.trace(host, Trace::Reinjected { number, bytes, cause });
+        true
+    }
+
+    /// The next of the queued reinjections.
+    fn reinject_next(&mut self, host: &Host<'_>) -> bool {
+        while let Some((range, cause)) = self.reinjections.front().copied() {
+            let next = self.send.unacked_in(range).next();
+            let Some((piece, sent_on)) = next else {
+                self.reinjections.pop_front(); // acknowledged in the meantime
+                continue;
+            };
+            let sent_on =
+                if cause == Reinjection::Connection { self.alive_with(sent_on) } else { sent_on };
+            let view = view(&self.send, &self.views, self.write_blocked, host.now);
+            let Some(path) = self.scheduler.reinject(&view, piece, sent_on) else {
+                return self.drop_needless(range);
+            };
+            let room =
+                self.views.iter().find(|view| view.id == path).map_or(0, |view| view.room_bytes);
+            let quantum = self.flows.iter().find(|flow| flow.path == path);
+            let quantum = quantum.map_or(0, |flow| u64::from(flow.tcp.quantum_bytes()));
+            let bytes = piece.bytes.min(room).min(quantum).min(MAPPING_BYTES);
+            if !self.send_again(host, path, DataRange { bytes, ..piece }, cause) {
+                return false;
+            }
+            let done = piece.start + bytes;
+            if let Some((range, _)) = self.reinjections.front_mut() {
+                range.bytes = range.end().saturating_sub(done);
+                range.start = done;
+                if range.bytes == 0 {
+                    self.reinjections.pop_front();
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// The paths of `sent_on` on which the data is still under way: one that has delivered everything
+    /// at its own level has delivered it in vain, and may be tried again.
+    fn alive_with(&self, sent_on: PathSet) -> PathSet {
+        let waiting = self.flows.iter().filter(|flow| !flow.payloads.is_empty());
+        waiting.map(|flow| flow.path).filter(|path| sent_on.contains(*path)).collect()
+    }
+
+    /// Nobody can carry the front now; data that is still under way on a living path need not wait.
+    fn drop_needless(&mut self, range: DataRange) -> bool {
+        let usable: PathSet =
+            self.views.iter().filter(|view| !view.stale).map(|view| view.id).collect();
+        let alone = self.views.len() <= 1;
+        let mut pieces = self.send.unacked_in(range);
+        let under_way = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
+        if alone && under_way {
+            self.reinjections.pop_front();
+        }
+        false
+    }
+
+    /// There is room on a path, but nothing new may be sent: M1 and M2.
+    fn act_on_block(&mut self, host: &Host<'_>, unsent: u64) -> bool {
+        let Some(fast) = towpath_multipath::scheduler::min_rtt::lowest_srtt(
+            &view(&self.send, &self.views, self.write_blocked, host.now),
+            |_| true,
+        ) else {
+            return false;
+        };
+        let why = if unsent > 0 { Blocked::Window } else { Blocked::SendBuffer };
+        if why == Blocked::Window {
+            self.note_window_blocked(host, true);
+        }
+        if self.views.len() < 2 {
+            return false;
+        }
+        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        let actions = self.opportunistic.on_blocked(&view, why, fast);
+        if let Some(path) = actions.penalise
+            && let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path)
+        {
+            flow.tcp.penalise(host.now);
+            let number = flow.number;
+            self.counts.penalisations += 1;
+            self.trace(host, Trace::Penalised { number });
+        }
+        let Some((path, range)) = actions.retransmit else { return false };
+        self.send_again(host, path, range, Reinjection::Opportunistic)
+    }
+
+    /// Keeps the time during which only the peer's window held data back.
+    pub(super) fn note_window_blocked(&mut self, host: &Host<'_>, blocked: bool) {
+        match (self.window_blocked_since, blocked) {
+            (None, true) => {
+                self.window_blocked_since = Some(host.now);
+                self.trace(host, Trace::WindowBlocked(true));
+                self.tell_scheduler_blocked(host);
+            }
+            (Some(since), false) => {
+                self.window_blocked_since = None;
+                self.counts.window_blocked += host.now.saturating_since(since);
+                self.trace(host, Trace::WindowBlocked(false));
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+
+    fn tell_scheduler_blocked(&mut self, host: &Host<'_>) {
+        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        self.scheduler.on_event(SchedulerEvent::WindowBlocked, &view);
+    }
+
+    fn note_scheduled(&mut self, host: &Host<'_>, path: PathId, bytes: u64) {
+        if !host.trace || self.flows.len() < 2 {
+            return;
+        }
+        match &mut self.last_scheduled {
+            Some((last, run)) if *last == path => *run += bytes,
+            last => {
+                let run_bytes = last.map_or(0, |(_, run)| run);
+                *last = Some((path, bytes));
+                let number = self.flows.iter().find(|flow| flow.path == path);
+                let number = number.map_or(0, |flow| flow.number);
+                self.trace(host, Trace::Scheduled { number, run_bytes });
+            }
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The send side of a connection: one store of bytes from which all subflows pull (seed 003 §3).
+//!
+//! Numbers are *data offsets*: 0 is the initial data sequence number, 1 the first byte. They are
+//! 64 bits wide and never wrap; only the wire knows the absolute numbers.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use towpath_multipath::path::Unsent;
+use towpath_multipath::{DataRange, PathId, PathSet};
+use towpath_net::Instant;
+
+use crate::wire::Payload;
+
+/// Bytes that were written and not yet acknowledged at connection level.
+#[derive(Debug)]
+pub(super) struct SendStore {
+    /// Slices as the application gave them, with the offset of each one's first byte.
+    chunks: VecDeque<(u64, Bytes)>,
+    /// What was sent, in order and without gaps, from `acked` to `next`.
+    sent: VecDeque<SentRange>,
+    /// Everything before is acknowledged at connection level.
+    acked: u64,
+    /// The first byte that was never sent.
+    next: u64,
+    /// Behind the last byte that was written.
+    end: u64,
+    /// The right edge of the peer's window: the largest DATA_ACK + window on any subflow.
+    edge: u64,
+    /// The application will write nothing more: DATA_FIN has the offset `end`.
+    finished: bool,
+    /// DATA_FIN was acknowledged.
+    fin_acked: bool,
+}
+
+/// A part of what was sent, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SentRange {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) sent_on: PathSet,
+    /// When it was last given to a subflow.
+    pub(super) at: Instant,
+}
+
+/// What a DATA_ACK changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct DataAcked {
+    pub(super) bytes: u64,
+    pub(super) fin: bool,
+    pub(super) window_opened: bool,
+}
+
+impl SendStore {
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: VecDeque::new(),
+            sent: VecDeque::new(),
+            acked: 1,
+            next: 1,
+            end: 1,
+            edge: 1,
+            finished: false,
+            fin_acked: false,
+        }
+    }
+
+    /// Takes as much of the front of `data` as `room` allows.
+    pub(super) fn write(&mut self, data: &mut Bytes, room: u64) -> usize {
+        if self.finished {
+            return 0;
+        }
+        let taken = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        if taken > 0 {
+            self.chunks.push_back((self.end, data.split_to(taken)));
+            self.end += taken as u64;
+        }
+        taken
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    /// The offset of DATA_FIN, when the application has finished.
+    pub(super) fn fin(&self) -> Option<u64> {
+        self.finished.then_some(self.end)
+    }
+
+    pub(super) fn fin_acked(&self) -> bool {
+        self.fin_acked
+    }
+
+    /// In plain TCP the subflow's own FIN stands for DATA_FIN.
+    pub(super) fn set_fin_acked(&mut self) {
+        self.fin_acked = true;
+    }
+
+    pub(super) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(super) fn edge(&self) -> u64 {
+        self.edge
+    }
+
+    /// Bytes in the buffer: written and not acknowledged.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.end - self.acked
+    }
+
+    pub(super) fn unsent_bytes(&self) -> u64 {
+        self.end - self.next
+    }
+
+    pub(super) fn unacked_bytes(&self) -> u64 {
+        self.next - self.acked
+    }
+
+    /// How many of the unsent bytes the peer's window admits.
+    pub(super) fn window_bytes(&self) -> u64 {
+        self.edge.saturating_sub(self.next)
+    }
+
+    /// The bytes from `start` on; the caller asks only for what is in the store.
+    pub(super) fn slice(&self, start: u64, bytes: u64) -> Payload {
+        let mut out = Payload::EMPTY;
+        let end = start + bytes;
+        let first = self.chunks.partition_point(|(at, chunk)| at + chunk.len() as u64 <= start);
+        for (at, chunk) in self.chunks.range(first..) {
+            if *at >= end {
+                break;
+            }
+            let from = start.saturating_sub(*at) as usize;
+            let to = (end - at).min(chunk.len() as u64) as usize;
+            out.push(chunk.slice(from..to));
+        }
+        out
+    }
+
+    /// Notes that the first unsent bytes were given to `paths`.
+    pub(super) fn on_sent_new(&mut self, bytes: u64, paths: PathSet, at: Instant) {
+        let bytes = bytes.min(self.unsent_bytes());
+        match self.sent.back_mut() {
+            // One entry for a run on the same path keeps the list short; the time is that of the
+            // newest part, so that a repetition is never too early.
+            Some(last) if last.sent_on == paths && last.bytes + bytes <= 65_535 => {
+                last.bytes += bytes;
+                last.at = at;
+            }
+            Some(_) | None => {
+                self.sent.push_back(SentRange { start: self.next, bytes, sent_on: paths, at });
+            }
+        }
+        self.next += bytes;
+    }
+
+    /// Notes that bytes which were sent before were given to `path`, too.
+    pub(super) fn on_sent_again(&mut self, range: DataRange, path: PathId, at: Instant) {
+        self.split_at(range.start);
+        self.split_at(range.end());
+        let first = self.sent.partition_point(|sent| sent.start < range.start);
+        for sent in self.sent.range_mut(first..) {
+            if sent.start >= range.end() {
+                break;
+            }
+            sent.sent_on = sent.sent_on.with(path);
+            sent.at = at;
+        }
+    }
+
+    /// Cuts the range around `offset` in two.
+    fn split_at(&mut self, offset: u64) {
+        let index = self.sent.partition_point(|sent| sent.start + sent.bytes <= offset);
+        let Some(sent) = self.sent.get_mut(index) else { return };
+        if sent.start >= offset {
+            return;
+        }
+        let head = offset - sent.start;
+        let tail = SentRange { start: offset, bytes: sent.bytes - head, ..*sent };
+        sent.bytes = head;
+        self.sent.insert(index + 1, tail);
+    }
+
+    /// Forgets that anything was sent on `path`, whose slot may now be used again.
+    pub(super) fn forget_path(&mut self, path: PathId) {
+        for sent in &mut self.sent {
+            sent.sent_on = sent.sent_on.without(path);
+        }
+    }
+
+    /// Everything from `offset` on counts as never sent (RFC 8684 §3.7: what the peer dropped).
+    pub(super) fn rewind(&mut self, offset: u64) {
+        self.split_at(offset);
+        while self.sent.back().is_some_and(|sent| sent.start >= offset) {
+            self.sent.pop_back();
+        }
+        self.next = offset;
+    }
+
+    /// Parts of `range` that are not acknowledged and were sent, each with the paths that had it.
+    pub(super) fn unacked_in(
+        &self,
+        range: DataRange,
+    ) -> impl Iterator<Item = (DataRange, PathSet)> + '_ {
+        let first = self.sent.partition_point(|sent| sent.start + sent.bytes <= range.start);
+        let inside = self.sent.range(first..).take_while(move |sent| sent.start < range.end());
+        inside.map(move |sent| {
+            let start = sent.start.max(range.start);
+            let end = (sent.start + sent.bytes).min(range.end());
+            (DataRange { start, bytes: end - start }, sent.sent_on)
+        })
+    }
+
+    /// The oldest unacknowledged range.
+    pub(super) fn head(&self) -> Option<SentRange> {
+        self.sent.front().copied()
+    }
+
+    /// A DATA_ACK for everything before `until` (RFC 8684 §3.3.2), with the window behind it. Returns
+    /// `None` if it acknowledges what was never sent.
+    pub(super) fn on_data_ack(&mut self, until: u64, window: u64) -> Option<DataAcked> {
+        let fin_end = self.fin().map(|fin| fin + 1);
+        if until > self.next && !(fin_end == Some(until) && self.next == self.end) {
+            return None;
+        }
+        let mut out = DataAcked::default();
+        // A DATA_ACK may be old: it came over a slower path. Its window edge still counts.
+        let edge = until.saturating_add(window);
+        if edge > self.edge {
+            self.edge = edge;
+            out.window_opened = true;
+        }
+        if fin_end == Some(until) && !self.fin_acked {
+            self.fin_acked = true;
+            out.fin = true;
+        }
+        let until = until.min(self.end);
+        if until > self.acked {
+            out.bytes = until - self.acked;
+            self.acked = until;
+            self.drop_acked();
+        }
+        Some(out)
+    }
+
+    fn drop_acked(&mut self) {
+        while let Some(front) = self.sent.front_mut() {
+            if front.start + front.bytes <= self.acked {
+                self.sent.pop_front();
+                continue;
+            }
+            if front.start < self.acked {
+                front.bytes -= self.acked - front.start;
+                front.start = self.acked;
+            }
+            break;
+        }
+        while let Some((at, chunk)) = self.chunks.front() {
+            if at + chunk.len() as u64 > self.acked {
+                break;
+            }
+            self.chunks.pop_front();
+        }
+    }
+}
+
+impl Unsent for SendStore {
+    fn first_unsent_on(&self, path: PathId) -> Option<DataRange> {
+        let mut missing = self.sent.iter().skip_while(|sent| sent.sent_on.contains(path));
+        if let Some(sent) = missing.next() {
+            return Some(DataRange { start: sent.start, bytes: sent.bytes });
+        }
+        let bytes = self.unsent_bytes().min(self.window_bytes());
+        (bytes > 0).then_some(DataRange { start: self.next, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filled(bytes: usize) -> SendStore {
+        let mut store = SendStore::new();
+        let data: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+        assert_eq!(store.write(&mut Bytes::from(data), u64::MAX), bytes);
+        store
+    }
+
+    #[test]
+    fn what_is_written_after_the_end_is_refused() {
+        let mut store = filled(10);
+        store.finish();
+        assert_eq!(store.write(&mut Bytes::from_static(b"x"), 100), 0);
+        assert_eq!(store.fin(), Some(11));
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_was_never_sent_is_refused() {
+        let mut store = filled(10);
+        store.on_sent_new(5, PathSet::only(PathId(0)), Instant::ZERO);
+        assert_eq!(store.on_data_ack(7, 100), None);
+        assert_eq!(store.on_data_ack(6, 100).unwrap().bytes, 5);
+    }
+
+    #[test]
+    fn an_old_data_ack_with_a_larger_window_moves_the_edge() {
+        let mut store = filled(100);
+        store.on_sent_new(50, PathSet::only(PathId(0)), Instant::ZERO);
+        assert!(store.on_data_ack(41, 20).unwrap().window_opened);
+        let old = store.on_data_ack(31, 60).unwrap();
+        assert_eq!((old.bytes, store.edge()), (0, 91));
+        assert!(!store.on_data_ack(41, 20).unwrap().window_opened, "the window never shrinks");
+    }
+
+    #[test]
+    fn a_path_is_offered_first_what_it_has_not_sent() {
+        let mut store = filled(100);
+        let [a, b] = [PathId(0), PathId(1)];
+        let _ = store.on_data_ack(1, 80);
+        store.on_sent_new(30, PathSet::only(a), Instant::ZERO);
+        store.on_sent_new(20, PathSet::only(b), Instant::ZERO);
+        assert_eq!(store.first_unsent_on(a), Some(DataRange { start: 31, bytes: 20 }));
+        assert_eq!(store.first_unsent_on(b), Some(DataRange { start: 1, bytes: 30 }));
+        store.on_sent_again(DataRange { start: 31, bytes: 20 }, a, Instant::ZERO);
+        assert_eq!(store.first_unsent_on(a), Some(DataRange { start: 51, bytes: 30 }));
+    }
+
+    proptest! {
+        #[test]
+        fn slices_are_what_was_written(
+            sizes in prop::collection::vec(1_usize..50, 1..20), from in 0_usize..400, len in 0_usize..400,
+        ) {
+            let mut store = SendStore::new();
+            let mut all = Vec::new();
+            for size in sizes {
+                let data: Vec<u8> = (0..size).map(|at| (all.len() + at) as u8).collect();
+                all.extend_from_slice(&data);
+                store.write(&mut Bytes::from(data), u64::MAX);
+            }
+            let from = from.min(all.len());
+            let len = len.min(all.len() - from);
+            let got = store.slice(1 + from as u64, len as u64).to_bytes();
+            prop_assert_eq!(&got[..], &all[from..from + len]);
+        }
+
+        #[test]
+        fn sent_ranges_cover_exactly_what_is_unacknowledged(
+            steps in prop::collection::vec((0_u8..3, 1_u64..40, 0_u8..3), 1..60),
+        ) {
+            let mut store = filled(1_000);
+            for (what, bytes, path) in steps {
+                let path = PathId(path);
+                match what {
+                    0 => store.on_sent_new(bytes, PathSet::only(path), Instant::ZERO),
+                    1 => {
+                        let until = (store.acked() + bytes).min(store.next());
+                        prop_assert!(store.on_data_ack(until, 10).is_some());
+                    }
+                    _ => {
+                        let start = store.acked() + bytes;
+                        if start + bytes <= store.next() {
+                            store.on_sent_again(DataRange { start, bytes }, path, Instant::ZERO);
+                        }
+                    }
+                }
+                let mut at = store.acked();
+                for sent in &store.sent {
+                    prop_assert_eq!(sent.start, at);
+                    prop_assert!(sent.bytes > 0);
+                    at += sent.bytes;
+                }
+                prop_assert_eq!(at, store.next());
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What series, proofs and reports want to know.
+
+use crate::stack::Status;
+
+use super::{Connection, Mode};
+
+impl Connection {
+    pub(crate) fn status(&self) -> Option<Status> {
+        let mut subflows = self.gone.clone();
+        subflows.extend(self.flows.iter().map(super::Flow::status));
+        subflows.sort_unstable_by_key(|subflow| subflow.number);
+        let first = subflows.first()?;
+        Some(Status {
+            local: first.local,
+            remote: first.remote,
+            established: self.established,
+            multipath: self.is_multipath(),
+            fallback: self.fallback,
+            checksum: self.checksum && self.mode != Mode::Plain,
+            written_bytes: self.counts.written_bytes,
+            acked_bytes: self.send.acked() - 1,
+            received_bytes: self.receive.received_bytes(),
+            reorder_bytes: self.reorder_bytes(),
+            reorder_peak_bytes: self.counts.reorder_peak_bytes,
+            receive_buffer_bytes: self.tuning.buffer_bytes(),
+            reinjected_bytes: self.counts.reinjected_bytes,
+            discarded_bytes: self.counts.discarded_bytes + self.receive.duplicate_bytes(),
+            penalisations: self.counts.penalisations,
+            window_blocked: self.counts.window_blocked,
+            subflows,
+        })
+    }
+
+    pub(super) fn reorder_bytes(&self) -> u64 {
+        let below: u64 = self.flows.iter().map(|flow| flow.tcp.statistics().reorder_bytes).sum();
+        below + self.receive.waiting_bytes()
+    }
+}

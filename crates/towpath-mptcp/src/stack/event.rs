@@ -1,0 +1,164 @@
+//! What a stack tells its driver and its application.
+
+use std::net::SocketAddr;
+
+use towpath_multipath::PathId;
+
+use crate::subflow;
+
+use super::error::ConnectionError;
+use super::{ConnectionId, ListenerId};
+
+/// What the driver and the application are told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A listener has a new connection; it can be read and written.
+    Accepted {
+        /// Listener.
+        listener: ListenerId,
+        /// Connection.
+        connection: ConnectionId,
+    },
+    /// A connection that we opened is established.
+    Connected(ConnectionId),
+    /// There is something to read: data, or the end of it.
+    Readable(ConnectionId),
+    /// The send buffer has room again after [`Stack::write`] took less than offered.
+    Writable(ConnectionId),
+    /// The connection is gone; `None` when both sides ended it in order. Its status can still be
+    /// read until [`Stack::forget`].
+    Closed {
+        /// Connection.
+        connection: ConnectionId,
+        /// Why, if not in order.
+        error: Option<ConnectionError>,
+    },
+    /// Something about subflows, addresses, fallback: always reported.
+    Notice {
+        /// Connection.
+        connection: ConnectionId,
+        /// What.
+        notice: Notice,
+    },
+    /// A decision of the stack: only with [`Config::trace`].
+    Trace {
+        /// Connection.
+        connection: ConnectionId,
+        /// What.
+        trace: Trace,
+    },
+}
+
+/// Something about subflows, addresses or fallback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A subflow's handshake is complete. `number` counts the connection's subflows and is never
+    /// reused.
+    SubflowEstablished {
+        /// Slot.
+        path: PathId,
+        /// Number.
+        number: u32,
+    },
+    /// A subflow is gone.
+    SubflowClosed {
+        /// Slot.
+        path: PathId,
+        /// Number.
+        number: u32,
+        /// Why.
+        reason: subflow::CloseReason,
+    },
+    /// The peer changed a subflow's priority.
+    Priority {
+        /// Number.
+        number: u32,
+        /// To.
+        backup: bool,
+    },
+    /// A subflow became stale, or is alive again.
+    Stale {
+        /// Number.
+        number: u32,
+        /// Which.
+        stale: bool,
+    },
+    /// The peer announced an address.
+    AddressAnnounced {
+        /// Identifier.
+        address_id: u8,
+        /// Address.
+        address: SocketAddr,
+    },
+    /// The peer withdrew an address.
+    AddressWithdrawn {
+        /// Identifier.
+        address_id: u8,
+    },
+    /// The connection is plain TCP from now on.
+    Fallback(Fallback),
+}
+
+/// Why a connection is plain TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fallback {
+    /// The SYN/ACK had no MP_CAPABLE (or one of a version or with flags that we do not know).
+    NoCapableInSynAck,
+    /// The third packet and the first data had no MP_CAPABLE.
+    NoCapableInAck,
+    /// SYNs with MP_CAPABLE were lost; one without was answered.
+    SynLost,
+    /// Data came without DSS before Multipath TCP was confirmed.
+    NoDss,
+    /// A mapping made no sense.
+    BadMapping,
+    /// A DSS checksum was wrong.
+    Checksum,
+    /// The peer said so (MP_FAIL, infinite mapping).
+    Peer,
+    /// Both sides opened at once.
+    SimultaneousOpen,
+}
+
+/// A decision of the stack, for marks in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// The scheduler gave new data to another subflow than before.
+    Scheduled {
+        /// Number of the subflow.
+        number: u32,
+        /// Bytes that the one before got in a row.
+        run_bytes: u64,
+    },
+    /// Data was sent again on another subflow.
+    Reinjected {
+        /// Where to.
+        number: u32,
+        /// Bytes.
+        bytes: u64,
+        /// Why.
+        cause: Reinjection,
+    },
+    /// M2 halved a window.
+    Penalised {
+        /// Which.
+        number: u32,
+    },
+    /// There is data and room, but the connection-level window is full (`true`), or open again.
+    WindowBlocked(bool),
+}
+
+/// Why data was sent again on another subflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reinjection {
+    /// The subflow's retransmission timer fired.
+    Timeout,
+    /// The subflow was closed or reset.
+    Closed,
+    /// The connection's own timer fired.
+    Connection,
+    /// M1.
+    Opportunistic,
+    /// The scheduler wanted it (redundant).
+    Scheduler,
+}

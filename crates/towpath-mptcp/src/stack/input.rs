@@ -1,0 +1,191 @@
+//! Packets that arrive: to a subflow, a listener, a connection by its token, or nobody.
+
+use std::sync::Arc;
+
+use towpath_net::Instant;
+
+use crate::connection::{Connection, Tuple};
+use crate::subflow::IcmpError;
+use crate::wire::{
+    Flags, IcmpKind, IcmpMessage, Incoming, Join, MptcpOption, Options, Packet, Payload, Reset,
+    Segment, parse,
+};
+
+use super::{ConnectionId, Event, InterfaceId, Stack};
+
+impl Stack {
+    /// A packet arrived (TCP, or ICMP about TCP). What makes no sense is counted and dropped.
+    #[expect(clippy::needless_pass_by_value, reason = "the packet is used up")]
+    pub fn handle_packet(&mut self, now: Instant, interface: InterfaceId, packet: Packet) {
+        self.counters.received += 1;
+        match parse(&packet) {
+            Ok(Incoming::Tcp(segment)) => self.on_segment(now, interface, segment),
+            Ok(Incoming::Icmp(message)) => self.on_icmp(now, &message),
+            Err(_) => self.counters.malformed += 1,
+        }
+    }
+
+    fn on_segment(&mut self, now: Instant, interface: InterfaceId, mut segment: Segment) {
+        if !self.addresses.iter().any(|known| known.address == segment.destination.ip()) {
+            self.counters.unknown += 1;
+            return; // not for us: no answer either
+        }
+        let tuple = (segment.destination, segment.source);
+        if let Some(id) = self.subflows.get(&tuple).copied() {
+            let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
+            if let Some(index) = index {
+                self.with(now, id, |known, host| known.on_segment(host, index, &mut segment));
+                return;
+            }
+            self.subflows.remove(&tuple);
+        }
+        let only_syn = segment.flags.has(Flags::SYN)
+            && !segment.flags.has(Flags::ACK)
+            && !segment.flags.has(Flags::RST);
+        if only_syn {
+            self.on_syn(now, interface, &segment);
+        } else {
+            self.refuse(interface, &segment, None);
+        }
+    }
+
+    fn on_syn(&mut self, now: Instant, interface: InterfaceId, syn: &Segment) {
+        if let Some((token, address_id)) = join(syn) {
+            self.on_join(now, interface, syn, token, address_id);
+            return;
+        }
+        let Some(listener) = self.listeners.get(&syn.destination.port()) else {
+            self.refuse(interface, syn, None);
+            return;
+        };
+        let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
+        let waiting = self.half_open.values().filter(|known| **known == listener_id).count();
+        if waiting >= self.config.syn_backlog {
+            self.counters.backlog_full += 1;
+            return; // the peer tries again
+        }
+        let tuple = self.tuple_of(interface, syn, 0, 0);
+        let id = ConnectionId(self.connections.len() as u32);
+        let isn = self.secrets.isn(now, tuple.local, tuple.remote);
+        let key = self.fresh_key();
+        if let Ok(known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
+            self.insert(id, known, (tuple.local, tuple.remote));
+            self.half_open.insert(id, listener_id);
+            self.touch(now, id);
+        }
+    }
+
+    /// A subflow for a connection that exists (RFC 8684 §3.2).
+    fn on_join(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        syn: &Segment,
+        token: u32,
+        remote_id: u8,
+    ) {
+        let found = self.tokens.get(&token).copied();
+        let Some(id) = found else {
+            self.counters.unknown_token += 1;
+            let reason = Reset { transient: false, reason: 1, reserved: 0 };
+            self.refuse(interface, syn, Some(reason));
+            return;
+        };
+        let accepted = self.get(id).map_or(Err(Reset::default()), Connection::accepts_join);
+        if let Err(reason) = accepted {
+            self.counters.refused_joins += 1;
+            self.refuse(interface, syn, Some(reason));
+            return;
+        }
+        let own = self.addresses.iter().find(|known| known.address == syn.destination.ip());
+        let local_id = self.get(id).and_then(|known| known.local_id_of(syn.destination.ip()));
+        let local_id = local_id.or(own.map(|known| known.address_id)).unwrap_or(0);
+        let tuple = self.tuple_of(interface, syn, local_id, remote_id);
+        let isn = self.secrets.isn(now, tuple.local, tuple.remote);
+        let nonce = self.secrets.next() as u32;
+        if let Some(known) = self.get_mut(id) {
+            known.accept_join(&tuple, syn, isn, nonce, now);
+            self.subflows.insert((tuple.local, tuple.remote), id);
+        }
+        self.touch(now, id);
+    }
+
+    fn tuple_of(
+        &self,
+        interface: InterfaceId,
+        syn: &Segment,
+        local_id: u8,
+        remote_id: u8,
+    ) -> Tuple {
+        Tuple {
+            interface,
+            mtu_bytes: self.mtu_bytes(interface),
+            local: syn.destination,
+            remote: syn.source,
+            local_id,
+            remote_id,
+            backup: false,
+        }
+    }
+
+    /// An accepted connection is handed to its listener when its handshake is complete.
+    pub(super) fn note_established(&mut self, id: ConnectionId) {
+        if let Some(listener) = self.half_open.remove(&id) {
+            self.events.push_back(Event::Accepted { listener, connection: id });
+        }
+    }
+
+    fn on_icmp(&mut self, now: Instant, message: &IcmpMessage) {
+        let tuple = (message.local, message.remote);
+        let Some(id) = self.subflows.get(&tuple).copied() else { return };
+        let seq = message.seq;
+        let error = match message.kind {
+            IcmpKind::TooBig { mtu } => IcmpError::TooBig { mtu_bytes: mtu, seq },
+            IcmpKind::Unreachable { hard } => IcmpError::Unreachable { seq, hard },
+        };
+        let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
+        if let Some(index) = index {
+            self.with(now, id, |known, host| known.on_icmp(host, index, error));
+        }
+    }
+
+    /// RST to a segment that nobody expects (RFC 9293 §3.10.7.1).
+    fn refuse(&mut self, interface: InterfaceId, segment: &Segment, reason: Option<Reset>) {
+        self.counters.unknown += 1;
+        if segment.flags.has(Flags::RST) {
+            return;
+        }
+        let (seq, ack, flags) = if segment.flags.has(Flags::ACK) {
+            (segment.ack, 0, Flags::RST)
+        } else {
+            let ack = segment.seq.wrapping_add(segment.sequence_bytes());
+            (0, ack, Flags::RST.with(Flags::ACK))
+        };
+        let mut options = Options::default();
+        options.mptcp.extend(reason.map(MptcpOption::Reset));
+        let answer = Segment {
+            source: segment.destination,
+            destination: segment.source,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            ecn: crate::wire::Ecn::NotCapable,
+            options,
+            payload: Payload::EMPTY,
+            segment_bytes: 0,
+        };
+        self.stray.push_back((interface, Packet::emit(&answer, 0)));
+    }
+}
+
+/// Token and address identifier of MP_JOIN in a SYN.
+fn join(syn: &Segment) -> Option<(u32, u8)> {
+    syn.options.mptcp.iter().find_map(|option| {
+        if let MptcpOption::Join(Join::Syn { token, address_id, .. }) = option {
+            Some((*token, *address_id))
+        } else {
+            None
+        }
+    })
+}

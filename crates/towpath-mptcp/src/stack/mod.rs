@@ -1,0 +1,517 @@
+//! One host: interfaces, listeners, connections, and their packets and timers.
+//!
+//! Reading order: [`event`], [`error`] and [`status`] (what comes out), this file (the host's own
+//! state, and what an application does), `input` (packets that arrive), `secrets`.
+
+pub mod error;
+pub mod event;
+mod input;
+mod secrets;
+pub mod status;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use towpath_net::Instant;
+
+use crate::connection::{self, Connection, Host, Output, Tuple};
+use crate::path_manager::Action;
+pub use crate::path_manager::{InterfaceId, LocalAddress};
+use crate::subflow;
+use crate::wire::Packet;
+
+pub use error::{ConfigError, ConnectError, ConnectionError};
+pub use event::{Event, Fallback, Notice, Reinjection, Trace};
+pub use status::{Status, SubflowStatus};
+
+use secrets::Secrets;
+
+/// A host's own settings.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Seed of keys, nonces, ports and initial sequence numbers.
+    pub seed: u64,
+    /// Most half-open connections of a listener.
+    pub syn_backlog: usize,
+    /// Most connections in TIME-WAIT.
+    pub time_wait_limit: usize,
+    /// Report [`Event::Trace`]s.
+    pub trace: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { seed: 1, syn_backlog: 128, time_wait_limit: 16_384, trace: false }
+    }
+}
+
+/// Names a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u32);
+
+/// Names a connection; never reused within a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
+/// What a deadline is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TimeoutReason {
+    /// A subflow's timer.
+    Subflow(subflow::Timer),
+    /// The connection's own: retransmission, ADD_ADDR, closing.
+    Connection,
+    /// The path manager's.
+    PathManager,
+}
+
+/// First and last port for connections that we open (RFC 6335 §6: the dynamic ports).
+const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// An interface of the host.
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    mtu_bytes: u32,
+    up: bool,
+    room: bool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    id: ListenerId,
+    config: Arc<connection::Config>,
+}
+
+/// One host's TCP and Multipath TCP.
+#[derive(Debug)]
+pub struct Stack {
+    config: Config,
+    secrets: Secrets,
+    interfaces: BTreeMap<InterfaceId, Interface>,
+    addresses: Vec<LocalAddress>,
+    listeners: BTreeMap<u16, Listener>,
+    /// Never reused slots: the index is the [`ConnectionId`].
+    connections: Vec<Option<Box<Connection>>>,
+    /// Local and remote address of every subflow. Looked up only, never walked through.
+    subflows: HashMap<(SocketAddr, SocketAddr), ConnectionId>,
+    tokens: HashMap<u32, ConnectionId>,
+    /// Connections that were accepted and are not established yet, per listener.
+    half_open: BTreeMap<ConnectionId, ListenerId>,
+    timeouts: BTreeSet<(Instant, ConnectionId)>,
+    /// Connections that may have something to send.
+    ready: VecDeque<ConnectionId>,
+    /// Packets that belong to no connection: resets.
+    stray: VecDeque<(InterfaceId, Packet)>,
+    events: VecDeque<Event>,
+    next_port: u16,
+    identification: u16,
+    counters: Counters,
+}
+
+/// What became of packets that no connection took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Packets that were handed in.
+    pub received: u64,
+    /// Not understood, or with a wrong checksum.
+    pub malformed: u64,
+    /// For no connection and no listener: answered by RST.
+    pub unknown: u64,
+    /// SYNs dropped because the backlog was full.
+    pub backlog_full: u64,
+    /// MP_JOIN with a token that nobody has.
+    pub unknown_token: u64,
+    /// MP_JOIN that was refused.
+    pub refused_joins: u64,
+}
+
+impl Stack {
+    /// A host without interfaces.
+    pub fn new(config: Config) -> Self {
+        Self {
+            secrets: Secrets::new(config.seed),
+            config,
+            interfaces: BTreeMap::new(),
+            addresses: Vec::new(),
+            listeners: BTreeMap::new(),
+            connections: Vec::new(),
+            subflows: HashMap::new(),
+            tokens: HashMap::new(),
+            half_open: BTreeMap::new(),
+            timeouts: BTreeSet::new(),
+            ready: VecDeque::new(),
+            stray: VecDeque::new(),
+            events: VecDeque::new(),
+            next_port: *PORTS.start(),
+            identification: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Adds an interface, up, with its MTU (or gives it another one).
+    pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
+        self.interfaces.insert(interface, Interface { mtu_bytes, up: true, room: true });
+    }
+
+    /// Gives an interface an address (or changes what it may be used for). `up` is the interface's.
+    pub fn set_address(&mut self, now: Instant, mut address: LocalAddress) {
+        address.up = self.interfaces.get(&address.interface).is_some_and(|known| known.up);
+        match self.addresses.iter_mut().find(|known| known.address == address.address) {
+            Some(known) => *known = address,
+            None => self.addresses.push(address),
+        }
+        self.for_each(now, Connection::on_local_changed);
+    }
+
+    /// Takes an address away: its subflows end, and peers are told (REMOVE_ADDR).
+    pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
+        let Some(index) = self.addresses.iter().position(|known| known.address == address) else {
+            return;
+        };
+        let gone = self.addresses.remove(index);
+        self.for_each(now, |connection, host| {
+            connection.on_local_gone(host, address, gone.address_id);
+        });
+    }
+
+    /// The interface is switched on or off. Off: its subflows stay but send nothing there, and path
+    /// managers may replace them.
+    pub fn set_up(&mut self, now: Instant, interface: InterfaceId, up: bool) {
+        let Some(known) = self.interfaces.get_mut(&interface) else { return };
+        if known.up == up {
+            return;
+        }
+        known.up = up;
+        for address in self.addresses.iter_mut().filter(|known| known.interface == interface) {
+            address.up = up;
+        }
+        self.for_each(now, Connection::on_local_changed);
+    }
+
+    /// Back-pressure: while `false`, nothing is taken from [`Stack::poll_transmit`] for this
+    /// interface, and schedulers see its subflows without room (as TCP small queues do).
+    pub fn set_room(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
+        let Some(known) = self.interfaces.get_mut(&interface) else { return };
+        let opened = room && !known.room;
+        known.room = room;
+        if opened {
+            let all = 0..self.connections.len();
+            for id in all.map(|index| ConnectionId(index as u32)) {
+                self.make_ready(id);
+            }
+        }
+    }
+
+    /// Accepts connections to `port` on every address.
+    pub fn listen(
+        &mut self,
+        port: u16,
+        config: connection::Config,
+    ) -> Result<ListenerId, ConfigError> {
+        config.check()?;
+        let id = ListenerId(u32::from(port));
+        self.listeners.insert(port, Listener { id, config: Arc::new(config) });
+        Ok(id)
+    }
+
+    /// Opens a connection from `local` (or the first address of the family).
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        config: connection::Config,
+    ) -> Result<ConnectionId, ConnectError> {
+        config.check()?;
+        let address = self
+            .addresses
+            .iter()
+            .filter(|known| known.up && known.address.is_ipv4() == remote.is_ipv4())
+            .find(|known| local.is_none_or(|local| known.address == local));
+        let address = *address.ok_or(ConnectError::NoAddress(remote))?;
+        let port = self.free_port(address.address, remote).ok_or(ConnectError::NoPort(remote))?;
+        let local = SocketAddr::new(address.address, port);
+        let tuple = Tuple {
+            interface: address.interface,
+            mtu_bytes: self.mtu_bytes(address.interface),
+            local,
+            remote,
+            local_id: 0,
+            remote_id: 0,
+            backup: false,
+        };
+        let id = ConnectionId(self.connections.len() as u32);
+        let isn = self.secrets.isn(now, local, remote);
+        let key = self.fresh_key();
+        let connection = Connection::connect(id, Arc::new(config), &tuple, isn, key, now)?;
+        self.insert(id, connection, (local, remote));
+        self.touch(now, id);
+        Ok(id)
+    }
+
+    fn mtu_bytes(&self, interface: InterfaceId) -> u32 {
+        self.interfaces.get(&interface).map_or(1_500, |known| known.mtu_bytes)
+    }
+
+    fn insert(
+        &mut self,
+        id: ConnectionId,
+        connection: Connection,
+        tuple: (SocketAddr, SocketAddr),
+    ) {
+        self.tokens.insert(connection.token(), id);
+        self.subflows.insert(tuple, id);
+        self.connections.push(Some(Box::new(connection)));
+    }
+
+    /// A key whose token is not in use (RFC 8684 §3.1).
+    fn fresh_key(&mut self) -> u64 {
+        loop {
+            let key = self.secrets.next();
+            if !self.tokens.contains_key(&crate::keys::token(key)) {
+                return key;
+            }
+        }
+    }
+
+    fn free_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
+        for _ in PORTS {
+            let port = self.next_port;
+            self.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
+            if !self.subflows.contains_key(&(SocketAddr::new(local, port), remote)) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// Gives data to send; takes as much of the front as fits and leaves the rest. No copy is made.
+    pub fn write(&mut self, now: Instant, connection: ConnectionId, data: &mut Bytes) -> usize {
+        let Some(known) = self.get_mut(connection) else { return 0 };
+        let taken = known.write(data);
+        self.touch(now, connection);
+        taken
+    }
+
+    /// Room in the send buffer.
+    pub fn writable_bytes(&self, connection: ConnectionId) -> u64 {
+        self.get(connection).map_or(0, Connection::writable_bytes)
+    }
+
+    /// Takes the next data in order: `None` when there is none now, empty at its end.
+    pub fn read(&mut self, now: Instant, connection: ConnectionId) -> Option<Bytes> {
+        let bytes = self.get_mut(connection)?.read(now)?;
+        self.make_ready(connection);
+        Some(bytes)
+    }
+
+    /// No more data will be written; what was written is still delivered.
+    pub fn shutdown(&mut self, now: Instant, connection: ConnectionId) {
+        self.with(now, connection, Connection::shutdown);
+    }
+
+    /// Ends the connection at once (MP_FASTCLOSE, RST).
+    pub fn abort(&mut self, now: Instant, connection: ConnectionId) {
+        self.with(now, connection, Connection::abort);
+    }
+
+    /// Drops what is known of a closed connection. An open one is first shut down, read no more, and
+    /// forgotten when it ends.
+    pub fn forget(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(known) = self.get_mut(connection) {
+            known.forgotten = true;
+        }
+        self.with(now, connection, Connection::shutdown);
+    }
+
+    /// State of a connection.
+    pub fn status(&self, connection: ConnectionId) -> Option<Status> {
+        self.get(connection)?.status()
+    }
+
+    /// What became of packets that no connection took.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
+            let before = self.get(id).and_then(|known| known.registered_timeout);
+            self.with(now, id, Connection::on_timeout);
+            let after = self.get(id).and_then(|known| known.registered_timeout);
+            if before == after && after.is_some_and(|at| at <= now) {
+                // Waits for something else than time, such as room: not due again before that.
+                if let Some(at) = after {
+                    self.timeouts.remove(&(at, id));
+                }
+                if let Some(known) = self.get_mut(id) {
+                    known.registered_timeout = None;
+                }
+            }
+        }
+    }
+
+    /// The next packet to send, for an interface that is up and has room.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(InterfaceId, Packet)> {
+        if let Some(packet) = self.stray.pop_front() {
+            return Some(packet);
+        }
+        while let Some(id) = self.ready.front().copied() {
+            let identification = self.identification;
+            let host = Host { now, local: &self.addresses, trace: self.config.trace };
+            let interfaces = &self.interfaces;
+            let room = |id| interfaces.get(&id).is_some_and(|known| known.up && known.room);
+            let known = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut);
+            let packet = known.and_then(|known| known.poll_transmit(&host, &room, identification));
+            if let Some((interface, packet)) = packet {
+                let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
+                self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
+                self.settle(now, id);
+                return Some((interface, packet));
+            }
+            self.ready.pop_front();
+            if let Some(known) = self.get_mut(id) {
+                known.queued = false;
+            }
+            self.settle(now, id);
+        }
+        None
+    }
+
+    /// When [`Stack::handle_timeout`] must be called, and what for.
+    pub fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
+        let (at, id) = self.timeouts.first()?;
+        let reason = self.get(*id).and_then(Connection::poll_timeout);
+        Some((*at, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason)))
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(id.0 as usize)?.as_deref()
+    }
+
+    fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    /// Does something to a connection, and what follows from it.
+    fn with(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        what: impl FnOnce(&mut Connection, &Host<'_>),
+    ) {
+        let host = Host { now, local: &self.addresses, trace: self.config.trace };
+        let known = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(known) = known {
+            what(known, &host);
+        }
+        self.touch(now, id);
+    }
+
+    fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &Host<'_>)) {
+        for index in 0..self.connections.len() {
+            let id = ConnectionId(index as u32);
+            if self.get(id).is_some_and(|known| !known.is_closed()) {
+                self.with(now, id, &what);
+            }
+        }
+    }
+
+    /// A connection may have something to send, and its timers may have changed.
+    fn touch(&mut self, now: Instant, id: ConnectionId) {
+        self.make_ready(id);
+        self.settle(now, id);
+    }
+
+    fn make_ready(&mut self, id: ConnectionId) {
+        let Some(known) = self.get_mut(id) else { return };
+        if !known.queued {
+            known.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Carries out what a connection asked for, and keeps its deadline.
+    fn settle(&mut self, now: Instant, id: ConnectionId) {
+        while self.get(id).is_some_and(Connection::has_output) {
+            let output = self.get_mut(id).map(Connection::take_output).unwrap_or_default();
+            for item in output {
+                self.carry_out(now, id, item);
+            }
+        }
+        let Some(known) = self.get_mut(id) else { return };
+        let timeout = known.poll_timeout().map(|(at, _)| at);
+        let before = std::mem::replace(&mut known.registered_timeout, timeout);
+        let gone = known.is_gone();
+        if before != timeout {
+            if let Some(at) = before {
+                self.timeouts.remove(&(at, id));
+            }
+            if let Some(at) = timeout {
+                self.timeouts.insert((at, id));
+            }
+        }
+        if gone {
+            self.remove(id);
+        }
+    }
+
+    /// A connection without subflows needs no timers and no token; its state stays until it is
+    /// forgotten.
+    fn remove(&mut self, id: ConnectionId) {
+        let Some(known) = self.get_mut(id) else { return };
+        let (token, forgotten) = (known.token(), known.forgotten);
+        if let Some(at) = known.registered_timeout.take() {
+            self.timeouts.remove(&(at, id));
+        }
+        self.tokens.remove(&token);
+        let early = self.half_open.remove(&id).is_some();
+        if (forgotten || early)
+            && let Some(slot) = self.connections.get_mut(id.0 as usize)
+        {
+            *slot = None;
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, id: ConnectionId, output: Output) {
+        match output {
+            Output::Event(event) => {
+                // Nobody was told of a connection that fails before it is accepted.
+                let early = self.half_open.contains_key(&id);
+                let silent = early || self.get(id).is_some_and(|known| known.forgotten);
+                if !silent {
+                    self.events.push_back(event);
+                }
+            }
+            Output::Accepted => self.note_established(id),
+            Output::Open(action) => self.open_subflow(now, id, action),
+            Output::Gone(local, remote) => {
+                self.subflows.remove(&(local, remote));
+            }
+        }
+    }
+
+    fn open_subflow(&mut self, now: Instant, id: ConnectionId, action: Action) {
+        let Action::Open { local_id, local, remote_id, remote, backup } = action else { return };
+        let known = self.addresses.iter().find(|known| known.address == local && known.up);
+        let Some(interface) = known.map(|known| known.interface) else { return };
+        let Some(port) = self.free_port(local, remote) else { return };
+        let local = SocketAddr::new(local, port);
+        let mtu_bytes = self.mtu_bytes(interface);
+        let tuple = Tuple { interface, mtu_bytes, local, remote, local_id, remote_id, backup };
+        let isn = self.secrets.isn(now, local, remote);
+        let nonce = self.secrets.next() as u32;
+        if let Some(known) = self.get_mut(id) {
+            known.open(&tuple, isn, nonce, now);
+            self.subflows.insert((local, remote), id);
+            self.make_ready(id);
+        }
+    }
+}

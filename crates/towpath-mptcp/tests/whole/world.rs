@@ -1,0 +1,300 @@
+//! Two hosts with our stack and a few lossy paths between them, in virtual time.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{
+    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
+};
+use towpath_mptcp::wire::Packet;
+use towpath_net::Instant;
+
+/// The port that the server listens on.
+pub(crate) const PORT: u16 = 80;
+
+/// One direction of a path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    pub(crate) delay: Duration,
+    /// Extra delay, drawn anew for each packet: it reorders.
+    pub(crate) jitter: Duration,
+    /// Per thousand.
+    pub(crate) loss: u32,
+    /// Per thousand.
+    pub(crate) duplication: u32,
+    /// Time that a byte takes.
+    pub(crate) byte_nanos: u64,
+    /// Longest wait; what would wait longer is dropped.
+    pub(crate) queue: Duration,
+    pub(crate) up: bool,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_millis(10),
+            jitter: Duration::ZERO,
+            loss: 0,
+            duplication: 0,
+            byte_nanos: 100,
+            queue: Duration::from_millis(100),
+            up: true,
+        }
+    }
+}
+
+/// What happens to a packet on its way: `None` loses it.
+pub(crate) type Middlebox = Box<dyn FnMut(Packet) -> Vec<Packet>>;
+
+/// One end's application: what it sends, and what it got.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    pub(crate) connection: Option<ConnectionId>,
+    to_send: Bytes,
+    shut: bool,
+    shut_when_sent: bool,
+    pub(crate) received: Vec<u8>,
+    pub(crate) ended: bool,
+    pub(crate) closed: Option<Result<(), ConnectionError>>,
+    pub(crate) notices: Vec<Notice>,
+}
+
+impl End {
+    /// Sends this and then the end.
+    pub(crate) fn send(&mut self, data: impl Into<Bytes>) {
+        self.to_send = data.into();
+        self.shut_when_sent = true;
+    }
+
+    /// Sends this and leaves the stream open.
+    pub(crate) fn finish(&mut self) {
+        self.shut_when_sent = true;
+    }
+}
+
+/// Two hosts: 0 opens the connection, 1 listens.
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) stacks: [Stack; 2],
+    pub(crate) ends: [End; 2],
+    /// By path; 0: from host 0 to 1, 1: back.
+    pub(crate) lines: Vec<[Line; 2]>,
+    free_at: Vec<[Instant; 2]>,
+    on_the_way: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
+    sequence: u64,
+    random: Pcg32,
+    pub(crate) middleboxes: Vec<Option<Middlebox>>,
+    pub(crate) packets: u64,
+    /// Print every packet.
+    trace: bool,
+    pub(crate) read_limit: usize,
+}
+
+pub(crate) fn address(host: usize, path: usize) -> IpAddr {
+    Ipv4Addr::new(10, 64, path as u8, host as u8 + 1).into()
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, lines: Vec<[Line; 2]>, configs: [Config; 2]) -> Self {
+        let stack = |host: u64| {
+            let config = stack::Config { seed: seed * 2 + host, ..stack::Config::default() };
+            Stack::new(config)
+        };
+        let mut world = Self {
+            now: Instant::ZERO,
+            stacks: [stack(0), stack(1)],
+            ends: <[End; 2]>::default(),
+            free_at: vec![[Instant::ZERO; 2]; lines.len()],
+            middleboxes: lines.iter().map(|_| None).collect(),
+            lines,
+            on_the_way: BTreeMap::new(),
+            sequence: 0,
+            random: Pcg32::seed_from_u64(seed),
+            packets: 0,
+            trace: std::env::var_os("WORLD_TRACE").is_some(),
+            read_limit: usize::MAX,
+        };
+        for path in 0..world.lines.len() {
+            for host in 0..2 {
+                world.stacks[host].add_interface(InterfaceId(path as u32), 1_500);
+                world.give_address(host, path, host == 0, false);
+            }
+        }
+        let [client, server] = configs;
+        world.stacks[1].listen(PORT, server).unwrap();
+        let remote = SocketAddr::new(address(1, 0), PORT);
+        let id = world.stacks[0].connect(world.now, None, remote, client).unwrap();
+        world.ends[0].connection = Some(id);
+        world
+    }
+
+    pub(crate) fn give_address(&mut self, host: usize, path: usize, subflow: bool, signal: bool) {
+        let local = LocalAddress {
+            address_id: path as u8 + 1,
+            address: address(host, path),
+            port: None,
+            interface: InterfaceId(path as u32),
+            up: true,
+            subflow,
+            signal,
+            backup: false,
+            fullmesh: false,
+            laminar: false,
+        };
+        self.stacks[host].set_address(self.now, local);
+    }
+
+    /// Runs until nothing happens any more, `until`, or `done`.
+    pub(crate) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
+        let until = Instant::ZERO + until;
+        for _ in 0..20_000_000_u64 {
+            self.applications();
+            self.transmit();
+            if done(self) {
+                return;
+            }
+            let Some(next) = self.next() else { return };
+            if next > until {
+                self.now = until;
+                return;
+            }
+            self.now = self.now.max(next);
+            self.arrive();
+            for stack in &mut self.stacks {
+                if stack.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+                    stack.handle_timeout(self.now);
+                }
+            }
+        }
+        panic!("no end at {} after {} packets", self.now, self.packets);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let arrival = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let timeouts = self.stacks.iter().filter_map(Stack::poll_timeout);
+        timeouts.map(|(at, _)| at).chain(arrival).min()
+    }
+
+    fn applications(&mut self) {
+        for host in 0..2 {
+            while let Some(event) = self.stacks[host].poll_event() {
+                self.on_event(host, &event);
+            }
+            let Some(id) = self.ends[host].connection else { continue };
+            let (end, stack) = (&mut self.ends[host], &mut self.stacks[host]);
+            if !end.to_send.is_empty() {
+                stack.write(self.now, id, &mut end.to_send);
+            }
+            if end.to_send.is_empty() && end.shut_when_sent && !end.shut {
+                end.shut = true;
+                stack.shutdown(self.now, id);
+            }
+            while !end.ended && end.received.len() < self.read_limit {
+                let Some(bytes) = stack.read(self.now, id) else { break };
+                end.ended = bytes.is_empty();
+                end.received.extend_from_slice(&bytes);
+            }
+        }
+    }
+
+    fn on_event(&mut self, host: usize, event: &Event) {
+        let end = &mut self.ends[host];
+        match event {
+            Event::Accepted { connection, .. } => end.connection = Some(*connection),
+            Event::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
+            Event::Notice { notice, .. } => end.notices.push(*notice),
+            Event::Connected(_) | Event::Readable(_) | Event::Writable(_) => {}
+            Event::Trace { .. } => {}
+        }
+    }
+
+    fn transmit(&mut self) {
+        for host in 0..2 {
+            while let Some((interface, packet)) = self.stacks[host].poll_transmit(self.now) {
+                let packets: Vec<Packet> = packet.split().collect();
+                for packet in packets {
+                    let path = interface.0 as usize;
+                    let changed = match &mut self.middleboxes[path] {
+                        Some(middlebox) => middlebox(packet),
+                        None => vec![packet],
+                    };
+                    for packet in changed {
+                        self.send(host, path, &packet);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, host: usize, path: usize, packet: &Packet) {
+        self.packets += 1;
+        if self.trace {
+            println!("{} {host} path {path}: {}", self.now, describe(packet));
+        }
+        let line = self.lines[path][host];
+        let lost = self.random.next_u32() % 1_000 < line.loss;
+        let copies = 1 + u32::from(self.random.next_u32() % 1_000 < line.duplication);
+        let free = &mut self.free_at[path][host];
+        let begin = self.now.max(*free);
+        if lost || !line.up || begin.saturating_since(self.now) > line.queue {
+            return;
+        }
+        *free = begin + Duration::from_nanos(packet.len() as u64 * line.byte_nanos);
+        for _ in 0..copies {
+            let jitter = line.jitter.as_nanos() as u64;
+            let extra = if jitter == 0 { 0 } else { self.random.next_u64() % jitter };
+            let at = *free + line.delay + Duration::from_nanos(extra);
+            self.sequence += 1;
+            self.on_the_way.insert((at, self.sequence), (1 - host, path, packet.clone()));
+        }
+    }
+
+    fn arrive(&mut self) {
+        while let Some(entry) = self.on_the_way.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (host, path, packet) = entry.remove();
+            if self.lines[path][1 - host].up {
+                self.stacks[host].handle_packet(self.now, InterfaceId(path as u32), packet);
+            }
+        }
+    }
+
+    /// Both applications have everything and know that it is all.
+    pub(crate) fn finished(&self) -> bool {
+        self.ends.iter().all(|end| end.closed.is_some())
+    }
+
+    pub(crate) fn status(&self, host: usize) -> stack::Status {
+        self.stacks[host].status(self.ends[host].connection.unwrap()).unwrap()
+    }
+}
+
+/// A packet in one line, for `WORLD_TRACE=1`.
+fn describe(packet: &Packet) -> String {
+    match packet.parse() {
+        Ok(segment) => format!(
+            "{:?} seq {} ack {} len {} win {} {:?} {:?}",
+            segment.flags,
+            segment.seq,
+            segment.ack,
+            segment.payload.len(),
+            segment.window,
+            segment.options.dss,
+            segment.options.mptcp,
+        ),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Bytes that show where they belong.
+pub(crate) fn pattern(len: usize, salt: u64) -> Bytes {
+    let word = |at: usize| (at as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+    (0..len).map(|at| (word(at) >> (at % 8 * 8)) as u8).collect::<Vec<u8>>().into()
+}
