@@ -44,7 +44,8 @@ pub struct AckSample {
     /// Whether a round trip has ended with it: everything that was sent when it began is
     /// acknowledged.
     pub round_ended: bool,
-    /// Whether loss recovery is going on; windows do not grow then, but round trips count.
+    /// Whether fast recovery is going on: windows do not grow then, but round trips count. Not
+    /// after a timeout, when the window begins anew by slow start.
     pub in_recovery: bool,
 }
 

@@ -284,19 +284,20 @@ fn cubic_is_not_slower_than_reno_with_the_same_average_where_windows_are_small()
 
 #[test]
 fn cubic_that_loses_below_its_top_aims_lower() {
-    let top_after = |second: u64| {
+    // Both lose at 90 packets, one of them on the way back to 100: it aims at 76.5. After 1.5 s its
+    // curve is at 76.5 - 0.4 · (1.5 - 3.23)³ = 74.4, the other's at 90 - 0.4 · (1.5 - 4.07)³ = 83.2.
+    let regrown = |first: u64| {
         let mut control = make("cubic");
-        control.on_recovered(Instant::ZERO, 100 * MSS_BYTES);
+        control.on_recovered(Instant::ZERO, first * MSS_BYTES);
         control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
-        control.on_recovered(Instant::ZERO, second * MSS_BYTES);
+        control.on_recovered(Instant::ZERO, 90 * MSS_BYTES);
         control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
-        control.on_recovered(Instant::ZERO, 70 * MSS_BYTES);
-        let late = Duration::from_millis(50);
-        round(control.as_mut(), Duration::ZERO, &[]);
-        round(control.as_mut(), late, &[]);
-        control.cwnd_bytes()
+        for number in 0..15 {
+            round(control.as_mut(), RTT * number, &[]);
+        }
+        control.cwnd_bytes() / MSS_BYTES
     };
-    assert!(top_after(90) < top_after(110), "fast convergence: 76 against 110 packets");
+    assert_eq!((regrown(100), regrown(80)), (74, 82));
 }
 
 #[test]
@@ -328,6 +329,14 @@ fn coupled_controls_beside_an_equal_path_grow_as_their_papers_say() {
         let bytes = growth(name, &pair);
         assert!((expected - 3..=expected).contains(&bytes), "{name}: {bytes}");
     }
+}
+
+#[test]
+fn lia_never_outgrows_reno_even_where_its_formula_would() {
+    // RFC 6356 §3: the best path has a hundredth of the round-trip time; α / total is 1/40 packets.
+    let pair = [sibling(0, 100, RTT * 10), sibling(1, 10, RTT / 10)];
+    let bytes = growth("lia", &pair);
+    assert_eq!(bytes, growth("reno", &[]));
 }
 
 #[test]
@@ -370,6 +379,24 @@ fn wvegas_keeps_a_few_packets_queued_and_its_share_depends_on_its_rate() {
     assert_eq!(alone, alone.clamp(108, 112), "about ten packets queued");
     let beside = settle(900);
     assert_eq!(beside, beside.clamp(100, 104), "about two packets queued");
+}
+
+#[test]
+fn wvegas_drains_a_queue_that_has_doubled() {
+    let mut control = avoiding("wvegas", 100);
+    let mut windows = Vec::new();
+    for (number, rtt_ms) in [(1, 100), (2, 102), (3, 103), (4, 105)] {
+        for packet in 1..=10 {
+            let rtt = Some(Duration::from_millis(rtt_ms));
+            let sample =
+                AckSample { rtt, round_ended: packet == 10, ..ack(RTT * number, MSS_BYTES) };
+            control.on_ack(&sample, PathId(0), &[]);
+        }
+        windows.push(control.cwnd_bytes() / MSS_BYTES);
+    }
+    // One more each round trip while fewer than α are queued; 5 ms are more than twice 2 ms, so that
+    // 104 · 100 / 210 are left, and slow start goes on from there.
+    assert_eq!(windows, [101, 102, 103, 50]);
 }
 
 /// Packets in flight on average when every packet is lost with the same probability, which is what

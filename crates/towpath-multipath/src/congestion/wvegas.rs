@@ -77,7 +77,7 @@ impl Wvegas {
             cwnd = self.drain(cwnd, rtt, base);
         }
         cwnd = cwnd.max(2.0 * packet);
-        Windows { cwnd, ssthresh: ssthresh.max(cwnd * 0.75).min(ssthresh.max(cwnd)) }
+        Windows { cwnd, ssthresh: ssthresh.max(cwnd * 0.75) }
     }
 
     fn drain(&mut self, cwnd: f64, rtt: f64, base: f64) -> f64 {

@@ -206,6 +206,28 @@ fn linux_keeps_a_path_for_a_burst() {
 }
 
 #[test]
+fn linux_averages_the_rate_of_a_path_over_its_bursts() {
+    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    let mut scheduler = by_name("linux").unwrap();
+    let mut first_is_chosen = |rate: u64, in_flight: [u64; 2]| {
+        for (path, bytes) in model.paths.iter_mut().zip(in_flight) {
+            path.in_flight_bytes = bytes;
+        }
+        model.paths[0].pacing_rate = rate;
+        model.window_bytes = 10_000;
+        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+        path == PathId(0)
+    };
+    assert!(first_is_chosen(500_000, [0, 0]));
+    // The rate of this moment is ten times what it was, the average of half old and half new 5.5
+    // times: 55 kB wait as long as 10 kB on the other path.
+    assert!(first_is_chosen(5_000_000, [10_000, 20_000]));
+    assert!(!first_is_chosen(5_000_000, [60_000, 10_000]));
+    assert!(first_is_chosen(5_000_000, [50_000, 10_000]));
+}
+
+#[test]
 fn linux_bursts_end_with_the_window_of_the_peer() {
     let mut model = Model::new([path(0, 20)]);
     model.window_bytes = 700;
@@ -280,6 +302,18 @@ fn blest_leaves_a_slow_path_alone_only_if_the_window_is_small() {
             None => Decision::Wait { until: Some(Instant::ZERO + Duration::from_millis(20)) },
         };
         assert_eq!(scheduler.next(&model.view()), expected, "window of {window}");
+    }
+}
+
+#[test]
+fn blest_foresees_that_slow_start_doubles() {
+    // 1.2 · 10 · (2⁶ - 1) = 756 packets instead of 86.
+    for (window, waits) in [(757_000, true), (758_000, false)] {
+        let fast = PathView { slow_start: true, ..full(path(0, 20)) };
+        let mut model = Model::new([fast, path(1, 100)]);
+        model.window_bytes = window - 1;
+        let decision = by_name("blest").unwrap().next(&model.view());
+        assert_eq!(matches!(decision, Decision::Wait { .. }), waits, "window of {window}");
     }
 }
 
