@@ -5,6 +5,7 @@ use std::time::Duration;
 /// Switches and constants. `linux()` is what Linux 6.x does, `ideal()` the RFCs without a host's
 /// limits.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of users")]
 pub struct Config {
     /// Name in [`towpath_multipath::congestion::ALL`].
     pub congestion_control: String,

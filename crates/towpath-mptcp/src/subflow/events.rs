@@ -33,6 +33,7 @@ pub enum State {
 
 /// What a segment changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub struct Received {
     /// The handshake was completed by it.
     pub established: bool,

@@ -10,6 +10,7 @@ use crate::wire::{Ecn, Flags, Options, Segment};
 
 /// The SYN or SYN/ACK that we send.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Handshake {
     sent: u32,
     /// When it was last sent; `None`: it is due.
@@ -39,11 +40,8 @@ impl Subflow {
         self.handshake.peer_sack = *sack_permitted;
         self.handshake.peer_window_scale = *window_scale;
         let echo = syn.flags.has(Flags::ECE) && config.ecn;
-        self.handshake.peer_ecn = match self.state {
-            // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
-            State::SynSent if syn.flags.has(Flags::ACK) => echo && !syn.flags.has(Flags::CWR),
-            _ => echo && syn.flags.has(Flags::CWR),
-        };
+        // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
+        self.handshake.peer_ecn = echo && syn.flags.has(Flags::ACK) != syn.flags.has(Flags::CWR);
         self.echo.on = self.handshake.peer_ecn;
         self.timestamps.on = config.timestamps && timestamps.is_some();
         self.sack_on = config.sack && *sack_permitted;

@@ -30,8 +30,8 @@ impl Rtt {
             self.deviation = rtt / 2;
             return;
         };
-        self.deviation = self.deviation - self.deviation / 4 + smoothed.abs_diff(rtt) / 4;
-        self.smoothed = Some(smoothed - smoothed / 8 + rtt / 8);
+        self.deviation = self.deviation * 3 / 4 + smoothed.abs_diff(rtt) / 4;
+        self.smoothed = Some(smoothed * 7 / 8 + rtt / 8);
     }
 
     /// A measurement that may be the smallest.
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(rtt.timeout(), 300 * MS); // 100 + 4 · 50
         rtt.sample(500 * MS);
         assert_eq!(rtt.smoothed(), Some(150 * MS)); // 7/8 · 100 + 1/8 · 500
-        assert_eq!(rtt.timeout(), (150 + 4 * 137) * MS + 2 * MS); // deviation 3/4 · 50 + 1/4 · 400
+        assert_eq!(rtt.timeout(), (150 + 550) * MS); // deviation 3/4 · 50 + 1/4 · 400
         for _ in 0..200 {
             rtt.sample(100 * MS);
         }

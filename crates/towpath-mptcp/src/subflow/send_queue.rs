@@ -37,6 +37,7 @@ pub struct Sent {
 
 /// A piece of a push, or the FIN.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Record {
     pub(super) ssn: u64,
     pub(super) len: u32,
@@ -140,11 +141,6 @@ impl SendQueue {
 
     pub(super) fn fin_ssn(&self) -> Option<u64> {
         self.fin_ssn
-    }
-
-    /// Whether the FIN is sent.
-    pub(super) fn fin_sent(&self) -> bool {
-        self.fin_ssn.is_some_and(|ssn| self.sent_until > ssn)
     }
 
     /// Whether the FIN is acknowledged.

@@ -74,7 +74,7 @@ impl Subflow {
     /// data: it limits the number of SACK blocks.
     pub fn poll_transmit(&mut self, now: Instant, option_bytes: u16) -> Option<Transmit> {
         if let Some(reset) = self.reset.take() {
-            return Some(self.compose_reset(reset));
+            return Some(compose_reset(reset));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return self.next_handshake(now);
@@ -224,7 +224,8 @@ impl Subflow {
         // SACK blocks go along only where they cost no payload; else an acknowledgement follows.
         let spare = packet.saturating_sub(bytes).min(40);
         let owner = u32::from(self.path_mtu.data_option_bytes());
-        let blocks = self.blocks_that_fit(owner.max(40 - spare.min(40)));
+        let timestamps = if self.timestamps.on { TIMESTAMP_BYTES } else { 0 };
+        let blocks = self.blocks_that_fit(owner.max(40_u32.saturating_sub(timestamps + spare)));
         let complete = !blocks.is_empty() || !self.receive.has_blocks();
         let mut flags = Flags::ACK;
         if record.psh {
@@ -294,21 +295,21 @@ impl Subflow {
             reason,
         }
     }
+}
 
-    fn compose_reset(&self, reset: PendingReset) -> Transmit {
-        let PendingReset { seq, ack } = reset;
-        let flags = if ack.is_some() { Flags::RST.with(Flags::ACK) } else { Flags::RST };
-        Transmit {
-            seq,
-            ack: ack.unwrap_or(0),
-            flags,
-            window: 0,
-            ecn: Ecn::NotCapable,
-            options: Options::default(),
-            data: None,
-            segment_bytes: 0,
-            retransmission: false,
-            reason: Reason::Reset,
-        }
+fn compose_reset(reset: PendingReset) -> Transmit {
+    let PendingReset { seq, ack } = reset;
+    let flags = if ack.is_some() { Flags::RST.with(Flags::ACK) } else { Flags::RST };
+    Transmit {
+        seq,
+        ack: ack.unwrap_or(0),
+        flags,
+        window: 0,
+        ecn: Ecn::NotCapable,
+        options: Options::default(),
+        data: None,
+        segment_bytes: 0,
+        retransmission: false,
+        reason: Reason::Reset,
     }
 }

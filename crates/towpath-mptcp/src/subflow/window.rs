@@ -105,7 +105,9 @@ impl OwnWindow {
     /// Whether the peer should be told of more room.
     pub(super) fn update_due(&self, next: u64, mss: u64) -> bool {
         let told = if self.shared { self.told } else { self.edge.saturating_sub(next) };
-        let more = self.bytes.saturating_sub(told);
+        // What the field cannot say is no news.
+        let sayable = self.bytes.min(u64::from(u16::MAX) << self.shift);
+        let more = sayable.saturating_sub(told);
         let usable = self.bytes >> self.shift > 0;
         usable && more > 0 && (told == 0 || more >= (2 * mss).min(self.largest / 2))
     }

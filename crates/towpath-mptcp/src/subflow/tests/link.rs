@@ -131,13 +131,11 @@ impl End {
         self.subflow.as_ref().map_or(State::Closed, Subflow::state)
     }
 
-    fn take(&mut self, received: Received) {
+    fn take(&mut self, received: &Received) {
         for (start, payload) in &received.data {
             assert_eq!(*start, 1 + self.received, "data is in order");
-            let mut offset = *start;
-            for byte_received in payload.chunks().flat_map(|chunk| chunk.iter()) {
-                assert_eq!(*byte_received, byte(3 - self.host, offset), "at offset {offset}");
-                offset += 1;
+            for (offset, got) in (*start..).zip(payload.chunks().flat_map(|chunk| chunk.iter())) {
+                assert_eq!(*got, byte(3 - self.host, offset), "at offset {offset}");
             }
             self.received += payload.len() as u64;
             if let Some(buffer) = self.buffer.as_mut() {
@@ -165,7 +163,7 @@ impl End {
             return self.refusals.push(reset);
         }
         let received = self.subflow().on_segment(now, &mut segment, PathId(0), &[]);
-        self.take(received);
+        self.take(&received);
     }
 
     fn run(&mut self, now: Instant) -> Vec<Segment> {
@@ -223,6 +221,8 @@ pub(super) struct Pair {
     flying: BTreeMap<(Instant, u64), Segment>,
     count: u64,
     pub(super) packets: u64,
+    /// More packets than this are too many.
+    pub(super) expected: u64,
 }
 
 impl Pair {
@@ -239,6 +239,7 @@ impl Pair {
             flying: BTreeMap::new(),
             count: 0,
             packets: 0,
+            expected: u64::MAX / 2,
         }
     }
 
@@ -246,9 +247,9 @@ impl Pair {
         self.a.subflow = Some(Subflow::connect(self.a.config.clone(), self.a.isn, self.now));
     }
 
-    fn launch(&mut self, segment: Segment) {
+    fn launch(&mut self, segment: &Segment) {
         let from = usize::from(segment.source != address(1));
-        for mut packet in split(&segment) {
+        for mut packet in split(segment) {
             self.packets += 1;
             let nanos = (packet.payload.len() as u64 + 40) * 1_000_000_000 / self.rate;
             let start = self.busy_until[from].max(self.now);
@@ -276,10 +277,10 @@ impl Pair {
     /// Handles everything that happens next at one time; false if nothing will.
     pub(super) fn step(&mut self) -> bool {
         for segment in self.a.run(self.now) {
-            self.launch(segment);
+            self.launch(&segment);
         }
         for segment in self.b.run(self.now) {
-            self.launch(segment);
+            self.launch(&segment);
         }
         let timer = |end: &End| end.subflow.as_ref().and_then(Subflow::poll_timeout);
         let timers = [timer(&self.a), timer(&self.b)];
@@ -309,11 +310,12 @@ impl Pair {
         let mut steps = 0u64;
         while !done(self) {
             steps += 1;
-            assert!(steps < 10_000_000, "the ends never rest at {}", self.now);
+            assert!(steps < 60_000 + self.packets * 4, "the ends never rest: {}", self.describe());
             if !self.step() {
                 assert!(done(self), "nothing will happen any more: {}", self.describe());
                 return;
             }
+            assert!(self.packets < 1000 + self.expected, "too much is sent: {}", self.describe());
             assert!(self.now <= end, "takes too long: {}", self.describe());
         }
     }
