@@ -106,7 +106,11 @@ impl Recovery {
         }
     }
 
-    pub(super) fn note_repeated(&mut self, bytes: u64) {
+    /// Data was sent again; `full` as for new data: a window that only repairs is used as well.
+    pub(super) fn note_repeated(&mut self, bytes: u64, until: u64, full: bool) {
+        if full {
+            self.limited_until = Some(until);
+        }
         self.reduction.sent += bytes;
         self.repeated_bytes += bytes;
         self.any_repeated = true;
@@ -205,11 +209,12 @@ impl Subflow {
             self.recovery.forget_timeouts();
             self.on_advance(ack - before);
         }
+        let reducing = self.recovery.phase == Phase::Recovery;
         self.steer(now, &Progress { ack, advanced, sacked, in_flight }, &delivery, received);
         if segment.flags.has(Flags::ECE) && self.echo.on {
             self.on_ecn_echo(now);
         }
-        self.tell_congestion_control(now, &delivery, in_flight, rtt);
+        self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing);
         if advanced {
             self.rearm_retransmission(now);
             self.arm_user_timeout(now);
@@ -325,7 +330,7 @@ impl Subflow {
         if lost || self.send.has_lost() {
             self.note_losses(now, in_flight);
         }
-        if self.recovery.phase == Phase::Recovery && delivery.bytes > 0 || !self.sack_on {
+        if self.recovery.phase == Phase::Recovery && (delivery.bytes > 0 || !self.sack_on) {
             self.reduce(delivery.bytes, advanced && !lost);
         }
     }
@@ -437,6 +442,7 @@ impl Subflow {
         delivery: &Delivery,
         in_flight: u64,
         rtt: Option<std::time::Duration>,
+        reducing: bool,
     ) {
         if delivery.bytes == 0 {
             return;
@@ -456,7 +462,7 @@ impl Subflow {
             min_rtt: self.rtt.smallest().unwrap_or(srtt),
             cwnd_limited: self.recovery.cwnd_limited(),
             round_ended,
-            in_recovery: self.recovery.phase == Phase::Recovery,
+            in_recovery: reducing || self.recovery.phase == Phase::Recovery,
         };
         self.congestion.on_ack(&sample, self.own, &self.group);
         if self.recovery.limited_until.is_some_and(|until| acked >= until) {

@@ -9,10 +9,10 @@ use super::{CloseReason, Reason, State, Subflow, TimedOut};
 /// Which timer is due next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
+    /// Tail loss probe: before the timeout, which it postpones (RFC 8985 §7.2).
+    TailProbe,
     /// Retransmission timeout.
     Retransmission,
-    /// Tail loss probe.
-    TailProbe,
     /// RACK's reordering window.
     Reordering,
     /// Pacing: the next packet may leave.
@@ -31,8 +31,8 @@ pub enum Timer {
 
 impl Timer {
     const ALL: [Self; 9] = [
-        Self::Retransmission,
         Self::TailProbe,
+        Self::Retransmission,
         Self::Reordering,
         Self::Pacing,
         Self::DelayedAck,

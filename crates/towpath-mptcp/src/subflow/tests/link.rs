@@ -275,7 +275,7 @@ impl Pair {
     }
 
     /// Handles everything that happens next at one time; false if nothing will.
-    pub(super) fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self, limit: Instant) -> bool {
         for segment in self.a.run(self.now) {
             self.launch(&segment);
         }
@@ -287,7 +287,7 @@ impl Pair {
         let timers = timers.into_iter().flatten().map(|(at, _)| at);
         let packet = self.flying.first_key_value().map(|((at, _), _)| *at);
         let Some(next) = timers.chain(packet).min() else { return false };
-        self.now = self.now.max(next);
+        self.now = self.now.max(next.min(limit));
         while let Some(entry) = self.flying.first_entry() {
             if entry.key().0 > self.now {
                 break;
@@ -311,7 +311,7 @@ impl Pair {
         while !done(self) {
             steps += 1;
             assert!(steps < 60_000 + self.packets * 4, "the ends never rest: {}", self.describe());
-            if !self.step() {
+            if !self.step(Instant::MAX) {
                 assert!(done(self), "nothing will happen any more: {}", self.describe());
                 return;
             }
@@ -322,7 +322,7 @@ impl Pair {
 
     pub(super) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
-        while self.now < end && self.step() {}
+        while self.now < end && self.step(end) {}
     }
 
     pub(super) fn describe(&self) -> String {

@@ -1,0 +1,242 @@
+//! Whatever arrives, nothing panics and the books balance.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use proptest::prelude::*;
+use towpath_multipath::path::PathId;
+
+use super::link::{address, at, payload};
+use crate::subflow::{Config, IcmpError, Mapping, Subflow};
+use crate::wire::{Ecn, Flags, Options, Segment, Timestamps};
+
+#[derive(Debug, Clone)]
+struct Arrival {
+    seq: i64,
+    ack: i64,
+    flags: u8,
+    window: u16,
+    len: u32,
+    sack: Vec<(i64, i64)>,
+    stamps: Option<(i64, i64)>,
+    packet: u16,
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Arrive(Arrival),
+    Push(u32),
+    Wait(u64),
+    Send,
+    Close,
+    Window(u64, bool),
+    Icmp(u32, i64, bool),
+    OptionBytes(u16),
+    Abort,
+}
+
+/// Mostly near, sometimes anywhere.
+fn near() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        6 => Just(0i64),
+        4 => -3i64..4,
+        4 => -100i64..20_000,
+        1 => any::<u32>().prop_map(i64::from),
+    ]
+}
+
+fn arrival() -> impl Strategy<Value = Operation> {
+    let flags = prop_oneof![
+        8 => Just(Flags::ACK.0),
+        2 => Just(Flags::ACK.with(Flags::FIN).0),
+        1 => Just(Flags::SYN.0),
+        1 => Just(Flags::SYN.with(Flags::ACK).0),
+        2 => any::<u8>(),
+    ];
+    let stamps = prop::option::of((near(), near()));
+    let sack = prop::collection::vec((near(), near()), 0..4);
+    let len = prop_oneof![3 => Just(0u32), 2 => 1u32..3000, 1 => 0u32..66_000];
+    let fields = (near(), near(), flags, any::<u16>(), len, sack, stamps, 0u16..1500);
+    fields.prop_map(|(seq, ack, flags, window, len, sack, stamps, packet)| {
+        Operation::Arrive(Arrival { seq, ack, flags, window, len, sack, stamps, packet })
+    })
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        12 => arrival(),
+        4 => (1u32..70_000).prop_map(Operation::Push),
+        4 => (0u64..3000).prop_map(Operation::Wait),
+        8 => Just(Operation::Send),
+        1 => Just(Operation::Close),
+        1 => (any::<u32>(), any::<bool>()).prop_map(|(b, s)| Operation::Window(u64::from(b), s)),
+        1 => (0u32..2000, near(), any::<bool>()).prop_map(|(m, s, h)| Operation::Icmp(m, s, h)),
+        1 => (0u16..41).prop_map(Operation::OptionBytes),
+        1 => prop_oneof![9 => Just(Operation::Send), 1 => Just(Operation::Abort)],
+    ]
+}
+
+fn segment(subflow: &Subflow, arrival: &Arrival) -> Segment {
+    let Arrival { seq, ack, flags, window, len, sack, stamps, packet } = arrival;
+    let from = |base: u32, distance: i64| base.wrapping_add(distance as u32);
+    let acked = subflow.wire_seq(subflow.send.acked_until());
+    let clock = subflow.timestamps.option(at(1000)).value;
+    let sack = sack.iter().map(|(s, e)| (from(acked, *s), from(acked, *s + *e)));
+    let stamp = |(value, echo): (i64, i64)| Timestamps {
+        value: from(subflow.timestamps.recent, value),
+        echo: from(clock, echo),
+    };
+    Segment {
+        source: address(2),
+        destination: address(1),
+        seq: from(subflow.wire_ack(), *seq),
+        ack: from(acked, *ack),
+        flags: Flags(*flags),
+        window: *window,
+        ecn: Ecn::Marked,
+        options: Options {
+            sack: sack.collect::<ArrayVec<_, 4>>(),
+            timestamps: stamps.map(stamp),
+            mss: Some(*packet),
+            window_scale: Some((*packet % 20) as u8),
+            sack_permitted: !packet.is_multiple_of(3),
+            ..Options::default()
+        },
+        payload: payload(0, 0, *len),
+        segment_bytes: *packet,
+    }
+}
+
+fn configuration(kind: u8) -> Config {
+    let mut config = if kind & 1 == 0 { Config::linux() } else { Config::ideal() };
+    (config.rack, config.undo, config.ecn) = (kind & 2 == 0, kind & 4 == 0, kind & 8 == 0);
+    (config.sack, config.timestamps, config.pacing) =
+        (kind & 16 == 0, kind & 32 == 0, kind & 64 != 0);
+    config.keepalive = Some((Duration::from_secs(10), Duration::from_secs(1), 3));
+    config.user_timeout = (kind & 128 != 0).then(|| Duration::from_secs(60));
+    config
+}
+
+/// A subflow whose handshake is done, as the peer of `peer_isn`.
+fn opened(config: Config, isn: u32, passive: bool) -> Subflow {
+    let now = at(1000);
+    let arrival = |flags: Flags, ack: i64| Arrival {
+        seq: 0,
+        ack,
+        flags: flags.0,
+        window: 60_000,
+        len: 0,
+        sack: vec![],
+        stamps: Some((1, 0)),
+        packet: 1460,
+    };
+    let mut subflow = Subflow::connect(config.clone(), isn, now);
+    if passive {
+        let mut syn = segment(&subflow, &arrival(Flags::SYN, 0));
+        syn.options.sack_permitted = true;
+        subflow = Subflow::accept(config, isn, &syn, now);
+        let _ = subflow.poll_transmit(now, 0);
+        let mut ack = segment(&subflow, &arrival(Flags::ACK, 0));
+        subflow.on_segment(now, &mut ack, PathId(0), &[]);
+    } else {
+        let _ = subflow.poll_transmit(now, 0);
+        let mut answer = segment(&subflow, &arrival(Flags::SYN.with(Flags::ACK), 0));
+        answer.options.sack_permitted = true;
+        subflow.on_segment(now, &mut answer, PathId(0), &[]);
+    }
+    subflow
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn nothing_that_arrives_can_panic_or_unbalance_the_books(
+        kind: u8,
+        isn: u32,
+        start in 0u8..4,
+        operations in prop::collection::vec(operation(), 1..60),
+    ) {
+        let mut now = at(1000);
+        let mut subflow = match start {
+            0 => Subflow::connect(configuration(kind), isn, now),
+            passive => opened(configuration(kind), isn, passive == 1),
+        };
+        for operation in operations {
+            match operation {
+                Operation::Arrive(arrival) => {
+                    let mut segment = segment(&subflow, &arrival);
+                    let received = subflow.on_segment(now, &mut segment, PathId(0), &[]);
+                    let mut next = None;
+                    for (start, payload) in &received.data {
+                        prop_assert!(next.is_none_or(|next| next == *start));
+                        next = Some(start + payload.len() as u64);
+                    }
+                    if let Some(next) = next {
+                        prop_assert_eq!(next, subflow.received_until());
+                    }
+                }
+                Operation::Push(len) => {
+                    let mapping = Mapping { dsn: 1, len: len.min(65_535), checksum: None };
+                    subflow.push(now, mapping, len % 2 == 0);
+                }
+                Operation::Wait(ms) => {
+                    now += Duration::from_millis(ms);
+                    let _ = subflow.on_timeout(now);
+                }
+                Operation::Send => {
+                    let mut count = 0;
+                    while let Some(transmit) = subflow.poll_transmit(now, 12) {
+                        count += 1;
+                        prop_assert!(count < 100_000, "sends for ever: {transmit:?}");
+                    }
+                }
+                Operation::Close => subflow.close(now),
+                Operation::Window(bytes, shared) => subflow.set_receive_window(bytes, shared),
+                Operation::Icmp(mtu_bytes, distance, hard) => {
+                    let acked = subflow.wire_seq(subflow.send.acked_until());
+                    let seq = acked.wrapping_add(distance as u32);
+                    subflow.on_icmp(now, IcmpError::TooBig { mtu_bytes, seq });
+                    subflow.on_icmp(now, IcmpError::Unreachable { seq, hard });
+                }
+                Operation::OptionBytes(bytes) => subflow.set_data_option_bytes(bytes),
+                Operation::Abort => subflow.abort(now),
+            }
+            subflow.send.check();
+            prop_assert!(subflow.room_bytes(now) <= subflow.cwnd());
+            let _ = (subflow.statistics(), subflow.poll_timeout(), subflow.window_update_due());
+            prop_assert!(subflow.unacked().all(|sent| sent.len > 0));
+        }
+    }
+
+    #[test]
+    fn data_in_any_order_comes_out_once_and_in_order(
+        pieces in prop::collection::vec((0u64..300, 1u32..80), 1..60),
+    ) {
+        let mut reassembly = crate::subflow::reassembly::Reassembly::new();
+        let mut there = std::collections::BTreeSet::new();
+        let (mut out, mut read) = (Vec::new(), 1u64);
+        for (start, len) in pieces {
+            let start = 1 + start;
+            let new = (start..start + u64::from(len)).filter(|o| there.insert(*o)).count() as u64;
+            let arrival = reassembly.insert(start, payload(5, start, len), &mut out);
+            prop_assert_eq!(arrival.duplicate, u64::from(len) - new);
+            for (at, bytes) in out.drain(..) {
+                prop_assert_eq!(at, read);
+                prop_assert_eq!(&bytes, &payload(5, at, bytes.len() as u32));
+                read += bytes.len() as u64;
+            }
+            prop_assert_eq!(read, reassembly.next());
+            prop_assert!(!there.contains(&read) && (1..read).all(|o| there.contains(&o)));
+            prop_assert_eq!(reassembly.waiting_bytes(), there.range(read..).count() as u64);
+            let blocks = reassembly.take_blocks(4);
+            for (start, end) in blocks.iter().copied() {
+                prop_assert!((start..end).all(|offset| there.contains(&offset)));
+            }
+            // The block of what just came is first, or second after a duplicate.
+            let fresh = start + u64::from(len) > read && arrival.duplicate == 0;
+            if fresh {
+                prop_assert!(blocks[0].0 <= start && blocks[0].1 >= start + u64::from(len));
+            }
+        }
+    }
+}

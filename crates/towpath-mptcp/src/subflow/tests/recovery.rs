@@ -1,0 +1,232 @@
+//! Loss recovery, packet by packet.
+
+use std::time::Duration;
+
+use towpath_multipath::path::Phase;
+
+use super::link::at;
+use super::script::{Script, after, plain};
+use crate::subflow::{Config, IcmpError, Timer};
+
+fn data(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
+    range.map(|packet| format!("data {packet}")).collect()
+}
+
+#[test]
+fn three_packets_after_a_hole_repair_it_at_once_and_reduce_the_window() {
+    let mut script = Script::open(plain());
+    script.push(1000, 10);
+    assert_eq!(script.sent(), data(1..=10));
+    script.ack(1100, after(0), &[(after(1), after(2))]);
+    assert!(script.sent().is_empty(), "one packet may be reordered");
+    script.ack(1101, after(0), &[(after(1), after(3))]);
+    assert!(script.sent().is_empty());
+    assert!(script.ack(1102, after(0), &[(after(1), after(4))]).lost);
+    assert_eq!(script.sent(), ["again 1"]);
+    assert_eq!(script.subflow.statistics().phase, Phase::Recovery);
+    // RFC 9937: half of the window, so one packet for two delivered; in flight 7 of 10 now.
+    script.push(1102, 5);
+    script.ack(1103, after(0), &[(after(1), after(5))]);
+    script.ack(1104, after(0), &[(after(1), after(6))]);
+    let sent = script.sent();
+    assert!(sent.len() <= 1, "{sent:?}");
+    script.ack(1210, after(10), &[]);
+    let statistics = script.subflow.statistics();
+    assert_eq!((statistics.phase, statistics.retransmissions), (Phase::Open, 1));
+    assert_eq!(statistics.cwnd_bytes, statistics.ssthresh_bytes);
+}
+
+#[test]
+fn without_sack_three_duplicates_repair_one_hole_and_partial_ones_the_next() {
+    let mut script = Script::open(Config { sack: false, ..plain() });
+    script.ack(1000, after(0), &[]);
+    script.push(1000, 10);
+    assert_eq!(script.sent(), data(1..=10));
+    for ms in 0..2 {
+        script.ack(1100 + ms, after(0), &[]);
+        assert!(script.sent().is_empty());
+    }
+    script.ack(1102, after(0), &[]);
+    assert_eq!(script.sent(), ["again 1"]);
+    script.ack(1200, after(4), &[]);
+    assert_eq!(script.sent(), ["again 5"]);
+    script.ack(1300, after(10), &[]);
+    assert_eq!(script.subflow.statistics().phase, Phase::Open);
+    assert_eq!(script.subflow.statistics().retransmissions, 2);
+}
+
+#[test]
+fn a_lost_tail_is_probed_after_two_round_trips() {
+    let mut script = Script::open(plain());
+    script.push(1000, 4);
+    assert_eq!(script.sent(), data(1..=4));
+    script.ack(1100, after(2), &[]);
+    let (due, timer) = script.subflow.poll_timeout().unwrap();
+    assert_eq!((due, timer), (at(1300), Timer::TailProbe));
+    script.wait(1300);
+    assert_eq!(script.sent(), ["probe 4"]);
+    // The answer shows that 3 is missing as well, which was sent long before.
+    script.ack(1400, after(2), &[(after(3), after(4))]);
+    assert_eq!(script.sent(), ["again 3"]);
+    script.ack(1500, after(4), &[]);
+    assert_eq!(script.subflow.statistics().timeouts_total, 0);
+}
+
+#[test]
+fn a_probe_that_repaired_the_loss_reduces_the_window() {
+    let mut script = Script::open(plain());
+    script.push(1000, 4);
+    script.sent();
+    script.ack(1100, after(3), &[]);
+    let before = script.subflow.statistics().cwnd_bytes;
+    script.wait(1500);
+    assert_eq!(script.sent(), ["probe 4"]);
+    script.ack(1600, after(4), &[]);
+    assert!(script.subflow.statistics().ssthresh_bytes < before);
+}
+
+#[test]
+fn a_needless_probe_is_forgiven() {
+    let mut script = Script::open(plain());
+    script.push(1000, 4);
+    script.sent();
+    script.ack(1100, after(3), &[]);
+    script.wait(1500);
+    assert_eq!(script.sent(), ["probe 4"]);
+    script.ack(1600, after(4), &[(after(3), after(4))]);
+    assert_eq!(script.subflow.statistics().ssthresh_bytes, u64::MAX);
+}
+
+#[test]
+fn timeouts_back_off_until_the_peer_is_given_up() {
+    let mut script =
+        Script::open(Config { retries: 3, rack: false, black_hole_detection: false, ..plain() });
+    script.push(1000, 3);
+    assert_eq!(script.sent(), data(1..=3));
+    // The handshake took 100 ms: 100 + max(4 · 50, 200).
+    let mut time = 1300;
+    for count in 1..=3u32 {
+        assert_eq!(script.subflow.poll_timeout(), Some((at(time), Timer::Retransmission)));
+        assert!(script.wait(time).retransmission);
+        assert_eq!(script.sent(), ["timeout 1"]);
+        assert_eq!(script.subflow.statistics().cwnd_bytes, 1460);
+        time += 300 << count;
+    }
+    assert!(script.wait(time).closed.is_some());
+}
+
+#[test]
+fn after_a_timeout_slow_start_repeats_what_is_lost() {
+    let mut script = Script::open(Config { rack: false, undo: false, ..plain() });
+    script.push(1000, 6);
+    script.sent();
+    script.wait(1300);
+    assert_eq!(script.sent(), ["timeout 1"]);
+    script.ack(1400, after(1), &[]);
+    assert_eq!(script.sent(), ["again 2", "again 3"]);
+    script.ack(1500, after(3), &[]);
+    assert_eq!(script.sent(), ["again 4", "again 5", "again 6"]);
+    script.ack(1600, after(6), &[]);
+    assert_eq!(script.subflow.statistics().phase, Phase::Open);
+}
+
+#[test]
+fn a_spurious_timeout_is_found_by_new_data_and_undone() {
+    let config = Config { sack: false, rack: false, ..plain() };
+    let mut script = Script::open(config);
+    script.push(1000, 6);
+    script.sent();
+    let before = script.subflow.statistics().cwnd_bytes;
+    script.wait(1300);
+    assert_eq!(script.sent(), ["timeout 1"]);
+    script.push(1301, 4);
+    // The answer to the original: instead of repeating 2, new data goes (RFC 5682 §2.1 step 2b).
+    script.ack(1310, after(1), &[]);
+    assert_eq!(script.sent(), ["data 7", "data 8"]);
+    script.ack(1311, after(3), &[]);
+    let statistics = script.subflow.statistics();
+    assert_eq!((statistics.phase, statistics.undone), (Phase::Open, 1));
+    assert!(statistics.cwnd_bytes >= before);
+}
+
+#[test]
+fn a_reordered_packet_that_was_repeated_is_undone_by_dsack() {
+    let mut script = Script::open(plain());
+    script.push(1000, 10);
+    script.sent();
+    let before = script.subflow.statistics().cwnd_bytes;
+    script.ack(1100, after(0), &[(after(1), after(4))]);
+    assert_eq!(script.sent(), ["again 1"]);
+    // The original was only late; then its repetition arrives.
+    script.ack(1105, after(10), &[]);
+    script.ack(1205, after(10), &[(after(0), after(1))]);
+    let statistics = script.subflow.statistics();
+    assert_eq!(statistics.undone, 1);
+    assert!(statistics.cwnd_bytes >= before);
+}
+
+#[test]
+fn a_router_with_a_small_link_makes_packets_smaller() {
+    let mut script = Script::open(plain());
+    script.push(1000, 2);
+    assert_eq!(script.sent(), data(1..=2));
+    let seq = super::script::ISN.wrapping_add(1);
+    script.subflow.on_icmp(at(1010), IcmpError::TooBig { mtu_bytes: 1000, seq: seq - 2 });
+    assert!(script.sent().is_empty(), "a forged message does nothing");
+    script.now = at(1010);
+    script.subflow.on_icmp(at(1010), IcmpError::TooBig { mtu_bytes: 1000, seq });
+    let sent = script.transmits();
+    let lens: Vec<u32> = sent.iter().filter_map(|t| t.data).map(|sent| sent.len).collect();
+    assert_eq!(lens, [960, 500, 960, 500]);
+    let ssthresh = script.subflow.statistics().ssthresh_bytes;
+    assert_eq!(ssthresh, u64::MAX, "that was no congestion");
+}
+
+#[test]
+fn full_packets_that_vanish_get_smaller() {
+    let mut script = Script::open(Config { rack: false, ..plain() });
+    script.push(1000, 3);
+    script.sent();
+    script.wait(1300);
+    assert_eq!(script.transmits()[0].data.unwrap().len, 1460);
+    script.wait(1900);
+    assert_eq!(script.transmits()[0].data.unwrap().len, 730 + 40);
+}
+
+#[test]
+fn an_idle_connection_restarts_from_the_initial_window() {
+    let mut script = Script::open(plain());
+    for round in 0..4u64 {
+        let now = 1000 + round * 100;
+        while script.subflow.room_bytes(at(now)) > 0 {
+            script.push(now, 1);
+        }
+        script.sent();
+        let sent = script.subflow.pushed_until();
+        script.ack(now + 100, sent, &[]);
+    }
+    assert!(script.subflow.statistics().cwnd_bytes > 100_000);
+    assert_eq!(script.subflow.room_bytes(at(60_000)), 14_600);
+    script.push(60_000, 1);
+    assert!(script.subflow.statistics().cwnd_bytes < 100_000);
+}
+
+#[test]
+fn a_super_segment_is_split_only_where_packets_are_lost() {
+    let mut script = Script::open(Config { super_segment_bytes: 65_400, ..plain() });
+    let len = 10 * 1460;
+    let mapping = crate::subflow::Mapping { dsn: 1, len, checksum: Some(7) };
+    script.subflow.push(at(1000), mapping, true);
+    let sent = script.transmits();
+    assert_eq!((sent.len(), sent[0].segment_bytes), (1, 1460));
+    script.ack(1100, after(2), &[(after(4), after(7))]);
+    let sent = script.transmits();
+    assert_eq!(sent.len(), 1);
+    let again = sent[0].data.unwrap();
+    assert_eq!((again.ssn, again.len, again.mapping_ssn), (after(2), 2 * 1460, 1));
+    assert_eq!((again.mapping, sent[0].segment_bytes), (mapping, 1460));
+    let unacked: Vec<_> = script.subflow.unacked().collect();
+    assert_eq!((unacked.len(), unacked[0].ssn, unacked[0].len), (1, 1, len));
+    assert!(script.subflow.oldest_unacked_sent_at() == Some(at(1000)));
+    assert!(Duration::ZERO < script.subflow.statistics().srtt);
+}

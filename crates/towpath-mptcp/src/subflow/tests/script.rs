@@ -1,0 +1,151 @@
+//! One subflow against a script: segments in at given times, exactly these packets out.
+
+use towpath_multipath::path::PathId;
+use towpath_net::Instant;
+
+use super::link::{address, at, payload};
+use crate::subflow::{Config, Mapping, Reason, Received, Subflow, TimedOut, Transmit};
+use crate::wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
+
+pub(super) const ISN: u32 = 0xffff_ff00;
+pub(super) const PEER: u32 = 5000;
+/// Payload of a full packet when timestamps are off.
+pub(super) const MSS: u64 = 1460;
+
+pub(super) fn plain() -> Config {
+    Config {
+        timestamps: false,
+        super_segment_bytes: 0,
+        tso_autosizing: false,
+        timer_granularity: std::time::Duration::ZERO,
+        congestion_control: "reno".to_owned(),
+        hystart: false,
+        ..Config::linux()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) subflow: Subflow,
+    pub(super) now: Instant,
+}
+
+impl Script {
+    /// An open connection at 1 s, whose handshake took 100 ms; the peer's window is 1 MiB.
+    pub(super) fn open(config: Config) -> Self {
+        let subflow = Subflow::connect(config, ISN, at(900));
+        let mut script = Self { subflow, now: at(900) };
+        assert_eq!(script.sent(), ["syn"]);
+        script.now = at(1000);
+        let mut answer = script.segment(Flags::SYN.with(Flags::ACK), 0, 1);
+        answer.window = 65_535;
+        answer.options = Options {
+            mss: Some(1460),
+            window_scale: Some(4),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 77, echo: 0 }),
+            ..Options::default()
+        };
+        assert!(script.arrive(answer).established);
+        assert_eq!(script.sent(), ["ack 1"]);
+        script
+    }
+
+    /// A segment of the peer with offsets instead of numbers.
+    #[expect(clippy::unused_self, reason = "reads better at the call")]
+    pub(super) fn segment(&self, flags: Flags, seq: u64, ack: u64) -> Segment {
+        Segment {
+            source: address(2),
+            destination: address(1),
+            seq: PEER.wrapping_add(seq as u32),
+            ack: ISN.wrapping_add(ack as u32),
+            flags,
+            window: 65_535,
+            ecn: Ecn::NotCapable,
+            options: Options::default(),
+            payload: Payload::EMPTY,
+            segment_bytes: 0,
+        }
+    }
+
+    pub(super) fn arrive(&mut self, mut segment: Segment) -> Received {
+        let received = self.subflow.on_segment(self.now, &mut segment, PathId(0), &[]);
+        self.subflow.send.check();
+        received
+    }
+
+    /// An acknowledgement of everything before `ack`, and of blocks of offsets.
+    pub(super) fn ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> Received {
+        self.now = at(ms);
+        let mut segment = self.segment(Flags::ACK, self.subflow.receive.next(), ack);
+        let wire = |offset: u64| ISN.wrapping_add(offset as u32);
+        segment.options.sack = blocks.iter().map(|(s, e)| (wire(*s), wire(*e))).collect();
+        self.arrive(segment)
+    }
+
+    pub(super) fn data(&mut self, ms: u64, seq: u64, len: u32) -> Received {
+        self.now = at(ms);
+        let mut segment = self.segment(Flags::ACK, seq, self.subflow.send.acked_until());
+        segment.payload = payload(2, seq, len);
+        self.arrive(segment)
+    }
+
+    /// Pushes `packets` full packets, each on its own.
+    pub(super) fn push(&mut self, ms: u64, packets: usize) {
+        self.now = at(ms);
+        for _ in 0..packets {
+            let len = self.subflow.statistics().mss_bytes;
+            let dsn = self.subflow.pushed_until();
+            self.subflow.push(self.now, Mapping { dsn, len, checksum: None }, false);
+        }
+    }
+
+    /// Runs the timers to this time.
+    pub(super) fn wait(&mut self, ms: u64) -> TimedOut {
+        self.now = at(ms);
+        self.subflow.on_timeout(self.now)
+    }
+
+    pub(super) fn transmits(&mut self) -> Vec<Transmit> {
+        std::iter::from_fn(|| self.subflow.poll_transmit(self.now, 0)).collect()
+    }
+
+    /// What is sent now, as text: data and FIN by packets of [`MSS`], acknowledgements by offset.
+    pub(super) fn sent(&mut self) -> Vec<String> {
+        self.transmits().iter().map(describe).collect()
+    }
+}
+
+/// The next offset after `packets` full ones.
+pub(super) fn after(packets: u64) -> u64 {
+    1 + packets * MSS
+}
+
+fn describe(transmit: &Transmit) -> String {
+    let acked = transmit.ack.wrapping_sub(PEER);
+    let offset = u64::from(transmit.seq.wrapping_sub(ISN));
+    let place = || {
+        let packet = (offset - 1) / MSS + 1;
+        let bytes = transmit.data.map_or(0, |sent| u64::from(sent.len));
+        match (bytes / MSS, bytes % MSS) {
+            (0 | 1, _) => format!("{packet}"),
+            (count, _) => format!("{packet}-{}", packet + count - 1),
+        }
+    };
+    let blocks = transmit.options.sack.iter();
+    let blocks = blocks.map(|(s, e)| format!(" {}-{}", s.wrapping_sub(PEER), e.wrapping_sub(PEER)));
+    match transmit.reason {
+        Reason::Handshake if transmit.flags.has(Flags::ACK) => "syn ack".to_owned(),
+        Reason::Handshake => "syn".to_owned(),
+        Reason::Data => format!("data {}", place()),
+        Reason::Retransmit => format!("again {}", place()),
+        Reason::TailProbe => format!("probe {}", place()),
+        Reason::Timeout => format!("timeout {}", place()),
+        Reason::WindowProbe => "window probe".to_owned(),
+        Reason::KeepAlive => "keep alive".to_owned(),
+        Reason::Ack => format!("ack {acked}{}", blocks.collect::<String>()),
+        Reason::ChallengeAck => format!("challenge {acked}"),
+        Reason::Fin => "fin".to_owned(),
+        Reason::Reset => "reset".to_owned(),
+    }
+}
