@@ -8,6 +8,7 @@ use super::send_queue::Record;
 
 /// Collected while an acknowledgement is processed.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Delivery {
     now: Instant,
     min_rtt: Duration,
@@ -31,6 +32,8 @@ pub(super) struct Delivery {
     pub(super) original_end: Option<u64>,
     /// The acknowledgement of repeated data was caused by an earlier transmission (RFC 3522).
     pub(super) needless: bool,
+    /// The timestamp echoed is that of an earlier transmission: it measures nothing.
+    pub(super) old_echo: bool,
 }
 
 impl Delivery {
@@ -48,6 +51,7 @@ impl Delivery {
             reordered: false,
             original_end: None,
             needless: false,
+            old_echo: false,
         }
     }
 
@@ -76,7 +80,8 @@ impl Delivery {
             self.original_end = self.original_end.max(Some(end));
         } else {
             let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
-            self.needless |= earlier;
+            self.needless |= earlier && record.transmissions == 2;
+            self.old_echo |= earlier;
             // Which transmission arrived is not known (RFC 8985 §6.2 step 2).
             if earlier || self.now.saturating_since(at) < self.min_rtt {
                 self.highest = self.highest.max(end);

@@ -289,7 +289,10 @@ impl Subflow {
             self.rtt.sample_smallest(now, rtt);
             return Some(rtt);
         }
-        let sent = Instant::from_nanos(echo_ms.filter(|_| advanced)?.saturating_mul(1_000_000));
+        // When the first answer to a retransmission is lost, the answer to the next one still echoes
+        // the first: such a sample would contain whole timeouts.
+        let echo_ms = echo_ms.filter(|_| advanced && !delivery.old_echo)?;
+        let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
         self.rtt.sample(now.saturating_since(sent));
         None
     }
@@ -324,7 +327,7 @@ impl Subflow {
         if !self.sack_on && advanced && self.recovery.phase == Phase::Recovery {
             // A partial acknowledgement: the next hole (RFC 6582 §3.2 step 5).
             self.send.mark_oldest_lost();
-            lost = true;
+            (lost, self.recovery.forced) = (true, true);
         }
         received.lost = lost;
         if lost || self.send.has_lost() {

@@ -8,9 +8,7 @@ use bytes::Bytes;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
-use crate::subflow::{
-    CloseReason, Config, Mapping, Reason, Received, State, Subflow, Timer, Transmit,
-};
+use crate::subflow::{CloseReason, Config, Mapping, Received, State, Subflow, Transmit};
 use crate::wire::{Ecn, Flags, Payload, Segment};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -339,14 +337,4 @@ impl Pair {
         };
         format!("at {}\n  a: {}\n  b: {}", self.now, one(&self.a), one(&self.b))
     }
-}
-
-/// What was sent, for scripted tests.
-pub(super) fn reasons(end: &End) -> Vec<Reason> {
-    end.log.iter().map(|(_, transmit)| transmit.reason).collect()
-}
-
-/// The deadline of one timer.
-pub(super) fn timer(subflow: &Subflow, timer: Timer) -> Option<Instant> {
-    subflow.timers.get(timer)
 }

@@ -197,7 +197,7 @@ fn a_closed_window_is_probed_ever_more_rarely() {
     script.now = at(1000);
     let mut closed = script.segment(Flags::ACK, 1, 1);
     closed.window = 0;
-    script.arrive(closed.clone());
+    script.arrive(closed);
     script.push(1000, 1);
     assert_eq!(script.subflow.room_bytes(at(1000)), 0);
     assert!(script.sent().is_empty());
@@ -299,7 +299,7 @@ fn marks_reduce_the_window_without_loss() {
 #[test]
 fn an_idle_subflow_is_small() {
     let script = Script::open(Config::linux());
-    let inline = std::mem::size_of_val(&script.subflow);
+    let inline = size_of_val(&script.subflow);
     assert!(inline <= 1344, "{inline} bytes");
     assert_eq!(script.subflow.offset_of(PEER.wrapping_add(5)), 5);
 }

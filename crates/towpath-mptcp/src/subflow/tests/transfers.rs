@@ -17,7 +17,7 @@ fn transfer(mut pair: Pair, up: u64, down: u64, limit: Duration) -> Pair {
     (pair.a.close_when_sent, pair.b.close_when_sent) = (true, true);
     pair.connect();
     pair.run_until(limit, finished);
-    assert_eq!((pair.b.received, pair.a.received), (up, down));
+    assert_eq!((pair.b.received, pair.a.received), (up, down), "{}", pair.describe());
     assert!(pair.a.fin && pair.b.fin);
     pair
 }
@@ -35,7 +35,8 @@ fn a_clean_link_needs_no_retransmission() {
 #[test]
 fn bytes_arrive_under_loss_reordering_and_duplication() {
     let seeds: u64 = std::env::var("TOWPATH_SEEDS").map_or(300, |n| n.parse().unwrap());
-    for seed in 0..seeds {
+    let first: u64 = std::env::var("TOWPATH_FIRST_SEED").map_or(0, |n| n.parse().unwrap());
+    for seed in first..first + seeds {
         let mut pair = Pair::new(Config::linux(), Config::linux(), seed);
         if seed % 3 == 1 {
             (pair.a.config, pair.b.config) = (Config::ideal(), Config::ideal());
