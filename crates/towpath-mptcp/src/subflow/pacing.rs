@@ -30,8 +30,11 @@ impl Subflow {
     /// `bytes` were sent. The first window is not paced: the rate is not known then.
     pub(super) fn pace(&mut self, now: Instant, bytes: u64) {
         let first = u64::from(self.config.initial_window_packets) * u64::from(self.mss());
+        if !self.config.pacing || self.sent_bytes <= first {
+            return;
+        }
         let rate = self.pacing_rate();
-        if !self.config.pacing || rate == 0 || rate == u64::MAX || self.sent_bytes <= first {
+        if rate == 0 || rate == u64::MAX {
             return;
         }
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
