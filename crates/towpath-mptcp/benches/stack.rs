@@ -1,0 +1,124 @@
+//! Two hosts in one process, packets handed over at once: what the stack itself costs.
+//!
+//! `cargo bench -p towpath-mptcp --bench stack`
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a bench fails by panicking")]
+
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_net::Instant;
+
+const BYTES: u64 = 20_000_000;
+const PORT: u16 = 80;
+
+struct Pair {
+    now: Instant,
+    stacks: [Stack; 2],
+    client: ConnectionId,
+    server: Option<ConnectionId>,
+    split: bool,
+    read: u64,
+}
+
+impl Pair {
+    fn new(paths: u8, split: bool) -> Self {
+        let mut stacks = [0, 1].map(|seed| {
+            Stack::new(stack::Config { seed, ..stack::Config::default() })
+        });
+        let now = Instant::ZERO;
+        for (host, stack) in stacks.iter_mut().enumerate() {
+            for path in 0..paths {
+                let interface = InterfaceId(u32::from(path));
+                stack.add_interface(interface, 1_500);
+                let address = LocalAddress {
+                    address_id: path + 1,
+                    address: [10, 0, path, host as u8 + 1].into(),
+                    port: None,
+                    interface,
+                    up: true,
+                    subflow: host == 0,
+                    signal: false,
+                    backup: false,
+                    fullmesh: false,
+                    laminar: false,
+                };
+                stack.set_address(now, address);
+            }
+        }
+        let mut config = Config::ideal();
+        config.subflow = towpath_mptcp::subflow::Config::linux();
+        stacks[1].listen(PORT, config.clone()).unwrap();
+        let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
+        let client = stacks[0].connect(now, None, remote, config).unwrap();
+        Self { now, stacks, client, server: None, split, read: 0 }
+    }
+
+    /// Packets both ways until nobody has any; a tick of time for each round.
+    fn exchange(&mut self) {
+        self.now += Duration::from_micros(20);
+        for host in 0..2 {
+            if self.stacks[host].poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+                self.stacks[host].handle_timeout(self.now);
+            }
+            for _ in 0..64 {
+                let Some((interface, packet)) = self.stacks[host].poll_transmit(self.now) else {
+                    break;
+                };
+                if self.split {
+                    for packet in packet.split() {
+                        self.stacks[1 - host].handle_packet(self.now, interface, packet);
+                    }
+                } else {
+                    self.stacks[1 - host].handle_packet(self.now, interface, packet);
+                }
+            }
+        }
+        while let Some(event) = self.stacks[1].poll_event() {
+            if let Event::Accepted { connection, .. } = event {
+                self.server = Some(connection);
+            }
+        }
+        while self.stacks[0].poll_event().is_some() {}
+        if let Some(server) = self.server {
+            while let Some(bytes) = self.stacks[1].read(self.now, server) {
+                self.read += black_box(bytes.len()) as u64;
+            }
+        }
+    }
+
+    fn run(&mut self, data: &Bytes) {
+        let until = self.read + BYTES;
+        let mut left = BYTES;
+        while self.read < until {
+            let mut slice = data.slice(..left.min(data.len() as u64) as usize);
+            left -= self.stacks[0].write(self.now, self.client, &mut slice) as u64;
+            self.exchange();
+        }
+    }
+}
+
+fn bench(criterion: &mut Criterion) {
+    let data = Bytes::from(vec![7; 1 << 20]);
+    let mut group = criterion.benchmark_group("stack");
+    group.throughput(Throughput::Bytes(BYTES)).sample_size(10);
+    for (paths, split, name) in [
+        (1, false, "1 path, super-segments"),
+        (2, false, "2 paths, super-segments"),
+        (1, true, "1 path, MTU packets"),
+        (2, true, "2 paths, MTU packets"),
+    ] {
+        let mut pair = Pair::new(paths, split);
+        pair.run(&data); // grows the windows
+        group.bench_function(name, |bencher| bencher.iter(|| pair.run(&data)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);
