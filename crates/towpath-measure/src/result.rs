@@ -330,7 +330,7 @@ pub struct Counter {
 }
 
 /// Totals of one interface at the end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Interface {
     /// Host.
     pub host: String,

@@ -12,6 +12,7 @@ pub mod connection;
 pub mod fuzzing;
 pub mod keys;
 pub mod path_manager;
+pub mod settings;
 pub mod stack;
 pub mod subflow;
 pub mod wire;

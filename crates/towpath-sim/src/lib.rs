@@ -1,1 +1,27 @@
 //! The virtual clock: runs a scenario over our own stack, in no time and always the same.
+//!
+//! Equal scenario, transport and repetition give equal records, byte for byte, on every machine and
+//! with any number of threads. Only what is sent is simulated in no other way than in the emulated
+//! world: the same link model carries the stack's real packets. What hosts do around the stack
+//! (their own queues, small queues, processor time, timers) is modelled; see `docs/simulator.md`.
+//!
+//! Reading order: [`run`] (one run from beginning to end), `world` (the event loop, and the order of
+//! what happens at the same time), `host` and `network` (what is between the applications and the
+//! links), `traffic` (the applications), `record` (what the result says), [`batch`] (many runs).
+
+pub mod batch;
+mod conclude;
+mod content;
+mod error;
+mod host;
+mod middlebox;
+mod network;
+mod packet;
+mod pcap;
+mod record;
+mod run;
+mod traffic;
+mod world;
+
+pub use error::SimError;
+pub use run::{Job, Report, known_names, run};

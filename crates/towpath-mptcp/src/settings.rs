@@ -1,0 +1,308 @@
+//! A host's settings from texts by name: how scenarios reach this stack, whose crate knows nothing of
+//! them.
+
+use std::num::ParseIntError;
+use std::time::Duration;
+
+use thiserror::Error;
+use towpath_multipath::opportunistic::Variant;
+
+use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+
+/// A super-segment's payload at most: what fits into one IP packet with its headers.
+const LARGEST_SUPER_SEGMENT_BYTES: u32 = 65_160;
+
+/// How a host behaves: its connections, and what the driver must do.
+#[derive(Debug, Clone)]
+pub struct HostSettings {
+    /// For all connections, opened and accepted.
+    pub connection: Config,
+    /// TCP small queues: the driver takes a subflow's room away ([`crate::stack::Stack::set_room`])
+    /// while the host's own queue holds about a millisecond.
+    pub small_queues: bool,
+    /// Processor time of each packet, sent or received.
+    pub cpu_per_packet: Duration,
+}
+
+/// A setting that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SettingError {
+    /// No setting has this name.
+    #[error("unknown setting `{0}`")]
+    Unknown(String),
+    /// It cannot have this value.
+    #[error("`{name}` cannot be `{value}`")]
+    Value {
+        /// Name.
+        name: String,
+        /// Value.
+        value: String,
+    },
+}
+
+impl HostSettings {
+    /// What Linux 6.x does without any setting.
+    pub fn linux() -> Self {
+        let connection = Config::linux();
+        Self { connection, small_queues: true, cpu_per_packet: Duration::ZERO }
+    }
+
+    /// Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK, with M1 and
+    /// M2, and with reinjection at every timeout.
+    pub fn linux_3_2() -> Self {
+        let mut settings = Self { small_queues: false, ..Self::linux() };
+        let connection = &mut settings.connection;
+        "min-rtt".clone_into(&mut connection.scheduler);
+        connection.opportunistic.retransmission = Variant::Guarded;
+        connection.opportunistic.penalisation = Variant::Guarded;
+        connection.subflow.rack = false;
+        connection.subflow.pacing = false;
+        connection.subflow.tso_autosizing = false;
+        connection.subflow.super_segment_bytes = LARGEST_SUPER_SEGMENT_BYTES;
+        settings
+    }
+
+    /// No limits of a host.
+    pub fn ideal() -> Self {
+        let connection = Config::ideal();
+        Self { connection, small_queues: false, cpu_per_packet: Duration::ZERO }
+    }
+
+    /// The profile named by `profile` (`linux-6.x` without), changed by everything else. Sizes are
+    /// bytes, times nanoseconds; a later setting wins. Names of schedulers, path managers and
+    /// congestion controls are checked when a connection is made.
+    pub fn from_texts<'a, S>(settings: S) -> Result<Self, SettingError>
+    where
+        S: IntoIterator<Item = (&'a str, &'a str)> + Clone,
+    {
+        let mut host = Self::linux();
+        for (name, value) in settings.clone() {
+            if name == "profile" {
+                host = match value {
+                    "linux-6.x" => Self::linux(),
+                    "linux-3.2-mptcp" => Self::linux_3_2(),
+                    "ideal" => Self::ideal(),
+                    _ => return Err(wrong(name, value)),
+                };
+            }
+        }
+        for (name, value) in settings {
+            host.set(name, value)?;
+        }
+        Ok(host)
+    }
+
+    /// Changes one setting.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
+        let connection = &mut self.connection;
+        match name {
+            "profile" => {}
+            "multipath" => connection.multipath = truth(name, value)?,
+            "congestion-control" => value.clone_into(&mut connection.subflow.congestion_control),
+            "scheduler" => value.clone_into(&mut connection.scheduler),
+            "path-manager" => value.clone_into(&mut connection.path_manager),
+            "opportunistic-retransmission" => {
+                connection.opportunistic.retransmission = variant(name, value)?;
+            }
+            "penalisation" => connection.opportunistic.penalisation = variant(name, value)?,
+            "checksum" => connection.checksum = truth(name, value)?,
+            "receive-buffer-mode" => set_mode(&mut connection.receive_buffer, name, value)?,
+            "receive-buffer" => {
+                let [_, initial, most] = sizes(name, value)?;
+                let mode = connection.receive_buffer.mode;
+                connection.receive_buffer.max_bytes = most;
+                connection.receive_buffer.initial_bytes =
+                    if mode == ReceiveBufferMode::Fixed { most } else { initial };
+            }
+            // The send buffer's default grows to its maximum by itself; what is modelled is its end.
+            "send-buffer" => connection.send_buffer_bytes = sizes(name, value)?[2],
+            "mss" => connection.smallest_mss = word(name, value, ["own", "smallest"])?,
+            "subflows" => connection.subflow_limit = number(name, value)?,
+            "add-addr-accepted" => connection.accept_limit = number(name, value)?,
+            _ => return self.switch(name, value),
+        }
+        Ok(())
+    }
+
+    /// Changes one switch of the profile.
+    fn switch(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
+        let subflow = &mut self.connection.subflow;
+        match name {
+            "delayed-ack" => {
+                if !truth(name, value)? {
+                    subflow.delayed_ack = Duration::ZERO;
+                } else if subflow.delayed_ack.is_zero() {
+                    subflow.delayed_ack = Self::linux().connection.subflow.delayed_ack;
+                }
+            }
+            "tso-autosizing" => {
+                subflow.tso_autosizing = truth(name, value)?;
+                if subflow.tso_autosizing {
+                    subflow.super_segment_bytes = LARGEST_SUPER_SEGMENT_BYTES;
+                }
+            }
+            "tsq" => self.small_queues = truth(name, value)?,
+            "timer-granularity" => subflow.timer_granularity = nanos(name, value)?,
+            "hystart" => subflow.hystart = truth(name, value)?,
+            "pacing" => subflow.pacing = truth(name, value)?,
+            "rmem-scaling" => {
+                self.connection.receive_buffer.window_percent =
+                    if truth(name, value)? { 50 } else { 100 };
+            }
+            "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
+            _ => return Err(SettingError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), SettingError> {
+    buffer.mode = match value {
+        "linux" => ReceiveBufferMode::Linux,
+        "fixed" => ReceiveBufferMode::Fixed,
+        "seed003" => ReceiveBufferMode::Seed003,
+        _ => return Err(wrong(name, value)),
+    };
+    if buffer.mode == ReceiveBufferMode::Fixed {
+        buffer.initial_bytes = buffer.max_bytes;
+    }
+    Ok(())
+}
+
+fn wrong(name: &str, value: &str) -> SettingError {
+    SettingError::Value { name: name.to_owned(), value: value.to_owned() }
+}
+
+/// Whether it is the second of two words.
+fn word(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
+    match value {
+        _ if value == yes => Ok(true),
+        _ if value == no => Ok(false),
+        _ => Err(wrong(name, value)),
+    }
+}
+
+fn truth(name: &str, value: &str) -> Result<bool, SettingError> {
+    word(name, value, ["false", "true"])
+}
+
+fn variant(name: &str, value: &str) -> Result<Variant, SettingError> {
+    match value {
+        "off" => Ok(Variant::Off),
+        "nsdi12" => Ok(Variant::Nsdi12),
+        "guarded" => Ok(Variant::Guarded),
+        _ => Err(wrong(name, value)),
+    }
+}
+
+fn number<T: std::str::FromStr<Err = ParseIntError>>(
+    name: &str,
+    value: &str,
+) -> Result<T, SettingError> {
+    value.parse().map_err(|_| wrong(name, value))
+}
+
+fn nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
+    number(name, value).map(Duration::from_nanos)
+}
+
+/// Minimum, default and maximum.
+fn sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
+    let all: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
+    let all = all.map_err(|_| wrong(name, value))?;
+    <[u64; 3]>::try_from(all).map_err(|_| wrong(name, value))
+}
+
+impl Config {
+    fn linux() -> Self {
+        Self {
+            multipath: true,
+            subflow: crate::subflow::Config {
+                congestion_control: "cubic".to_owned(),
+                mtu_bytes: 1_500,
+                initial_window_packets: 10,
+                timestamps: true,
+                sack: true,
+                window_scale: Some(7),
+                ecn: false,
+                hystart: true,
+                pacing: false,
+                tso_autosizing: true,
+                super_segment_bytes: LARGEST_SUPER_SEGMENT_BYTES,
+                delayed_ack: Duration::from_millis(40),
+                quick_acks: 16,
+                rto_initial: Duration::from_secs(1),
+                rto_min: Duration::from_millis(200),
+                rto_max: Duration::from_secs(120),
+                timer_granularity: Duration::from_millis(4),
+                syn_retries: 6,
+                retries: 15,
+                user_timeout: None,
+                keepalive: None,
+                time_wait: Duration::from_secs(60),
+                restart_after_idle: true,
+                rack: true,
+                undo: true,
+                black_hole_detection: false,
+            },
+            scheduler: "min-rtt".to_owned(),
+            path_manager: "default".to_owned(),
+            opportunistic: towpath_multipath::opportunistic::Switches::default(),
+            checksum: false,
+            no_join_to_initial: false,
+            accept_joins: true,
+            subflow_limit: 8,
+            accept_limit: 8,
+            send_buffer_bytes: 4 << 20,
+            receive_buffer: ReceiveBuffer {
+                mode: ReceiveBufferMode::Linux,
+                initial_bytes: 131_072,
+                max_bytes: 6 << 20,
+                window_percent: 50,
+            },
+            smallest_mss: false,
+            nagle: false,
+            add_address_timeout: Duration::from_secs(120),
+            close_timeout: Duration::from_secs(60),
+            stale_after_timeouts: 4,
+            syn_retries_with_multipath: 2,
+        }
+    }
+    fn ideal() -> Self {
+        Self::linux()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_applied_over_the_profile_wherever_it_stands() {
+        let settings = [("tsq", "true"), ("profile", "linux-3.2-mptcp"), ("penalisation", "off")];
+        let host = HostSettings::from_texts(settings).unwrap();
+        assert!(host.small_queues && !host.connection.subflow.tso_autosizing);
+        let m1_m2 = host.connection.opportunistic;
+        assert_eq!((m1_m2.retransmission, m1_m2.penalisation), (Variant::Guarded, Variant::Off));
+    }
+
+    #[test]
+    fn a_fixed_buffer_begins_with_its_largest_size() {
+        for order in [
+            [("receive-buffer-mode", "fixed"), ("receive-buffer", "4096 100000 800000")],
+            [("receive-buffer", "4096 100000 800000"), ("receive-buffer-mode", "fixed")],
+        ] {
+            let buffer = HostSettings::from_texts(order).unwrap().connection.receive_buffer;
+            assert_eq!((buffer.initial_bytes, buffer.max_bytes), (800_000, 800_000));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_name() {
+        let refuse =
+            |name, value| HostSettings::from_texts([(name, value)]).unwrap_err().to_string();
+        assert_eq!(refuse("tsq", "1"), "`tsq` cannot be `1`");
+        assert_eq!(refuse("send-buffer", "1 2"), "`send-buffer` cannot be `1 2`");
+        assert_eq!(refuse("colour", "blue"), "unknown setting `colour`");
+    }
+}

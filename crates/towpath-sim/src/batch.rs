@@ -1,0 +1,85 @@
+//! Many runs on several processors, with their results in order.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// Does `work(0)`, `work(1)`, … `work(count - 1)` on `threads` threads and hands the results to
+/// `done` in this order, each as soon as it and all before it are there. `done` returns whether to go
+/// on. What a piece of work returns may not depend on which thread does it, nor on the others; then
+/// neither does the outcome.
+pub fn in_order<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize) -> T + Sync,
+    mut done: impl FnMut(usize, T) -> bool,
+) {
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let (sender, results) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, count.max(1)) {
+            let (sender, next, stop, work) = (sender.clone(), &next, &stop, &work);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count || stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    // Whoever listened has stopped.
+                    let _nobody_listens = sender.send((index, work(index)));
+                }
+            });
+        }
+        drop(sender);
+        let (mut waiting, mut expected) = (BTreeMap::new(), 0);
+        for (index, result) in results {
+            waiting.insert(index, result);
+            while let Some(result) = waiting.remove(&expected) {
+                if !done(expected, result) {
+                    stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+                expected += 1;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_whatever_the_number_of_threads() {
+        for threads in [0, 1, 2, 7, 100] {
+            let mut seen = Vec::new();
+            in_order(
+                20,
+                threads,
+                |index| (0..(20 - index) * 10_000).fold(index, |sum, n| sum ^ n) ^ index,
+                |index, _| {
+                    seen.push(index);
+                    true
+                },
+            );
+            assert_eq!(seen, (0..20).collect::<Vec<_>>(), "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_after_done_has_had_enough() {
+        let mut seen = Vec::new();
+        in_order(
+            20,
+            3,
+            |index| index,
+            |index, _| {
+                seen.push(index);
+                index < 4
+            },
+        );
+        assert_eq!(seen, [0, 1, 2, 3, 4]);
+    }
+}

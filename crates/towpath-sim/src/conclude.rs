@@ -1,0 +1,213 @@
+//! Everything that is known only at the end.
+
+use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
+use towpath_measure::result::{Counter, Multipath, Noise, Record, SubflowSummary, Warning};
+use towpath_measure::scenario::{DataDirection, Pattern, Transport};
+use towpath_measure::traffic::directions;
+use towpath_mptcp::stack::Status;
+use towpath_net::Instant;
+
+use crate::error::SimError;
+use crate::record::fallback_text;
+use crate::world::World;
+
+/// Writes the records that come last.
+pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(), SimError> {
+    let World { recorder, network, hosts, streams, now, .. } = &mut world;
+    recorder.look_last(*now, network, hosts, streams);
+    let subflows = world.recorder.totals(&world.streams);
+    let counters = counters(&world);
+    let multipath = proof(&world, transport, &counters);
+    let noise = Noise { packets: world.network.delivered_packets, ..Noise::default() };
+    let mut summarizer = Summarizer::new(world.scenario, transport);
+    for input in flow_inputs(&world, &subflows) {
+        summarizer = summarizer.flow(input);
+    }
+    for warning in warnings(&world) {
+        summarizer = summarizer.warning(warning);
+    }
+    let World { scenario: _, network, mut recorder, .. } = world;
+    let (interfaces, captured) = network.finish();
+    captured.map_err(SimError::Capture)?;
+    for counter in &counters {
+        recorder.add(&Record::Counter(counter.clone()));
+    }
+    for interface in interfaces {
+        recorder.add(&Record::Interface(interface));
+    }
+    recorder.add(&Record::Noise(noise.clone()));
+    let summary = summarizer
+        .subflows(subflows)
+        .multipath(multipath)
+        .noise(&noise)
+        .counters(&counters)
+        .finish();
+    recorder.add(&Record::Summary(Box::new(summary)));
+    recorder.check()
+}
+
+fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
+    let mut inputs = Vec::new();
+    for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
+        let expected: &[DataDirection] = match &flow.pattern {
+            Pattern::Run { .. } => &[DataDirection::Up],
+            Pattern::Bulk { .. } | Pattern::Iperf { .. } => directions(&flow.pattern),
+        };
+        for direction in expected {
+            let until = world.now.min(run.deadline);
+            let own = world.streams.iter().filter(|stream| stream.flow == index);
+            let logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
+            let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| {
+                let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
+                log.watch_until(until);
+                log
+            });
+            let sender = if *direction == DataDirection::Down { flow.to } else { flow.from };
+            let used = world.hosts.get(sender).map(|host| &host.settings.connection.subflow);
+            let of = |s: &&SubflowSummary| s.flow == index as u32 && s.direction == *direction;
+            inputs.push(FlowInput {
+                flow: index as u32,
+                direction: *direction,
+                delivery,
+                connect: run.connect,
+                failure: run.failure.clone(),
+                congestion_control: used
+                    .filter(|_| own.clone().next().is_some())
+                    .map(|subflow| subflow.congestion_control.clone())
+                    .into_iter()
+                    .collect(),
+                retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
+            });
+        }
+    }
+    inputs
+}
+
+/// Status of both ends of every stream.
+fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, Status)> + 'w {
+    let ends = world.streams.iter().flat_map(|stream| &stream.ends);
+    ends.filter_map(|end| {
+        let status = world.hosts.get(end.host)?.stack.status(end.connection?)?;
+        Some((end.host, status))
+    })
+}
+
+/// Our own counters, by host; those that stayed at zero are left out, as the kernel's are.
+fn counters(world: &World<'_>) -> Vec<Counter> {
+    let mut all = Vec::new();
+    let mut add = |host: &str, name: &str, after: u64| {
+        if after > 0 {
+            let (host, name) = (host.to_owned(), format!("Towpath.{name}"));
+            all.push(Counter { host, name, before: 0, after });
+        }
+    };
+    for (index, host) in world.hosts.iter().enumerate() {
+        for ((_, name), count) in
+            world.recorder.notices.iter().filter(|((name, _), _)| *name == host.name)
+        {
+            add(&host.name, name, *count);
+        }
+        let own: Vec<_> =
+            statuses(world).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
+        let sum = |of: &dyn Fn(&Status) -> u64| own.iter().map(of).sum();
+        let causes = ["Timeout", "Closed", "Connection", "Opportunistic", "Scheduler"];
+        for (cause, name) in causes.iter().enumerate() {
+            let bytes = |status: &Status| status.reinjected_bytes.get(cause).copied().unwrap_or(0);
+            add(&host.name, &format!("Reinjected{name}Bytes"), sum(&bytes));
+        }
+        add(&host.name, "Penalisations", sum(&|status| status.penalisations));
+        add(&host.name, "DiscardedBytes", sum(&|status| status.discarded_bytes));
+        add(&host.name, "WindowBlockedMs", sum(&|s| s.window_blocked.as_millis() as u64));
+        let tcp = |of: fn(&towpath_mptcp::subflow::Statistics) -> u64| {
+            own.iter().flat_map(|status| &status.subflows).map(|s| of(&s.tcp)).sum::<u64>()
+        };
+        add(&host.name, "Retransmissions", tcp(|tcp| tcp.retransmissions));
+        add(&host.name, "Timeouts", tcp(|tcp| tcp.timeouts_total));
+        add(&host.name, "UndoneReductions", tcp(|tcp| tcp.undone));
+        add(&host.name, "DuplicateBytes", tcp(|tcp| tcp.duplicate_bytes));
+    }
+    all
+}
+
+/// Proof that Multipath TCP was used, or the reason why not.
+fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multipath {
+    let requested = transport == Transport::Mptcp;
+    if !requested {
+        return Multipath::default();
+    }
+    let speaks = |end: &crate::traffic::End| {
+        let host = world.hosts.get(end.host)?;
+        let status = host.stack.status(end.connection?)?;
+        Some(status.multipath && status.fallback.is_none())
+    };
+    let good = world.streams.iter().filter(|stream| {
+        // One end that has fallen back is enough: the proof needs both.
+        stream.ends.iter().all(|end| speaks(end) == Some(true))
+    });
+    let (good, all) = (good.count(), world.streams.len());
+    let mut evidence = vec![format!(
+        "{good} of {all} connections spoke Multipath TCP without fallback on both ends"
+    )];
+    evidence.extend(
+        counters
+            .iter()
+            .filter(|counter| counter.name == "Towpath.SubflowsEstablished")
+            .map(|counter| format!("{} subflows established on {}", counter.after, counter.host)),
+    );
+    let again: u64 =
+        statuses(world).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();
+    evidence.push(format!("{again} bytes were sent again on another subflow"));
+    let used = all > 0 && good == all;
+    let told = world.recorder.fallbacks.first().map(|(host, why)| (host.clone(), *why));
+    let reason = || {
+        if all == 0 {
+            return "no connection was opened".to_owned();
+        }
+        let known = told.clone().or_else(|| {
+            statuses(world).find_map(|(host, status)| {
+                let host = world.hosts.get(host)?.name.clone();
+                Some((host, status.fallback?))
+            })
+        });
+        known.map_or_else(
+            || "a connection did not live long enough to speak Multipath TCP".to_owned(),
+            |(host, why)| format!("{} (seen by {host})", fallback_text(why)),
+        )
+    };
+    Multipath { requested, used, fallback: (!used).then(reason), paths_used: Vec::new(), evidence }
+}
+
+fn warnings(world: &World<'_>) -> Vec<Warning> {
+    let mut all = Vec::new();
+    for stream in &world.streams {
+        for end in &stream.ends {
+            let Some(at) = end.damaged_at else { continue };
+            let name = world.hosts.get(end.host).map_or("?", |host| host.name.as_str());
+            all.push(Warning {
+                text: format!(
+                    "flow {}: `{name}` read something else than was sent, from byte {at} on",
+                    stream.flow
+                ),
+                hint: Some(
+                    "a box on the way changed the payload; `checksum = true` finds it, where \
+                     there is Multipath TCP"
+                        .to_owned(),
+                ),
+            });
+        }
+    }
+    for host in &world.scenario.hosts {
+        if let Some((name, _)) = host.sysctls.first() {
+            all.push(Warning {
+                text: format!(
+                    "`{name}` of host `{}` has no effect in the simulated world",
+                    host.name
+                ),
+                hint: Some(
+                    "its own keys are in docs/scenario.md, such as `profile-switches`".to_owned(),
+                ),
+            });
+        }
+    }
+    all
+}

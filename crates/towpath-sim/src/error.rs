@@ -1,0 +1,38 @@
+//! Why there is no result.
+
+use std::io;
+
+use thiserror::Error;
+use towpath_mptcp::settings::SettingError;
+use towpath_mptcp::stack::ConfigError;
+use towpath_net::topology::RouteError;
+
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub enum SimError {
+    /// The links make no network.
+    #[error("the network cannot be built: {0}")]
+    Network(#[from] RouteError),
+    /// A host's settings make no sense.
+    #[error("host `{host}`: {source}")]
+    Setting {
+        /// Host.
+        host: String,
+        /// Why.
+        source: SettingError,
+    },
+    /// A host's settings name something that does not exist.
+    #[error("host `{host}`: {source}")]
+    Name {
+        /// Host.
+        host: String,
+        /// What, and what there is.
+        source: ConfigError,
+    },
+    /// The reader of the records is gone.
+    #[error("cannot write the result: {0}")]
+    Write(io::Error),
+    /// The capture cannot be written.
+    #[error("cannot write the capture: {0}")]
+    Capture(io::Error),
+}

@@ -1,0 +1,222 @@
+//! One host: its stack, its addresses, and its processor.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use towpath_measure::network::{address, end_of, endpoints, families};
+use towpath_measure::scenario::{Family, Scenario, Transport};
+use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
+use towpath_mptcp::settings::{HostSettings, SettingError};
+use towpath_mptcp::stack::{self, ConnectionId, Stack};
+use towpath_mptcp::wire::Packet;
+use towpath_net::{Instant, stream_seed};
+
+/// As Linux: `tcp_max_syn_backlog` and `tcp_max_tw_buckets` of a host with some memory.
+const SYN_BACKLOG: usize = 4_096;
+const TIME_WAIT_LIMIT: usize = 65_536;
+
+/// One host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) stack: Stack,
+    pub(crate) settings: HostSettings,
+    /// Which end of which stream a connection is.
+    pub(crate) ends: BTreeMap<ConnectionId, (usize, usize)>,
+    /// When the stack wants to be called; asked once after everything that may change it.
+    deadline: Option<Instant>,
+    /// Something was handed in, so something may come out.
+    pub(crate) touched: bool,
+    /// The processor is busy with earlier packets until then.
+    busy_until: Instant,
+    /// Packets that wait for the processor.
+    inbox: VecDeque<(InterfaceId, Packet)>,
+    /// The address that each path has here now, by path and whether it is an IPv6 one.
+    addresses: BTreeMap<(usize, bool), IpAddr>,
+    next_identifier: u8,
+    generations: BTreeMap<usize, u8>,
+}
+
+fn is_v6(family: Family) -> bool {
+    family == Family::V6
+}
+
+impl Host {
+    /// Host number `index` with its interfaces and addresses.
+    pub(crate) fn new(
+        scenario: &Scenario,
+        index: usize,
+        transport: Transport,
+        (seed, trace): (u64, bool),
+    ) -> Result<Self, SettingError> {
+        let host = scenario.hosts.get(index);
+        let texts = host.map_or_else(Vec::new, |host| scenario.stack_settings(host));
+        let pairs: Vec<_> = texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut settings = HostSettings::from_texts(pairs)?;
+        settings.connection.multipath = transport == Transport::Mptcp;
+        let name = host.map_or_else(String::new, |host| host.name.clone());
+        let config = stack::Config {
+            seed: stream_seed(seed, &format!("host/{name}"), "stack"),
+            syn_backlog: SYN_BACKLOG,
+            time_wait_limit: TIME_WAIT_LIMIT,
+            trace,
+        };
+        let mut made = Self {
+            name,
+            stack: Stack::new(config),
+            settings,
+            ends: BTreeMap::new(),
+            deadline: None,
+            touched: true,
+            busy_until: Instant::ZERO,
+            inbox: VecDeque::new(),
+            addresses: BTreeMap::new(),
+            next_identifier: 1,
+            generations: BTreeMap::new(),
+        };
+        for (path, data) in scenario.paths.iter().enumerate() {
+            if end_of(data, index).is_some() {
+                made.stack.add_interface(interface(path), data.mtu_bytes);
+                made.give_addresses(Instant::ZERO, scenario, index, path);
+            }
+        }
+        Ok(made)
+    }
+
+    fn give_addresses(&mut self, now: Instant, scenario: &Scenario, index: usize, path: usize) {
+        let Some(end) = scenario.paths.get(path).and_then(|data| end_of(data, index)) else {
+            return;
+        };
+        let endpoint = endpoints(scenario, index).into_iter().find(|e| e.path == path);
+        let generation = self.generations.get(&path).copied().unwrap_or_default();
+        for family in families(scenario) {
+            let address = address(path, end, family, generation);
+            let address_id = self.next_identifier;
+            self.next_identifier = self.next_identifier.checked_add(1).unwrap_or(1);
+            self.addresses.insert((path, is_v6(family)), address);
+            self.stack.set_address(
+                now,
+                LocalAddress {
+                    address_id,
+                    address,
+                    port: None,
+                    interface: interface(path),
+                    up: true,
+                    subflow: endpoint.is_some_and(|e| e.subflow),
+                    signal: endpoint.is_some_and(|e| e.signal),
+                    backup: endpoint.is_some_and(|e| e.backup),
+                    fullmesh: endpoint.is_some_and(|e| e.fullmesh),
+                    laminar: endpoint.is_some_and(|e| e.laminar),
+                },
+            );
+        }
+        self.touched = true;
+    }
+
+    /// The old address on a path goes, the next one of the subnet comes. Returns what happened.
+    pub(crate) fn change_address(
+        &mut self,
+        now: Instant,
+        scenario: &Scenario,
+        index: usize,
+        path: usize,
+    ) -> Vec<String> {
+        let mut told = Vec::new();
+        for family in families(scenario) {
+            if let Some(old) = self.addresses.remove(&(path, is_v6(family))) {
+                self.stack.remove_address(now, old);
+                told.push(format!("address {old} removed"));
+            }
+        }
+        let generation = self.generations.entry(path).or_default();
+        *generation = generation.wrapping_add(1);
+        self.give_addresses(now, scenario, index, path);
+        for family in families(scenario) {
+            if let Some(new) = self.addresses.get(&(path, is_v6(family))) {
+                told.push(format!("address {new} added"));
+            }
+        }
+        told
+    }
+
+    /// Its address on a path today.
+    pub(crate) fn address_on(&self, path: usize, family: Family) -> Option<IpAddr> {
+        self.addresses.get(&(path, is_v6(family))).copied()
+    }
+
+    /// When [`Self::wake`] must be called.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let waiting = (!self.inbox.is_empty()).then_some(self.busy_until);
+        [self.deadline, waiting].into_iter().flatten().min()
+    }
+
+    /// A packet has arrived.
+    pub(crate) fn receive(&mut self, now: Instant, path: usize, packet: Packet) {
+        let cost = self.settings.cpu_per_packet;
+        if cost.is_zero() {
+            self.stack.handle_packet(now, interface(path), packet);
+            self.touched = true;
+        } else {
+            if self.inbox.is_empty() {
+                self.busy_until = self.busy_until.max(now) + cost;
+            }
+            self.inbox.push_back((interface(path), packet));
+        }
+    }
+
+    /// Runs what is due: packets for which the processor has had its time, then timers.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        while self.busy_until <= now {
+            let Some((interface, packet)) = self.inbox.pop_front() else { break };
+            self.stack.handle_packet(now, interface, packet);
+            self.touched = true;
+            if !self.inbox.is_empty() {
+                self.busy_until += self.settings.cpu_per_packet;
+            }
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.stack.handle_timeout(now);
+            self.touched = true;
+        }
+    }
+
+    /// The next packet to send, if the processor is free.
+    pub(crate) fn transmit(&mut self, now: Instant) -> Option<Packet> {
+        let cost = self.settings.cpu_per_packet;
+        if !cost.is_zero() && self.busy_until > now {
+            self.deadline = Some(self.deadline.map_or(self.busy_until, |d| d.min(self.busy_until)));
+            return None;
+        }
+        let (_, packet) = self.stack.poll_transmit(now)?;
+        if !cost.is_zero() {
+            self.busy_until = now + cost.saturating_mul(packets_of(&packet));
+        }
+        Some(packet)
+    }
+
+    /// Nothing more comes out: asks when to be called next. A stack that wants to be called in the
+    /// past is called in the next nanosecond, so that time goes on.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        let earliest = now + Duration::from_nanos(1);
+        let stack = self.stack.poll_timeout().map(|(at, _)| at.max(earliest));
+        let busy = Some(self.busy_until).filter(|until| *until > now);
+        self.deadline = match (stack, busy) {
+            (Some(stack), Some(busy)) => Some(stack.min(busy)),
+            (stack, busy) => stack.or(busy),
+        };
+        self.touched = false;
+    }
+}
+
+/// A path's interface.
+pub(crate) fn interface(path: usize) -> InterfaceId {
+    InterfaceId(u32::try_from(path).unwrap_or(u32::MAX))
+}
+
+/// Packets on the wire that a (super-)segment stands for.
+fn packets_of(packet: &Packet) -> u32 {
+    let size = usize::from(packet.segment_bytes);
+    let count = if size == 0 { 1 } else { packet.payload.len().div_ceil(size).max(1) };
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,303 @@
+//! Boxes that change packets: what the Internet does to options, lengths, addresses and payload.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_measure::scenario::{LinkSide, Middlebox, MiddleboxAction};
+use towpath_mptcp::wire::{Flags, MptcpOption, Packet, Segment};
+use towpath_net::Instant;
+
+/// How long a box that joins packets waits for the next one.
+const PATIENCE: Duration = Duration::from_micros(500);
+/// Payload of a joined packet at most: two full packets.
+const JOINED_BYTES: usize = 2_960;
+/// Every so many packets with data, one is rewritten.
+const REWRITE_EVERY: u64 = 50;
+/// What a box adds to sequence numbers.
+const SHIFT: u32 = 0x1234_5678;
+/// The first port that an address translator gives out.
+const FIRST_PORT: u16 = 40_000;
+
+/// From the path's first host, or towards it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+/// All boxes of one path, in the order in which a packet from the first host meets them.
+#[derive(Debug, Default)]
+pub(crate) struct Boxes {
+    boxes: Vec<Unit>,
+    /// Packets of a path's boxes are numbered by themselves (IPv4 identification).
+    identification: u16,
+}
+
+#[derive(Debug)]
+struct Unit {
+    side: LinkSide,
+    action: MiddleboxAction,
+    /// Addresses that it translates: inside, outside.
+    translations: Vec<(SocketAddr, SocketAddr)>,
+    /// Packets with data seen so far.
+    seen: u64,
+    /// What it holds back for the next one, by direction, and until when.
+    held: [Option<(Instant, Segment)>; 2],
+}
+
+impl Boxes {
+    pub(crate) fn new(all: &[Middlebox], path: usize) -> Self {
+        let own = all.iter().filter(|middlebox| middlebox.path == path);
+        let make = |middlebox: &Middlebox| Unit {
+            side: middlebox.side,
+            action: middlebox.action,
+            translations: Vec::new(),
+            seen: 0,
+            held: [None, None],
+        };
+        Self { boxes: own.map(make).collect(), identification: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.boxes.is_empty()
+    }
+
+    /// When [`Self::expired`] has something.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let held = self.boxes.iter().flat_map(|own| own.held.iter().flatten());
+        held.map(|(until, _)| *until).min()
+    }
+
+    /// Leads a packet through all boxes; adds what comes out to `out`.
+    pub(crate) fn pass(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        packet: Packet,
+        out: &mut VecDeque<Packet>,
+    ) {
+        let Ok(segment) = packet.parse() else {
+            out.push_back(packet); // damaged on the way: not a box's business
+            return;
+        };
+        self.lead(now, direction, 0, segment, out);
+    }
+
+    /// What boxes have held back for long enough.
+    pub(crate) fn expired(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        out: &mut VecDeque<Packet>,
+    ) {
+        let count = self.boxes.len();
+        for place in 0..count {
+            let index = if direction == Direction::Up { place } else { count - 1 - place };
+            let held = self.boxes.get_mut(index).and_then(|own| own.take_expired(now, direction));
+            if let Some(segment) = held {
+                self.lead(now, direction, place + 1, segment, out);
+            }
+        }
+    }
+
+    /// The address inside that a box shows to the outside as `outside`.
+    pub(crate) fn inside(&self, outside: SocketAddr) -> SocketAddr {
+        self.boxes.iter().rev().fold(outside, |address, own| {
+            let found = own.translations.iter().find(|(_, outside)| *outside == address);
+            found.map_or(address, |(inside, _)| *inside)
+        })
+    }
+
+    /// Leads a segment through the boxes from the one at `place` on its way.
+    fn lead(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        place: usize,
+        segment: Segment,
+        out: &mut VecDeque<Packet>,
+    ) {
+        let mut moving = vec![segment];
+        let count = self.boxes.len();
+        for place in place..count {
+            let index = if direction == Direction::Up { place } else { count - 1 - place };
+            let Some(own) = self.boxes.get_mut(index) else { continue };
+            let mut changed = Vec::new();
+            for segment in moving {
+                own.change(now, direction, segment, &mut changed);
+            }
+            moving = changed;
+        }
+        for segment in moving {
+            self.identification = self.identification.wrapping_add(1);
+            out.push_back(Packet::emit(&segment, self.identification));
+        }
+    }
+}
+
+impl Unit {
+    fn take_expired(&mut self, now: Instant, direction: Direction) -> Option<Segment> {
+        let held = self.held.get_mut(direction as usize)?;
+        held.take_if(|(until, _)| *until <= now).map(|(_, segment)| segment)
+    }
+
+    fn sees(&self, direction: Direction) -> bool {
+        match self.side {
+            LinkSide::Both => true,
+            LinkSide::Up => direction == Direction::Up,
+            LinkSide::Down => direction == Direction::Down,
+        }
+    }
+
+    fn change(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        mut segment: Segment,
+        out: &mut Vec<Segment>,
+    ) {
+        if !self.sees(direction) {
+            out.push(segment);
+            return;
+        }
+        let options = &mut segment.options;
+        match self.action {
+            MiddleboxAction::StripMptcp => {
+                options.mptcp.clear();
+                options.dss = None;
+            }
+            MiddleboxAction::StripMptcpSyn if segment.flags.has(Flags::SYN) => {
+                options.mptcp.clear();
+            }
+            MiddleboxAction::StripMptcpSyn => {}
+            MiddleboxAction::StripDss => options.dss = None,
+            MiddleboxAction::StripAddAddr => {
+                options.mptcp.retain(|option| !matches!(option, MptcpOption::AddAddress(_)));
+            }
+            MiddleboxAction::Split => return split(segment, out),
+            MiddleboxAction::Coalesce => return self.coalesce(now, direction, segment, out),
+            MiddleboxAction::Nat => self.translate(direction, &mut segment),
+            MiddleboxAction::ShiftSequence => shift(direction, &mut segment),
+            MiddleboxAction::RewritePayload => self.rewrite(&mut segment),
+        }
+        out.push(segment);
+    }
+
+    /// Joins what follows directly; the options of the first packet stay, as with receive offload in
+    /// a box that does not know Multipath TCP.
+    fn coalesce(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        segment: Segment,
+        out: &mut Vec<Segment>,
+    ) {
+        let Some(held) = self.held.get_mut(direction as usize) else {
+            out.push(segment);
+            return;
+        };
+        let plain = segment.flags.without(Flags::PSH) == Flags::ACK && !segment.payload.is_empty();
+        match held.take() {
+            Some((_, mut first)) if plain && follows(&first, &segment) => {
+                for chunk in segment.payload.chunks() {
+                    first.payload.push(chunk.clone());
+                }
+                first.flags = first.flags.with(segment.flags);
+                first.ack = segment.ack;
+                first.window = segment.window;
+                out.push(first);
+            }
+            earlier => {
+                out.extend(earlier.map(|(_, first)| first));
+                if plain {
+                    *held = Some((now + PATIENCE, segment));
+                } else {
+                    out.push(segment);
+                }
+            }
+        }
+    }
+
+    fn translate(&mut self, direction: Direction, segment: &mut Segment) {
+        if direction == Direction::Down {
+            let outside = segment.destination;
+            let found = self.translations.iter().find(|(_, other)| *other == outside);
+            segment.destination = found.map_or(outside, |(inside, _)| *inside);
+            return;
+        }
+        let inside = segment.source;
+        let found = self.translations.iter().find(|(own, _)| *own == inside).map(|(_, o)| *o);
+        segment.source = found.unwrap_or_else(|| {
+            let number = u16::try_from(self.translations.len()).unwrap_or(u16::MAX);
+            let outside = SocketAddr::new(public(inside.ip()), FIRST_PORT.wrapping_add(number));
+            self.translations.push((inside, outside));
+            outside
+        });
+    }
+
+    /// As an application-level gateway: one byte of some packets, with the length kept.
+    fn rewrite(&mut self, segment: &mut Segment) {
+        if segment.payload.is_empty() {
+            return;
+        }
+        self.seen += 1;
+        if !self.seen.is_multiple_of(REWRITE_EVERY) {
+            return;
+        }
+        let mut data = segment.payload.to_bytes().to_vec();
+        if let Some(byte) = data.first_mut() {
+            *byte = byte.wrapping_add(1);
+        }
+        segment.payload = Bytes::from(data).into();
+    }
+}
+
+/// The translator's own address: `.251` of the path's subnet, still the first host's end.
+fn public(inside: IpAddr) -> IpAddr {
+    match inside {
+        IpAddr::V4(address) => Ipv4Addr::from((u32::from(address) & !0xff) | 0xfb).into(),
+        IpAddr::V6(address) => Ipv6Addr::from((u128::from(address) & !0xffff) | 0xfb).into(),
+    }
+}
+
+fn follows(first: &Segment, next: &Segment) -> bool {
+    let end = first.seq.wrapping_add(u32::try_from(first.payload.len()).unwrap_or(0));
+    first.source == next.source
+        && first.destination == next.destination
+        && end == next.seq
+        && first.payload.len() + next.payload.len() <= JOINED_BYTES
+}
+
+/// Cuts a packet with data in two, with all options on both halves.
+fn split(segment: Segment, out: &mut Vec<Segment>) {
+    let len = segment.payload.len();
+    if len < 2 {
+        out.push(segment);
+        return;
+    }
+    let (half, last) = (len / 2, Flags::FIN.with(Flags::PSH));
+    let mut first = segment.clone();
+    first.payload = segment.payload.slice(0, half);
+    first.flags = first.flags.without(last);
+    let mut second = segment;
+    second.payload = second.payload.slice(half, len);
+    second.seq = second.seq.wrapping_add(u32::try_from(half).unwrap_or(0));
+    out.extend([first, second]);
+}
+
+/// Moves the sequence numbers of the first host, as firewalls do that distrust its random numbers:
+/// the SACK blocks of the other side too, else TCP itself breaks.
+fn shift(direction: Direction, segment: &mut Segment) {
+    match direction {
+        Direction::Up => segment.seq = segment.seq.wrapping_add(SHIFT),
+        Direction::Down => {
+            segment.ack = segment.ack.wrapping_sub(SHIFT);
+            for (start, end) in &mut segment.options.sack {
+                *start = start.wrapping_sub(SHIFT);
+                *end = end.wrapping_sub(SHIFT);
+            }
+        }
+    }
+}

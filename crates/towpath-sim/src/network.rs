@@ -1,0 +1,369 @@
+//! Links, boxes and interfaces: everything between the hosts' stacks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use towpath_measure::network::{Directions, Reported, path_of, split, topology};
+use towpath_measure::result::{Interface as InterfaceTotals, Link};
+use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent};
+use towpath_mptcp::wire;
+use towpath_net::config::{DirectionConfig, Position, Shaper};
+use towpath_net::topology::RouteError;
+use towpath_net::{Instant, Topology};
+
+use crate::middlebox::{Boxes, Direction};
+use crate::packet::Packet;
+use crate::pcap::{Capture, Way};
+
+/// TCP small queues let a socket have this time's worth of its rate in the host's own queue (Linux:
+/// `pacing_rate >> 10`).
+const SMALL_QUEUE: Duration = Duration::from_micros(977);
+/// And never more (Linux: `tcp_limit_output_bytes`).
+const SMALL_QUEUE_MOST_BYTES: u64 = 4 * 1_024 * 1_024;
+
+/// One end of a path: an interface of a host.
+#[derive(Debug, Default)]
+struct Interface {
+    host: usize,
+    totals: InterfaceTotals,
+    up: bool,
+    /// The first queue on the way out stands in the host and tells it when it is full.
+    pushes_back: bool,
+    /// Largest super-segment sent so far.
+    burst_bytes: u64,
+    /// The stack was told to stop.
+    stopped: bool,
+}
+
+/// A packet that reaches a host.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) host: usize,
+    pub(crate) path: usize,
+    pub(crate) packet: wire::Packet,
+}
+
+/// The network of a scenario.
+#[derive(Debug)]
+pub(crate) struct Network<'a> {
+    topology: Topology<Packet>,
+    links: Directions,
+    reported: Vec<Reported>,
+    /// For each path, its two ends.
+    interfaces: Vec<[Interface; 2]>,
+    boxes: Vec<Boxes>,
+    has_boxes: bool,
+    split: Vec<bool>,
+    mtu_bytes: Vec<u32>,
+    /// For each path and direction, what a millisecond of the link's rate is.
+    small_queue_bytes: Vec<[u64; 2]>,
+    capture: Option<Capture<'a>>,
+    passing: VecDeque<wire::Packet>,
+    arrived: VecDeque<Arrival>,
+    pub(crate) delivered_packets: u64,
+}
+
+impl<'a> Network<'a> {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        seed: u64,
+        capture: Option<Capture<'a>>,
+    ) -> Result<Self, RouteError> {
+        let (topology, links) = topology::<Packet>(scenario, seed, &[])?;
+        let interface = |path: &towpath_measure::scenario::Path, end: usize| {
+            let host = path.between.get(end).copied().unwrap_or_default();
+            let config = if end == 0 { &path.up } else { &path.down };
+            let name = scenario.hosts.get(host).map_or_else(String::new, |h| h.name.clone());
+            Interface {
+                host,
+                totals: totals(name, path.name.clone()),
+                up: true,
+                // On the way back a bottleneck would come first.
+                pushes_back: config.position == Position::Host
+                    && (end == 0 || path.through.is_empty()),
+                ..Interface::default()
+            }
+        };
+        let paths = &scenario.paths;
+        let boxes: Vec<_> =
+            (0..paths.len()).map(|path| Boxes::new(&scenario.middleboxes, path)).collect();
+        let whole = |index: usize| boxes.get(index).is_none_or(Boxes::is_empty);
+        Ok(Self {
+            topology,
+            reported: links.reported(scenario),
+            links,
+            interfaces: paths.iter().map(|p| [interface(p, 0), interface(p, 1)]).collect(),
+            has_boxes: boxes.iter().any(|boxes| !boxes.is_empty()),
+            // A box sees packets as they are on the wire.
+            split: (0..paths.len()).map(|path| split(path, scenario) || !whole(path)).collect(),
+            boxes,
+            mtu_bytes: paths.iter().map(|path| path.mtu_bytes).collect(),
+            small_queue_bytes: paths
+                .iter()
+                .map(|path| [&path.up, &path.down].map(small_queue_bytes))
+                .collect(),
+            capture,
+            passing: VecDeque::new(),
+            arrived: VecDeque::new(),
+            delivered_packets: 0,
+        })
+    }
+
+    /// When [`Self::arrivals`] must be asked next.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let links = self.topology.next_due();
+        if !self.has_boxes {
+            return links;
+        }
+        let held = self.boxes.iter().filter_map(Boxes::next_due);
+        held.chain(links).min()
+    }
+
+    /// Sends a packet of `host` on its way. The first host's address decides the path, whichever
+    /// interface the stack had in mind.
+    pub(crate) fn send(&mut self, now: Instant, host: usize, packet: wire::Packet) {
+        let ends = packet.source().zip(packet.destination());
+        let Some(path) = ends.and_then(|(source, target)| path_of(source, target)) else { return };
+        let Some(ends) = self.interfaces.get_mut(path) else { return };
+        let Some(end) = ends.iter().position(|interface| interface.host == host) else { return };
+        let Some(interface) = ends.get_mut(end) else { return };
+        let len = packet.len() as u64;
+        interface.burst_bytes = interface.burst_bytes.max(len);
+        if !interface.up {
+            interface.totals.tx_dropped += 1;
+            return;
+        }
+        interface.totals.tx_packets += 1;
+        interface.totals.tx_bytes += len;
+        if packet.segment_bytes > 0 && self.split.get(path).copied().unwrap_or(true) {
+            for packet in packet.split() {
+                self.send_one(now, path, end, packet);
+            }
+        } else {
+            self.send_one(now, path, end, packet);
+        }
+    }
+
+    fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
+        self.note(now, path, end, Way::Out, &packet);
+        let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
+        if end == 1 || no_boxes {
+            self.push(now, path, end, packet);
+            return;
+        }
+        let mut passing = std::mem::take(&mut self.passing);
+        if let Some(boxes) = self.boxes.get_mut(path) {
+            boxes.pass(now, Direction::Up, packet, &mut passing);
+        }
+        for packet in passing.drain(..) {
+            self.push(now, path, end, packet);
+        }
+        self.passing = passing;
+    }
+
+    fn push(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
+        let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
+        if let Some(route) = route {
+            // A drop shows in the link's counters; TCP finds out as it does on a real link.
+            let _ = self.topology.push(now, *route, Packet(packet));
+        }
+    }
+
+    /// The next packet that has reached a host by `now`.
+    pub(crate) fn arrival(&mut self, now: Instant) -> Option<Arrival> {
+        if self.has_boxes {
+            self.release_held(now);
+        }
+        loop {
+            if let Some(arrival) = self.arrived.pop_front() {
+                return Some(arrival);
+            }
+            let (time, route, packet) = self.topology.pop(now)?;
+            let place = self.links.routes.iter().enumerate().find_map(|(path, routes)| {
+                routes.iter().position(|own| *own == route).map(|side| (path, 1 - side))
+            });
+            let Some((path, end)) = place else { continue };
+            let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
+            if end == 1 || no_boxes {
+                self.arrive(time, path, end, packet.0);
+                continue;
+            }
+            let mut passing = std::mem::take(&mut self.passing);
+            if let Some(boxes) = self.boxes.get_mut(path) {
+                boxes.pass(time, Direction::Down, packet.0, &mut passing);
+            }
+            for packet in passing.drain(..) {
+                self.arrive(time, path, end, packet);
+            }
+            self.passing = passing;
+        }
+    }
+
+    fn arrive(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
+        let interface = self.interfaces.get_mut(path).and_then(|ends| ends.get_mut(end));
+        let Some(interface) = interface else { return };
+        if !interface.up {
+            interface.totals.rx_dropped += 1;
+            return;
+        }
+        interface.totals.rx_packets += 1;
+        interface.totals.rx_bytes += packet.len() as u64;
+        let host = interface.host;
+        self.delivered_packets += 1;
+        self.note(now, path, end, Way::In, &packet);
+        self.arrived.push_back(Arrival { host, path, packet });
+    }
+
+    fn note(&mut self, now: Instant, path: usize, end: usize, way: Way, packet: &wire::Packet) {
+        if let Some(capture) = &mut self.capture {
+            let number = u32::try_from(path * 2 + end).unwrap_or(u32::MAX);
+            capture.packet(now, number, way, packet);
+        }
+    }
+
+    fn release_held(&mut self, now: Instant) {
+        for path in 0..self.boxes.len() {
+            if self.boxes.get(path).and_then(Boxes::next_due).is_none_or(|due| due > now) {
+                continue;
+            }
+            for direction in [Direction::Up, Direction::Down] {
+                let mut passing = std::mem::take(&mut self.passing);
+                if let Some(boxes) = self.boxes.get_mut(path) {
+                    boxes.expired(now, direction, &mut passing);
+                }
+                for packet in passing.drain(..) {
+                    match direction {
+                        Direction::Up => self.push(now, path, 0, packet),
+                        Direction::Down => self.arrive(now, path, 0, packet),
+                    }
+                }
+                self.passing = passing;
+            }
+        }
+    }
+
+    /// Interfaces whose room has changed: host, path, room. `small_queues` says which hosts have
+    /// TCP small queues.
+    pub(crate) fn room_changes(
+        &mut self,
+        small_queues: &[bool],
+        mut tell: impl FnMut(usize, usize, bool),
+    ) {
+        for path in 0..self.interfaces.len() {
+            for end in 0..2 {
+                let ends = self.interfaces.get(path);
+                let Some(interface) = ends.and_then(|ends| ends.get(end)) else { continue };
+                if !interface.pushes_back {
+                    continue;
+                }
+                let small = small_queues.get(interface.host).copied().unwrap_or(false);
+                let room = self.has_room(path, end, interface, small);
+                let (host, stopped) = (interface.host, interface.stopped);
+                if room == stopped {
+                    tell(host, path, room);
+                    let ends = self.interfaces.get_mut(path);
+                    if let Some(interface) = ends.and_then(|ends| ends.get_mut(end)) {
+                        interface.stopped = !room;
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_room(&self, path: usize, end: usize, interface: &Interface, small: bool) -> bool {
+        let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
+        let mtu_bytes = self.mtu_bytes.get(path).copied().unwrap_or(1_500);
+        if !route.is_some_and(|route| self.topology.has_room(*route, mtu_bytes)) {
+            return false;
+        }
+        let first = self.links.paths.get(path).and_then(|directions| directions.get(end));
+        let queued = first.and_then(|id| self.topology.queue_length(*id)).map_or(0, |(_, b)| b);
+        let rate = self.small_queue_bytes.get(path).and_then(|ends| ends.get(end)).copied();
+        let limit = rate.unwrap_or(0).max(2 * interface.burst_bytes).min(SMALL_QUEUE_MOST_BYTES);
+        !small || queued < limit.max(u64::from(mtu_bytes))
+    }
+
+    /// The path that the first host's real address belongs to, seen through translators.
+    pub(crate) fn inside(
+        &self,
+        path: usize,
+        address: std::net::SocketAddr,
+    ) -> std::net::SocketAddr {
+        self.boxes.get(path).map_or(address, |boxes| boxes.inside(address))
+    }
+
+    /// Does what an event means for links and interfaces.
+    pub(crate) fn apply(&mut self, now: Instant, event: &TimelineEvent) {
+        let side = match &event.change {
+            Change::Rate(side, _) | Change::Delay(side, _) | Change::Loss(side, _) => *side,
+            Change::Down(_) | Change::Up => LinkSide::Both,
+            Change::Address { .. } => return,
+        };
+        for id in self.links.of(event.target, side) {
+            match &event.change {
+                Change::Down(_) => self.topology.set_up(now, id, false),
+                Change::Up => self.topology.set_up(now, id, true),
+                Change::Rate(_, rate) => self.topology.set_shaper(now, id, Shaper::Line(*rate)),
+                Change::Delay(_, delay) => self.topology.set_delay(now, id, *delay),
+                Change::Loss(_, loss) => self.topology.set_loss(now, id, *loss),
+                Change::Address { .. } => {}
+            }
+        }
+        if let (Target::Path(path), Change::Rate(side, rate)) = (event.target, &event.change) {
+            let sides = self.small_queue_bytes.get_mut(path).into_iter().flatten();
+            for (end, bytes) in sides.enumerate() {
+                let own = if end == 0 { LinkSide::Up } else { LinkSide::Down };
+                if *side == LinkSide::Both || *side == own {
+                    *bytes = rate.bytes_in(SMALL_QUEUE);
+                }
+            }
+        }
+    }
+
+    /// Switches an interface on or off.
+    pub(crate) fn set_interface(&mut self, path: usize, host: usize, up: bool) {
+        let ends = self.interfaces.get_mut(path).into_iter().flatten();
+        for interface in ends.filter(|interface| interface.host == host) {
+            interface.up = up;
+        }
+    }
+
+    /// State of every link.
+    pub(crate) fn link_records(&self, now: Instant) -> impl Iterator<Item = Link> {
+        self.reported.iter().filter_map(move |Reported { id, name, direction }| {
+            let counters = self.topology.counters(*id)?;
+            let backlog_bytes = self.topology.queue_length(*id).map_or(0, |(_, bytes)| bytes);
+            Some(Link {
+                t_ns: now.as_nanos(),
+                path: name.clone(),
+                direction: *direction,
+                offered_packets: counters.offered.packets,
+                delivered_bytes: counters.delivered.bytes,
+                delivered_packets: counters.delivered.packets,
+                dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
+                dropped_loss_packets: counters.loss.packets,
+                dropped_down_packets: counters.down.packets,
+                backlog_bytes,
+            })
+        })
+    }
+
+    /// Totals of every interface, and the end of the capture.
+    pub(crate) fn finish(self) -> (Vec<InterfaceTotals>, std::io::Result<()>) {
+        let totals = self.interfaces.into_iter().flatten().map(|interface| interface.totals);
+        (totals.collect(), self.capture.map_or(Ok(()), Capture::finish))
+    }
+}
+
+fn totals(host: String, interface: String) -> InterfaceTotals {
+    InterfaceTotals { host, interface, ..InterfaceTotals::default() }
+}
+
+fn small_queue_bytes(config: &DirectionConfig) -> u64 {
+    match config.shaper {
+        Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
+            rate.bytes_in(SMALL_QUEUE)
+        }
+        Shaper::Unlimited | Shaper::Trace(_) => 0,
+    }
+}

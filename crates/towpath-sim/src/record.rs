@@ -1,0 +1,521 @@
+//! What the result says of a run: the same kinds of records as in the emulated world.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use towpath_measure::network::{endpoints, path_of};
+use towpath_measure::result::{
+    ConnectionState, Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary,
+};
+use towpath_measure::scenario::{DataDirection, Scenario};
+use towpath_measure::traffic::directions;
+use towpath_mptcp::stack::{
+    ConnectionId, Fallback, Notice, Reinjection, Status, SubflowStatus, Trace,
+};
+use towpath_mptcp::subflow::{CloseReason, State, Statistics};
+use towpath_net::Instant;
+
+use crate::error::SimError;
+use crate::host::Host;
+use crate::network::Network;
+use crate::traffic::Stream;
+
+/// Takes the records.
+pub(crate) type Write<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
+
+/// A subflow's identity: stream, then the opener's and the acceptor's address.
+type Key = (usize, SocketAddr, SocketAddr);
+
+/// What is known of one subflow over the whole run.
+#[derive(Debug)]
+struct Known {
+    number: u32,
+    path: String,
+    backup: bool,
+    first_seen: Instant,
+    closed: Option<Instant>,
+    /// Latest figures of the opener's and the acceptor's end.
+    ends: [Statistics; 2],
+}
+
+/// What the scheduler and its like did since the last sample, by subflow number.
+#[derive(Debug, Default)]
+struct Decisions {
+    switches: BTreeMap<u32, (u64, u64)>,
+    reinjected: BTreeMap<(Reinjection, u32), u64>,
+    penalised: BTreeMap<u32, u64>,
+}
+
+/// Writes records, and remembers what the summary needs.
+pub(crate) struct Recorder<'a> {
+    scenario: &'a Scenario,
+    write: Write<'a>,
+    failed: io::Result<()>,
+    subflows: BTreeMap<Key, Known>,
+    /// Bytes counted so far, by stream and direction.
+    counted: BTreeMap<(usize, DataDirection), u64>,
+    /// Time blocked so far, by stream and end.
+    blocked: BTreeMap<(usize, usize), Duration>,
+    decisions: BTreeMap<(usize, ConnectionId), Decisions>,
+    pub(crate) fallbacks: Vec<(String, Fallback)>,
+    pub(crate) notices: BTreeMap<(String, &'static str), u64>,
+}
+
+impl std::fmt::Debug for Recorder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("subflows", &self.subflows).finish_non_exhaustive()
+    }
+}
+
+/// An event whose time, host and path are still to be said.
+pub(crate) fn event(kind: EventKind, text: String) -> Event {
+    Event { t_ns: 0, kind, host: None, path: None, text, detail: BTreeMap::new() }
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(scenario: &'a Scenario, write: Write<'a>) -> Self {
+        Self {
+            scenario,
+            write,
+            failed: Ok(()),
+            subflows: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+            fallbacks: Vec::new(),
+            notices: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a record. After a failure nothing more is written.
+    pub(crate) fn add(&mut self, record: &Record) {
+        if self.failed.is_ok() {
+            self.failed = (self.write)(record);
+        }
+    }
+
+    /// The first failure to write.
+    pub(crate) fn check(&mut self) -> Result<(), SimError> {
+        std::mem::replace(&mut self.failed, Ok(())).map_err(SimError::Write)
+    }
+
+    pub(crate) fn add_event(&mut self, now: Instant, path: Option<usize>, event: Event) {
+        let path = path.and_then(|path| self.scenario.paths.get(path)).map(|p| p.name.clone());
+        let path = path.or_else(|| event.path.clone());
+        self.add(&Record::Event(Event { t_ns: now.as_nanos(), path, ..event }));
+    }
+
+    /// Something about subflows, addresses or fallback.
+    pub(crate) fn notice(
+        &mut self,
+        now: Instant,
+        host: &str,
+        status: Option<&Status>,
+        notice: Notice,
+    ) {
+        let (kind, counter, number, what) = match notice {
+            Notice::SubflowEstablished { number, .. } => {
+                (EventKind::Subflow, "SubflowsEstablished", Some(number), "established".to_owned())
+            }
+            Notice::SubflowClosed { number, reason, .. } => {
+                let text = format!("closed: {}", reason_text(reason));
+                (EventKind::Subflow, "SubflowsClosed", Some(number), text)
+            }
+            Notice::Priority { number, backup } => {
+                let text = if backup { "is a backup now" } else { "is no backup any more" };
+                (EventKind::Subflow, "PriorityChanges", Some(number), text.to_owned())
+            }
+            Notice::Stale { number, stale } => {
+                let text = if stale { "is stale" } else { "is alive again" };
+                (EventKind::Subflow, "StaleChanges", Some(number), text.to_owned())
+            }
+            Notice::AddressAnnounced { address_id, address } => {
+                let text = format!("address {address} announced (id {address_id})");
+                (EventKind::PathManager, "AddressesAnnounced", None, text)
+            }
+            Notice::AddressWithdrawn { address_id } => {
+                let text = format!("address with id {address_id} withdrawn");
+                (EventKind::PathManager, "AddressesWithdrawn", None, text)
+            }
+            Notice::Fallback(why) => {
+                self.fallbacks.push((host.to_owned(), why));
+                let text = format!("plain TCP from now on: {}", fallback_text(why));
+                (EventKind::Fallback, "Fallbacks", None, text)
+            }
+        };
+        *self.notices.entry((host.to_owned(), counter)).or_default() += 1;
+        let subflow = number.and_then(|n| status?.subflows.iter().find(|s| s.number == n));
+        let path = subflow.and_then(path_used);
+        let name = path.and_then(|path| self.scenario.paths.get(path)).map(|p| p.name.as_str());
+        let text = match (number, name) {
+            (Some(number), Some(path)) => format!("subflow {number} on {path} {what}"),
+            (Some(number), None) => format!("subflow {number} {what}"),
+            (None, _) => what,
+        };
+        let mut told = Event { host: Some(host.to_owned()), ..event(kind, text) };
+        if let Some(subflow) = subflow {
+            told.detail.insert("local".to_owned(), subflow.local.to_string());
+            told.detail.insert("remote".to_owned(), subflow.remote.to_string());
+        }
+        self.add_event(now, path, told);
+    }
+
+    /// A decision of the stack. There are too many to write each: a sample sums them up.
+    pub(crate) fn trace(&mut self, of: (usize, ConnectionId), trace: Trace) {
+        let decisions = self.decisions.entry(of).or_default();
+        match trace {
+            Trace::Scheduled { number, run_bytes } => {
+                let (switches, bytes) = decisions.switches.entry(number).or_default();
+                *switches += 1;
+                *bytes = bytes.saturating_add(run_bytes);
+            }
+            Trace::Reinjected { number, bytes, cause } => {
+                let sum = decisions.reinjected.entry((cause, number)).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
+            Trace::Penalised { number } => *decisions.penalised.entry(number).or_default() += 1,
+            // The time is in the connection's status.
+            Trace::WindowBlocked(_) => {}
+        }
+    }
+
+    /// Samples at the end of a period.
+    pub(crate) fn sample(
+        &mut self,
+        (at, span): (Instant, Duration),
+        network: &Network<'_>,
+        hosts: &[Host],
+        streams: &[Stream],
+    ) {
+        for (index, stream) in streams.iter().enumerate() {
+            let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
+            self.count((at, span), (index, stream), &status);
+            self.look((at, span), (index, stream), &status, network);
+        }
+        self.tell_decisions(at, hosts);
+        for link in network.link_records(at) {
+            self.add(&Record::Link(link));
+        }
+    }
+
+    /// Looks at every subflow once more, for the summary, without a record.
+    pub(crate) fn look_last(
+        &mut self,
+        now: Instant,
+        network: &Network<'_>,
+        hosts: &[Host],
+        streams: &[Stream],
+    ) {
+        for (index, stream) in streams.iter().enumerate() {
+            let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
+            for (end, status) in status.iter().enumerate() {
+                for subflow in status.iter().flat_map(|status| &status.subflows) {
+                    self.note((now, Duration::ZERO), (index, stream), (end, subflow), network);
+                }
+            }
+        }
+    }
+
+    fn count(
+        &mut self,
+        (at, span): (Instant, Duration),
+        (index, stream): (usize, &Stream),
+        status: &[Option<Status>; 2],
+    ) {
+        let flow = self.scenario.flows.get(stream.flow);
+        for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
+            let total = stream.receiver(*direction).received_bytes;
+            let before = self.counted.insert((index, *direction), total).unwrap_or(0);
+            let connection = self.connection(index, *direction, status);
+            self.add(&Record::Interval(Interval {
+                t_ns: at.as_nanos(),
+                span_ns: span.as_nanos() as u64,
+                flow: stream.flow as u32,
+                stream: stream.number,
+                direction: *direction,
+                bytes: total - before,
+                connection,
+            }));
+        }
+    }
+
+    fn connection(
+        &mut self,
+        stream: usize,
+        direction: DataDirection,
+        [opener, acceptor]: &[Option<Status>; 2],
+    ) -> Option<ConnectionState> {
+        let (sender, receiver, end) = match direction {
+            DataDirection::Down => (acceptor, opener, 1),
+            DataDirection::Up | DataDirection::Both => (opener, acceptor, 0),
+        };
+        let (sender, receiver) = (sender.as_ref()?, receiver.as_ref()?);
+        let before = self.blocked.insert((stream, end), sender.window_blocked).unwrap_or_default();
+        Some(ConnectionState {
+            reorder_bytes: receiver.reorder_bytes,
+            receive_buffer_bytes: receiver.receive_buffer_bytes,
+            reinjected_bytes: sender.reinjected_bytes.iter().sum(),
+            discarded_bytes: receiver.discarded_bytes,
+            window_blocked_ns: sender.window_blocked.saturating_sub(before).as_nanos() as u64,
+            penalisations: sender.penalisations,
+        })
+    }
+
+    fn look(
+        &mut self,
+        when: (Instant, Duration),
+        (index, stream): (usize, &Stream),
+        status: &[Option<Status>; 2],
+        network: &Network<'_>,
+    ) {
+        let flow = self.scenario.flows.get(stream.flow);
+        let directions = flow.map_or(&[][..], |flow| directions(&flow.pattern));
+        for (end, status) in status.iter().enumerate() {
+            for subflow in status.iter().flat_map(|status| &status.subflows) {
+                let noted = self.note(when, (index, stream), (end, subflow), network);
+                let Some((key, before)) = noted else { continue };
+                let Some(known) = self.subflows.get(&key) else { continue };
+                let describe = |direction: &DataDirection| {
+                    let sends = (*direction == DataDirection::Up) == (end == 0);
+                    describe(stream, (known, subflow), (*direction, sends), &before, when)
+                };
+                let records: Vec<_> = directions.iter().map(describe).collect();
+                for record in records {
+                    self.add(&Record::Subflow(Box::new(record)));
+                }
+            }
+        }
+    }
+
+    /// Remembers a subflow's figures; returns its key and the figures before, unless it was known to
+    /// be closed already.
+    fn note(
+        &mut self,
+        (at, _): (Instant, Duration),
+        (index, _): (usize, &Stream),
+        (end, subflow): (usize, &SubflowStatus),
+        network: &Network<'_>,
+    ) -> Option<(Key, Statistics)> {
+        let path = path_used(subflow);
+        let inside = |address| path.map_or(address, |path| network.inside(path, address));
+        let key = match end {
+            0 => (index, subflow.local, subflow.remote),
+            _ => (index, inside(subflow.remote), subflow.local),
+        };
+        if !self.subflows.contains_key(&key) {
+            let number = self.subflows.keys().filter(|other| other.0 == index).count() as u32;
+            let named = path.and_then(|path| self.scenario.paths.get(path));
+            let backup = path.zip(named).is_some_and(|(index, path)| {
+                let [first, _] = path.between;
+                endpoints(self.scenario, first).iter().any(|e| e.path == index && e.backup)
+            });
+            let known = Known {
+                number,
+                path: named.map_or_else(|| "unknown".to_owned(), |path| path.name.clone()),
+                backup: backup || subflow.backup,
+                first_seen: at,
+                closed: None,
+                ends: [Statistics::default(); 2],
+            };
+            self.subflows.insert(key, known);
+        }
+        let known = self.subflows.get_mut(&key)?;
+        if subflow.state == State::Closed {
+            let late = known.closed.is_some_and(|closed| closed < at);
+            known.closed.get_or_insert(at);
+            if late {
+                return None;
+            }
+        }
+        let latest = known.ends.get_mut(end)?;
+        Some((key, std::mem::replace(latest, subflow.tcp)))
+    }
+
+    fn tell_decisions(&mut self, at: Instant, hosts: &[Host]) {
+        for ((host, connection), decisions) in std::mem::take(&mut self.decisions) {
+            let Some(host) = hosts.get(host) else { continue };
+            let flow = host.ends.get(&connection).map(|(stream, _)| *stream);
+            let on = |number: &u32| format!("subflow {number}");
+            let mut told = Vec::new();
+            if !decisions.switches.is_empty() {
+                let total: u64 = decisions.switches.values().map(|(switches, _)| switches).sum();
+                let mut said = event(EventKind::Scheduler, format!("{total} switches of subflow"));
+                for (number, (switches, bytes)) in &decisions.switches {
+                    let text = format!("{switches} switches to it, {bytes} bytes before them");
+                    said.detail.insert(on(number), text);
+                }
+                told.push(said);
+            }
+            for ((cause, number), bytes) in &decisions.reinjected {
+                let text =
+                    format!("{bytes} bytes again on {} ({})", on(number), cause_text(*cause));
+                told.push(event(EventKind::Reinjection, text));
+            }
+            for (number, times) in &decisions.penalised {
+                let text = format!("{} slowed down {times} times", on(number));
+                told.push(event(EventKind::Penalisation, text));
+            }
+            for mut said in told {
+                said.host = Some(host.name.clone());
+                if let Some(stream) = flow {
+                    said.detail.insert("stream".to_owned(), stream.to_string());
+                }
+                self.add_event(at, None, said);
+            }
+        }
+    }
+
+    /// The sums of every subflow.
+    pub(crate) fn totals(&self, streams: &[Stream]) -> Vec<SubflowSummary> {
+        let mut all = Vec::new();
+        for (key, known) in &self.subflows {
+            let Some(stream) = streams.get(key.0) else { continue };
+            let flow = self.scenario.flows.get(stream.flow);
+            for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
+                all.push(summary(*key, stream, known, *direction));
+            }
+        }
+        all
+    }
+}
+
+/// The path of a subflow.
+fn path_used(subflow: &SubflowStatus) -> Option<usize> {
+    path_of(subflow.local.ip(), subflow.remote.ip())
+}
+
+fn status_of(hosts: &[Host], end: &crate::traffic::End) -> Option<Status> {
+    hosts.get(end.host)?.stack.status(end.connection?)
+}
+
+fn summary(key: Key, stream: &Stream, known: &Known, direction: DataDirection) -> SubflowSummary {
+    let [opener, acceptor] = &known.ends;
+    let (sender, receiver) =
+        if direction == DataDirection::Down { (acceptor, opener) } else { (opener, acceptor) };
+    SubflowSummary {
+        flow: stream.flow as u32,
+        stream: stream.number,
+        direction,
+        subflow: known.number,
+        path: known.path.clone(),
+        local: key.1.to_string(),
+        remote: key.2.to_string(),
+        backup: known.backup,
+        bytes: receiver.received_bytes,
+        share: 0.0,
+        retransmissions: sender.retransmissions,
+        srtt_us: micros(sender.srtt),
+        first_seen_ns: known.first_seen.as_nanos(),
+        closed_ns: known.closed.map(Instant::as_nanos),
+    }
+}
+
+fn describe(
+    stream: &Stream,
+    (known, subflow): (&Known, &SubflowStatus),
+    (direction, sends): (DataDirection, bool),
+    before: &Statistics,
+    (at, span): (Instant, Duration),
+) -> Subflow {
+    let now = &subflow.tcp;
+    let bytes = if sends {
+        now.acked_bytes.saturating_sub(before.acked_bytes)
+    } else {
+        now.received_bytes.saturating_sub(before.received_bytes)
+    };
+    let packets = |bytes: u64| narrow(bytes / u64::from(now.mss_bytes.max(1)));
+    Subflow {
+        t_ns: at.as_nanos(),
+        span_ns: span.as_nanos() as u64,
+        flow: stream.flow as u32,
+        stream: stream.number,
+        direction,
+        side: if sends { Side::Sender } else { Side::Receiver },
+        subflow: known.number,
+        path: known.path.clone(),
+        state: state_text(subflow.state).to_owned(),
+        backup: known.backup,
+        bytes,
+        bytes_sent: now.sent_bytes,
+        bytes_acked: now.acked_bytes,
+        bytes_received: now.received_bytes,
+        srtt_us: micros(now.srtt),
+        rttvar_us: micros(now.rttvar),
+        rto_us: micros(now.rto),
+        backoff: now.timeouts,
+        cwnd_packets: packets(now.cwnd_bytes),
+        ssthresh_packets: packets(now.ssthresh_bytes),
+        in_flight_packets: packets(now.in_flight_bytes),
+        retransmissions: narrow(now.retransmissions),
+        mss_bytes: now.mss_bytes,
+    }
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// The kernel's words.
+fn state_text(state: State) -> &'static str {
+    match state {
+        State::SynSent => "syn-sent",
+        State::SynReceived => "syn-received",
+        State::Established => "established",
+        State::FinWait1 => "fin-wait-1",
+        State::FinWait2 => "fin-wait-2",
+        State::CloseWait => "close-wait",
+        State::Closing => "closing",
+        State::LastAck => "last-ack",
+        State::TimeWait => "time-wait",
+        State::Closed => "closed",
+    }
+}
+
+fn reason_text(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Finished => "both sides were done",
+        CloseReason::Reset => "the peer reset it",
+        CloseReason::Refused => "the peer refused it",
+        CloseReason::TimedOut => "no answer for too long",
+        CloseReason::Aborted => "reset by this host",
+        CloseReason::Unreachable => "the peer cannot be reached",
+    }
+}
+
+fn cause_text(cause: Reinjection) -> &'static str {
+    match cause {
+        Reinjection::Timeout => "its timer fired",
+        Reinjection::Closed => "its subflow is gone",
+        Reinjection::Connection => "the connection's timer fired",
+        Reinjection::Opportunistic => "it blocked the window",
+        Reinjection::Scheduler => "the scheduler wanted it",
+    }
+}
+
+/// Why a connection is plain TCP, for people.
+pub(crate) fn fallback_text(why: Fallback) -> &'static str {
+    match why {
+        Fallback::NoCapableInSynAck => {
+            "the answer to the SYN did not speak Multipath TCP: a plain listener, or a middlebox \
+             that removes the option"
+        }
+        Fallback::NoCapableInAck => {
+            "the third packet of the handshake did not speak Multipath TCP: a middlebox removes \
+             the option"
+        }
+        Fallback::SynLost => {
+            "the SYN with the Multipath TCP option got no answer, the plain one did"
+        }
+        Fallback::NoDss => "the option was removed from data packets",
+        Fallback::BadMapping => "a mapping of data to the connection was damaged",
+        Fallback::Checksum => "a middlebox changed the payload",
+        Fallback::Peer => "the peer asked for it",
+        Fallback::SimultaneousOpen => "both sides opened at once",
+    }
+}

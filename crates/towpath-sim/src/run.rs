@@ -1,0 +1,98 @@
+//! One run: one scenario, one transport.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use towpath_measure::result::{Meta, Record};
+use towpath_measure::scenario::{Scenario, StackKind, Transport, World as Worlds};
+use towpath_mptcp::path_manager;
+use towpath_multipath::{congestion, scheduler};
+use towpath_net::Instant;
+
+use crate::conclude::conclude;
+use crate::error::SimError;
+use crate::pcap::Capture;
+use crate::world::World;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The scenario.
+    pub scenario: Arc<Scenario>,
+    /// Transport: `tcp` or `mptcp`.
+    pub transport: Transport,
+    /// Number of the repetition, from 1; its seed is that many above the scenario's.
+    pub repeat: u32,
+    /// Record what schedulers decide, summed up for each sample.
+    pub trace: bool,
+}
+
+/// What a run was, besides its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Virtual time that has passed.
+    pub virtual_time: Duration,
+    /// Packets that reached a host.
+    pub packets: u64,
+}
+
+/// Names that a scenario may use for schedulers, path managers and congestion controls, in this order.
+pub fn known_names() -> [Vec<&'static str>; 3] {
+    [
+        scheduler::ALL.iter().map(|entry| entry.name).collect(),
+        path_manager::ALL.iter().map(|entry| entry.name).collect(),
+        congestion::ALL.iter().map(|entry| entry.name).collect(),
+    ]
+}
+
+/// Runs `job` and hands every record to `write`; every packet that a host sends or receives is
+/// written to `capture` as pcapng.
+pub fn run(
+    job: &Job,
+    capture: Option<&mut (dyn io::Write + Send)>,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<Report, SimError> {
+    let scenario = &*job.scenario;
+    let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
+    write(&Record::Meta(Box::new(meta(job, seed)))).map_err(SimError::Write)?;
+    let capture = capture.map(|out| {
+        let names: Vec<_> = scenario.paths.iter().flat_map(|path| names(scenario, path)).collect();
+        Capture::begin(out, names.iter().map(String::as_str))
+    });
+    let mut world = World::new(scenario, job.transport, (seed, job.trace), capture, write)?;
+    world.run()?;
+    let virtual_time = world.now.saturating_since(Instant::ZERO);
+    let packets = world.network.delivered_packets;
+    conclude(world, job.transport)?;
+    Ok(Report { virtual_time, packets })
+}
+
+/// `phone wifi`: the two interfaces of a path.
+fn names(scenario: &Scenario, path: &towpath_measure::scenario::Path) -> [String; 2] {
+    path.between.map(|host| {
+        let host = scenario.hosts.get(host).map_or("?", |host| host.name.as_str());
+        format!("{host} {}", path.name)
+    })
+}
+
+/// The first record.
+fn meta(job: &Job, seed: u64) -> Meta {
+    let scenario = &*job.scenario;
+    let mut meta = Meta {
+        stack: "towpath".to_owned(),
+        kernel: "none".to_owned(),
+        ..Meta::of(scenario, Worlds::Sim, (job.transport, job.repeat), seed)
+    };
+    for host in &scenario.hosts {
+        for (name, value) in scenario.stack_settings(host) {
+            meta.conditions.insert(format!("{name} on {}", host.name), value);
+        }
+        if host.stack.stack == StackKind::Kernel && !host.sysctls.is_empty() {
+            let names: Vec<_> = host.sysctls.iter().map(|(name, _)| name.as_str()).collect();
+            let name = format!("sysctls without effect on {}", host.name);
+            meta.conditions.insert(name, names.join(", "));
+        }
+    }
+    meta
+}

@@ -1,0 +1,220 @@
+//! The applications: what `towpath-measure` says of a pattern, over connections of the stacks.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::{DataDirection, Flow};
+use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
+use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
+use towpath_net::Instant;
+
+use crate::content::Content;
+
+/// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
+const FIRST_PORT: u16 = 5_201;
+
+/// The port of a flow's listener.
+pub(crate) fn port(flow: usize) -> u16 {
+    FIRST_PORT.wrapping_add(u16::try_from(flow).unwrap_or(u16::MAX))
+}
+
+/// One end of a stream: an application and its connection.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) host: usize,
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) open: bool,
+    sender: Option<Sender>,
+    receiver: Option<Receiver>,
+    /// Bytes written and read so far: positions in the content.
+    sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    /// The first position at which something else arrived than was sent.
+    pub(crate) damaged_at: Option<u64>,
+    ended: bool,
+    shut: bool,
+}
+
+impl End {
+    fn new(host: usize, sender: Option<Sender>, receiver: Option<Receiver>) -> Self {
+        Self {
+            host,
+            connection: None,
+            open: false,
+            sender,
+            receiver,
+            sent_bytes: 0,
+            received_bytes: 0,
+            damaged_at: None,
+            ended: false,
+            shut: false,
+        }
+    }
+
+    /// Whether it still waits for data.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.receiver.is_some() && !self.ended
+    }
+
+    /// Writes as much as the pattern and the stack allow. Returns whether anything was done.
+    pub(crate) fn write(&mut self, now: Instant, stack: &mut Stack, content: &Content) -> bool {
+        let (Some(connection), true, false) = (self.connection, self.open, self.shut) else {
+            return false;
+        };
+        let Some(sender) = &mut self.sender else { return false };
+        let mut did = false;
+        while let Allowance::Send(most) = sender.allowance(now) {
+            let mut data = content.from(self.sent_bytes, most);
+            let offered = data.len();
+            let taken = stack.write(now, connection, &mut data);
+            sender.on_sent(now, taken as u64);
+            self.sent_bytes += taken as u64;
+            did |= taken > 0;
+            if taken < offered {
+                return did;
+            }
+        }
+        self.shut = true;
+        stack.shutdown(now, connection);
+        true
+    }
+
+    /// Reads everything that is there.
+    pub(crate) fn read(&mut self, now: Instant, stack: &mut Stack, content: &Content) -> bool {
+        let Some(connection) = self.connection else { return false };
+        let mut did = false;
+        while !self.ended
+            && let Some(data) = stack.read(now, connection)
+        {
+            did = true;
+            if data.is_empty() {
+                self.end(now);
+                // Who only receives has nothing more to say.
+                if self.sender.is_none() {
+                    self.shut = true;
+                    stack.shutdown(now, connection);
+                }
+                break;
+            }
+            if self.damaged_at.is_none() && !content.is(self.received_bytes, &data) {
+                self.damaged_at = Some(self.received_bytes);
+            }
+            self.received_bytes += data.len() as u64;
+            if let Some(receiver) = &mut self.receiver {
+                receiver.on_bytes(now, data.len() as u64);
+            }
+        }
+        did
+    }
+
+    /// No data comes any more.
+    pub(crate) fn end(&mut self, now: Instant) {
+        if let (Some(receiver), false) = (&mut self.receiver, self.ended) {
+            receiver.on_end(now);
+        }
+        self.ended = true;
+    }
+
+    /// When the sender must look at the clock again, though nothing else happens.
+    fn deadline(&self) -> Option<Instant> {
+        let sender = self.sender.as_ref().filter(|_| self.open && !self.shut);
+        sender.and_then(Sender::deadline)
+    }
+}
+
+/// One connection of a flow, with both its applications.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) flow: usize,
+    pub(crate) number: u32,
+    /// The opener's end, the acceptor's end.
+    pub(crate) ends: [End; 2],
+    /// The opener's address, by which the acceptor knows it (before any translation).
+    pub(crate) opener: Option<SocketAddr>,
+}
+
+/// A flow and how far it is.
+#[derive(Debug)]
+pub(crate) struct FlowRun {
+    pub(crate) start: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) streams_wanted: u32,
+    pub(crate) streams_opened: u32,
+    /// The next connection is to be opened.
+    pub(crate) opening: bool,
+    pub(crate) connect: Option<Duration>,
+    pub(crate) failure: Option<String>,
+    pub(crate) over: bool,
+}
+
+impl FlowRun {
+    pub(crate) fn new(flow: &Flow) -> Self {
+        let start = Instant::ZERO + flow.start;
+        Self {
+            start,
+            deadline: start + flow.pattern.duration(),
+            streams_wanted: streams(&flow.pattern),
+            streams_opened: 0,
+            opening: false,
+            connect: None,
+            failure: None,
+            over: false,
+        }
+    }
+
+    /// When something happens to it without a packet: its start, its end.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        match self {
+            Self { over: true, .. } => None,
+            Self { opening: false, streams_opened: 0, failure: None, .. } => Some(self.start),
+            _ => Some(self.deadline),
+        }
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(flow: (usize, &Flow), number: u32) -> Self {
+        let (index, flow) = flow;
+        let start = Instant::ZERO + flow.start;
+        let end = |host: usize, sends: DataDirection, hears: DataDirection| {
+            let has = |direction| directions(&flow.pattern).contains(&direction);
+            let sender = if has(sends) { Sender::new(&flow.pattern, start) } else { None };
+            End::new(host, sender, has(hears).then(|| Receiver::new(start)))
+        };
+        let (up, down) = (DataDirection::Up, DataDirection::Down);
+        Self {
+            flow: index,
+            number,
+            ends: [end(flow.from, up, down), end(flow.to, down, up)],
+            opener: None,
+        }
+    }
+
+    /// The end that receives in this direction.
+    pub(crate) fn receiver(&self, direction: DataDirection) -> &End {
+        let [opener, acceptor] = &self.ends;
+        if direction == DataDirection::Down { opener } else { acceptor }
+    }
+
+    /// What the receiver in this direction saw until `now`.
+    pub(crate) fn log(&self, direction: DataDirection, now: Instant) -> Option<DeliveryLog> {
+        self.receiver(direction).receiver.clone().map(|receiver| receiver.finish(now))
+    }
+
+    /// Whether an end still waits for data.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.ends.iter().any(End::is_listening)
+    }
+
+    /// When a sender must look at the clock.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.ends.iter().filter_map(End::deadline).min()
+    }
+}
+
+/// Why a connection was not opened, in the words of the emulated world.
+pub(crate) fn refusal(from: &str, to: &str, error: Option<ConnectionError>) -> String {
+    let reason = error.map_or_else(|| "connection timed out".to_owned(), |e| e.to_string());
+    format!("`{from}` cannot connect to `{to}`: {reason}")
+}

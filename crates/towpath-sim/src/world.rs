@@ -1,0 +1,469 @@
+//! The event loop: virtual time jumps from one thing that happens to the next.
+//!
+//! What happens at the same nanosecond happens in this order, always:
+//!
+//! 1. the timeline's events, in the scenario's order;
+//! 2. packets that leave the network, in the order in which the links let them go;
+//! 3. the hosts' timers (and packets that waited for a processor), host by host;
+//! 4. flows that begin or whose time is over, in the scenario's order;
+//! 5. then, until nothing moves any more: room in the hosts' own queues, and host by host what the
+//!    stack tells, what the applications read and write, and what the stack sends;
+//! 6. the sample, if a period ends.
+
+use std::net::SocketAddr;
+
+use towpath_measure::metrics::disruption::describe;
+use towpath_measure::result::{Event, EventKind};
+use towpath_measure::scenario::{Change, Down, Scenario, Target, TimelineEvent, Transport};
+use towpath_measure::traffic::Plan;
+use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
+use towpath_net::Instant;
+
+use crate::content::Content;
+use crate::error::SimError;
+use crate::host::{Host, interface};
+use crate::network::Network;
+use crate::pcap::Capture;
+use crate::record::{Recorder, Write, event};
+use crate::traffic::{FlowRun, Stream, port, refusal};
+
+/// Everything that moves.
+#[derive(Debug)]
+pub(crate) struct World<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) network: Network<'a>,
+    pub(crate) hosts: Vec<Host>,
+    small_queues: Vec<bool>,
+    pub(crate) flows: Vec<FlowRun>,
+    pub(crate) streams: Vec<Stream>,
+    content: Content,
+    listeners: Vec<(usize, ListenerId, usize)>,
+    /// Events of the timeline that have happened.
+    played: usize,
+    pub(crate) now: Instant,
+    pub(crate) recorder: Recorder<'a>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        transport: Transport,
+        (seed, trace): (u64, bool),
+        capture: Option<Capture<'a>>,
+        write: Write<'a>,
+    ) -> Result<Self, SimError> {
+        let network = Network::new(scenario, seed, capture)?;
+        let mut hosts = Vec::new();
+        for (index, host) in scenario.hosts.iter().enumerate() {
+            let made = Host::new(scenario, index, transport, (seed, trace));
+            let name = host.name.clone();
+            hosts.push(made.map_err(|source| SimError::Setting { host: name, source })?);
+        }
+        let mut listeners = Vec::new();
+        for (index, flow) in scenario.flows.iter().enumerate() {
+            let Some(host) = hosts.get_mut(flow.to) else { continue };
+            let listening = host.stack.listen(port(index), host.settings.connection.clone());
+            let name = || host.name.clone();
+            let id = listening.map_err(|source| SimError::Name { host: name(), source })?;
+            listeners.push((flow.to, id, index));
+        }
+        Ok(Self {
+            scenario,
+            network,
+            small_queues: hosts.iter().map(|host| host.settings.small_queues).collect(),
+            hosts,
+            flows: scenario.flows.iter().map(FlowRun::new).collect(),
+            streams: Vec::new(),
+            content: Content::new(),
+            listeners,
+            played: 0,
+            now: Instant::ZERO,
+            recorder: Recorder::new(scenario, write),
+        })
+    }
+
+    /// Runs until every flow is over.
+    pub(crate) fn run(&mut self) -> Result<(), SimError> {
+        let period = self.scenario.run.sample;
+        let mut sample = Instant::ZERO + period;
+        while self.flows.iter().any(|flow| !flow.over) {
+            let Some(next) = self.next_due().map(|due| due.min(sample)) else { break };
+            self.now = next;
+            self.play_timeline();
+            self.deliver();
+            for host in &mut self.hosts {
+                if host.next_due().is_some_and(|due| due <= next) {
+                    host.wake(next);
+                }
+            }
+            self.begin_and_end_flows();
+            self.settle();
+            if next >= sample {
+                self.sample(sample, period);
+                sample += period;
+            }
+            self.recorder.check()?;
+        }
+        // The last period may be cut short; a sliver of one would only blur the curves.
+        let rest = self.now.saturating_since(sample - period);
+        if rest * 2 >= period {
+            self.sample(self.now, rest);
+        }
+        self.recorder.check()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let timeline = self.scenario.timeline.get(self.played);
+        let timeline = timeline.map(|event| Instant::ZERO + event.at);
+        let hosts = self.hosts.iter().filter_map(Host::next_due);
+        let flows = self.flows.iter().filter_map(FlowRun::next_due);
+        let senders = self.streams.iter().filter_map(Stream::next_due);
+        let all = hosts.chain(flows).chain(senders).chain(timeline);
+        all.chain(self.network.next_due()).min()
+    }
+
+    fn play_timeline(&mut self) {
+        while let Some(event) = self.scenario.timeline.get(self.played) {
+            if Instant::ZERO + event.at > self.now {
+                return;
+            }
+            self.played += 1;
+            self.network.apply(self.now, event);
+            self.apply_to_hosts(event);
+        }
+    }
+
+    /// What an event means for the hosts, and its record.
+    fn apply_to_hosts(&mut self, happened: &TimelineEvent) {
+        let (target, text) = describe(self.scenario, happened);
+        let path = match happened.target {
+            Target::Path(path) => Some(path),
+            Target::Bottleneck(_) => None,
+        };
+        let text = format!("{target} {text}");
+        self.recorder.add_event(self.now, path, event(EventKind::Timeline, text));
+        let Some(path) = path else { return };
+        let ends = self.scenario.paths.get(path).map(|path| path.between);
+        for host in ends.into_iter().flatten() {
+            match &happened.change {
+                Change::Down(Down::Carrier) => self.switch(path, host, false),
+                Change::Down(Down::Interface { host: off }) if *off == host => {
+                    self.switch(path, host, false);
+                }
+                Change::Up => self.switch(path, host, true),
+                Change::Address { host: moved } if *moved == host => self.move_host(path, host),
+                Change::Down(_)
+                | Change::Rate(..)
+                | Change::Delay(..)
+                | Change::Loss(..)
+                | Change::Address { .. } => {}
+            }
+        }
+    }
+
+    fn switch(&mut self, path: usize, host: usize, up: bool) {
+        self.network.set_interface(path, host, up);
+        if let Some(own) = self.hosts.get_mut(host) {
+            own.stack.set_up(self.now, interface(path), up);
+            own.touched = true;
+        }
+    }
+
+    fn move_host(&mut self, path: usize, host: usize) {
+        let Some(own) = self.hosts.get_mut(host) else { return };
+        let told = own.change_address(self.now, self.scenario, host, path);
+        let name = own.name.clone();
+        for text in told {
+            let event = Event { host: Some(name.clone()), ..event(EventKind::Address, text) };
+            self.recorder.add_event(self.now, Some(path), event);
+        }
+    }
+
+    /// Hands packets that leave the network to their hosts.
+    fn deliver(&mut self) {
+        while let Some(arrival) = self.network.arrival(self.now) {
+            if let Some(host) = self.hosts.get_mut(arrival.host) {
+                host.receive(self.now, arrival.path, arrival.packet);
+            }
+        }
+    }
+
+    fn begin_and_end_flows(&mut self) {
+        for index in 0..self.flows.len() {
+            let Some(flow) = self.flows.get_mut(index).filter(|flow| !flow.over) else { continue };
+            if self.now >= flow.deadline {
+                flow.over = true;
+                if flow.opening && flow.failure.is_none() {
+                    let failure = self.refusal(index, None);
+                    if let Some(flow) = self.flows.get_mut(index) {
+                        flow.failure = Some(failure);
+                    }
+                }
+                self.end_senders(index);
+            } else if self.now >= flow.start && !flow.opening && flow.streams_opened == 0 {
+                self.open(index);
+            }
+        }
+        // A sender whose time is over must be seen, though nothing arrives.
+        for stream in &self.streams {
+            if stream.next_due().is_some_and(|due| due <= self.now) {
+                for end in &stream.ends {
+                    if let Some(host) = self.hosts.get_mut(end.host) {
+                        host.touched = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_senders(&mut self, flow: usize) {
+        for stream in self.streams.iter().filter(|stream| stream.flow == flow) {
+            for end in &stream.ends {
+                if let Some(host) = self.hosts.get_mut(end.host) {
+                    host.touched = true;
+                }
+            }
+        }
+    }
+
+    fn refusal(&self, flow: usize, error: Option<stack::ConnectionError>) -> String {
+        let flow = self.scenario.flows.get(flow);
+        let name = |host: Option<usize>| {
+            host.and_then(|host| self.hosts.get(host)).map_or("?", |host| host.name.as_str())
+        };
+        refusal(name(flow.map(|flow| flow.from)), name(flow.map(|flow| flow.to)), error)
+    }
+
+    /// Opens the next connection of a flow.
+    fn open(&mut self, index: usize) {
+        let (Some(flow), Some(run)) = (self.scenario.flows.get(index), self.flows.get_mut(index))
+        else {
+            return;
+        };
+        if matches!(Plan::from(&flow.pattern), Plan::Command(_)) {
+            run.failure = Some("commands are run in the emulated world only".to_owned());
+            run.over = true;
+            return;
+        }
+        let number = run.streams_opened;
+        run.streams_opened += 1;
+        run.opening = true;
+        let mut stream = Stream::new((index, flow), number);
+        let address = |hosts: &[Host], host: usize| {
+            hosts.get(host).and_then(|own| own.address_on(flow.via, flow.family))
+        };
+        let local = address(&self.hosts, flow.from);
+        let remote = address(&self.hosts, flow.to).map(|ip| SocketAddr::new(ip, port(index)));
+        let (Some(host), Some(remote)) = (self.hosts.get_mut(flow.from), remote) else {
+            run.failure = Some("the flow's path is unknown".to_owned());
+            run.over = true;
+            return;
+        };
+        host.touched = true;
+        let config = host.settings.connection.clone();
+        match host.stack.connect(self.now, local, remote, config) {
+            Ok(connection) => {
+                let [opener, _] = &mut stream.ends;
+                opener.connection = Some(connection);
+                stream.opener = host.stack.status(connection).map(|status| status.local);
+                host.ends.insert(connection, (self.streams.len(), 0));
+                self.streams.push(stream);
+            }
+            Err(error) => {
+                run.failure = Some(format!("`{}` cannot connect: {error}", host.name));
+                run.opening = false;
+                run.over = self.streams.iter().all(|stream| stream.flow != index);
+            }
+        }
+    }
+
+    /// Lets everything happen that needs no time.
+    fn settle(&mut self) {
+        loop {
+            self.tell_rooms();
+            let mut moved = false;
+            for index in 0..self.hosts.len() {
+                if self.hosts.get(index).is_some_and(|host| host.touched) {
+                    moved = true;
+                    self.settle_host(index);
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        for index in 0..self.flows.len() {
+            self.conclude_flow(index);
+        }
+    }
+
+    fn tell_rooms(&mut self) {
+        let (hosts, now) = (&mut self.hosts, self.now);
+        self.network.room_changes(&self.small_queues, |host, path, room| {
+            if let Some(host) = hosts.get_mut(host) {
+                host.stack.set_room(now, interface(path), room);
+                host.touched = true;
+            }
+        });
+    }
+
+    fn settle_host(&mut self, index: usize) {
+        loop {
+            let mut did = false;
+            while let Some(event) = self.hosts.get_mut(index).and_then(|h| h.stack.poll_event()) {
+                did = true;
+                self.on_event(index, &event);
+            }
+            did |= self.write_at_deadlines(index);
+            let now = self.now;
+            let packet = self.hosts.get_mut(index).and_then(|host| host.transmit(now));
+            if let Some(packet) = packet {
+                self.network.send(self.now, index, packet);
+                self.tell_rooms();
+                did = true;
+            }
+            if !did {
+                break;
+            }
+        }
+        if let Some(host) = self.hosts.get_mut(index) {
+            host.settle(self.now);
+        }
+    }
+
+    /// Senders whose time is over end their data.
+    fn write_at_deadlines(&mut self, index: usize) -> bool {
+        let mut did = false;
+        for stream in &mut self.streams {
+            if stream.next_due().is_none_or(|due| due > self.now) {
+                continue;
+            }
+            for end in stream.ends.iter_mut().filter(|end| end.host == index) {
+                if let Some(host) = self.hosts.get_mut(index) {
+                    did |= end.write(self.now, &mut host.stack, &self.content);
+                }
+            }
+        }
+        did
+    }
+
+    fn on_event(&mut self, index: usize, event: &stack::Event) {
+        match *event {
+            stack::Event::Accepted { listener, connection } => {
+                self.accepted(index, listener, connection);
+                self.use_end(index, connection);
+            }
+            stack::Event::Connected(connection) => {
+                self.connected(index, connection);
+                self.use_end(index, connection);
+            }
+            stack::Event::Readable(connection) | stack::Event::Writable(connection) => {
+                self.use_end(index, connection);
+            }
+            stack::Event::Closed { connection, error } => self.closed(index, connection, error),
+            stack::Event::Notice { connection, notice } => {
+                let status = self.hosts.get(index).and_then(|h| h.stack.status(connection));
+                let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
+                self.recorder.notice(self.now, name, status.as_ref(), notice);
+            }
+            stack::Event::Trace { connection, trace } => {
+                self.recorder.trace((index, connection), trace);
+            }
+        }
+    }
+
+    fn accepted(&mut self, index: usize, listener: ListenerId, connection: ConnectionId) {
+        let flow = self.listeners.iter().find(|(host, id, _)| (*host, *id) == (index, listener));
+        let Some((_, _, flow)) = flow.copied() else { return };
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        let Some(status) = host.stack.status(connection) else { return };
+        let via = self.scenario.flows.get(flow).map_or(0, |flow| flow.via);
+        let opener = self.network.inside(via, status.remote);
+        let own = |stream: &Stream| stream.flow == flow && stream.opener == Some(opener);
+        let Some(number) = self.streams.iter().position(own) else { return };
+        host.ends.insert(connection, (number, 1));
+        if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
+            acceptor.connection = Some(connection);
+            acceptor.open = true;
+        }
+    }
+
+    fn connected(&mut self, index: usize, connection: ConnectionId) {
+        let place = self.hosts.get(index).and_then(|host| host.ends.get(&connection)).copied();
+        let Some(stream) = place.and_then(|(stream, _)| self.streams.get_mut(stream)) else {
+            return;
+        };
+        let [opener, _] = &mut stream.ends;
+        opener.open = true;
+        let flow = stream.flow;
+        let Some(run) = self.flows.get_mut(flow) else { return };
+        run.opening = false;
+        run.connect.get_or_insert(self.now.saturating_since(run.start));
+        if run.streams_opened < run.streams_wanted {
+            self.open(flow);
+        }
+    }
+
+    fn closed(
+        &mut self,
+        index: usize,
+        connection: ConnectionId,
+        error: Option<stack::ConnectionError>,
+    ) {
+        self.use_end(index, connection);
+        let place = self.hosts.get(index).and_then(|host| host.ends.get(&connection)).copied();
+        let Some((number, side)) = place else { return };
+        let Some(stream) = self.streams.get_mut(number) else { return };
+        let flow = stream.flow;
+        let Some(end) = stream.ends.get_mut(side) else { return };
+        let was_open = end.open;
+        end.end(self.now);
+        if !was_open {
+            let failure = self.refusal(flow, error);
+            // Its other end will never hear of it.
+            for end in self.streams.get_mut(number).into_iter().flat_map(|s| &mut s.ends) {
+                end.end(self.now);
+            }
+            if let Some(run) = self.flows.get_mut(flow) {
+                run.failure = Some(failure);
+                run.opening = false;
+            }
+            return;
+        }
+        if let Some(error) = error {
+            let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
+            let text = format!("connection of flow {flow} ended on {name}: {error}");
+            self.recorder.add_event(self.now, None, event(EventKind::Flow, text));
+        }
+    }
+
+    /// Lets the application at this end read and write.
+    fn use_end(&mut self, index: usize, connection: ConnectionId) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        let Some((number, side)) = host.ends.get(&connection).copied() else { return };
+        let Some(stream) = self.streams.get_mut(number) else { return };
+        let over = self.flows.get(stream.flow).is_some_and(|flow| flow.over);
+        let Some(end) = stream.ends.get_mut(side) else { return };
+        // A flow's time is over for its receiver too: what comes later does not count.
+        if !over {
+            end.read(self.now, &mut host.stack, &self.content);
+        }
+        end.write(self.now, &mut host.stack, &self.content);
+    }
+
+    /// A flow is over when nobody waits for data any more.
+    fn conclude_flow(&mut self, index: usize) {
+        let Some(run) = self.flows.get_mut(index).filter(|run| !run.over && !run.opening) else {
+            return;
+        };
+        let opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
+        let given_up = run.failure.is_some();
+        let mut own = self.streams.iter().filter(|stream| stream.flow == index);
+        run.over = (opened || given_up) && !own.any(Stream::is_busy);
+    }
+
+    fn sample(&mut self, at: Instant, span: std::time::Duration) {
+        let Self { recorder, network, hosts, streams, .. } = self;
+        recorder.sample((at, span), network, hosts, streams);
+    }
+}
