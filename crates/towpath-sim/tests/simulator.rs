@@ -1,0 +1,256 @@
+//! Whole runs in virtual time.
+
+use std::sync::Arc;
+
+use towpath_measure::result::{EventKind, Record, Summary};
+use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
+use towpath_measure::store::write_record;
+use towpath_sim::{Job, Report, batch, run};
+
+/// A run that has ended.
+struct Ended {
+    report: Report,
+    records: Vec<Record>,
+    /// What the result file holds.
+    bytes: Vec<u8>,
+    capture: Vec<u8>,
+}
+
+impl Ended {
+    fn summary(&self) -> &Summary {
+        match self.records.last() {
+            Some(Record::Summary(summary)) => summary,
+            other => panic!("no summary: {other:?}"),
+        }
+    }
+
+    fn goodput_mbps(&self) -> f64 {
+        self.summary().flows[0].goodput_bps / 1e6
+    }
+
+    fn events(&self, kind: EventKind) -> Vec<&str> {
+        let of = |record: &'_ &Record| matches!(record, Record::Event(e) if e.kind == kind);
+        let text = |record| match record {
+            &Record::Event(ref event) => event.text.as_str(),
+            _ => "",
+        };
+        self.records.iter().filter(of).map(text).collect()
+    }
+}
+
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn named(name: &str) -> Scenario {
+    let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
+    found.scenario().unwrap()
+}
+
+fn simulate(scenario: &Scenario, transport: Transport, repeat: u32, capture: bool) -> Ended {
+    let job = Job { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
+    let (mut records, mut bytes, mut captured) = (Vec::new(), Vec::new(), Vec::new());
+    let out: Option<&mut (dyn std::io::Write + Send)> = capture.then_some(&mut captured);
+    let report = run(&job, out, &mut |record| {
+        write_record(&mut bytes, record)?;
+        records.push(record.clone());
+        Ok(())
+    });
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    Ended { report, records, bytes, capture: captured }
+}
+
+fn mptcp(scenario: &Scenario) -> Ended {
+    simulate(scenario, Transport::Mptcp, 1, false)
+}
+
+/// Two paths of these rates and delays, with what else the scenario says.
+fn two_paths(rest: &str) -> Scenario {
+    scenario(&format!(
+        "name = \"two-paths\"
+        [hosts.phone]
+        [hosts.server]
+        [paths.wifi]
+        between = [\"phone\", \"server\"]
+        rate = \"40 Mbit/s\"
+        delay = \"10 ms\"
+        [paths.cellular]
+        between = [\"phone\", \"server\"]
+        rate = \"20 Mbit/s\"
+        delay = \"25 ms\"
+        [[flows]]
+        from = \"phone\"
+        to = \"server\"
+        pattern = \"bulk\"
+        duration = \"5 s\"
+        {rest}"
+    ))
+}
+
+#[test]
+fn two_paths_give_nearly_the_sum_of_their_rates() {
+    let scenario = two_paths("");
+    let both = mptcp(&scenario);
+    let one = simulate(&scenario, Transport::Tcp, 1, false);
+    let summary = both.summary();
+    assert!(summary.multipath.used, "{:?}", summary.multipath);
+    assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"]);
+    assert!(both.goodput_mbps() > 45.0 && both.goodput_mbps() < 58.0, "{}", both.goodput_mbps());
+    assert!(one.goodput_mbps() > 34.0 && one.goodput_mbps() < 39.0, "{}", one.goodput_mbps());
+}
+
+#[test]
+fn a_download_uses_both_paths_too() {
+    let text = two_paths("").source.replace("duration =", "direction = \"down\"\nduration =");
+    let ended = mptcp(&scenario(&text));
+    assert!(ended.goodput_mbps() > 45.0, "{}", ended.goodput_mbps());
+}
+
+#[test]
+fn a_transfer_survives_the_loss_of_its_path() {
+    let ended = mptcp(&named("wifi-cellular-handover"));
+    let flow = &ended.summary().flows[0];
+    assert!(flow.completed, "{flow:?}");
+    assert!(flow.stall.longest_ns < 3_000_000_000, "{:?}", flow.stall);
+    assert!(ended.events(EventKind::Timeline).contains(&"wifi goes down silently")
+        || !ended.events(EventKind::Timeline).is_empty());
+}
+
+#[test]
+fn equal_runs_give_equal_bytes_and_other_seeds_other_ones() {
+    let text = two_paths("").source.replacen("delay =", "loss = \"0.1 %\"\ndelay =", 1);
+    let scenario = scenario(&text);
+    let [first, again, other] =
+        [1, 1, 2].map(|repeat| simulate(&scenario, Transport::Mptcp, repeat, true));
+    assert!(first.bytes == again.bytes && first.capture == again.capture);
+    assert!(first.bytes != other.bytes && first.capture != other.capture);
+    assert_eq!(first.report, again.report);
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let scenario = two_paths("");
+    let all = |threads| {
+        let mut bytes = Vec::new();
+        let work = |index: usize| {
+            simulate(&scenario, Transport::Mptcp, index as u32 + 1, false).bytes
+        };
+        batch::in_order(4, threads, work, |_, run| {
+            bytes.extend(run);
+            true
+        });
+        bytes
+    };
+    assert!(all(1) == all(2));
+}
+
+#[test]
+fn a_box_that_strips_the_option_makes_it_plain_tcp() {
+    for action in ["strip-mptcp", "strip-mptcp-syn"] {
+        let boxes = format!("[[middleboxes]]\npath = \"wifi\"\ndo = \"{action}\"");
+        let ended = mptcp(&two_paths(&boxes));
+        let summary = ended.summary();
+        assert!(!summary.multipath.used && summary.multipath.fallback.is_some(), "{action}");
+        assert_eq!(summary.multipath.paths_used, ["wifi"], "{action}");
+        assert!(ended.goodput_mbps() > 34.0, "{action}: {}", ended.goodput_mbps());
+    }
+}
+
+#[test]
+fn boxes_that_change_lengths_and_addresses_do_no_harm() {
+    for action in ["split", "coalesce", "nat", "shift-sequence", "strip-add-addr"] {
+        let boxes = format!("[[middleboxes]]\npath = \"cellular\"\ndo = \"{action}\"");
+        let ended = mptcp(&two_paths(&boxes));
+        let summary = ended.summary();
+        assert!(summary.multipath.used, "{action}: {:?}", summary.multipath);
+        assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"], "{action}");
+        assert!(ended.goodput_mbps() > 40.0, "{action}: {}", ended.goodput_mbps());
+        let damaged = summary.warnings.iter().any(|warning| warning.text.contains("something else"));
+        assert!(!damaged, "{action}: {:?}", summary.warnings);
+    }
+}
+
+#[test]
+fn changed_payload_is_noticed_by_the_reader_or_by_the_checksum() {
+    let boxes = "[[middleboxes]]\npath = \"cellular\"\ndo = \"rewrite-payload\"\n";
+    let damaged = |ended: &Ended| {
+        ended.summary().warnings.iter().any(|warning| warning.text.contains("something else"))
+    };
+    assert!(damaged(&mptcp(&two_paths(boxes))));
+    let guarded = mptcp(&two_paths(&format!("{boxes}[run]\nchecksum = true")));
+    assert!(!damaged(&guarded), "{:?}", guarded.summary().warnings);
+    assert!(guarded.goodput_mbps() > 20.0, "{}", guarded.goodput_mbps());
+}
+
+#[test]
+fn a_queue_at_the_host_stays_short_with_small_queues() {
+    let longest = |switch: bool| {
+        let text = two_paths(&format!("[run]\nprofile-switches = {{ tsq = {switch} }}")).source;
+        let text = text.replace("rate =", "queue = \"500 ms\"\nposition = \"host\"\nrate =");
+        let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
+        let link = |record: &Record| match record {
+            Record::Link(link) => Some(link.backlog_bytes),
+            _ => None,
+        };
+        assert!(ended.goodput_mbps() > 34.0, "{}", ended.goodput_mbps());
+        ended.records.iter().filter_map(link).max().unwrap()
+    };
+    let (with, without) = (longest(true), longest(false));
+    assert!(with * 3 < without, "{with} bytes with, {without} without");
+}
+
+#[test]
+fn a_new_address_is_used_after_the_old_one_is_gone() {
+    let event = "[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"address\"\nhost = \"phone\"";
+    let ended = mptcp(&two_paths(event));
+    let used: Vec<_> = ended.summary().subflows.iter().map(|s| s.local.clone()).collect();
+    assert!(used.iter().any(|local| local.starts_with("10.64.0.11:")), "{used:?}");
+    assert!(ended.summary().flows[0].completed);
+    assert_eq!(ended.events(EventKind::Address).len(), 2);
+}
+
+#[test]
+fn a_capture_holds_every_packet_with_its_time_and_interface() {
+    let ended = simulate(&two_paths(""), Transport::Mptcp, 1, true);
+    let mut at = 0;
+    let (mut interfaces, mut packets, mut latest) = (0, 0_u64, 0);
+    let word = |at: usize| u32::from_le_bytes(ended.capture[at..at + 4].try_into().unwrap());
+    while at < ended.capture.len() {
+        let total = word(at + 4) as usize;
+        assert_eq!(word(at + total - 4) as usize, total);
+        match word(at) {
+            0x0a0d_0d0a => assert_eq!((at, word(at + 8)), (0, 0x1a2b_3c4d)),
+            1 => interfaces += 1,
+            6 => {
+                assert!(word(at + 8) < interfaces);
+                let time = (u64::from(word(at + 12)) << 32) | u64::from(word(at + 16));
+                assert!(time >= latest);
+                latest = time;
+                let len = word(at + 20) as usize;
+                check_tcp(&ended.capture[at + 28..at + 28 + len]);
+                packets += 1;
+            }
+            other => panic!("block {other:#x}"),
+        }
+        at += total;
+    }
+    assert_eq!(interfaces, 4);
+    assert!(packets > ended.report.packets);
+}
+
+/// Adds up the checksums as RFC 1071 says.
+fn check_tcp(packet: &[u8]) {
+    let sum = |parts: &[&[u8]]| {
+        let bytes: Vec<u8> = parts.concat();
+        let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+        let mut sum: u32 = words.sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
+    };
+    assert_eq!(packet[0], 0x45);
+    assert_eq!(sum(&[&packet[..20]]), 0xffff);
+    let len = (packet.len() - 20) as u16;
+    assert_eq!(sum(&[&packet[12..20], &[0, 6], &len.to_be_bytes(), &packet[20..]]), 0xffff);
+}
