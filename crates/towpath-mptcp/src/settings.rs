@@ -55,6 +55,7 @@ impl HostSettings {
         "min-rtt".clone_into(&mut connection.scheduler);
         connection.opportunistic.retransmission = Variant::Guarded;
         connection.opportunistic.penalisation = Variant::Guarded;
+        connection.reinject_on_timeout = true;
         connection.subflow.rack = false;
         connection.subflow.pacing = false;
         connection.subflow.tso_autosizing = false;
@@ -211,66 +212,6 @@ fn sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
     let all: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
     let all = all.map_err(|_| wrong(name, value))?;
     <[u64; 3]>::try_from(all).map_err(|_| wrong(name, value))
-}
-
-impl Config {
-    fn linux() -> Self {
-        Self {
-            multipath: true,
-            subflow: crate::subflow::Config {
-                congestion_control: "cubic".to_owned(),
-                mtu_bytes: 1_500,
-                initial_window_packets: 10,
-                timestamps: true,
-                sack: true,
-                window_scale: Some(7),
-                ecn: false,
-                hystart: true,
-                pacing: false,
-                tso_autosizing: true,
-                super_segment_bytes: LARGEST_SUPER_SEGMENT_BYTES,
-                delayed_ack: Duration::from_millis(40),
-                quick_acks: 16,
-                rto_initial: Duration::from_secs(1),
-                rto_min: Duration::from_millis(200),
-                rto_max: Duration::from_secs(120),
-                timer_granularity: Duration::from_millis(4),
-                syn_retries: 6,
-                retries: 15,
-                user_timeout: None,
-                keepalive: None,
-                time_wait: Duration::from_secs(60),
-                restart_after_idle: true,
-                rack: true,
-                undo: true,
-                black_hole_detection: false,
-            },
-            scheduler: "min-rtt".to_owned(),
-            path_manager: "default".to_owned(),
-            opportunistic: towpath_multipath::opportunistic::Switches::default(),
-            checksum: false,
-            no_join_to_initial: false,
-            accept_joins: true,
-            subflow_limit: 8,
-            accept_limit: 8,
-            send_buffer_bytes: 4 << 20,
-            receive_buffer: ReceiveBuffer {
-                mode: ReceiveBufferMode::Linux,
-                initial_bytes: 131_072,
-                max_bytes: 6 << 20,
-                window_percent: 50,
-            },
-            smallest_mss: false,
-            nagle: false,
-            add_address_timeout: Duration::from_secs(120),
-            close_timeout: Duration::from_secs(60),
-            stale_after_timeouts: 4,
-            syn_retries_with_multipath: 2,
-        }
-    }
-    fn ideal() -> Self {
-        Self::linux()
-    }
 }
 
 #[cfg(test)]

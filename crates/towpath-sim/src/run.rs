@@ -81,7 +81,7 @@ fn meta(job: &Job, seed: u64) -> Meta {
     let scenario = &*job.scenario;
     let mut meta = Meta {
         stack: "towpath".to_owned(),
-        kernel: "none".to_owned(),
+        kernel: String::new(),
         ..Meta::of(scenario, Worlds::Sim, (job.transport, job.repeat), seed)
     };
     for host in &scenario.hosts {

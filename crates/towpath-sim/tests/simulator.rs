@@ -94,7 +94,7 @@ fn two_paths_give_nearly_the_sum_of_their_rates() {
     let one = simulate(&scenario, Transport::Tcp, 1, false);
     let summary = both.summary();
     assert!(summary.multipath.used, "{:?}", summary.multipath);
-    assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"]);
+    assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
     assert!(both.goodput_mbps() > 45.0 && both.goodput_mbps() < 58.0, "{}", both.goodput_mbps());
     assert!(one.goodput_mbps() > 34.0 && one.goodput_mbps() < 39.0, "{}", one.goodput_mbps());
 }
@@ -112,8 +112,10 @@ fn a_transfer_survives_the_loss_of_its_path() {
     let flow = &ended.summary().flows[0];
     assert!(flow.completed, "{flow:?}");
     assert!(flow.stall.longest_ns < 3_000_000_000, "{:?}", flow.stall);
-    assert!(ended.events(EventKind::Timeline).contains(&"wifi goes down silently")
-        || !ended.events(EventKind::Timeline).is_empty());
+    assert!(
+        ended.events(EventKind::Timeline).contains(&"wifi goes down silently")
+            || !ended.events(EventKind::Timeline).is_empty()
+    );
 }
 
 #[test]
@@ -132,9 +134,8 @@ fn the_number_of_threads_changes_nothing() {
     let scenario = two_paths("");
     let all = |threads| {
         let mut bytes = Vec::new();
-        let work = |index: usize| {
-            simulate(&scenario, Transport::Mptcp, index as u32 + 1, false).bytes
-        };
+        let work =
+            |index: usize| simulate(&scenario, Transport::Mptcp, index as u32 + 1, false).bytes;
         batch::in_order(4, threads, work, |_, run| {
             bytes.extend(run);
             true
@@ -163,9 +164,10 @@ fn boxes_that_change_lengths_and_addresses_do_no_harm() {
         let ended = mptcp(&two_paths(&boxes));
         let summary = ended.summary();
         assert!(summary.multipath.used, "{action}: {:?}", summary.multipath);
-        assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"], "{action}");
+        assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"], "{action}");
         assert!(ended.goodput_mbps() > 40.0, "{action}: {}", ended.goodput_mbps());
-        let damaged = summary.warnings.iter().any(|warning| warning.text.contains("something else"));
+        let damaged =
+            summary.warnings.iter().any(|warning| warning.text.contains("something else"));
         assert!(!damaged, "{action}: {:?}", summary.warnings);
     }
 }
@@ -242,7 +244,8 @@ fn a_capture_holds_every_packet_with_its_time_and_interface() {
 fn check_tcp(packet: &[u8]) {
     let sum = |parts: &[&[u8]]| {
         let bytes: Vec<u8> = parts.concat();
-        let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+        let words =
+            bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
         let mut sum: u32 = words.sum();
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);

@@ -35,7 +35,7 @@ pub(crate) struct RunArguments {
     /// Transports, in place of the scenario's: tcp, mptcp
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
-    /// Worlds, in place of the scenario's: emu
+    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     pub(crate) world: Vec<World>,
     /// Repetitions of each transport, in place of the scenario's
@@ -44,6 +44,12 @@ pub(crate) struct RunArguments {
     /// Seed of all randomness, in place of the scenario's
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Simulated runs at once [default: the number of processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) jobs: Option<u32>,
+    /// Folder for captures of simulated runs (pcapng, every packet that a host sends or receives)
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) pcap: Option<PathBuf>,
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,

@@ -34,6 +34,8 @@ pub(crate) enum CliError {
     Run(#[from] RunError),
     #[error(transparent)]
     Lab(#[from] LabError),
+    #[error("the simulated run failed: {0}")]
+    Sim(String),
     #[error("cannot start the emulator's process: {0}")]
     Spawn(io::Error),
     #[error("cannot print: {0}")]
@@ -58,6 +60,7 @@ impl CliError {
             | Self::Read { .. }
             | Self::Result { .. }
             | Self::Run(_)
+            | Self::Sim(_)
             | Self::Lab(_)
             | Self::Spawn(_)
             | Self::Print(_)

@@ -4,7 +4,7 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`lab`], [`report`], [`ui`].
+//! namespaces), [`sim`] (the same in virtual time), [`lab`], [`report`], [`ui`].
 
 mod arguments;
 mod error;
@@ -16,6 +16,7 @@ mod load;
 mod report;
 mod run;
 mod scenarios;
+mod sim;
 mod ui;
 
 use std::process::ExitCode;

@@ -5,8 +5,8 @@ use std::process::{ExitCode, Stdio};
 
 use serde_json::json;
 use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::{Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, World};
+use towpath_measure::result::{Record, Summary, Warning};
+use towpath_measure::scenario::{Host, Scenario, StackKind, Transport, World};
 use towpath_report::{Run, live_header};
 
 use crate::arguments::RunArguments;
@@ -16,12 +16,14 @@ use crate::inner::{Order, Work};
 use crate::live::Live;
 use crate::load::load;
 use crate::report::{print, write_report};
+use crate::sim;
 use crate::ui::Ui;
 
 /// What is run, in which order.
-struct Plan {
-    transports: Vec<Transport>,
-    repeat: u32,
+pub(crate) struct Plan {
+    pub(crate) transports: Vec<Transport>,
+    worlds: Vec<World>,
+    pub(crate) repeat: u32,
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -30,16 +32,11 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    // One after the other in turn, so that a change of the machine's mood hits all transports.
-    'all: for repeat in 1..=plan.repeat {
-        for transport in &plan.transports {
-            if interrupt::seen() {
-                break 'all;
-            }
-            match one(arguments, &scenario, (*transport, repeat), &folder, ui)? {
-                Some(run) => runs.push(run),
-                // Without any record the environment is to blame; the next run would say the same.
-                None => break 'all,
+    for world in &plan.worlds {
+        match world {
+            World::Sim => sim::run_all(arguments, &scenario, &plan, &folder, &mut runs, ui)?,
+            World::Emu | World::Live => {
+                emulate(arguments, &scenario, &plan, &folder, &mut runs, ui)?;
             }
         }
     }
@@ -52,8 +49,33 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     write_report(&runs, &report)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
-    let complete = runs.len() == plan.transports.len() * plan.repeat as usize;
-    Ok(exit_code(&runs, complete))
+    let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
+    Ok(exit_code(&runs, runs.len() == wanted))
+}
+
+/// Runs everything in the emulated world, one after the other in turn, so that a change of the
+/// machine's mood hits all transports.
+fn emulate(
+    arguments: &RunArguments,
+    scenario: &Scenario,
+    plan: &Plan,
+    folder: &ResultFolder,
+    runs: &mut Vec<Run>,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    for repeat in 1..=plan.repeat {
+        for transport in &plan.transports {
+            if interrupt::seen() {
+                return Ok(());
+            }
+            match one(arguments, scenario, (*transport, repeat), folder, ui)? {
+                Some(run) => runs.push(run),
+                // Without any record the environment is to blame; the next run would say the same.
+                None => return Ok(()),
+            }
+        }
+    }
+    Ok(())
 }
 
 fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Plan, CliError> {
@@ -69,25 +91,56 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
     let (transports, missing): (Vec<_>, Vec<_>) = asked(&arguments.transport)
         .into_iter()
         .partition(|transport| matches!(transport, Transport::Tcp | Transport::Mptcp));
-    let worlds = if arguments.world.is_empty() { &scenario.run.worlds } else { &arguments.world };
-    let missing = missing
-        .iter()
-        .map(Transport::to_string)
-        .chain(worlds.iter().filter(|world| **world != World::Emu).map(World::to_string));
+    let asked = if arguments.world.is_empty() { &scenario.run.worlds } else { &arguments.world };
+    let (worlds, later): (Vec<_>, Vec<_>) =
+        asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
+    let missing =
+        missing.iter().map(Transport::to_string).chain(later.iter().map(World::to_string));
     let missing: Vec<String> = missing.map(|name| format!("`{name}`")).collect();
-    let possible = !transports.is_empty() && worlds.contains(&World::Emu);
+    let possible = !transports.is_empty() && !worlds.is_empty();
     if !missing.is_empty() {
         let what = format!("this version cannot run {} yet", missing.join(", "));
-        let hint = "it runs `tcp` and `mptcp` in the world `emu`".to_owned();
+        let hint = "it runs `tcp` and `mptcp` in the worlds `sim` and `emu`".to_owned();
         if !possible {
             return Err(CliError::Unavailable { what, hint });
         }
-        ui.warn(&towpath_measure::result::Warning {
-            text: format!("{what}; they are left out"),
-            hint: Some(hint),
-        });
+        ui.warn(&Warning { text: format!("{what}; they are left out"), hint: Some(hint) });
     }
-    Ok(Plan { transports, repeat: arguments.repeat.unwrap_or(scenario.run.repeat) })
+    if worlds.contains(&World::Sim) {
+        sim::check(scenario)?;
+    }
+    if worlds.contains(&World::Emu) {
+        warn_of_the_kernels_stack(arguments, scenario, ui);
+    }
+    let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
+    Ok(Plan { transports, worlds, repeat })
+}
+
+/// What of the scenario has no effect where the stack is the kernel's.
+fn warn_of_the_kernels_stack(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) {
+    let mut warn = |text: String, hint: &str| {
+        ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
+    };
+    let kernel = |host: &&Host| host.stack.stack == StackKind::Kernel;
+    for host in scenario.hosts.iter().filter(kernel) {
+        if host.stack.given.is_empty() {
+            continue;
+        }
+        let keys: Vec<_> = host.stack.given.iter().map(|key| format!("`{key}`")).collect();
+        let text =
+            format!("host `{}` has the kernel's stack, which does not know {}", host.name, {
+                keys.join(", ")
+            });
+        warn(text, "write `stack = \"towpath\"`, or simulate it with `--world sim`");
+    }
+    if !scenario.middleboxes.is_empty() {
+        let text = "middleboxes stand in the simulated world only; here there are none";
+        warn(text.to_owned(), "simulate it with `--world sim`");
+    }
+    if arguments.pcap.is_some() {
+        let text = "`--pcap` captures simulated runs only";
+        warn(text.to_owned(), "`towpath lab` can run tcpdump in the emulated network");
+    }
 }
 
 /// One run in processes of its own; `None` when it gave no result (it has said why).

@@ -28,6 +28,18 @@ impl Ui {
         let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
     }
 
+    /// Shows how far something is, on one line that stays until the next; only on a terminal.
+    pub(crate) fn bar(&mut self, done: usize, all: usize) {
+        const WIDTH: usize = 40;
+        if !self.err.is_terminal() || all < 2 {
+            return;
+        }
+        let full = done * WIDTH / all;
+        let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
+        let end = if done == all { "\n" } else { "" };
+        let _closed = write!(self.err, "\r[{bar}{rest}] {done} of {all} runs{end}");
+    }
+
     pub(crate) fn warn(&mut self, warning: &Warning) {
         let _closed = writeln!(self.err, "{}", wrap("warning: ", &warning.text));
         if let Some(hint) = &warning.hint {

@@ -102,6 +102,11 @@ fn kind(kind: EventKind) -> &'static str {
         EventKind::Link => "link",
         EventKind::Address => "address",
         EventKind::Stall => "stall",
+        EventKind::Scheduler => "scheduler",
+        EventKind::Reinjection => "reinjection",
+        EventKind::Penalisation => "penalisation",
+        EventKind::Window => "window",
+        EventKind::Fallback => "fallback",
     }
 }
 
