@@ -223,7 +223,7 @@ impl Connection {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let data = u64::from(len.saturating_sub(fin));
         let new = NewMapping { ssn, len: data, start, checksum: checked };
-        flow.mappings.announce(&new, flow.tcp.received_until());
+        flow.mappings.announce(&new);
     }
 
     pub(super) fn on_data_ack(&mut self, host: &Host<'_>, until: u64, window: u64) {

@@ -64,6 +64,8 @@ pub(super) struct Mappings {
     unmapped: Vec<(u64, Payload)>,
     /// From this subflow offset on, data offset = subflow offset + this (infinite mapping, plain TCP).
     infinite: Option<(u64, u64)>,
+    /// The subflow offset behind what was taken: a mapping that ends before it comes too late.
+    taken_until: u64,
 }
 
 impl Mappings {
@@ -86,10 +88,13 @@ impl Mappings {
 
     /// Notes a mapping. A mapping is fixed: a second one for the same bytes is ignored, whether it is
     /// equal or not (RFC 8684 §3.3.1).
-    pub(super) fn announce(&mut self, new: &NewMapping, received_until: u64) {
+    ///
+    /// TCP has received the packet that brings it, and may have in order what it maps; what counts is
+    /// whether the bytes were taken.
+    pub(super) fn announce(&mut self, new: &NewMapping) {
         let end = new.ssn.saturating_add(new.len);
-        let waiting = self.unmapped.first().map_or(received_until, |(ssn, _)| *ssn);
-        if end <= waiting.min(received_until) || new.len == 0 {
+        let waiting = self.unmapped.first().map_or(self.taken_until, |(ssn, _)| *ssn);
+        if end <= waiting || new.len == 0 {
             return;
         }
         let index = self.announced.partition_point(|map| map.ssn + map.len <= new.ssn);
@@ -119,6 +124,7 @@ impl Mappings {
                 self.resolve(at, payload, out);
             }
         }
+        self.taken_until = self.taken_until.max(ssn.saturating_add(payload.len() as u64));
         self.resolve(ssn, payload, out);
         if self.unmapped_bytes() > UNMAPPED_LIMIT {
             self.unmapped.clear();
@@ -214,18 +220,29 @@ mod tests {
     fn bytes_wait_for_a_mapping_that_comes_later() {
         let mut maps = Mappings::default();
         assert_eq!(take(&mut maps, 1, 100), []);
-        maps.announce(&map(1, 60, 1_001), 101);
+        maps.announce(&map(1, 60, 1_001));
         assert_eq!(take(&mut maps, 101, 0), [(1_001, 60)]);
-        maps.announce(&map(61, 90, 5_000), 101);
+        maps.announce(&map(61, 90, 5_000));
         assert_eq!(take(&mut maps, 101, 50), [(5_000, 40), (5_040, 50)]);
+    }
+
+    #[test]
+    fn a_mapping_of_one_packet_that_is_in_order_already_is_used() {
+        let mut maps = Mappings::default();
+        for (ssn, start) in [(1, 1), (101, 101)] {
+            maps.announce(&map(ssn, 100, start));
+            assert_eq!(take(&mut maps, ssn, 100), [(start, 100)]);
+        }
+        maps.announce(&map(1, 100, 777));
+        assert_eq!(take(&mut maps, 201, 0), [], "too late");
     }
 
     #[test]
     fn a_second_mapping_for_the_same_bytes_is_ignored() {
         let mut maps = Mappings::default();
-        maps.announce(&map(1, 100, 1), 1);
-        maps.announce(&map(1, 100, 777), 1);
-        maps.announce(&map(50, 100, 777), 1);
+        maps.announce(&map(1, 100, 1));
+        maps.announce(&map(1, 100, 777));
+        maps.announce(&map(50, 100, 777));
         assert_eq!(take(&mut maps, 1, 100), [(1, 100)]);
     }
 
@@ -239,7 +256,7 @@ mod tests {
     #[test]
     fn an_infinite_mapping_ends_all_others() {
         let mut maps = Mappings::default();
-        maps.announce(&map(1, 10, 1), 1);
+        maps.announce(&map(1, 10, 1));
         maps.set_infinite(11, 100_u64.wrapping_sub(11));
         assert_eq!(take(&mut maps, 1, 30), [(1, 10), (100, 20)]);
     }
@@ -250,7 +267,7 @@ mod tests {
             let mut maps = Mappings::default();
             let sum = keys::dss_checksum(9_000, 1, 40, &bytes(40)) ^ sum_error;
             let new = NewMapping { checksum: Some((sum, 40, 9_000, 1)), ..map(1, 40, 1) };
-            maps.announce(&new, 1);
+            maps.announce(&new);
             assert_eq!(take(&mut maps, 1, 15), []);
             assert_eq!(take(&mut maps, 16, 25), [expected]);
         }
