@@ -51,6 +51,13 @@ fn waiting(path: &PathView) -> u64 {
     path.queued_bytes.saturating_add(path.in_flight_bytes)
 }
 
+/// What is left of a burst, but no sliver: Linux too sends whole packets until the burst is used up,
+/// and a connection would hold a sliver back until everything before it is acknowledged.
+fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
+    let whole = left.max(u64::from(path.mss_bytes).min(view.window_bytes));
+    whole.min(path.room_bytes)
+}
+
 impl Scheduler for Linux {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         // Timeout recovery is no reason for Linux to avoid a subflow, until it is stale.
@@ -58,7 +65,7 @@ impl Scheduler for Linux {
         let turn = self.turn.filter(|(_, left)| *left > 0);
         let again = turn.and_then(|(id, left)| Some((with_room().find(|one| one.id == id)?, left)));
         if let Some((path, left)) = again {
-            return Decision::Send { path: path.id, max_bytes: left.min(path.room_bytes) };
+            return Decision::Send { path: path.id, max_bytes: piece(left, path, view) };
         }
         let Some(path) = with_room().min_by_key(|path| (self.linger(path), path.id)) else {
             return Decision::Idle;
