@@ -18,6 +18,7 @@ mod processes;
 mod program;
 mod report_page;
 mod runs;
+mod simulated;
 mod timeline;
 mod wrong_commands;
 mod wrong_scenarios;

@@ -23,7 +23,7 @@ wrong! {
     unknown_backend: ["run", "two-links", "--backend", "tap"];
     seed_that_is_no_number: ["run", "two-links", "--seed", "one"];
     option_that_is_unknown: ["run", "two-links", "--jsn"];
-    world_of_a_later_version: ["run", "two-links", "--world", "sim"];
+    world_of_a_later_version: ["run", "two-links", "--world", "live"];
     transports_of_a_later_version: ["run", "two-links", "--transport", "quic,mpquic"];
     result_that_is_missing: ["report", "missing.zst"];
     no_result: ["report"];

@@ -124,7 +124,7 @@ wrong! {
     flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
     unknown_transport: flow("pattern = \"iperf\"\n[run]\ntransports = [\"tcp\", \"sctp\"]");
     transport_of_a_later_version: flow("pattern = \"iperf\"\n[run]\ntransports = [\"mpquic\"]");
-    world_of_a_later_version: flow("pattern = \"iperf\"\n[run]\nworlds = [\"sim\"]");
+    world_of_a_later_version: flow("pattern = \"iperf\"\n[run]\nworlds = [\"live\"]");
     expectation_of_an_unknown_metric: expectation("\"mptcp.goodptu\" = \">= 15 Mbit/s\"");
     expectation_without_a_unit: expectation("\"mptcp.goodput\" = \">= 15\"");
     several_mistakes_at_once:
