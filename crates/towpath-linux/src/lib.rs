@@ -20,9 +20,11 @@ mod namespace;
 pub mod netlink;
 mod network;
 mod program;
+mod queue;
 pub mod run;
 mod sample;
 pub mod sandbox;
+pub mod stack;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;
 mod traffic;

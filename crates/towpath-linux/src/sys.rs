@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::BytesMut;
+
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -335,6 +337,37 @@ const MPTCP_FULL_INFO: libc::c_int = 4;
 pub(crate) const FULL_INFO_BYTES: usize = 40 + 96;
 const FULL_INFO_ADDRESS_POINTER: usize = 24;
 const FULL_INFO_TCP_POINTER: usize = 32;
+
+/// An eventfd: readable while its counter is not zero.
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
+    // SAFETY: `fd` was just opened and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reads one packet: its first bytes into `prefix`, the rest behind what `buffer` holds, as far as
+/// its capacity goes. Returns the bytes read, those of `prefix` too. Nothing is cleared beforehand.
+pub(crate) fn read_appending(
+    fd: BorrowedFd<'_>,
+    prefix: &mut [u8],
+    buffer: &mut BytesMut,
+) -> io::Result<usize> {
+    let spare = buffer.spare_capacity_mut();
+    let parts = [
+        libc::iovec { iov_base: prefix.as_mut_ptr().cast(), iov_len: prefix.len() },
+        libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() },
+    ];
+    let count = libc::c_int::try_from(parts.len()).unwrap_or(0);
+    // SAFETY: both parts are exclusively borrowed through the call, with their own lengths; the
+    // kernel only writes to them.
+    let read = unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), count) };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+    let length = buffer.len() + read.saturating_sub(prefix.len());
+    // SAFETY: the kernel has filled the spare capacity up to there.
+    unsafe { buffer.set_len(length.min(buffer.capacity())) };
+    Ok(read)
+}
 
 /// Reads one packet into three buffers; returns the bytes read.
 pub(crate) fn read_vectored(

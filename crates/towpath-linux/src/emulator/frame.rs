@@ -53,7 +53,15 @@ impl VirtioHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    fn is_tcp_super_segment(self) -> bool {
+    /// The type of a TCP super-segment; `reduced` when its first packet carries CWR, which the
+    /// others must not.
+    pub(crate) fn tcp(v4: bool, reduced: bool) -> u8 {
+        let kind = if v4 { Self::TCP_V4 } else { Self::TCP_V6 };
+        if reduced { kind | Self::ECN } else { kind }
+    }
+
+    /// Whether it stands for several TCP packets.
+    pub(crate) fn is_super_segment(self) -> bool {
         matches!(self.gso_type & !Self::ECN, Self::TCP_V4 | Self::TCP_V6) && self.gso_bytes > 0
     }
 }
@@ -70,8 +78,13 @@ pub(crate) struct Frame {
 impl Frame {
     /// Takes what was read. A super-segment whose headers make no sense stays whole.
     pub(crate) fn new(virtio: VirtioHeader, bytes: Vec<u8>) -> Self {
-        let headers = if virtio.is_tcp_super_segment() { Headers::parse(&bytes) } else { None };
+        let headers = if virtio.is_super_segment() { Headers::parse(&bytes) } else { None };
         Self { virtio, bytes, headers }
+    }
+
+    /// Both parts of what was read.
+    pub(crate) fn into_parts(self) -> (VirtioHeader, Vec<u8>) {
+        (self.virtio, self.bytes)
     }
 
     /// The buffer, for reuse.

@@ -54,6 +54,11 @@ impl Headers {
         usize::from(self.ip_bytes + self.tcp_bytes)
     }
 
+    /// Whether it is IPv4.
+    pub(crate) fn is_v4(self) -> bool {
+        self.version == Version::V4
+    }
+
     /// Bytes of the IP header.
     pub(crate) fn ip_bytes(self) -> u16 {
         self.ip_bytes

@@ -9,5 +9,5 @@
 
 pub(crate) mod engine;
 pub(crate) mod frame;
-mod headers;
+pub(crate) mod headers;
 pub(crate) mod port;

@@ -1,9 +1,13 @@
-//! One end of an emulated link: the kernel's packets in and out of one host's interface.
+//! One end of an emulated link: packets in and out of one host's interface.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
+use bytes::BytesMut;
+
 use super::frame::{Frame, Segment, VirtioHeader};
+use crate::queue::{Receiver, Sender};
 use crate::sys;
 
 /// Largest packet: 64 KiB and a link-layer header.
@@ -13,21 +17,25 @@ const READ_BYTES: usize = 65_536 + 64;
 const COPY_BELOW_BYTES: usize = 16 * 1024;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
+/// Most bytes in front of an IP packet.
+const PREFIX: usize = VirtioHeader::BYTES + ETHERNET;
+/// Most parts in which a packet can be written.
+pub(crate) const PARTS: usize = 30;
 
 /// MAC address of every host's interface: with NOARP the kernel addresses a frame to itself, so
 /// equal addresses make every frame reach its receiver without ARP.
 pub(crate) const MAC: [u8; 6] = [0x02, 0x74, 0x6f, 0x77, 0x00, 0x01];
 
-/// How packets are exchanged with the kernel.
+/// A descriptor through which the kernel gives and takes IP packets with virtio headers.
 #[derive(Debug)]
-pub(crate) enum Port {
+pub(crate) enum Wire {
     /// A TUN device: IP packets.
     Tun(OwnedFd),
-    /// A packet socket on the emulator's end of a veth pair: Ethernet frames.
+    /// A packet socket on our end of a veth pair: Ethernet frames.
     Packet(OwnedFd),
 }
 
-impl AsFd for Port {
+impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tun(fd) | Self::Packet(fd) => fd.as_fd(),
@@ -35,57 +43,123 @@ impl AsFd for Port {
     }
 }
 
-impl Port {
-    /// Reads one packet or super-segment; `None` when nothing waits or it is not IP.
-    pub(crate) fn read(&self, pool: &mut Pool) -> io::Result<Option<Frame>> {
-        let mut virtio = [0; VirtioHeader::BYTES];
-        let mut ethernet = [0; ETHERNET];
-        let buffer = pool.room();
-        let shift = match self {
+impl Wire {
+    /// Bytes in front of each IP packet, without the virtio header.
+    fn link_header_bytes(&self) -> usize {
+        match self {
             Self::Tun(_) => 0,
             Self::Packet(_) => ETHERNET,
-        };
-        let mut parts = [
-            IoSliceMut::new(&mut virtio),
-            IoSliceMut::new(ethernet.get_mut(..shift).unwrap_or(&mut [])),
-            IoSliceMut::new(buffer),
-        ];
-        let read = match sys::read_vectored(self.as_fd(), &mut parts) {
+        }
+    }
+
+    /// Reads one packet or super-segment into `buffer` and returns its length; `None` when nothing
+    /// waits.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize)>> {
+        let mut prefix = [0; PREFIX];
+        let bytes = VirtioHeader::BYTES + self.link_header_bytes();
+        let mut parts =
+            [IoSliceMut::new(prefix.get_mut(..bytes).unwrap_or(&mut [])), IoSliceMut::new(buffer)];
+        let read = sys::read_vectored(self.as_fd(), &mut parts);
+        self.understand(prefix, read)
+    }
+
+    /// The same, behind what `buffer` holds and as far as its capacity goes.
+    pub(crate) fn append(
+        &self,
+        buffer: &mut BytesMut,
+    ) -> io::Result<Option<(VirtioHeader, usize)>> {
+        let mut prefix = [0; PREFIX];
+        let bytes = VirtioHeader::BYTES + self.link_header_bytes();
+        let part = prefix.get_mut(..bytes).unwrap_or(&mut []);
+        let read = sys::read_appending(self.as_fd(), part, buffer);
+        self.understand(prefix, read)
+    }
+
+    fn understand(
+        &self,
+        prefix: [u8; PREFIX],
+        read: io::Result<usize>,
+    ) -> io::Result<Option<(VirtioHeader, usize)>> {
+        let read = match read {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Some(length) = read.checked_sub(VirtioHeader::BYTES + shift) else { return Ok(None) };
-        let header = VirtioHeader::parse(virtio, shift as u16);
-        Ok(Some(Frame::new(header, pool.take(length))))
+        let shift = self.link_header_bytes();
+        let virtio = prefix.first_chunk().copied().unwrap_or_default();
+        let length = read.checked_sub(VirtioHeader::BYTES + shift);
+        Ok(length.map(|length| (VirtioHeader::parse(virtio, shift as u16), length)))
+    }
+
+    /// Hands the kernel one packet or super-segment in `parts` (at most [`PARTS`]), of which the
+    /// first that is not empty begins with the IP header.
+    pub(crate) fn write(&self, virtio: VirtioHeader, parts: &[&[u8]]) -> io::Result<()> {
+        let shift = self.link_header_bytes();
+        let virtio = virtio.emit(shift as u16);
+        let first = parts.iter().find_map(|part| part.first()).copied().unwrap_or(0);
+        let ethernet = ethernet_header(first);
+        let link = ethernet.get(..shift).unwrap_or(&[]);
+        let mut slices: ArrayVec<IoSlice<'_>, { PARTS + 2 }> = ArrayVec::new();
+        for part in [&virtio[..], link].into_iter().chain(parts.iter().copied()) {
+            // The caller keeps the promise above; a packet that is cut short does no harm.
+            let _too_many = slices.try_push(IoSlice::new(part));
+        }
+        sys::write_vectored(self.as_fd(), &slices).map(drop)
+    }
+}
+
+/// How the emulator exchanges packets with a host.
+#[derive(Debug)]
+pub(crate) enum Port {
+    /// With its kernel.
+    Kernel(Wire),
+    /// With our own stack in another thread: no kernel is in between.
+    Stack {
+        /// From the stack.
+        inbox: Receiver<Frame>,
+        /// To it.
+        outbox: Sender<Frame>,
+    },
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Kernel(wire) => wire.as_fd(),
+            Self::Stack { inbox, outbox: _ } => inbox.as_fd(),
+        }
+    }
+}
+
+impl Port {
+    /// Reads one packet or super-segment; `None` when nothing waits.
+    pub(crate) fn read(&self, pool: &mut Pool) -> io::Result<Option<Frame>> {
+        match self {
+            Self::Kernel(wire) => {
+                let read = wire.read(pool.room())?;
+                Ok(read.map(|(virtio, length)| Frame::new(virtio, pool.take(length))))
+            }
+            Self::Stack { inbox, outbox: _ } => Ok(inbox.receive()),
+        }
     }
 
     /// Packets that were lost before they could be read; a TUN device counts them in its
     /// interface's statistics instead.
     pub(crate) fn lost(&self) -> u64 {
         match self {
-            Self::Tun(_) => 0,
-            Self::Packet(fd) => sys::packet_socket_drops(fd.as_fd()),
+            Self::Kernel(Wire::Packet(fd)) => sys::packet_socket_drops(fd.as_fd()),
+            Self::Kernel(Wire::Tun(_)) | Self::Stack { .. } => 0,
         }
     }
 
-    /// Hands a segment to the kernel.
+    /// Hands a segment to the host.
     pub(crate) fn write(&self, segment: &Segment) -> io::Result<()> {
-        segment.emit(|virtio, head, tail| {
-            let first = head.first().or(tail.first()).copied().unwrap_or(0);
-            let ethernet = ethernet_header(first);
-            let (shift, ethernet) = match self {
-                Self::Tun(_) => (0, &[][..]),
-                Self::Packet(_) => (ETHERNET as u16, &ethernet[..]),
-            };
-            let virtio = virtio.emit(shift);
-            let parts = [
-                IoSlice::new(&virtio),
-                IoSlice::new(ethernet),
-                IoSlice::new(head),
-                IoSlice::new(tail),
-            ];
-            sys::write_vectored(self.as_fd(), &parts).map(drop)
+        segment.emit(|virtio, head, tail| match self {
+            Self::Kernel(wire) => wire.write(virtio, &[head, tail]),
+            Self::Stack { inbox: _, outbox } => {
+                let _stack_is_gone = outbox.send(Frame::new(virtio, [head, tail].concat()));
+                Ok(())
+            }
         })
     }
 }

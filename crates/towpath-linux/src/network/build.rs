@@ -13,7 +13,7 @@ use super::{Backend, HostSpace, Network, NetworkError, end_of};
 use crate::clock::Clock;
 use crate::emulator::engine::{Emulator, Lane};
 use crate::emulator::frame::Segment;
-use crate::emulator::port::{MAC, Port};
+use crate::emulator::port::{MAC, Port, Wire};
 use crate::namespace::Namespace;
 use crate::netlink::{
     Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec,
@@ -172,7 +172,7 @@ fn interface(
             let mut route = host.route();
             route.set_mtu(&path.name, path.mtu_bytes).map_err(&kernel)?;
             route.set_tx_queue_len(&path.name, TX_QUEUE_PACKETS).map_err(&kernel)?;
-            Ok((Port::Tun(fd), Carrier::Tun(carrier)))
+            Ok((Port::Kernel(Wire::Tun(fd)), Carrier::Tun(carrier)))
         }
         Backend::Packet => {
             let inner = format!("{index}-{end}");
@@ -190,7 +190,7 @@ fn interface(
             middle.set_up(&inner).map_err(&kernel)?;
             let number = middle.link(&inner).map_err(&kernel)?.index;
             let fd = sys::open_packet_socket(number).map_err(system())?;
-            Ok((Port::Packet(fd), Carrier::Veth(inner)))
+            Ok((Port::Kernel(Wire::Packet(fd)), Carrier::Veth(inner)))
         }
     }
 }

@@ -1,0 +1,190 @@
+//! What our stack sends and receives packets through.
+//!
+//! Payload is not copied in this process: the kernel writes a super-segment of up to 64 KiB into a
+//! buffer that the stack then shares with the application, and writes are gathered from the
+//! application's own buffers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use bytes::{Bytes, BytesMut};
+use towpath_mptcp::wire::{Flags, Packet};
+
+use crate::emulator::frame::{Frame, VirtioHeader};
+use crate::emulator::headers::{Headers, TCP_CHECKSUM_OFFSET};
+use crate::emulator::port::{PARTS, Wire};
+use crate::queue::{Receiver, Sender};
+use crate::sys;
+
+/// Room that a read needs: the longest IP packet.
+const LONGEST: usize = 65_536;
+/// Bytes of a buffer that several packets share.
+const BUFFER: usize = 4 * LONGEST;
+/// Buffers that are kept in the hope that their packets are soon read.
+const BUFFERS: usize = 32;
+/// Payloads up to this size are copied, so that one that waits long does not hold a whole buffer.
+const COPY_BELOW: usize = 4 * 1024;
+
+/// One interface of a host that runs our own stack.
+#[derive(Debug)]
+pub struct Device(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// The other end is a kernel.
+    Kernel { wire: Wire, buffers: Buffers },
+    /// The other end is the emulator in another thread.
+    Emulator { inbox: Receiver<Frame>, outbox: Sender<Frame> },
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Kind::Kernel { wire, buffers: _ } => wire.as_fd(),
+            Kind::Emulator { inbox, outbox: _ } => inbox.as_fd(),
+        }
+    }
+}
+
+impl Device {
+    /// Opens the TUN device `name` in the calling thread's network namespace, whose kernel is then
+    /// the other end.
+    pub fn tun(name: &str) -> io::Result<Self> {
+        Ok(Self::kernel(Wire::Tun(sys::open_tun(name)?)))
+    }
+
+    /// Opens a packet socket on interface number `index` (our end of a veth pair) of the calling
+    /// thread's network namespace: for users to whom `/dev/net/tun` is closed.
+    pub fn packet_socket(index: u32) -> io::Result<Self> {
+        Ok(Self::kernel(Wire::Packet(sys::open_packet_socket(index)?)))
+    }
+
+    fn kernel(wire: Wire) -> Self {
+        Self(Kind::Kernel { wire, buffers: Buffers::new() })
+    }
+
+    pub(crate) fn emulator(inbox: Receiver<Frame>, outbox: Sender<Frame>) -> Self {
+        Self(Kind::Emulator { inbox, outbox })
+    }
+
+    /// The next packet or super-segment; `None` when nothing waits. What is no TCP or ICMP packet is
+    /// skipped.
+    pub fn receive(&mut self) -> io::Result<Option<Packet>> {
+        loop {
+            let parsed = match &mut self.0 {
+                Kind::Kernel { wire, buffers } => {
+                    let buffer = buffers.room();
+                    let Some((virtio, _)) = wire.append(buffer)? else { return Ok(None) };
+                    packet(virtio, buffer)
+                }
+                Kind::Emulator { inbox, outbox: _ } => {
+                    let Some(frame) = inbox.receive() else { return Ok(None) };
+                    let (virtio, bytes) = frame.into_parts();
+                    shared_packet(virtio, &Bytes::from(bytes))
+                }
+            };
+            if parsed.is_some() {
+                return Ok(parsed);
+            }
+        }
+    }
+
+    /// Sends a packet or super-segment.
+    pub fn send(&self, packet: &Packet) -> io::Result<()> {
+        let virtio = virtio_header(packet);
+        match &self.0 {
+            Kind::Kernel { wire, buffers: _ } => {
+                let mut parts: ArrayVec<&[u8], PARTS> = ArrayVec::new();
+                parts.push(&packet.header);
+                for chunk in packet.payload.chunks() {
+                    if parts.try_push(chunk).is_err() {
+                        let whole = packet.payload.to_bytes();
+                        return wire.write(virtio, &[&packet.header, &whole]);
+                    }
+                }
+                wire.write(virtio, &parts)
+            }
+            Kind::Emulator { inbox: _, outbox } => {
+                let mut bytes = Vec::with_capacity(packet.len());
+                bytes.extend_from_slice(&packet.header);
+                for chunk in packet.payload.chunks() {
+                    bytes.extend_from_slice(chunk);
+                }
+                let _emulator_is_gone = outbox.send(Frame::new(virtio, bytes));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes what was read out of `buffer`, which is empty or has other packets' bytes no more.
+fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
+    let length = Headers::parse(buffer).map_or(buffer.len(), Headers::bytes);
+    let packet = if buffer.len() - length.min(buffer.len()) <= COPY_BELOW {
+        let copied = Bytes::copy_from_slice(buffer);
+        buffer.clear();
+        copied
+    } else {
+        buffer.split().freeze()
+    };
+    shared_packet(virtio, &packet)
+}
+
+fn shared_packet(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
+    let headers = Headers::parse(bytes)?;
+    let (header, payload) = (bytes.get(..headers.bytes())?, bytes.slice(headers.bytes()..));
+    Some(Packet {
+        header: ArrayVec::try_from(header).ok()?,
+        segment_bytes: if virtio.is_super_segment() { virtio.gso_bytes } else { 0 },
+        checksum_offloaded: virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0,
+        payload: payload.into(),
+    })
+}
+
+/// What the kernel must know to finish `packet`: checksums, and how to cut it.
+fn virtio_header(packet: &Packet) -> VirtioHeader {
+    let mut virtio = VirtioHeader::default();
+    let Some(headers) = Headers::parse(&packet.header) else { return virtio };
+    if packet.checksum_offloaded {
+        virtio.flags = VirtioHeader::NEEDS_CHECKSUM;
+        virtio.checksum_start = headers.ip_bytes();
+        virtio.checksum_offset = TCP_CHECKSUM_OFFSET;
+    }
+    if packet.segment_bytes > 0 && packet.payload.len() > usize::from(packet.segment_bytes) {
+        let flags = packet.header.get(usize::from(headers.ip_bytes()) + 13).copied();
+        let reduced = Flags(flags.unwrap_or(0)).has(Flags::CWR);
+        virtio.gso_type = VirtioHeader::tcp(headers.is_v4(), reduced);
+        virtio.gso_bytes = packet.segment_bytes;
+        virtio.header_bytes = headers.bytes() as u16;
+    }
+    virtio
+}
+
+/// Buffers for reading, used again when the last packet in them is gone.
+#[derive(Debug)]
+struct Buffers {
+    current: BytesMut,
+    full: VecDeque<BytesMut>,
+}
+
+impl Buffers {
+    fn new() -> Self {
+        Self { current: BytesMut::with_capacity(BUFFER), full: VecDeque::new() }
+    }
+
+    /// An empty buffer with room for the longest packet.
+    fn room(&mut self) -> &mut BytesMut {
+        self.current.clear();
+        if self.current.capacity() >= LONGEST || self.current.try_reclaim(LONGEST) {
+            return &mut self.current;
+        }
+        // The oldest is the likeliest to be free.
+        let oldest = self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER));
+        let next = if oldest || self.full.len() >= BUFFERS { self.full.pop_front() } else { None };
+        let next = next.filter(|_| oldest).unwrap_or_else(|| BytesMut::with_capacity(BUFFER));
+        self.full.push_back(std::mem::replace(&mut self.current, next));
+        &mut self.current
+    }
+}

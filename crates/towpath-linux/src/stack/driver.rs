@@ -1,0 +1,317 @@
+//! The thread that owns one host's [`Stack`], its devices, and the applications' ends.
+//!
+//! Applications run inside the thread, as [`End`]s that are called when their connection has
+//! something for them: between a packet's arrival and the application's answer there is no other
+//! thread. Whoever wants something from outside sends work ([`Host::call`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use towpath_mptcp::stack::{
+    ConnectionError, ConnectionId, Event, InterfaceId, ListenerId, Notice, Stack,
+};
+use towpath_net::Instant;
+
+use super::Device;
+use crate::clock::Clock;
+use crate::queue::{self, Receiver, Sender};
+use crate::sys;
+
+/// Packets read from one device before the stack may answer.
+const READ_BATCH: usize = 32;
+/// Packets written before devices are read again.
+const WRITE_BATCH: usize = 64;
+/// Events in one turn; more means that the stack talks without end.
+const EVENT_BATCH: usize = 4_096;
+
+/// One end of a connection: the application.
+pub trait End: Send {
+    /// A connection that we opened is established.
+    fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+        self.progress(now, stack, connection);
+    }
+
+    /// The connection has data, or room: reads and writes what can be read and written.
+    fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId);
+
+    /// The connection is gone; its status can be read for the last time.
+    fn closed(
+        &mut self,
+        now: Instant,
+        stack: &Stack,
+        connection: ConnectionId,
+        error: Option<ConnectionError>,
+    );
+
+    /// When [`End::progress`] shall be called even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+type Accept = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn End>> + Send>;
+type Hear = Box<dyn FnMut(Instant, ConnectionId, Notice) + Send>;
+type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
+
+/// What work inside the thread may use.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    /// Now.
+    pub now: Instant,
+    /// The host's stack.
+    pub stack: &'a mut Stack,
+    ends: &'a mut Ends,
+}
+
+impl Turn<'_> {
+    /// Makes `end` the application of a connection and lets it begin.
+    pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn End>) {
+        self.ends.attach(self.now, self.stack, connection, end);
+    }
+
+    /// Makes `accept` the maker of the ends of a listener's connections; without one, an end is
+    /// attached later.
+    pub fn on_accept(
+        &mut self,
+        listener: ListenerId,
+        accept: impl FnMut(ConnectionId) -> Option<Box<dyn End>> + Send + 'static,
+    ) {
+        self.ends.listeners.insert(listener, Box::new(accept));
+    }
+
+    /// Lets `hear` hear of subflows, addresses and fallbacks.
+    pub fn on_notice(&mut self, hear: impl FnMut(Instant, ConnectionId, Notice) + Send + 'static) {
+        self.ends.hear = Some(Box::new(hear));
+    }
+}
+
+/// A running host. Dropping it ends its thread, and its connections without a word.
+pub struct Host {
+    work: Sender<Work>,
+    thread: Option<JoinHandle<io::Result<Duration>>>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("thread", &self.thread).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Starts the thread of `stack`, whose interface number *n* is the *n*-th device.
+    pub fn start(
+        name: &str,
+        clock: Clock,
+        stack: Stack,
+        devices: Vec<(InterfaceId, Device)>,
+    ) -> io::Result<Self> {
+        let (work, inbox) = queue::queue()?;
+        let driver = Driver { clock, stack, devices, inbox, ends: Ends::default(), over: false };
+        let thread = thread::Builder::new().name(format!("stack {name}"));
+        Ok(Self { work, thread: Some(thread.spawn(move || driver.run())?) })
+    }
+
+    /// Runs `work` inside the thread and waits for its result.
+    pub fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (done, result) = mpsc::sync_channel(1);
+        let _ended_if_false = self.work.send(Box::new(move |turn| {
+            let _nobody_waits = done.send(work(turn));
+        }));
+        result.recv().map_err(|_| io::Error::other("the stack's thread has ended"))
+    }
+
+    /// Ends the thread and returns its processor time.
+    pub fn finish(mut self) -> io::Result<Duration> {
+        self.stop().unwrap_or_else(|| Err(io::Error::other("the stack's thread has ended")))
+    }
+
+    fn stop(&mut self) -> Option<io::Result<Duration>> {
+        let thread = self.thread.take()?;
+        let _ended_if_false = self.work.send(Box::new(|turn| turn.ends.over = true));
+        Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the stack panicked"))))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _nobody_asks = self.stop();
+    }
+}
+
+/// The applications.
+#[derive(Default)]
+struct Ends {
+    connections: BTreeMap<ConnectionId, Box<dyn End>>,
+    listeners: BTreeMap<ListenerId, Accept>,
+    hear: Option<Hear>,
+    over: bool,
+}
+
+impl fmt::Debug for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ends")
+            .field("connections", &self.connections.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ends {
+    fn attach(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        connection: ConnectionId,
+        mut end: Box<dyn End>,
+    ) {
+        end.progress(now, stack, connection);
+        self.connections.insert(connection, end);
+    }
+
+    fn hear(&mut self, now: Instant, stack: &mut Stack, event: &Event) {
+        match event {
+            Event::Accepted { listener, connection } => {
+                match self.listeners.get_mut(listener).map(|accept| accept(*connection)) {
+                    Some(Some(end)) => self.attach(now, stack, *connection, end),
+                    // Somebody will attach one.
+                    Some(None) => {}
+                    None => {
+                        stack.abort(now, *connection);
+                        stack.forget(now, *connection);
+                    }
+                }
+            }
+            Event::Connected(connection) => {
+                if let Some(end) = self.connections.get_mut(connection) {
+                    end.connected(now, stack, *connection);
+                }
+            }
+            Event::Readable(connection) | Event::Writable(connection) => {
+                if let Some(end) = self.connections.get_mut(connection) {
+                    end.progress(now, stack, *connection);
+                }
+            }
+            Event::Closed { connection, error } => {
+                if let Some(mut end) = self.connections.remove(connection) {
+                    end.closed(now, stack, *connection, *error);
+                }
+            }
+            Event::Notice { connection, notice } => {
+                if let Some(hear) = &mut self.hear {
+                    hear(now, *connection, *notice);
+                }
+            }
+            Event::Trace { .. } => {}
+        }
+    }
+
+    /// Calls the ends whose time has come.
+    fn wake(&mut self, now: Instant, stack: &mut Stack) {
+        for (connection, end) in &mut self.connections {
+            if end.deadline().is_some_and(|at| at <= now) {
+                end.progress(now, stack, *connection);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.connections.values().filter_map(|end| end.deadline()).min()
+    }
+}
+
+struct Driver {
+    clock: Clock,
+    stack: Stack,
+    devices: Vec<(InterfaceId, Device)>,
+    inbox: Receiver<Work>,
+    ends: Ends,
+    over: bool,
+}
+
+impl Driver {
+    fn run(mut self) -> io::Result<Duration> {
+        sys::minimal_timer_slack();
+        let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.inbox)];
+        fds.extend(self.devices.iter().map(|(_, device)| sys::wait_for_input(device)));
+        while !self.over {
+            let busy = self.turn();
+            // While there is work, asking the devices themselves is cheaper than asking for news.
+            if !busy {
+                let timeout = self.deadline().map(|at| at.saturating_since(self.clock.now()));
+                sys::poll(&mut fds, timeout)?;
+            }
+        }
+        Ok(sys::thread_cpu_time())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let stack = self.stack.poll_timeout().map(|(at, _)| at);
+        [stack, self.ends.deadline()].into_iter().flatten().min()
+    }
+
+    /// Everything that can be done now, in bounded portions; whether there may be more.
+    fn turn(&mut self) -> bool {
+        let mut busy = self.obey();
+        busy |= self.read();
+        let now = self.clock.now();
+        if self.stack.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.stack.handle_timeout(now);
+            busy = true;
+        }
+        self.ends.wake(now, &mut self.stack);
+        busy |= self.tell();
+        busy | self.write()
+    }
+
+    fn obey(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(work) = self.inbox.receive() {
+            let now = self.clock.now();
+            work(&mut Turn { now, stack: &mut self.stack, ends: &mut self.ends });
+            busy = true;
+        }
+        self.over |= self.ends.over;
+        busy
+    }
+
+    fn read(&mut self) -> bool {
+        let mut busy = false;
+        for (interface, device) in &mut self.devices {
+            for _ in 0..READ_BATCH {
+                // A device whose interface is down gives errors; it will give packets again.
+                let Ok(Some(packet)) = device.receive() else { break };
+                self.stack.handle_packet(self.clock.now(), *interface, packet);
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn tell(&mut self) -> bool {
+        let now = self.clock.now();
+        for told in 0..EVENT_BATCH {
+            let Some(event) = self.stack.poll_event() else { return told > 0 };
+            self.ends.hear(now, &mut self.stack, &event);
+        }
+        true
+    }
+
+    fn write(&mut self) -> bool {
+        for sent in 0..WRITE_BATCH {
+            let now = self.clock.now();
+            let Some((interface, packet)) = self.stack.poll_transmit(now) else { return sent > 0 };
+            let device = self.devices.iter().find(|(own, _)| *own == interface);
+            if let Some((_, device)) = device {
+                // Refused when the other end is down: lost, as on a real wire.
+                let _refused = device.send(&packet);
+            }
+        }
+        true
+    }
+}
