@@ -1,4 +1,4 @@
-//! Flows over the kernel's sockets: opens connections, moves bytes, counts what arrives.
+//! Flows over the kernel's sockets and our own stacks: opens connections, moves bytes, counts what arrives.
 //!
 //! A socket belongs to the namespace in which it was made and can then be used from any thread. All
 //! control is within this process, so no lost path can lose a result.
@@ -20,6 +20,11 @@ use towpath_net::Instant;
 use crate::clock::Clock;
 use crate::network::{Network, address, end_of};
 use crate::sample;
+use crate::stack::{self, status::Connection};
+
+mod own;
+
+use own::OwnListener;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it.
 const FIRST_PORT: u16 = 5_201;
@@ -28,14 +33,33 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Bytes written or read at once: what `iperf3` uses.
 const CHUNK: usize = 128 * 1024;
 
+/// One end of a stream.
+#[derive(Debug, Clone)]
+pub(crate) enum StreamEnd {
+    /// A socket of the host's kernel.
+    Kernel(Arc<Socket>),
+    /// A connection of the host's own stack.
+    Own(Connection),
+}
+
+impl StreamEnd {
+    /// What the end says of its connection.
+    pub(crate) fn sample(&self, multipath: bool) -> io::Result<sample::Connection> {
+        match self {
+            Self::Kernel(socket) => sample::connection(socket, multipath),
+            Self::Own(connection) => connection.sample(),
+        }
+    }
+}
+
 /// One connection of a flow, both ends, as the sampler sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
     pub(crate) flow: u32,
     /// Number within the flow.
     pub(crate) number: u32,
-    pub(crate) client: Arc<Socket>,
-    pub(crate) server: Arc<Socket>,
+    pub(crate) client: StreamEnd,
+    pub(crate) server: StreamEnd,
     /// For each data direction, the bytes that its receiver has read.
     pub(crate) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
@@ -87,11 +111,33 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<String>,
 }
 
-/// A listening socket, made before the traffic starts.
+/// Who accepts a flow's connections, made before the traffic starts.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: Socket,
+    kind: ListenerKind,
     port: u16,
+}
+
+#[derive(Debug)]
+enum ListenerKind {
+    Kernel(Socket),
+    Own(OwnListener),
+}
+
+/// One end as its flow's threads see it.
+#[derive(Debug)]
+enum Opened {
+    Kernel(Arc<Socket>),
+    Own(own::Opened),
+}
+
+impl Opened {
+    fn end(&self) -> StreamEnd {
+        match self {
+            Self::Kernel(socket) => StreamEnd::Kernel(Arc::clone(socket)),
+            Self::Own(opened) => StreamEnd::Own(opened.connection.clone()),
+        }
+    }
 }
 
 /// Why a flow cannot even start.
@@ -127,8 +173,12 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
 
 /// Opens the flow's listening socket on its accepting host.
 pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Listener> {
-    let socket = new_socket(stage, flow, flow.to)?;
     let port = FIRST_PORT + index as u16;
+    if let Some(stack) = own_stack(stage, flow.to) {
+        let kind = ListenerKind::Own(own::listen(stage, flow.to, stack, port)?);
+        return Ok(Listener { kind, port });
+    }
+    let socket = new_socket(stage, flow, flow.to)?;
     let any: IpAddr = match flow.family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -137,7 +187,11 @@ pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Lis
     socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
     socket.listen(128)?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    Ok(Listener { socket, port })
+    Ok(Listener { kind: ListenerKind::Kernel(socket), port })
+}
+
+fn own_stack(stage: &Stage, host: usize) -> Option<&Arc<stack::Host>> {
+    stage.network.hosts.get(host)?.stack.as_ref()
 }
 
 /// Runs one flow to its end. Blocks.
@@ -152,32 +206,31 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
     let logs = thread::scope(|scope| {
         let mut workers = Vec::new();
         for number in 0..streams(&flow.pattern) {
-            let stream = match open(stage, index, number, flow, listener, deadline) {
-                Ok(stream) => stream,
+            let received = counters(flow);
+            let (client, server) = match open(stage, flow, listener, deadline, &received) {
+                Ok(ends) => ends,
                 Err(reason) => {
                     outcome.failure = Some(reason);
                     break;
                 }
             };
             outcome.connect.get_or_insert_with(|| stage.now().saturating_since(start));
-            for (direction, received) in &stream.received {
-                let (from, to) = match direction {
-                    DataDirection::Down => (&stream.server, &stream.client),
-                    DataDirection::Up | DataDirection::Both => (&stream.client, &stream.server),
-                };
-                let (from, to, received) = (Arc::clone(from), Arc::clone(to), Arc::clone(received));
-                if let Some(sender) = Sender::new(&flow.pattern, start) {
-                    scope.spawn(move || send(stage, &from, sender));
-                }
-                let worker = scope.spawn(move || receive(stage, &to, start, deadline, &received));
-                workers.push((*direction, worker));
+            let stream = Stream {
+                flow: index as u32,
+                number,
+                client: client.end(),
+                server: server.end(),
+                received,
+            };
+            stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
+            for (end, is_client) in [(client, true), (server, false)] {
+                let stream = stream.clone();
+                let worker =
+                    scope.spawn(move || run_end(stage, flow, &end, is_client, &stream, deadline));
+                workers.push(worker);
             }
-            stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
         }
-        let join = |(direction, worker): (_, thread::ScopedJoinHandle<'_, DeliveryLog>)| {
-            (direction, worker.join().unwrap_or_else(|_| DeliveryLog::new(start)))
-        };
-        workers.into_iter().map(join).collect::<Vec<_>>()
+        workers.into_iter().flat_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
     });
     for (direction, log) in logs {
         let side = outcome.delivered.iter_mut().find(|side| side.direction == direction);
@@ -188,42 +241,105 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
     outcome
 }
 
+fn counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
+    directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect()
+}
+
+/// Whether data of `direction` is sent by this end; else it is received by it.
+fn sends(direction: DataDirection, is_client: bool) -> bool {
+    (direction != DataDirection::Down) == is_client
+}
+
+/// Sends and receives at one end; the log of what was received there.
+fn run_end(
+    stage: &Stage,
+    flow: &Flow,
+    end: &Opened,
+    is_client: bool,
+    stream: &Stream,
+    deadline: Instant,
+) -> Option<(DataDirection, DeliveryLog)> {
+    let start = Instant::ZERO + flow.start;
+    let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
+    let sending = stream.received.iter().any(|(direction, _)| sends(*direction, is_client));
+    match end {
+        Opened::Own(opened) => {
+            let (direction, _) = incoming?;
+            Some((*direction, own::receive(stage, opened, start, deadline)))
+        }
+        Opened::Kernel(socket) => thread::scope(|scope| {
+            if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
+                scope.spawn(move || send(stage, socket, sender));
+            }
+            let (direction, received) = incoming?;
+            Some((*direction, receive(stage, socket, start, deadline, received)))
+        }),
+    }
+}
+
+/// What an end with our own stack does by itself.
+fn halves(
+    flow: &Flow,
+    is_client: bool,
+    received: &[(DataDirection, Arc<AtomicU64>)],
+) -> own::Halves {
+    let start = Instant::ZERO + flow.start;
+    let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
+    let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
+    own::Halves {
+        sender: Sender::new(&flow.pattern, start).filter(|_| sending),
+        receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
+    }
+}
+
 /// Connects and accepts one stream.
 fn open(
     stage: &Stage,
-    index: usize,
-    number: u32,
     flow: &Flow,
     listener: &Listener,
     deadline: Instant,
-) -> Result<Stream, String> {
+    received: &[(DataDirection, Arc<AtomicU64>)],
+) -> Result<(Opened, Opened), String> {
     let hosts = &stage.network.scenario.hosts;
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
-    let client = new_socket(stage, flow, flow.from)
-        .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
     let target = address_on(stage, flow, flow.to).ok_or("the flow's path is unknown")?;
-    let target = SockAddr::from(SocketAddr::new(target, listener.port));
+    let target = SocketAddr::new(target, listener.port);
     let patience = deadline.saturating_since(stage.now()).max(PATIENCE);
-    client.connect_timeout(&target, patience).map_err(|error| {
+    let refused = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
-    })?;
-    let server = accept(stage, listener, deadline)
-        .map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
-    for socket in [&client, &server] {
+    };
+    let client = match own_stack(stage, flow.from) {
+        Some(stack) => {
+            let ends = (address_on(stage, flow, flow.from), target);
+            let halves = halves(flow, true, received);
+            own::connect(stage, (flow.from, stack), ends, halves, patience)
+                .map(Opened::Own)
+                .map_err(refused)?
+        }
+        None => {
+            let client = new_socket(stage, flow, flow.from)
+                .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
+            client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
+            Opened::Kernel(Arc::new(client))
+        }
+    };
+    let server = match &listener.kind {
+        ListenerKind::Own(own) => {
+            own.accept(stage, halves(flow, false, received), deadline).map(Opened::Own)
+        }
+        ListenerKind::Kernel(socket) => {
+            accept(stage, socket, deadline).map(|socket| Opened::Kernel(Arc::new(socket)))
+        }
+    };
+    let server = server.map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
+    for end in [&client, &server] {
+        let Opened::Kernel(socket) = end else { continue };
         let set = socket
             .set_read_timeout(Some(PATIENCE))
             .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
         set.map_err(|error| error.to_string())?;
     }
-    let received =
-        directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect();
-    Ok(Stream {
-        flow: index as u32,
-        number,
-        client: Arc::new(client),
-        server: Arc::new(server),
-        received,
-    })
+    Ok((client, server))
 }
 
 /// The address of `host` on the path where the flow starts.
@@ -232,9 +348,9 @@ fn address_on(stage: &Stage, flow: &Flow, host: usize) -> Option<IpAddr> {
     Some(address::address(flow.via, end_of(path, host)?, flow.family, 0))
 }
 
-fn accept(stage: &Stage, listener: &Listener, deadline: Instant) -> io::Result<Socket> {
+fn accept(stage: &Stage, listener: &Socket, deadline: Instant) -> io::Result<Socket> {
     loop {
-        match listener.socket.accept() {
+        match listener.accept() {
             Ok((socket, _)) => return Ok(socket),
             Err(error) if is_impatient(&error) && !stage.is_over(deadline) => {}
             Err(error) => return Err(error),

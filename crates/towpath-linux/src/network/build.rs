@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use towpath_measure::scenario::{Family, Host, Path, Scenario};
+use towpath_mptcp::stack::{InterfaceId, Stack};
 
 use super::address::{address, prefix_bits};
 use super::links::{self, Directions};
@@ -20,7 +21,8 @@ use crate::netlink::{
     RuleSpec, VethEnd,
 };
 use crate::sandbox::EmulatorThread;
-use crate::sys;
+use crate::stack::{self, Device, plan};
+use crate::{queue, sys};
 
 /// Packets that an interface may hold before the emulator reads them.
 const TX_QUEUE_PACKETS: u32 = 5_000;
@@ -36,6 +38,8 @@ pub(super) enum Carrier {
     Tun(OwnedFd),
     /// By the emulator's end of the veth pair.
     Veth(String),
+    /// By telling the host's own stack.
+    Stack,
 }
 
 /// Makes everything; nothing of it outlives the process.
@@ -47,7 +51,7 @@ pub(crate) fn build(
     wanted: Option<Backend>,
 ) -> Result<Network, NetworkError> {
     let mut warnings = Vec::new();
-    let hosts = scenario
+    let mut hosts = scenario
         .hosts
         .iter()
         .map(|host| create_host(scenario, host))
@@ -56,17 +60,31 @@ pub(crate) fn build(
     let mut middle = Route::open().map_err(NetworkError::kernel("emulator"))?;
     let mut lanes = Vec::new();
     let mut carriers = Vec::new();
+    let mut devices: Vec<Devices> = hosts.iter().map(|_| Devices::new()).collect();
     for (index, path) in scenario.paths.iter().enumerate() {
         let [first, second] = path.between.map(|host| hosts.get(host));
         let (Some(first), Some(second)) = (first, second) else { continue };
-        let (near, near_carrier) = interface(backend, &mut middle, first, path, (index, 0))?;
-        let (far, far_carrier) = interface(backend, &mut middle, second, path, (index, 1))?;
+        let mut make = |host: &HostSpace, end: usize| {
+            let number = path.between.get(end).copied().unwrap_or_default();
+            match devices.get_mut(number).filter(|_| plan::is_own(scenario, number)) {
+                Some(own) => stack_port(own, index),
+                None => interface(backend, &mut middle, host, path, (index, end)),
+            }
+        };
+        let (near, near_carrier) = make(first, 0)?;
+        let (far, far_carrier) = make(second, 1)?;
         carriers.push([near_carrier, far_carrier]);
         lanes.push([near, far]);
     }
     let families = Network::families(scenario);
-    for (index, host) in hosts.iter().enumerate() {
-        configure_host(scenario, index, host, &families)?;
+    for (index, (host, devices)) in hosts.iter_mut().zip(devices).enumerate() {
+        if plan::is_own(scenario, index) {
+            let started = start_stack(scenario, index, clock, seed, &families, devices);
+            let started = started.map_err(NetworkError::system("start a host's stack"))?;
+            host.stack = Some(Arc::new(started));
+        } else {
+            configure_host(scenario, index, host, &families)?;
+        }
     }
     let at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
     let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host.clone())
@@ -99,7 +117,45 @@ fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkErr
         Ok(route)
     });
     let route = route.map_err(system("enter"))??;
-    Ok(HostSpace { name: host.name.clone(), namespace, route: Mutex::new(route) })
+    Ok(HostSpace { name: host.name.clone(), namespace, route: Mutex::new(route), stack: None })
+}
+
+/// A host's ports as its own stack sees them.
+type Devices = Vec<(InterfaceId, Device)>;
+
+/// A port that leads to a host's own stack.
+fn stack_port(devices: &mut Devices, path: usize) -> Result<(Port, Carrier), NetworkError> {
+    let queues = || Ok((queue::queue()?, queue::queue()?));
+    let ((to_stack, from_emulator), (to_emulator, from_stack)) =
+        queues().map_err(NetworkError::system("make a queue"))?;
+    devices.push((plan::interface(path), Device::emulator(from_emulator, to_emulator)));
+    Ok((Port::Stack { inbox: from_stack, outbox: to_stack }, Carrier::Stack))
+}
+
+fn start_stack(
+    scenario: &Scenario,
+    index: usize,
+    clock: Clock,
+    seed: u64,
+    families: &[Family],
+    devices: Devices,
+) -> io::Result<stack::Host> {
+    let name = scenario.hosts.get(index).map_or("", |host| host.name.as_str());
+    let mut own = Stack::new(towpath_mptcp::stack::Config {
+        seed: towpath_net::stream_seed(seed, &format!("host/{name}"), "stack"),
+        syn_backlog: 128,
+        time_wait_limit: 4_096,
+        trace: false,
+    });
+    for (number, path) in scenario.paths.iter().enumerate() {
+        if end_of(path, index).is_some() {
+            own.add_interface(plan::interface(number), path.mtu_bytes);
+        }
+    }
+    for address in plan::addresses(scenario, index, families) {
+        own.set_address(clock.now(), address);
+    }
+    stack::Host::start(name, clock, own, devices)
 }
 
 /// Writes the host's settings; runs inside its namespace, before it has interfaces.
@@ -337,9 +393,15 @@ fn shape_at_hosts(
             if config.position != towpath_net::config::Position::Host {
                 return false;
             }
-            let set = links::host_shaper(config, path.mtu_bytes)
-                .zip(hosts.get(sender))
-                .ok_or_else(|| "the kernel has no equal shaper".to_owned())
+            let host = hosts.get(sender);
+            let kernel = host.filter(|host| host.stack.is_none());
+            let set = kernel
+                .ok_or_else(|| "a host with its own stack has none".to_owned())
+                .and_then(|host| {
+                    let shaper = links::host_shaper(config, path.mtu_bytes);
+                    let shaper = shaper.ok_or_else(|| "the kernel has no equal shaper".to_owned());
+                    Ok((shaper?, host))
+                })
                 .and_then(|(tbf, host)| {
                     host.route().set_tbf(&path.name, &tbf).map_err(|error| error.to_string())
                 });

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::emulator::engine::Emulator;
 use crate::namespace::Namespace;
 use crate::netlink::{NetlinkError, Route};
+use crate::stack;
 
 pub(crate) use build::build;
 
@@ -81,6 +82,8 @@ pub(crate) struct HostSpace {
     pub(crate) namespace: Namespace,
     /// Opened in the namespace, usable from any thread.
     route: Mutex<Route>,
+    /// The host's own stack, if it has one: then its namespace stays empty.
+    pub(crate) stack: Option<Arc<stack::Host>>,
 }
 
 impl HostSpace {

@@ -15,6 +15,7 @@ use super::links::host_shaper;
 use super::{Network, NetworkError};
 use crate::emulator::engine::{Command, LinkChange};
 use crate::netlink::{MptcpPm, NetlinkError, Route};
+use crate::stack::{self, plan};
 use crate::sys;
 
 pub(crate) use towpath_measure::network::endpoints;
@@ -113,9 +114,23 @@ impl Network {
         }
     }
 
+    /// Tells a host's own stack, if it has one, that the path's interface is up or down.
+    fn tell_stack(&self, host: usize, path: usize, up: bool) -> Result<bool, NetworkError> {
+        let Some(stack) = self.hosts.get(host).and_then(|host| host.stack.as_ref()) else {
+            return Ok(false);
+        };
+        let told = stack.call(move |turn| turn.stack.set_up(turn.now, plan::interface(path), up));
+        told.map_err(NetworkError::system("switch an interface"))?;
+        Ok(true)
+    }
+
     fn set_carrier(&self, path: usize, on: bool) -> Result<(), NetworkError> {
-        for carrier in self.carriers.get(path).into_iter().flatten() {
+        let hosts = self.scenario.paths.get(path).map(|path| path.between).unwrap_or_default();
+        for (carrier, host) in self.carriers.get(path).into_iter().flatten().zip(hosts) {
             match carrier {
+                Carrier::Stack => {
+                    self.tell_stack(host, path, on)?;
+                }
                 Carrier::Tun(fd) => sys::set_tun_carrier(fd.as_fd(), on)
                     .map_err(NetworkError::system("switch the carrier"))?,
                 Carrier::Veth(name) => {
@@ -130,6 +145,9 @@ impl Network {
     }
 
     fn switch_off(&self, path: usize, host: usize) -> Result<(), NetworkError> {
+        if self.tell_stack(host, path, false)? {
+            return Ok(());
+        }
         let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(path))
         else {
             return Ok(());
@@ -143,6 +161,9 @@ impl Network {
         let Some(path) = self.scenario.paths.get(index) else { return Ok(()) };
         for (end, host) in path.between.iter().enumerate() {
             let Some(space) = self.hosts.get(*host) else { continue };
+            if self.tell_stack(*host, index, true)? {
+                continue;
+            }
             let mut route = space.route();
             let restored = route.set_up(&path.name).and_then(|()| {
                 if end == 1 {
@@ -176,6 +197,10 @@ impl Network {
             *generation = generation.wrapping_add(1);
             (old, *generation)
         };
+        if let Some(stack) = &space.stack {
+            let moved = self.move_address(stack, host, (index, end), (old, new));
+            return moved.map_err(NetworkError::system("change an address"));
+        }
         let moved = (|| {
             let mut route = space.route();
             for family in [Family::V4, Family::V6] {
@@ -188,6 +213,31 @@ impl Network {
         let followed = space.namespace.run(|| self.move_endpoint(host, index, end, (old, new)));
         let followed = followed.map_err(NetworkError::system("enter a host"))?;
         followed.map_err(NetworkError::kernel(&space.name))
+    }
+
+    fn move_address(
+        &self,
+        stack: &stack::Host,
+        host: usize,
+        (path, end): (usize, usize),
+        (old, new): (u8, u8),
+    ) -> std::io::Result<()> {
+        let first = plan::addresses(&self.scenario, host, &Self::families(&self.scenario));
+        for family in Self::families(&self.scenario) {
+            let was = address(path, end, family, old);
+            let original = address(path, end, family, 0);
+            let id = first.iter().find(|known| known.address == original);
+            let mut id = id.map_or(1, |known| known.address_id);
+            for _ in 0..new {
+                id = next_id(id);
+            }
+            let now = plan::local_address(&self.scenario, host, (path, end), family, new, id);
+            stack.call(move |turn| {
+                turn.stack.remove_address(turn.now, was);
+                turn.stack.set_address(turn.now, now);
+            })?;
+        }
+        Ok(())
     }
 
     fn move_endpoint(

@@ -12,7 +12,7 @@ use super::Job;
 use crate::emulator::engine::EmulatorReport;
 use crate::netlink::Counters;
 use crate::network::Network;
-use crate::sys;
+use crate::{stack, sys};
 
 /// A run whose packets were later than this (99th percentile) is marked degraded.
 const LATENESS_LIMIT: Duration = Duration::from_millis(2);
@@ -87,7 +87,7 @@ fn processor_time() -> ProcessorTime {
 /// The first record.
 pub(super) fn meta(job: &Job, network: &Network, seed: u64) -> Meta {
     Meta {
-        stack: "kernel".to_owned(),
+        stack: stack::plan::stack_name(&job.scenario).to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
         conditions: conditions(network),
         ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)
@@ -109,7 +109,7 @@ fn conditions(network: &Network) -> BTreeMap<String, String> {
         ("processors".to_owned(), processors.to_string()),
         ("load before".to_owned(), read("/proc/loadavg")),
     ]);
-    for host in &network.hosts {
+    for host in network.hosts.iter().filter(|host| host.stack.is_none()) {
         let settings = host.namespace.run(|| {
             ["ipv4.tcp_rmem", "ipv4.tcp_wmem", "mptcp.enabled", "mptcp.scheduler"]
                 .map(|name| (name, read(&format!("/proc/sys/net/{}", name.replace('.', "/")))))

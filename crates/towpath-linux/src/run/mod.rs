@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::emulator::engine::Command;
 use crate::network::{self, Backend, NetworkError};
 use crate::sandbox::EmulatorThread;
+use crate::stack::status::notice_text;
 use crate::traffic::{self, Delivered, Outcome, Stage};
 use crate::{interrupt, program};
 
@@ -138,6 +139,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         period: scenario.run.sample,
         to: records.clone(),
     });
+    listen_to_stacks(stage, records);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
             .flows
@@ -151,6 +153,10 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         let outcomes = flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
         done.store(true, Ordering::Release);
         emulator.tell(Command::Quiet);
+        // The records end when nobody can send any more.
+        for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
+            let _ended_by_itself = stack.call(|turn| turn.on_notice(|_, _, _| {}));
+        }
         let warnings = timeline.join().unwrap_or_default();
         let words: Vec<LastWords> = words.join().unwrap_or_default();
         let mut series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
@@ -161,6 +167,28 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         let congestion_control = series.congestion_control(&stage.network, &streams);
         Played { outcomes, totals: series.totals(&streams), congestion_control, warnings }
     })
+}
+
+/// What the hosts' own stacks notice becomes events, as what kernels notice does.
+fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
+    for host in &stage.network.hosts {
+        let Some(stack) = &host.stack else { continue };
+        let (name, records, zero) = (host.name.clone(), records.clone(), stage.zero);
+        let _ended_by_itself = stack.call(move |turn| {
+            turn.on_notice(move |now, _, notice| {
+                let (text, subflow) = notice_text(notice);
+                let detail = subflow.map(|number| ("subflow".to_owned(), number.to_string()));
+                let _nobody_listens = records.send(Record::Event(Event {
+                    t_ns: now.saturating_since(zero).as_nanos() as u64,
+                    kind: EventKind::PathManager,
+                    host: Some(name.clone()),
+                    path: None,
+                    text,
+                    detail: detail.into_iter().collect(),
+                }));
+            });
+        });
+    }
 }
 
 /// Runs a flow; one that opened no connection leaves an empty log, with the reason.
@@ -183,7 +211,13 @@ fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow)
 }
 
 fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
+    let hosts = &stage.network.hosts;
+    let own = |host: usize| hosts.get(host).is_some_and(|host| host.stack.is_some());
     if let Pattern::Run { command, duration } = &flow.pattern {
+        if own(flow.from) || own(flow.to) {
+            let text = "a command needs hosts with the kernel's stack";
+            return Outcome { failure: Some(text.to_owned()), ..Outcome::default() };
+        }
         return program::run_flow(stage, flow, command, *duration);
     }
     match traffic::listen(stage, index, flow) {

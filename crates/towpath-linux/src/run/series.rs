@@ -13,8 +13,8 @@ use towpath_net::Instant;
 use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
-use crate::sample::{self, Connection, SubflowSample, TcpInfo};
-use crate::traffic::{Stage, Stream};
+use crate::sample::{Connection, SubflowSample, TcpInfo};
+use crate::traffic::{Stage, Stream, StreamEnd};
 
 /// A subflow's identity: connection, then the opener's and the acceptor's address.
 type Key = (u32, u32, SocketAddr, SocketAddr);
@@ -108,9 +108,9 @@ impl Series {
         let multipath = stage.transport == towpath_measure::scenario::Transport::Mptcp;
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
-        for (end, socket) in [&stream.client, &stream.server].into_iter().enumerate() {
+        for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
             // A socket whose connection is gone has nothing to say any more.
-            let Ok(connection) = sample::connection(socket, multipath) else { continue };
+            let Ok(connection) = asked.sample(multipath) else { continue };
             let (fallback, samples) = match connection {
                 Connection::Multipath(info, samples) => {
                     let bytes = self.reinjected_bytes.entry(id).or_default();
@@ -248,8 +248,15 @@ impl Series {
                 let socket = sockets
                     .iter()
                     .find(|socket| (unmapped(socket.local), unmapped(socket.remote)) == sender);
+                // Our own stack does what it was told, or refuses.
+                let own = stream.and_then(|stream| match direction {
+                    DataDirection::Down => own_congestion_control(&stream.server),
+                    DataDirection::Up | DataDirection::Both => {
+                        own_congestion_control(&stream.client)
+                    }
+                });
                 let names = found.entry((*flow, *direction)).or_default();
-                if let Some(name) = socket.and_then(|socket| socket.congestion.clone())
+                if let Some(name) = own.or_else(|| socket?.congestion.clone())
                     && !names.contains(&name)
                 {
                     names.push(name);
@@ -295,6 +302,13 @@ impl Series {
             multipath: self.fallbacks.len() - single,
             single,
         }
+    }
+}
+
+fn own_congestion_control(end: &StreamEnd) -> Option<String> {
+    match end {
+        StreamEnd::Kernel(_) => None,
+        StreamEnd::Own(connection) => Some(connection.congestion_control.clone()),
     }
 }
 

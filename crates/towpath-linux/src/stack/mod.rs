@@ -1,12 +1,16 @@
 //! Our own stack over the real network.
 //!
-//! Reading order: [`device`] (packets in and out), [`driver`] (the thread that owns a [`Stack`], its
-//! devices and the clock).
+//! Reading order: `device` (packets in and out), `driver` (the thread that owns a [`Stack`], its
+//! devices and the clock), `plan` (what a scenario says of a host, for the stack), `flow` (a flow's
+//! end) and `status` (what the stack says of a connection, as the kernel would).
 //!
 //! [`Stack`]: towpath_mptcp::stack::Stack
 
 mod device;
 mod driver;
+pub(crate) mod flow;
+pub(crate) mod plan;
+pub(crate) mod status;
 
 pub use device::Device;
 pub use driver::{End, Host, Turn};

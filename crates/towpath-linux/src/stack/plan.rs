@@ -1,0 +1,79 @@
+//! What a scenario says of a host, for the host's own stack.
+
+use towpath_measure::scenario::{Family, Scenario, StackKind, Transport};
+use towpath_mptcp::connection;
+use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
+
+use crate::network::address::address;
+use crate::network::end_of;
+use crate::network::timeline::endpoints;
+
+/// Whether the host has our own stack.
+pub(crate) fn is_own(scenario: &Scenario, host: usize) -> bool {
+    scenario.hosts.get(host).is_some_and(|host| host.stack.stack == StackKind::Towpath)
+}
+
+/// Name of the stacks of a run, for its first record.
+pub(crate) fn stack_name(scenario: &Scenario) -> &'static str {
+    let own = (0..scenario.hosts.len()).filter(|host| is_own(scenario, *host)).count();
+    match own {
+        0 => "kernel",
+        own if own == scenario.hosts.len() => "towpath",
+        _ => "towpath+kernel",
+    }
+}
+
+/// The interface of a path: both have the same number.
+pub(crate) fn interface(path: usize) -> InterfaceId {
+    InterfaceId(path as u32)
+}
+
+/// The host's addresses with what they may be used for: its endpoints, or nothing.
+pub(crate) fn addresses(
+    scenario: &Scenario,
+    host: usize,
+    families: &[Family],
+) -> Vec<LocalAddress> {
+    let mut all = Vec::new();
+    for (number, path) in scenario.paths.iter().enumerate() {
+        let Some(end) = end_of(path, host) else { continue };
+        for family in families {
+            all.push(local_address(scenario, host, (number, end), *family, 0, all.len() as u8 + 1));
+        }
+    }
+    all
+}
+
+/// One of them, after so many changes of the path's address.
+pub(crate) fn local_address(
+    scenario: &Scenario,
+    host: usize,
+    (path, end): (usize, usize),
+    family: Family,
+    generation: u8,
+    address_id: u8,
+) -> LocalAddress {
+    let endpoint = endpoints(scenario, host).into_iter().find(|endpoint| endpoint.path == path);
+    LocalAddress {
+        address_id,
+        address: address(path, end, family, generation),
+        port: None,
+        interface: interface(path),
+        up: true,
+        subflow: endpoint.is_some_and(|endpoint| endpoint.subflow),
+        signal: endpoint.is_some_and(|endpoint| endpoint.signal),
+        backup: endpoint.is_some_and(|endpoint| endpoint.backup),
+        fullmesh: endpoint.is_some_and(|endpoint| endpoint.fullmesh),
+        laminar: endpoint.is_some_and(|endpoint| endpoint.laminar),
+    }
+}
+
+/// How the host's connections behave.
+pub(crate) fn connection(
+    scenario: &Scenario,
+    host: usize,
+    transport: Transport,
+) -> connection::Config {
+    let _ = (scenario, host, transport);
+    todo!()
+}

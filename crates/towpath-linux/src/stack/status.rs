@@ -1,0 +1,109 @@
+//! What our stack says of a connection, in the words in which the kernel says it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use towpath_mptcp::stack::{ConnectionId, Notice, Status, SubflowStatus};
+use towpath_mptcp::subflow::State;
+
+use super::Host;
+use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
+
+/// One end of a stream, on a host with our own stack.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) host: Arc<Host>,
+    pub(crate) id: ConnectionId,
+    pub(crate) congestion_control: String,
+}
+
+impl Connection {
+    /// What the kernel's sockets are asked for in [`sample::connection`].
+    pub(crate) fn sample(&self) -> io::Result<sample::Connection> {
+        let id = self.id;
+        let status = self.host.call(move |turn| turn.stack.status(id))?;
+        status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+fn understand(status: &Status) -> sample::Connection {
+    let alive = status.subflows.iter().filter(|subflow| subflow.state != State::Closed);
+    let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
+    if status.multipath {
+        let bytes_retrans = status.reinjected_bytes.iter().sum();
+        let info = MptcpInfo { fallback: false, token: 0, bytes_retrans };
+        return sample::Connection::Multipath(info, subflows);
+    }
+    sample::Connection::Single(subflows.pop().unwrap_or(SubflowSample {
+        local: status.local,
+        remote: status.remote,
+        info: TcpInfo::default(),
+    }))
+}
+
+fn subflow(status: &SubflowStatus) -> SubflowSample {
+    let tcp = &status.tcp;
+    let mss = u64::from(tcp.mss_bytes.max(1));
+    let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    let packets = |bytes: u64| u32::try_from(bytes / mss).unwrap_or(u32::MAX);
+    SubflowSample {
+        local: status.local,
+        remote: status.remote,
+        info: TcpInfo {
+            state: state(status.state),
+            backoff: u8::try_from(tcp.timeouts).unwrap_or(u8::MAX),
+            rto_us: micros(tcp.rto),
+            mss_bytes: tcp.mss_bytes,
+            unacked: packets(tcp.in_flight_bytes.saturating_add(mss - 1)),
+            sacked: 0,
+            lost: 0,
+            retrans_now: 0,
+            srtt_us: micros(tcp.srtt),
+            rttvar_us: micros(tcp.rttvar),
+            // The kernel's "not yet" is a very large number of packets.
+            ssthresh: packets(tcp.ssthresh_bytes).min(i32::MAX as u32),
+            cwnd: packets(tcp.cwnd_bytes),
+            total_retrans: u32::try_from(tcp.retransmissions).unwrap_or(u32::MAX),
+            bytes_acked: tcp.acked_bytes,
+            bytes_received: tcp.received_bytes,
+            bytes_sent: tcp.sent_bytes,
+        },
+    }
+}
+
+/// The kernel's numbers (`include/net/tcp_states.h`).
+fn state(state: State) -> u8 {
+    match state {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        State::TimeWait => 6,
+        State::Closed => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Closing => 11,
+    }
+}
+
+/// A notice in the words of `ip mptcp monitor`, with the number of its subflow.
+pub(crate) fn notice_text(notice: Notice) -> (String, Option<u32>) {
+    match notice {
+        Notice::SubflowEstablished { number, path: _ } => ("SF_ESTABLISHED".into(), Some(number)),
+        Notice::SubflowClosed { number, reason, path: _ } => {
+            (format!("SF_CLOSED: {reason:?}").to_owned(), Some(number))
+        }
+        Notice::Priority { number, backup } => {
+            (format!("SF_PRIO: {}", if backup { "backup" } else { "regular" }), Some(number))
+        }
+        Notice::Stale { number, stale: true } => ("SF_STALE".into(), Some(number)),
+        Notice::Stale { number, stale: false } => ("SF_ALIVE".into(), Some(number)),
+        Notice::AddressAnnounced { address, address_id: _ } => {
+            (format!("ANNOUNCED {}", address.ip()), None)
+        }
+        Notice::AddressWithdrawn { address_id } => (format!("REMOVED id {address_id}"), None),
+        Notice::Fallback(why) => (format!("FALLBACK: {why:?}"), None),
+    }
+}
