@@ -23,6 +23,8 @@ impl VirtioHeader {
     pub(crate) const BYTES: usize = 10;
     /// The checksum still has to be completed.
     pub(crate) const NEEDS_CHECKSUM: u8 = 1;
+    /// The kernel has verified the checksum.
+    pub(crate) const CHECKSUM_IS_RIGHT: u8 = 2;
     const TCP_V4: u8 = 1;
     const TCP_V6: u8 = 4;
     const ECN: u8 = 0x80;

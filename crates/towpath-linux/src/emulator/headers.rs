@@ -163,6 +163,8 @@ pub(crate) mod tests {
         let mut packet = vec![0x45, 0];
         packet.extend(((52 + payload.len()) as u16).to_be_bytes());
         packet.extend([0, 7, 0x40, 0, 64, TCP, 0, 0, 10, 64, 0, 1, 10, 64, 0, 2]);
+        let checksum = !fold(sum(&packet));
+        set_u16(&mut packet, 10, checksum);
         packet.extend(tcp(sequence, payload));
         let pseudo = Headers::parse(&packet).unwrap().pseudo_sum(&packet, 32 + payload.len());
         set_u16(&mut packet, 36, fold(pseudo));

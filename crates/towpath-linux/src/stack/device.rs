@@ -24,7 +24,7 @@ const LONGEST: usize = 65_536;
 const BUFFER: usize = 4 * LONGEST;
 /// Buffers that are kept in the hope that their packets are soon read.
 const BUFFERS: usize = 32;
-/// Payloads up to this size are copied, so that one that waits long does not hold a whole buffer.
+/// Packets up to this size are copied, so that one that waits long does not hold a whole buffer.
 const COPY_BELOW: usize = 4 * 1024;
 
 /// One interface of a host that runs our own stack.
@@ -82,7 +82,7 @@ impl Device {
                 Kind::Emulator { inbox, outbox: _ } => {
                     let Some(frame) = inbox.receive() else { return Ok(None) };
                     let (virtio, bytes) = frame.into_parts();
-                    shared_packet(virtio, &Bytes::from(bytes))
+                    understand(virtio, &Bytes::from(bytes))
                 }
             };
             if parsed.is_some() {
@@ -119,28 +119,22 @@ impl Device {
     }
 }
 
-/// Takes what was read out of `buffer`, which is empty or has other packets' bytes no more.
+/// Takes what was read out of `buffer`, which holds nothing else.
 fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
-    let length = Headers::parse(buffer).map_or(buffer.len(), Headers::bytes);
-    let packet = if buffer.len() - length.min(buffer.len()) <= COPY_BELOW {
+    let bytes = if buffer.len() <= COPY_BELOW {
         let copied = Bytes::copy_from_slice(buffer);
         buffer.clear();
         copied
     } else {
         buffer.split().freeze()
     };
-    shared_packet(virtio, &packet)
+    understand(virtio, &bytes)
 }
 
-fn shared_packet(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
-    let headers = Headers::parse(bytes)?;
-    let (header, payload) = (bytes.get(..headers.bytes())?, bytes.slice(headers.bytes()..));
-    Some(Packet {
-        header: ArrayVec::try_from(header).ok()?,
-        segment_bytes: if virtio.is_super_segment() { virtio.gso_bytes } else { 0 },
-        checksum_offloaded: virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0,
-        payload: payload.into(),
-    })
+fn understand(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
+    let checked = VirtioHeader::NEEDS_CHECKSUM | VirtioHeader::CHECKSUM_IS_RIGHT;
+    let segment_bytes = if virtio.is_super_segment() { virtio.gso_bytes } else { 0 };
+    Packet::from_bytes(bytes, virtio.flags & checked != 0, segment_bytes).ok()
 }
 
 /// What the kernel must know to finish `packet`: checksums, and how to cut it.
@@ -186,5 +180,76 @@ impl Buffers {
         let next = next.filter(|_| oldest).unwrap_or_else(|| BytesMut::with_capacity(BUFFER));
         self.full.push_back(std::mem::replace(&mut self.current, next));
         &mut self.current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::headers::tests::{tcp_v4, tcp_v6};
+    use crate::queue;
+
+    fn super_segment(bytes: &[u8], segment_bytes: u16) -> Packet {
+        Packet::from_bytes(&Bytes::copy_from_slice(bytes), true, segment_bytes).unwrap()
+    }
+
+    #[test]
+    fn a_super_segment_reaches_the_emulator_and_comes_back_as_it_was() {
+        for bytes in [tcp_v4(7, &[3; 40_000]), tcp_v6(7, &[3; 40_000])] {
+            let (there, from_stack) = queue::queue().unwrap();
+            let (to_stack, here) = queue::queue().unwrap();
+            let mut device = Device::emulator(here, there);
+            let sent = super_segment(&bytes, 1_448);
+            device.send(&sent).unwrap();
+            assert!(device.receive().unwrap().is_none());
+            assert!(to_stack.send(from_stack.receive().unwrap()));
+            assert_eq!(device.receive().unwrap(), Some(sent));
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_told_where_to_cut_and_where_the_checksum_stands() {
+        let virtio = virtio_header(&super_segment(&tcp_v6(1, &[0; 3_000]), 1_448));
+        let told = (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes);
+        assert_eq!(told, (VirtioHeader::tcp(false, false), 1_448, 72));
+        assert_eq!((virtio.checksum_start, virtio.checksum_offset), (40, 16));
+        assert!(virtio.is_super_segment());
+        let one = virtio_header(&super_segment(&tcp_v4(1, &[0; 1_448]), 1_448));
+        assert_eq!((one.gso_type, one.gso_bytes, one.checksum_start), (0, 0, 20));
+        let mut complete = super_segment(&tcp_v4(1, &[0; 100]), 0);
+        complete.complete_checksum();
+        assert_eq!(virtio_header(&complete), VirtioHeader::default());
+    }
+
+    #[test]
+    fn a_buffer_is_used_again_when_its_packets_are_gone() {
+        let mut buffers = Buffers::new();
+        let mut seen = Vec::new();
+        for _ in 0..1_000 {
+            let room = buffers.room();
+            room.extend_from_slice(&[1; 60_000]);
+            let packet = room.split().freeze();
+            assert!(packet.iter().all(|byte| *byte == 1));
+            let at = packet.as_ptr() as usize;
+            if !seen.contains(&at) {
+                seen.push(at);
+            }
+        }
+        assert!(seen.len() <= BUFFER / 60_000, "{} places", seen.len());
+    }
+
+    #[test]
+    fn a_packet_that_is_kept_is_not_overwritten() {
+        let mut buffers = Buffers::new();
+        let mut kept = Vec::new();
+        for mark in 0..=255_u8 {
+            let room = buffers.room();
+            room.extend_from_slice(&[mark; 60_000]);
+            kept.push(room.split().freeze());
+        }
+        for (mark, packet) in (0..=255_u8).zip(&kept) {
+            assert!(packet.iter().all(|byte| *byte == mark), "packet {mark} has changed");
+        }
+        assert!(buffers.full.len() <= BUFFERS);
     }
 }
