@@ -175,6 +175,17 @@ pub(crate) fn wait_for_input(fd: &impl AsFd) -> libc::pollfd {
 /// Opens the TUN device `name` in the calling thread's network namespace, with virtio headers and
 /// segmentation offload.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    let fd = open_tun_with(name, libc::IFF_VNET_HDR)?;
+    let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    // SAFETY: TUNSETOFFLOAD takes a number.
+    check(unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads))
+    })?;
+    Ok(fd)
+}
+
+/// Opens the TUN device `name`, with `flags` beside the usual ones.
+pub(crate) fn open_tun_with(name: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = c_string(Path::new("/dev/net/tun"))?;
     // SAFETY: the path lives through the call.
     let fd = check(unsafe {
@@ -190,15 +201,9 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *slot = libc::c_char::from_ne_bytes([byte]);
     }
-    request.ifr_ifru.ifru_flags =
-        (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | flags) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which lives through the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
-    let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-    // SAFETY: TUNSETOFFLOAD takes a number.
-    check(unsafe {
-        libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads))
-    })?;
     Ok(fd)
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use bytes::{Bytes, BytesMut};
@@ -53,6 +53,11 @@ impl Device {
     /// the other end.
     pub fn tun(name: &str) -> io::Result<Self> {
         Ok(Self::kernel(Wire::Tun(sys::open_tun(name)?)))
+    }
+
+    /// Opens a TUN device that takes and gives one plain IP packet at a time, for other stacks.
+    pub fn plain_tun(name: &str) -> io::Result<OwnedFd> {
+        sys::open_tun_with(name, 0)
     }
 
     /// Opens a packet socket on interface number `index` (our end of a veth pair) of the calling

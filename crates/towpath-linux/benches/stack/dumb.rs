@@ -1,0 +1,177 @@
+//! A TCP peer that only acknowledges and sends: what any stack on super-segments is bound by.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::Protocol;
+use towpath_linux::stack::Device;
+use towpath_mptcp::wire::{Ecn, Flags, Options, Packet, Payload, Segment};
+
+use crate::network::{MTU, Network, address, target};
+use crate::{Case, Failure, Figures, Shared, kernel, observe};
+
+const LOCAL_PORT: u16 = 40_000;
+/// Payload of a packet: no options.
+const MSS: u16 = MTU - 40;
+/// The most whole packets that fit into 64 KiB with their header.
+const SUPER_SEGMENT: usize = (65_535 - 40) / MSS as usize * MSS as usize;
+const SCALE: u8 = 9;
+/// In flight at most: what fits into a processor's cache.
+const FLIGHT: u32 = 2 << 20;
+/// Reads in a row.
+const BATCH: usize = 32;
+
+pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+    let mut network = Network::new(1)?;
+    let shared = Arc::new(Shared::default());
+    let server = kernel::serve(&network.namespace, Protocol::TCP, case.sends, &shared)?;
+    let device = network.devices.pop().ok_or("no device")?;
+    let mut peer = Peer::new(device, case.sends, Arc::clone(&shared));
+    let speaker = thread::spawn(move || peer.run().map_err(|error| error.to_string()));
+    let figures = observe(case, length, &shared);
+    shared.over.store(true, Ordering::Relaxed);
+    speaker.join().map_err(|_| "the peer panicked")??;
+    let _panicked = server.join();
+    figures
+}
+
+struct Peer {
+    device: Device,
+    sends: bool,
+    shared: Arc<Shared>,
+    data: Bytes,
+    /// Next to send, first not acknowledged, next expected.
+    next: u32,
+    unacked: u32,
+    expected: u32,
+    /// The kernel's window, scaled.
+    window: u32,
+    scale: u8,
+    established: bool,
+    acknowledge: bool,
+    /// What came too early: where it begins and ends.
+    early: BTreeMap<u32, u32>,
+}
+
+impl Peer {
+    fn new(device: Device, sends: bool, shared: Arc<Shared>) -> Self {
+        Self {
+            device,
+            sends,
+            shared,
+            data: Bytes::from(vec![0x74; SUPER_SEGMENT]),
+            next: 1,
+            unacked: 0,
+            expected: 0,
+            window: 0,
+            scale: 0,
+            established: false,
+            acknowledge: false,
+            early: BTreeMap::new(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let options = Options { mss: Some(MSS), window_scale: Some(SCALE), ..Options::default() };
+        self.send(0, Flags::SYN, options, Payload::EMPTY, 0)?;
+        while !self.shared.is_over() {
+            let mut busy = false;
+            for _ in 0..BATCH {
+                let Some(packet) = self.device.receive()? else { break };
+                busy = true;
+                // The kernel also looks for routers.
+                if let Ok(segment) = packet.parse() {
+                    self.handle(&segment);
+                }
+            }
+            if self.established && self.sends {
+                busy |= self.fill()?;
+            }
+            if std::mem::take(&mut self.acknowledge) {
+                self.send(self.next, Flags::ACK, Options::default(), Payload::EMPTY, 0)?;
+            }
+            if !busy {
+                self.shared.note_cpu();
+                let mut fds = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
+                poll(&mut fds, PollTimeout::from(50_u8))?;
+            }
+            self.shared.note_cpu();
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, segment: &Segment) {
+        if segment.flags.has(Flags::SYN) {
+            self.expected = segment.seq.wrapping_add(1);
+            self.scale = segment.options.window_scale.unwrap_or(0);
+            self.established = true;
+            self.acknowledge = true;
+            self.unacked = segment.ack;
+            self.window = u32::from(segment.window);
+            self.shared.subflows.store(1, Ordering::Relaxed);
+            return;
+        }
+        if segment.ack.wrapping_sub(self.unacked) <= FLIGHT {
+            self.unacked = segment.ack;
+        }
+        self.window = u32::from(segment.window) << self.scale;
+        if !segment.payload.is_empty() {
+            let length = segment.payload.len() as u32;
+            self.acknowledge = true;
+            self.take(segment.seq, length);
+        }
+    }
+
+    /// Counts what is now in order.
+    fn take(&mut self, seq: u32, length: u32) {
+        let before = self.expected;
+        self.early.insert(seq, seq.wrapping_add(length));
+        while let Some(end) = self.early.remove(&self.expected) {
+            self.expected = end;
+        }
+        let bytes = u64::from(self.expected.wrapping_sub(before));
+        self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn fill(&mut self) -> Result<bool, Failure> {
+        let mut sent = false;
+        while self.next.wrapping_sub(self.unacked) + SUPER_SEGMENT as u32 <= self.window.min(FLIGHT)
+        {
+            let flags = Flags::ACK.with(Flags::PSH);
+            let data = Payload::from(self.data.clone());
+            self.send(self.next, flags, Options::default(), data, MSS)?;
+            self.next = self.next.wrapping_add(SUPER_SEGMENT as u32);
+            sent = true;
+        }
+        Ok(sent)
+    }
+
+    fn send(
+        &self,
+        seq: u32,
+        flags: Flags,
+        options: Options,
+        payload: Payload,
+        segment_bytes: u16,
+    ) -> Result<(), Failure> {
+        let segment = Segment {
+            source: (address(0, 2), LOCAL_PORT).into(),
+            destination: target(),
+            seq,
+            ack: self.expected,
+            flags,
+            window: u16::MAX,
+            ecn: Ecn::NotCapable,
+            options,
+            payload,
+            segment_bytes,
+        };
+        Ok(self.device.send(&Packet::emit(&segment, 1))?)
+    }
+}

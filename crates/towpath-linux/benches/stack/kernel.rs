@@ -1,0 +1,137 @@
+//! The kernel's end of every trial, and trials with the kernel at both ends.
+
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_linux::Namespace;
+use towpath_linux::netlink::{
+    Endpoint, EndpointFlags, MptcpPm, Prefix, Route, RouteSpec, RuleSpec, VethEnd,
+};
+
+use crate::network::{PORT, address, settle, target};
+use crate::{Case, Failure, Figures, Shared, observe};
+
+/// Bytes written or read at once.
+const CHUNK: usize = 128 * 1024;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn socket(namespace: &Namespace, protocol: Protocol) -> Result<Socket, Failure> {
+    let socket = namespace.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)))??;
+    socket.set_tcp_congestion(b"cubic")?;
+    Ok(socket)
+}
+
+/// Accepts one connection and reads it (counting) or writes into it until the trial is over.
+pub(crate) fn serve(
+    namespace: &Namespace,
+    protocol: Protocol,
+    reads: bool,
+    shared: &Arc<Shared>,
+) -> Result<JoinHandle<()>, Failure> {
+    let listener = socket(namespace, protocol)?;
+    listener.set_reuse_address(true)?;
+    listener.bind(&SockAddr::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT)))?;
+    listener.listen(8)?;
+    listener.set_read_timeout(Some(PATIENCE))?;
+    let shared = Arc::clone(shared);
+    Ok(thread::spawn(move || {
+        let Ok((stream, _)) = listener.accept() else { return };
+        let _slower_end = stream.set_read_timeout(Some(Duration::from_millis(200)));
+        let _slower_end = stream.set_write_timeout(Some(Duration::from_millis(200)));
+        if reads { read(&stream, &shared) } else { write(&stream, &shared) }
+    }))
+}
+
+fn read(stream: &Socket, shared: &Shared) {
+    let mut buffer = vec![0; CHUNK];
+    let mut plain = stream;
+    while !shared.is_over() {
+        match io_read(&mut plain, &mut buffer) {
+            Some(0) => return,
+            Some(length) => {
+                shared.bytes.fetch_add(length as u64, Ordering::Relaxed);
+            }
+            None => {}
+        }
+    }
+}
+
+/// `None` when nothing came in time.
+fn io_read(plain: &mut &Socket, buffer: &mut [u8]) -> Option<usize> {
+    match std::io::Read::read(plain, buffer) {
+        Ok(length) => Some(length),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+        Err(_) => Some(0),
+    }
+}
+
+fn write(stream: &Socket, shared: &Shared) {
+    let data = vec![0x74; CHUNK];
+    while !shared.is_over() {
+        match stream.send(&data) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+    let _already_closed = stream.shutdown(Shutdown::Both);
+}
+
+/// Two kernels and a veth pair for each path.
+pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+    let (near, far) = (Namespace::create()?, Namespace::create()?);
+    far.run(settle)??;
+    near.run(settle)??;
+    let mut here = near.run(Route::open)??;
+    let mut there = far.run(Route::open)??;
+    for path in 0..case.paths {
+        let name = format!("path{path}");
+        let end = |namespace| VethEnd { name: &name, namespace, ..VethEnd::default() };
+        here.add_veth(&end(None), &end(Some(far.as_fd())))?;
+        for (route, host) in [(&mut here, 2), (&mut there, 1)] {
+            route.set_up(&name)?;
+            route.add_address(&name, Prefix::new(address(path, host), 24)?)?;
+        }
+        let table = 100 + u32::from(path);
+        let from = Prefix::host(address(path, 2));
+        here.add_rule(&RuleSpec { from, to: None, table, priority: Some(table) })?;
+        here.add_route(&RouteSpec {
+            to: Prefix::ALL_V4,
+            link: &name,
+            gateway: Some(address(path, 1)),
+            source: None,
+            table: Some(table),
+            metric: None,
+        })?;
+        let link_index = Some(here.link(&name)?.index);
+        let flags = EndpointFlags::SUBFLOW;
+        let endpoint =
+            Endpoint { address: address(path, 2), id: None, port: None, flags, link_index };
+        near.run(|| MptcpPm::open()?.add_endpoint(&endpoint))??;
+    }
+    let shared = Arc::new(Shared::default());
+    // The kernel is asked for its subflows only through its traffic: both paths are configured.
+    shared.subflows.store(u64::from(case.paths), Ordering::Relaxed);
+    let server = serve(&far, Protocol::MPTCP, true, &shared)?;
+    let client = socket(&near, Protocol::MPTCP)?;
+    client.connect_timeout(&SockAddr::from(target()), PATIENCE)?;
+    let writer = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || write(&client, &shared))
+    };
+    let figures = observe(case, length, &shared);
+    let used: Vec<u64> = (0..case.paths)
+        .map(|path| here.link(&format!("path{path}")).map(|link| link.stats.tx_bytes))
+        .collect::<Result<_, _>>()?;
+    shared.over.store(true, Ordering::Relaxed);
+    let _panicked = (writer.join(), server.join());
+    if used.iter().any(|bytes| *bytes < 1_000_000) {
+        return Err(format!("not every path was used: {used:?} bytes").into());
+    }
+    figures
+}

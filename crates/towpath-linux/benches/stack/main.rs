@@ -1,0 +1,283 @@
+//! How fast our own stack is against a kernel, beside what else there is.
+//!
+//! `cargo bench -p towpath-linux --bench stack [-- [FILTER…] [--quick] [--rounds N] [--seconds S]]`
+//! runs every case whose name contains a filter, in rounds (first to last, then last to first), so
+//! that a busy moment does not hit one case alone, and prints a Markdown table: the median of the
+//! rounds, with minimum and maximum.
+//!
+//! The other end is always a kernel in a network namespace, reached through TUN devices with an MTU
+//! of 1,500 bytes: one for each path. Measured are our stack; `dumb`, a peer that does nothing but
+//! acknowledge and send, on super-segments as our stack does (the bound); the crate `mptcp-rs`, packet
+//! by packet, as its own TUN client does; and the kernel at both ends of veth pairs.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+mod dumb;
+mod kernel;
+mod network;
+mod other;
+mod own;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::{ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use towpath_linux::sandbox;
+
+/// What went wrong; a benchmark only prints it.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Let windows grow before anything counts.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Who speaks with the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaker {
+    Towpath,
+    Dumb,
+    MptcpRs,
+    Kernel,
+}
+
+/// One row of the table. `sends`: the speaker sends, the other end's kernel receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Case {
+    speaker: Speaker,
+    paths: u8,
+    sends: bool,
+}
+
+impl Case {
+    fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for (speaker, most) in
+            [(Speaker::Towpath, 2), (Speaker::Dumb, 1), (Speaker::MptcpRs, 2), (Speaker::Kernel, 2)]
+        {
+            for paths in 1..=most {
+                for sends in [true, false] {
+                    // The kernel is at both ends: one direction says it all.
+                    if sends || speaker != Speaker::Kernel {
+                        all.push(Self { speaker, paths, sends });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn name(self) -> String {
+        let speaker = match self.speaker {
+            Speaker::Towpath => "towpath",
+            Speaker::Dumb => "dumb",
+            Speaker::MptcpRs => "mptcp-rs",
+            Speaker::Kernel => "kernel",
+        };
+        let paths = if self.paths == 1 { "1 path" } else { "2 paths" };
+        let direction = match (self.speaker, self.sends) {
+            (Speaker::Kernel, _) => "both ends",
+            (_, true) => "sends",
+            (_, false) => "receives",
+        };
+        format!("{speaker}, {paths}, {direction}")
+    }
+}
+
+/// What a trial's threads share with the one that measures.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Payload bytes that the receiving application has got.
+    bytes: AtomicU64,
+    /// Processor time of the speaker's thread in nanoseconds.
+    cpu_ns: AtomicU64,
+    /// Subflows that carry data.
+    subflows: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Called by the speaker's thread every now and then.
+    fn note_cpu(&self) {
+        self.cpu_ns.store(thread_cpu().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// User and system time of the calling thread.
+fn thread_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    let micros = usage.map_or(0, |usage| {
+        usage.user_time().num_microseconds() + usage.system_time().num_microseconds()
+    });
+    Duration::from_micros(micros.unsigned_abs())
+}
+
+/// What one trial gave.
+#[derive(Debug, Clone, Copy)]
+struct Figures {
+    gbps: f64,
+    /// Processor seconds of the speaker's thread for each gigabyte.
+    cpu: Option<f64>,
+}
+
+struct Plan {
+    filters: Vec<String>,
+    rounds: usize,
+    length: Duration,
+}
+
+impl Plan {
+    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut plan = Self { filters: Vec::new(), rounds: 5, length: Duration::from_secs(2) };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut number = || -> Result<u32, Failure> {
+                let value = arguments.next().ok_or(format!("`{argument}` needs a number"))?;
+                Ok(value.parse()?)
+            };
+            match argument.as_str() {
+                "--bench" => {}
+                "--quick" => (plan.rounds, plan.length) = (1, Duration::from_secs(1)),
+                "--rounds" => plan.rounds = number()?.max(1) as usize,
+                "--seconds" => plan.length = Duration::from_secs(number()?.clamp(1, 60).into()),
+                option if option.starts_with('-') => {
+                    return Err(format!("unknown option `{option}`").into());
+                }
+                filter => plan.filters.push(filter.to_owned()),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn wants(&self, case: Case) -> bool {
+        let name = case.name();
+        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
+    }
+}
+
+fn main() -> ExitCode {
+    match stage() {
+        Ok(code) => code,
+        Err(error) => {
+            let _closed = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Which of this program's processes it is, by the first argument.
+fn stage() -> Result<ExitCode, Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let next = |stage: &str, rest: &[String]| -> Vec<OsString> {
+        [stage.to_owned()].into_iter().chain(rest.iter().cloned()).map(OsString::from).collect()
+    };
+    let status = match arguments.split_first() {
+        Some((stage, rest)) if stage == "__outer" => sandbox::outer(&next("__inner", rest))?,
+        Some((stage, rest)) if stage == "__inner" => {
+            // The emulator's thread is not needed, but ordinary priority is.
+            let _thread = sandbox::inner()?;
+            measure(&Plan::parse(rest)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+        _ if !arguments.iter().any(|argument| argument == "--bench") => {
+            writeln!(io::stderr(), "to measure, run `cargo bench --bench stack`")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {
+            Plan::parse(&arguments)?;
+            let outer = next("__outer", &arguments);
+            let mut child = sandbox::spawn(&outer, Stdio::null(), Stdio::inherit())?;
+            sandbox::wait(&mut child)?
+        }
+    };
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn measure(plan: &Plan) -> Result<(), Failure> {
+    let mut measured: Vec<(Case, Vec<Result<Figures, String>>)> = Case::all()
+        .into_iter()
+        .filter(|case| plan.wants(*case))
+        .map(|case| (case, Vec::new()))
+        .collect();
+    for round in 0..plan.rounds {
+        let mut order: Vec<_> = measured.iter_mut().collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (case, figures) in order {
+            writeln!(io::stderr(), "round {} of {}: {}", round + 1, plan.rounds, case.name())?;
+            figures.push(trial(*case, plan.length).map_err(|error| error.to_string()));
+        }
+    }
+    io::stdout().write_all(table(&measured).as_bytes())?;
+    Ok(())
+}
+
+fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+    match case.speaker {
+        Speaker::Towpath => own::trial(case, length),
+        Speaker::Dumb => dumb::trial(case, length),
+        Speaker::MptcpRs => other::trial(case, length),
+        Speaker::Kernel => kernel::trial(case, length),
+    }
+}
+
+/// Waits for the subflows and for windows to grow, then looks at the counters twice.
+fn observe(case: Case, length: Duration, shared: &Shared) -> Result<Figures, Failure> {
+    let begin = Instant::now();
+    while shared.subflows.load(Ordering::Relaxed) < u64::from(case.paths)
+        || shared.bytes.load(Ordering::Relaxed) == 0
+    {
+        if begin.elapsed() > Duration::from_secs(5) {
+            let found = shared.subflows.load(Ordering::Relaxed);
+            return Err(format!("{found} of {} subflows after 5 s", case.paths).into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(WARM_UP);
+    let look = || {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        (read(&shared.bytes), read(&shared.cpu_ns), Instant::now())
+    };
+    let (bytes, cpu, at) = look();
+    std::thread::sleep(length);
+    let (bytes, cpu, seconds) = {
+        let (more, used, end) = look();
+        (more - bytes, used - cpu, end.duration_since(at).as_secs_f64())
+    };
+    Ok(Figures { gbps: bytes * 8.0 / 1e9 / seconds, cpu: (cpu > 0.0).then_some(cpu / bytes) })
+}
+
+fn table(measured: &[(Case, Vec<Result<Figures, String>>)]) -> String {
+    let mut text = "| case | Gbit/s | CPU s/GB of its thread |\n|---|---|---|\n".to_owned();
+    for (case, all) in measured {
+        let good: Vec<Figures> = all.iter().flatten().copied().collect();
+        let spread = |mut values: Vec<f64>, digits: usize| {
+            values.sort_by(f64::total_cmp);
+            let middle = values.get(values.len() / 2).copied();
+            match (values.first(), middle, values.last()) {
+                (Some(least), Some(middle), Some(most)) if values.len() > 1 => {
+                    format!("{middle:.digits$} ({least:.digits$}–{most:.digits$})")
+                }
+                (_, Some(middle), _) => format!("{middle:.digits$}"),
+                _ => "–".to_owned(),
+            }
+        };
+        let gbps = spread(good.iter().map(|figures| figures.gbps).collect(), 2);
+        let cpu = spread(good.iter().filter_map(|figures| figures.cpu).collect(), 2);
+        let _infallible = writeln!(text, "| {} | {gbps} | {cpu} |", case.name());
+        for error in all.iter().filter_map(|result| result.as_ref().err()) {
+            let _infallible = writeln!(text, "| | failed: {error} | |");
+        }
+    }
+    text
+}

@@ -1,0 +1,87 @@
+//! A kernel at the other end of TUN devices.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use towpath_linux::Namespace;
+use towpath_linux::netlink::{MptcpLimits, MptcpPm, Prefix, Route};
+use towpath_linux::stack::Device;
+
+use crate::Failure;
+
+pub(crate) const PORT: u16 = 5_301;
+pub(crate) const MTU: u16 = 1_500;
+/// Packets that a device may hold before they are read.
+const TX_QUEUE_PACKETS: u32 = 5_000;
+
+/// A namespace whose kernel has one TUN device for each path; path *n* is `10.77.n.0/24`, the
+/// kernel's address is `.1`, ours `.2`.
+pub(crate) struct Network {
+    pub(crate) namespace: Namespace,
+    pub(crate) devices: Vec<Device>,
+    /// TUN devices without virtio headers, if those were asked for.
+    pub(crate) plain: Vec<File>,
+}
+
+impl Network {
+    /// Super-segments pass whole.
+    pub(crate) fn new(paths: u8) -> Result<Self, Failure> {
+        let (namespace, devices) = with_devices(paths, |name| Ok(Device::tun(name)?))?;
+        Ok(Self { namespace, devices, plain: Vec::new() })
+    }
+
+    /// Every packet is one read or write.
+    pub(crate) fn plain(paths: u8) -> Result<Self, Failure> {
+        let open = |name: &str| Ok(File::from(Device::plain_tun(name)?));
+        let (namespace, plain) = with_devices(paths, open)?;
+        Ok(Self { namespace, devices: Vec::new(), plain })
+    }
+}
+
+fn with_devices<T: Send>(
+    paths: u8,
+    open: impl Fn(&str) -> Result<T, Failure> + Sync,
+) -> Result<(Namespace, Vec<T>), Failure> {
+    let namespace = Namespace::create()?;
+    let devices = namespace.run(|| -> Result<Vec<T>, Failure> {
+        let mut route = Route::open()?;
+        route.set_up("lo")?;
+        settle()?;
+        (0..paths)
+            .map(|path| {
+                let name = format!("path{path}");
+                let device = open(&name)?;
+                route.set_mtu(&name, u32::from(MTU))?;
+                route.set_tx_queue_len(&name, TX_QUEUE_PACKETS)?;
+                route.set_up(&name)?;
+                route.add_address(&name, Prefix::new(address(path, 1), 24)?)?;
+                Ok(device)
+            })
+            .collect()
+    })??;
+    Ok((namespace, devices))
+}
+
+/// What both kernels of a trial are told.
+pub(crate) fn settle() -> Result<(), Failure> {
+    for (name, value) in [
+        ("ipv4/tcp_no_metrics_save", "1"),
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/tcp_rmem", "4096 131072 16777216"),
+        ("ipv4/tcp_wmem", "4096 131072 16777216"),
+    ] {
+        std::fs::write(format!("/proc/sys/net/{name}"), value)?;
+    }
+    MptcpPm::open()?.set_limits(MptcpLimits { subflows: 8, add_addr_accepted: 8 })?;
+    Ok(())
+}
+
+pub(crate) fn address(path: u8, host: u8) -> IpAddr {
+    Ipv4Addr::new(10, 77, path, host).into()
+}
+
+/// Where the kernel listens.
+pub(crate) fn target() -> SocketAddr {
+    SocketAddr::new(address(0, 1), PORT)
+}

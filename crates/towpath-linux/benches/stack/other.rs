@@ -1,0 +1,167 @@
+//! The crate `mptcp-rs`: packet by packet, through a TUN device without virtio headers, in the way
+//! of its own TUN client.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant as Real};
+
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::SeedableRng;
+use mptcp_rs::{ConnectConfig, ConnectionHandle, Endpoint, Event, Instant, ReadError};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::Protocol;
+
+use crate::network::{MTU, Network, address, target};
+use crate::{Case, Failure, Figures, Shared, kernel, observe};
+
+const CHUNK: usize = 64 * 1024;
+/// Packets in a row in each direction.
+const BATCH: usize = 64;
+
+pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+    let network = Network::plain(case.paths)?;
+    let shared = Arc::new(Shared::default());
+    let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
+    let mut speaker = Speaker {
+        endpoint: Endpoint::new(ChaCha20Rng::seed_from_u64(1)),
+        devices: network.plain,
+        case,
+        shared: Arc::clone(&shared),
+        origin: Real::now(),
+        connected: false,
+    };
+    let speaker = thread::spawn(move || speaker.run().map_err(|error| error.to_string()));
+    let figures = observe(case, length, &shared);
+    shared.over.store(true, Ordering::Relaxed);
+    speaker.join().map_err(|_| "mptcp-rs panicked")??;
+    let _panicked = server.join();
+    figures
+}
+
+struct Speaker {
+    endpoint: Endpoint<ChaCha20Rng>,
+    devices: Vec<File>,
+    case: Case,
+    shared: Arc<Shared>,
+    origin: Real,
+    connected: bool,
+}
+
+impl Speaker {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        let config = ConnectConfig::default();
+        let handle = self.endpoint.connect_mptcp(now, address(0, 2), target(), config);
+        let handle = handle.map_err(|error| format!("{error:?}"))?;
+        let (data, mut buffer) = (vec![0x74; CHUNK], vec![0; CHUNK]);
+        while !self.shared.is_over() {
+            let mut busy = self.receive(&mut buffer);
+            let now = self.now();
+            if self.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+                self.endpoint.handle_timeout(now);
+            }
+            self.hear(handle)?;
+            busy |= self.move_data(handle, &data, &mut buffer);
+            busy |= self.transmit(&mut buffer)?;
+            self.shared.note_cpu();
+            if !busy {
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> bool {
+        let mut busy = false;
+        for device in 0..self.devices.len() {
+            for _ in 0..BATCH {
+                let read = self.devices.get(device).map(|mut device| device.read(buffer));
+                let Some(Ok(length)) = read else { break };
+                let now = self.now();
+                self.endpoint.handle_packet(now, buffer.get(..length).unwrap_or(&[]));
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn hear(&mut self, handle: ConnectionHandle) -> Result<(), Failure> {
+        while let Some((_, event)) = self.endpoint.poll_event() {
+            match event {
+                Event::Connected { mptcp: true } => {
+                    self.connected = true;
+                    self.shared.subflows.fetch_add(1, Ordering::Relaxed);
+                    for path in 1..self.case.paths {
+                        let (now, local) = (self.now(), address(path, 2));
+                        let added =
+                            self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
+                        added.map_err(|error| format!("{error:?}"))?;
+                    }
+                }
+                Event::SubflowUp { .. } => {
+                    self.shared.subflows.fetch_add(1, Ordering::Relaxed);
+                }
+                other => return Err(format!("unexpected: {other:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn move_data(&mut self, handle: ConnectionHandle, data: &[u8], buffer: &mut [u8]) -> bool {
+        let Some(connection) = self.endpoint.connection(handle) else { return false };
+        let mut busy = false;
+        if self.case.sends && self.connected {
+            while connection.write(data).is_ok_and(|taken| taken == data.len()) {
+                busy = true;
+            }
+        } else {
+            loop {
+                match connection.read(buffer) {
+                    Ok(0) | Err(ReadError::WouldBlock) => break,
+                    Ok(length) => {
+                        self.shared.bytes.fetch_add(length as u64, Ordering::Relaxed);
+                        busy = true;
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        busy
+    }
+
+    fn transmit(&mut self, buffer: &mut [u8]) -> Result<bool, Failure> {
+        for sent in 0..BATCH {
+            let now = self.now();
+            let room = buffer.get_mut(..usize::from(MTU)).ok_or("no room")?;
+            let Some(length) = self.endpoint.poll_transmit(now, room) else { return Ok(sent > 0) };
+            let packet = buffer.get(..length).unwrap_or(&[]);
+            // The third byte of our address is the number of the path.
+            let path = packet.get(14).copied().unwrap_or(0);
+            if let Some(mut device) = self.devices.get(usize::from(path)) {
+                let _lost = device.write(packet);
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(&self) -> Result<(), Failure> {
+        let left = self.endpoint.poll_timeout().map(|at| at - self.now());
+        let left = left.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50));
+        let mut fds: Vec<PollFd<'_>> = self
+            .devices
+            .iter()
+            .map(|device| PollFd::new(device.as_fd(), PollFlags::POLLIN))
+            .collect();
+        // Rounded up: a deadline that has not come is no reason to spin.
+        poll(&mut fds, PollTimeout::try_from(left.as_millis() as u32 + 1)?)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Our own stack.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use socket2::Protocol;
+use towpath_linux::Clock;
+use towpath_linux::stack::{Device, End, Host};
+use towpath_mptcp::connection;
+use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
+use towpath_mptcp::stack::{Config, ConnectionError, ConnectionId, Notice, Stack};
+use towpath_net::Instant;
+
+use crate::network::{MTU, Network, address, target};
+use crate::{Case, Failure, Figures, Shared, kernel, observe};
+
+const CHUNK: usize = 128 * 1024;
+
+pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
+    let network = Network::new(case.paths)?;
+    let shared = Arc::new(Shared::default());
+    let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
+    let clock = Clock::start();
+    let host = start(clock, network.devices)?;
+    let end = Speaker {
+        sends: case.sends,
+        shared: Arc::clone(&shared),
+        data: Bytes::from(vec![0x74; CHUNK]),
+        calls: 0,
+    };
+    let heard = Arc::clone(&shared);
+    host.call(move |turn| {
+        turn.on_notice(move |_, _, notice| {
+            if matches!(notice, Notice::SubflowEstablished { .. }) {
+                heard.subflows.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let config: connection::Config = todo!();
+        let local = Some(address(0, 2));
+        let connection = turn.stack.connect(turn.now, local, target(), config)?;
+        turn.attach(connection, Box::new(end));
+        Ok::<_, towpath_mptcp::stack::ConnectError>(connection)
+    })??;
+    let figures = observe(case, length, &shared);
+    shared.over.store(true, Ordering::Relaxed);
+    host.finish()?;
+    let _panicked = server.join();
+    figures
+}
+
+fn start(clock: Clock, devices: Vec<Device>) -> Result<Host, Failure> {
+    let mut stack =
+        Stack::new(Config { seed: 1, syn_backlog: 8, time_wait_limit: 8, trace: false });
+    let mut all = Vec::new();
+    for (path, device) in (0_u8..).zip(devices) {
+        let interface = InterfaceId(u32::from(path));
+        stack.add_interface(interface, u32::from(MTU));
+        let address = LocalAddress {
+            address_id: path + 1,
+            address: address(path, 2),
+            port: None,
+            interface,
+            up: true,
+            subflow: true,
+            signal: false,
+            backup: false,
+            fullmesh: false,
+            laminar: false,
+        };
+        stack.set_address(clock.now(), address);
+        all.push((interface, device));
+    }
+    Ok(Host::start("bench", clock, stack, all)?)
+}
+
+struct Speaker {
+    sends: bool,
+    shared: Arc<Shared>,
+    data: Bytes,
+    calls: u32,
+}
+
+impl End for Speaker {
+    fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+        while let Some(data) = stack.read(now, connection) {
+            if data.is_empty() {
+                break;
+            }
+            self.shared.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        }
+        while self.sends {
+            let mut chunk = self.data.clone();
+            if stack.write(now, connection, &mut chunk) < self.data.len() {
+                break;
+            }
+        }
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(16) {
+            self.shared.note_cpu();
+        }
+    }
+
+    fn closed(&mut self, _: Instant, _: &Stack, _: ConnectionId, _: Option<ConnectionError>) {}
+}
