@@ -28,7 +28,9 @@ pub mod stack;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;
 mod traffic;
+mod world;
 
 pub use clock::Clock;
 pub use namespace::Namespace;
 pub use network::{Backend, NetworkError};
+pub use world::World;

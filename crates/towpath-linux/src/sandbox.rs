@@ -48,6 +48,11 @@ impl EmulatorThread {
         Ok(Self { work })
     }
 
+    /// A thread without any right to real-time priority, for processes that need no sandbox.
+    pub fn ordinary() -> io::Result<Self> {
+        Self::reserve()
+    }
+
     /// Runs `work` on the thread.
     pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
         // The thread waits for exactly this.

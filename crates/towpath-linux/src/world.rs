@@ -1,0 +1,67 @@
+//! A scenario's network for programs of one's own: tests, benches, experiments.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use towpath_measure::scenario::{Family, Scenario, Transport};
+use towpath_mptcp::connection;
+
+use crate::clock::Clock;
+use crate::emulator::engine::EmulatorReport;
+use crate::namespace::Namespace;
+use crate::network::address::address;
+use crate::network::{self, Backend, Network, NetworkError};
+use crate::sandbox::EmulatorThread;
+use crate::stack::{Host, plan};
+
+/// A scenario's hosts and links, without its flows. The timeline stands still. Dropping it ends
+/// everything.
+#[derive(Debug)]
+pub struct World {
+    network: Network,
+}
+
+impl World {
+    /// Makes the network. Needs the right to make network namespaces; see [`crate::sandbox`].
+    pub fn start(
+        scenario: &Arc<Scenario>,
+        thread: EmulatorThread,
+        seed: u64,
+        backend: Option<Backend>,
+    ) -> Result<Self, NetworkError> {
+        let network = network::build(thread, scenario, Clock::start(), seed, backend)?;
+        Ok(Self { network })
+    }
+
+    /// The clock of emulator and stacks.
+    pub fn clock(&self) -> Clock {
+        self.network.clock
+    }
+
+    /// A host's network namespace; empty for one with our own stack.
+    pub fn namespace(&self, host: usize) -> Option<&Namespace> {
+        self.network.hosts.get(host).map(|host| &host.namespace)
+    }
+
+    /// A host's own stack, if it has one.
+    pub fn stack(&self, host: usize) -> Option<&Arc<Host>> {
+        self.network.hosts.get(host)?.stack.as_ref()
+    }
+
+    /// How connections of a host's own stack behave.
+    pub fn connection_config(&self, host: usize, transport: Transport) -> connection::Config {
+        plan::connection(&self.network.scenario, host, transport)
+    }
+
+    /// The address of one end (0 or 1) of a path.
+    pub fn address(&self, path: usize, end: usize, family: Family) -> IpAddr {
+        address(path, end, family, 0)
+    }
+
+    /// Ends the emulator; the packets that it lost before they were on a link.
+    pub fn finish(self) -> io::Result<u64> {
+        let EmulatorReport { lost_packets, .. } = self.network.emulator.finish()?;
+        Ok(lost_packets)
+    }
+}

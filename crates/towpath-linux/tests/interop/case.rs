@@ -1,0 +1,230 @@
+//! One case of the matrix: its scenario, its transfer, what must be true afterwards.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use towpath_linux::World;
+use towpath_linux::netlink::Counters;
+use towpath_linux::sandbox::EmulatorThread;
+use towpath_measure::scenario::{Family, Scenario, no_files};
+
+use crate::ends::{End, Ended, Expected};
+
+/// Where the second host listens.
+pub(crate) const PORT: u16 = 5_301;
+/// Bytes each way.
+pub(crate) const BYTES: usize = 20_000_000;
+/// A case takes two seconds or so; longer means that it hangs.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Who is what. The first host opens the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Kernels,
+    Client,
+    Server,
+    Both,
+}
+
+/// What the links are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Clean,
+    Loss,
+    Bursts,
+    Reorder,
+    Damage,
+}
+
+impl Condition {
+    /// Rate and keys of every path.
+    fn link(self) -> &'static str {
+        match self {
+            Self::Clean => "rate = \"500 Mbit/s\"\ndelay = \"1 ms\"\n",
+            Self::Loss => "rate = \"300 Mbit/s\"\ndelay = \"1 ms\"\nloss = \"0.1 %\"\n",
+            Self::Bursts => {
+                "rate = \"300 Mbit/s\"\ndelay = \"1 ms\"\n\
+                 loss = { gilbert-elliott = { p = \"0.02 %\", r = \"30 %\" } }\n"
+            }
+            Self::Reorder => {
+                "rate = \"300 Mbit/s\"\ndelay = \"2 ms\"\n\
+                 jitter = { distribution = \"normal\", sd = \"200 us\", reorder = true }\n"
+            }
+            Self::Damage => {
+                "rate = \"300 Mbit/s\"\ndelay = \"1 ms\"\nduplicate = \"1 %\"\n\
+                 corrupt = \"0.05 %\"\n"
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) role: Role,
+    pub(crate) condition: Condition,
+    pub(crate) paths: usize,
+    pub(crate) family: Family,
+    pub(crate) checksum: bool,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { role, condition, paths, family, checksum } = self;
+        write!(f, "{role:?} {condition:?}, {paths} paths, {family:?}, checksum {checksum}")
+    }
+}
+
+impl Case {
+    pub(crate) fn all(role: Role, condition: Condition) -> Vec<Self> {
+        let mut all = Vec::new();
+        // Two kernels only prove the harness.
+        let counts: &[usize] = if role == Role::Kernels { &[1, 3] } else { &[1, 2, 3, 4] };
+        for paths in counts {
+            for family in [Family::V4, Family::V6] {
+                for checksum in [false, true] {
+                    all.push(Self { role, condition, paths: *paths, family, checksum });
+                }
+            }
+        }
+        all
+    }
+
+    fn is_own(&self, host: usize) -> bool {
+        match self.role {
+            Role::Kernels => false,
+            Role::Both => true,
+            Role::Client => host == 0,
+            Role::Server => host == 1,
+        }
+    }
+
+    pub(crate) fn scenario(&self) -> String {
+        let mut text = "name = \"interop\"\n".to_owned();
+        for (host, name) in ["near", "far"].into_iter().enumerate() {
+            let checksum = self.checksum;
+            let keys = if self.is_own(host) {
+                format!("stack = \"towpath\"\nchecksum = {checksum}\n")
+            } else {
+                let on = u8::from(checksum);
+                format!("sysctl = {{ \"net.mptcp.checksum_enabled\" = {on} }}\n")
+            };
+            write!(text, "[hosts.{name}]\n{keys}").unwrap();
+        }
+        for path in 0..self.paths {
+            let link = self.condition.link();
+            write!(text, "[paths.p{path}]\nbetween = [\"near\", \"far\"]\n{link}").unwrap();
+        }
+        text
+    }
+
+    pub(crate) fn world(&self) -> Result<World, String> {
+        let text = self.scenario();
+        let scenario = Scenario::parse("interop.toml", &text, &no_files);
+        let scenario = Arc::new(scenario.map_err(|error| format!("{error}\n{text}"))?);
+        let thread = EmulatorThread::ordinary().map_err(|error| error.to_string())?;
+        World::start(&scenario, thread, 1, None).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn target(&self, world: &World) -> SocketAddr {
+        SocketAddr::new(world.address(0, 1, self.family), PORT)
+    }
+
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let world = self.world()?;
+        let (near, far) = (Expected::new(1), Expected::new(2));
+        let server = End::listen(self, &world, &far)?;
+        let client = End::connect(self, &world, &near)?;
+        let deadline = Instant::now() + PATIENCE;
+        let ended = [client.wait(deadline), server.wait(deadline)];
+        let counters = self.counters(&world);
+        let [client, server] = match ended {
+            [Ok(client), Ok(server)] => [client, server],
+            [client, server] => {
+                let said = |ended: Result<Ended, String>| ended.err().unwrap_or("done".into());
+                let (client, server) = (said(client), said(server));
+                return Err(format!("client: {client}; server: {server}; {counters:?}"));
+            }
+        };
+        let lost = world.finish().map_err(|error| error.to_string())?;
+        let mut wrong = Vec::new();
+        if client.digest != far.digest || server.digest != near.digest {
+            wrong.push(format!("what arrived is not what was sent: {client:?} {server:?}"));
+        }
+        wrong.extend(self.complaints(&counters, [&client, &server]));
+        if wrong.is_empty() { Ok(()) } else { Err(format!("{} (lost {lost})", wrong.join("; "))) }
+    }
+
+    /// The counters of the hosts with a kernel's stack.
+    fn counters(&self, world: &World) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        for host in 0..2 {
+            if self.is_own(host) {
+                continue;
+            }
+            let read = world.namespace(host).unwrap().run(Counters::read).unwrap().unwrap();
+            let mptcp = read.iter().filter_map(|(name, value)| {
+                let name = name.strip_prefix("MPTcpExt.")?;
+                (value > 0).then(|| (name.to_owned(), value))
+            });
+            all.extend(mptcp);
+        }
+        all
+    }
+
+    fn complaints(&self, counters: &[(String, u64)], ends: [&Ended; 2]) -> Vec<String> {
+        let value = |name: &str| {
+            counters.iter().filter(|(own, _)| own == name).map(|(_, value)| *value).sum::<u64>()
+        };
+        let mut wrong: Vec<String> = counters
+            .iter()
+            .filter(|(name, _)| is_bad(name))
+            .map(|(name, value)| format!("{name} is {value}"))
+            .collect();
+        if self.checksum && self.role != Role::Both {
+            // A checksum error that TCP's own checksum lets through is ours.
+            let bad = value("DataCsumErr");
+            if bad > 0 {
+                wrong.push(format!("{bad} wrong DSS checksums"));
+            }
+        }
+        // A lost SYN may make a subflow come too late for a short transfer.
+        if matches!(self.condition, Condition::Clean | Condition::Reorder) {
+            let joins = self.paths as u64 - 1;
+            let seen = value("MPJoinSynAckRx").max(value("MPJoinAckRx"));
+            if self.role != Role::Both && seen < joins {
+                wrong.push(format!("{seen} of {joins} subflows joined"));
+            }
+            for ended in ends {
+                if ended.paths.is_some_and(|paths| paths < self.paths) {
+                    wrong.push(format!("{:?} of {} subflows", ended.paths, self.paths));
+                }
+            }
+        }
+        if ends.iter().any(|ended| !ended.multipath) {
+            wrong.push("an end says that it is plain TCP".into());
+        }
+        wrong
+    }
+}
+
+/// Counters that only rise when something went wrong (`net/mptcp/mib.c`).
+fn is_bad(name: &str) -> bool {
+    const BAD: [&str; 12] = [
+        "DSSCorruptionReset",
+        "DSSNotMatching",
+        "DSSNoMatchTCP",
+        "DataCsumErr",
+        "InfiniteMapTx",
+        "InfiniteMapRx",
+        "MPFailTx",
+        "MPFailRx",
+        "MPFastcloseTx",
+        "MPFastcloseRx",
+        "MPCapableSYNTXDrop",
+        "MPCapableSYNTXDisabled",
+    ];
+    BAD.contains(&name) || name.contains("Fallback") || name.contains("HMacFailure")
+}

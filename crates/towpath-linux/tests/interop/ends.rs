@@ -1,0 +1,247 @@
+//! The two ends of a case: sockets of a kernel, or connections of our own stack.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_linux::World;
+use towpath_linux::stack::{End as Application, Host};
+use towpath_measure::scenario::{Family, Transport};
+use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
+use towpath_net::Instant as Time;
+
+use crate::case::{BYTES, Case, PORT};
+
+/// Bytes given to the kernel at once.
+const CHUNK: usize = 128 * 1024;
+/// For one call of the kernel.
+const CALL: Duration = Duration::from_secs(30);
+
+/// What one end sends, and what the other must have got.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    pub(crate) data: Bytes,
+    pub(crate) digest: [u8; 32],
+}
+
+impl Expected {
+    /// The same for every case.
+    pub(crate) fn new(seed: u64) -> Self {
+        static MADE: OnceLock<[Expected; 2]> = OnceLock::new();
+        let all = MADE.get_or_init(|| [1, 2].map(Self::make));
+        all[(seed == 2) as usize].clone()
+    }
+
+    fn make(seed: u64) -> Self {
+        let mut state = seed;
+        let mut data = Vec::with_capacity(BYTES + 8);
+        while data.len() < BYTES {
+            // xorshift64*: no two places look alike.
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            data.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_be_bytes());
+        }
+        data.truncate(BYTES);
+        let digest = Sha256::digest(&data).into();
+        Self { data: data.into(), digest }
+    }
+}
+
+/// How an end ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    pub(crate) digest: [u8; 32],
+    /// Whether it was Multipath TCP to the end.
+    pub(crate) multipath: bool,
+    /// Subflows that carried data, if it knows.
+    pub(crate) paths: Option<usize>,
+}
+
+/// One end at work.
+#[derive(Debug)]
+pub(crate) struct End {
+    result: mpsc::Receiver<Result<Ended, String>>,
+    /// Where our own stack is asked when it does not end.
+    own: Option<Arc<Host>>,
+    _thread: Option<JoinHandle<()>>,
+}
+
+impl End {
+    pub(crate) fn listen(case: &Case, world: &World, sends: &Expected) -> Result<Self, String> {
+        let (done, result) = mpsc::channel();
+        if let Some(host) = world.stack(1) {
+            let config = world.connection_config(1, Transport::Mptcp);
+            let data = sends.data.clone();
+            let listening = host.call(move |turn| {
+                let listener = turn.stack.listen(PORT, config)?;
+                turn.on_accept(listener, move |_| {
+                    Some(Box::new(Transfer::new(data.clone(), true, done.clone())) as Box<_>)
+                });
+                Ok::<_, towpath_mptcp::stack::ConfigError>(())
+            });
+            listening.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+            return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
+        }
+        let listener = kernel_listener(case, world)?;
+        let data = sends.data.clone();
+        let thread = thread::spawn(move || {
+            let accepted = listener.accept().map_err(|error| format!("accept: {error}"));
+            let _gone = done.send(accepted.and_then(|(socket, _)| exchange(&socket, &data)));
+        });
+        Ok(Self { result, own: None, _thread: Some(thread) })
+    }
+
+    pub(crate) fn connect(case: &Case, world: &World, sends: &Expected) -> Result<Self, String> {
+        let (done, result) = mpsc::channel();
+        let (target, data) = (case.target(world), sends.data.clone());
+        if let Some(host) = world.stack(0) {
+            let config = world.connection_config(0, Transport::Mptcp);
+            let local = Some(world.address(0, 0, case.family));
+            let connecting = host.call(move |turn| {
+                let connection = turn.stack.connect(turn.now, local, target, config)?;
+                turn.attach(connection, Box::new(Transfer::new(data, false, done)));
+                Ok::<_, towpath_mptcp::stack::ConnectError>(())
+            });
+            connecting.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+            return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
+        }
+        let socket = kernel_socket(case, world, 0)?;
+        let thread = thread::spawn(move || {
+            let connected = socket.connect_timeout(&SockAddr::from(target), CALL);
+            let connected = connected.map_err(|error| format!("connect: {error}"));
+            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data)));
+        });
+        Ok(Self { result, own: None, _thread: Some(thread) })
+    }
+
+    pub(crate) fn wait(&self, deadline: Instant) -> Result<Ended, String> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.result.recv_timeout(left).unwrap_or_else(|_| {
+            let status = self.own.as_ref().map(|host| {
+                host.call(|turn| turn.stack.status(ConnectionId(0))).map_err(|e| e.to_string())
+            });
+            Err(format!("has not ended in time: {status:?}"))
+        })
+    }
+}
+
+fn kernel_socket(case: &Case, world: &World, host: usize) -> Result<Socket, String> {
+    let domain = if case.family == Family::V4 { Domain::IPV4 } else { Domain::IPV6 };
+    let namespace = world.namespace(host).ok_or("no host")?;
+    let made = namespace.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)));
+    let socket = made.and_then(|made| made).map_err(|error| format!("socket: {error}"))?;
+    socket.set_tcp_congestion(b"cubic").map_err(|error| format!("cubic: {error}"))?;
+    socket.set_read_timeout(Some(CALL)).map_err(|error| error.to_string())?;
+    socket.set_write_timeout(Some(CALL)).map_err(|error| error.to_string())?;
+    Ok(socket)
+}
+
+fn kernel_listener(case: &Case, world: &World) -> Result<Socket, String> {
+    let socket = kernel_socket(case, world, 1)?;
+    let any = match case.family {
+        Family::V4 => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT),
+        Family::V6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT),
+    };
+    socket.bind(&SockAddr::from(any)).map_err(|error| format!("bind: {error}"))?;
+    socket.listen(8).map_err(|error| format!("listen: {error}"))?;
+    Ok(socket)
+}
+
+/// Sends everything and reads to the end at once.
+fn exchange(socket: &Socket, data: &Bytes) -> Result<Ended, String> {
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| -> Result<(), String> {
+            let mut left = &data[..];
+            while !left.is_empty() {
+                let sent = socket.send(&left[..left.len().min(CHUNK)]);
+                left = &left[sent.map_err(|error| format!("send: {error}"))?..];
+            }
+            socket.shutdown(Shutdown::Write).map_err(|error| format!("shutdown: {error}"))
+        });
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; CHUNK];
+        let mut plain = socket;
+        loop {
+            match plain.read(&mut buffer).map_err(|error| format!("read: {error}"))? {
+                0 => break,
+                length => hash.update(&buffer[..length]),
+            }
+        }
+        writer.join().map_err(|_| "the writer panicked")??;
+        Ok(Ended { digest: hash.finalize().into(), multipath: true, paths: None })
+    })
+}
+
+/// The same as an application of our own stack.
+struct Transfer {
+    data: Bytes,
+    open: bool,
+    shut: bool,
+    hash: Sha256,
+    done: Option<mpsc::Sender<Result<Ended, String>>>,
+}
+
+impl Transfer {
+    fn new(data: Bytes, open: bool, done: mpsc::Sender<Result<Ended, String>>) -> Self {
+        Self { data, open, shut: false, hash: Sha256::new(), done: Some(done) }
+    }
+
+    fn tell(&mut self, result: impl FnOnce(&mut Self) -> Result<Ended, String>) {
+        if let Some(done) = self.done.take() {
+            let _gone = done.send(result(self));
+        }
+    }
+}
+
+impl Application for Transfer {
+    fn connected(&mut self, now: Time, stack: &mut Stack, connection: ConnectionId) {
+        self.open = true;
+        self.progress(now, stack, connection);
+    }
+
+    fn progress(&mut self, now: Time, stack: &mut Stack, connection: ConnectionId) {
+        if self.open && !self.shut {
+            stack.write(now, connection, &mut self.data);
+            if self.data.is_empty() {
+                stack.shutdown(now, connection);
+                self.shut = true;
+            }
+        }
+        while let Some(data) = stack.read(now, connection) {
+            if data.is_empty() {
+                let status = stack.status(connection);
+                self.tell(|transfer| {
+                    let status = status.ok_or("no status at the end")?;
+                    let used = |subflow: &&towpath_mptcp::stack::SubflowStatus| {
+                        subflow.tcp.sent_bytes + subflow.tcp.received_bytes > 0
+                    };
+                    Ok(Ended {
+                        digest: transfer.hash.clone().finalize().into(),
+                        multipath: status.multipath,
+                        paths: Some(status.subflows.iter().filter(used).count()),
+                    })
+                });
+                return;
+            }
+            self.hash.update(&data);
+        }
+    }
+
+    fn closed(
+        &mut self,
+        _: Time,
+        stack: &Stack,
+        connection: ConnectionId,
+        error: Option<ConnectionError>,
+    ) {
+        let status = stack.status(connection);
+        self.tell(|_| Err(format!("closed early ({error:?}): {status:?}")));
+    }
+}

@@ -1,0 +1,84 @@
+//! Our own stack against the kernel's, over emulated links: both roles, one to four paths, both
+//! families, with and without DSS checksums, on clean and on bad links.
+//!
+//! Every case sends a stream each way at once, compares SHA-256 at both ends, and looks at the
+//! kernel's counters: nothing may have fallen back or been damaged. Two kernels go through the same
+//! cases first, as the proof of the harness.
+//!
+//! Without the right to make network namespaces the cases are skipped, loudly; not in CI.
+
+#![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod case;
+mod ends;
+mod selftest;
+
+use std::io::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
+
+use case::{Case, Condition, Role};
+use towpath_linux::Namespace;
+
+/// One case at a time: they share two processors with their emulator.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Whether this process may make network namespaces; says so when not.
+fn permitted(what: &str) -> bool {
+    let Err(reason) = Namespace::create() else { return true };
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{what} cannot run: {reason}");
+    skip(what, &format!("no network namespaces: {reason}"));
+    false
+}
+
+/// Not `eprintln!`, which is hidden when a test passes.
+fn skip(what: &str, reason: &str) {
+    io::stderr().write_all(format!("SKIPPED {what}: {reason}\n").as_bytes()).unwrap();
+}
+
+/// Runs the cases one after the other and reports all that failed.
+fn run(role: Role, condition: Condition) {
+    let what = format!("{role:?} over {condition:?} links");
+    if !permitted(&what) {
+        return;
+    }
+    let mut failures = Vec::new();
+    let cases = Case::all(role, condition);
+    let count = cases.len();
+    for case in cases {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(reason) = case.run() {
+            failures.push(format!("{case}: {reason}"));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+macro_rules! matrix {
+    ($($name:ident: $role:ident, $condition:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                run(Role::$role, Condition::$condition);
+            }
+        )*
+    };
+}
+
+matrix! {
+    two_kernels_over_clean_links: Kernels, Clean;
+    two_kernels_over_lossy_links: Kernels, Loss;
+    our_client_over_clean_links: Client, Clean;
+    our_client_over_lossy_links: Client, Loss;
+    our_client_over_links_with_bursts_of_loss: Client, Bursts;
+    our_client_over_reordering_links: Client, Reorder;
+    our_client_over_duplicating_and_corrupting_links: Client, Damage;
+    our_server_over_clean_links: Server, Clean;
+    our_server_over_lossy_links: Server, Loss;
+    our_server_over_links_with_bursts_of_loss: Server, Bursts;
+    our_server_over_reordering_links: Server, Reorder;
+    our_server_over_duplicating_and_corrupting_links: Server, Damage;
+    our_stack_at_both_ends_over_clean_links: Both, Clean;
+    our_stack_at_both_ends_over_lossy_links: Both, Loss;
+    our_stack_at_both_ends_over_reordering_links: Both, Reorder;
+}
