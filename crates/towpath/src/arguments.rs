@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use towpath_measure::scenario::{Transport, World};
 
+use crate::stacks::StackChoice;
+
 /// Shows what multipath transport does to real traffic
 ///
 /// One scenario file describes hosts, paths, what happens to them and what is sent; towpath runs it
@@ -53,6 +55,9 @@ pub(crate) struct RunArguments {
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
+    #[arg(long, value_delimiter = ',', value_name = "STACK")]
+    pub(crate) stack: Vec<StackChoice>,
     /// How the emulator exchanges packets with the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,

@@ -21,6 +21,7 @@ use towpath_measure::store::write_record;
 use crate::arguments::BackendChoice;
 use crate::error::CliError;
 use crate::load::load;
+use crate::stacks::{self, StackChoice};
 use crate::ui::Ui;
 
 const OUTER: &str = "__outer";
@@ -49,6 +50,7 @@ pub(crate) struct Order {
     /// As given by the user: a file or a name.
     pub(crate) scenario: String,
     pub(crate) seed: Option<u64>,
+    pub(crate) stacks: Vec<StackChoice>,
     pub(crate) backend: BackendChoice,
     pub(crate) work: Work,
 }
@@ -76,6 +78,7 @@ impl Order {
     fn load(&self) -> Result<Arc<Scenario>, CliError> {
         let mut scenario = load(&self.scenario)?;
         scenario.run.seed = self.seed.unwrap_or(scenario.run.seed);
+        stacks::choose(&mut scenario, &self.stacks)?;
         Ok(Arc::new(scenario))
     }
 }

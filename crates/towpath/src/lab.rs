@@ -33,6 +33,7 @@ pub(crate) fn lab(arguments: &LabArguments) -> Result<ExitCode, CliError> {
     let order = Order {
         scenario: arguments.scenario.clone(),
         seed: None,
+        stacks: Vec::new(),
         backend: arguments.backend,
         work: Work::Lab { host, command },
     };

@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod scenarios;
 mod sim;
+mod stacks;
 mod ui;
 
 use std::process::ExitCode;

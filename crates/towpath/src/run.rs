@@ -17,6 +17,7 @@ use crate::live::Live;
 use crate::load::load;
 use crate::report::{print, write_report};
 use crate::sim;
+use crate::stacks;
 use crate::ui::Ui;
 
 /// What is run, in which order.
@@ -27,7 +28,8 @@ pub(crate) struct Plan {
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let scenario = load(&arguments.scenario)?;
+    let mut scenario = load(&arguments.scenario)?;
+    stacks::choose(&mut scenario, &arguments.stack)?;
     let plan = plan(arguments, &scenario, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
@@ -154,6 +156,7 @@ fn one(
     let order = Order {
         scenario: arguments.scenario.clone(),
         seed: arguments.seed,
+        stacks: arguments.stack.clone(),
         backend: arguments.backend,
         work: Work::Run { transport, repeat },
     };
