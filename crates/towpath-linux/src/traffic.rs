@@ -230,7 +230,7 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
                 workers.push(worker);
             }
         }
-        workers.into_iter().flat_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
+        workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
     });
     for (direction, log) in logs {
         let side = outcome.delivered.iter_mut().find(|side| side.direction == direction);
@@ -308,20 +308,17 @@ fn open(
     let refused = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
     };
-    let client = match own_stack(stage, flow.from) {
-        Some(stack) => {
-            let ends = (address_on(stage, flow, flow.from), target);
-            let halves = halves(flow, true, received);
-            own::connect(stage, (flow.from, stack), ends, halves, patience)
-                .map(Opened::Own)
-                .map_err(refused)?
-        }
-        None => {
-            let client = new_socket(stage, flow, flow.from)
-                .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
-            client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
-            Opened::Kernel(Arc::new(client))
-        }
+    let client = if let Some(stack) = own_stack(stage, flow.from) {
+        let ends = (address_on(stage, flow, flow.from), target);
+        let halves = halves(flow, true, received);
+        own::connect(stage, (flow.from, stack), ends, halves, patience)
+            .map(Opened::Own)
+            .map_err(refused)?
+    } else {
+        let client = new_socket(stage, flow, flow.from)
+            .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
+        client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
+        Opened::Kernel(Arc::new(client))
     };
     let server = match &listener.kind {
         ListenerKind::Own(own) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use towpath_measure::scenario::{Family, Scenario, Transport};
 use towpath_mptcp::connection;
+use towpath_mptcp::settings::SettingError;
 
 use crate::clock::Clock;
 use crate::emulator::engine::EmulatorReport;
@@ -50,7 +51,11 @@ impl World {
     }
 
     /// How connections of a host's own stack behave.
-    pub fn connection_config(&self, host: usize, transport: Transport) -> connection::Config {
+    pub fn connection_config(
+        &self,
+        host: usize,
+        transport: Transport,
+    ) -> Result<connection::Config, SettingError> {
         plan::connection(&self.network.scenario, host, transport)
     }
 

@@ -95,22 +95,18 @@ impl Speaker {
 
     fn hear(&mut self, handle: ConnectionHandle) -> Result<(), Failure> {
         while let Some((_, event)) = self.endpoint.poll_event() {
-            match event {
-                Event::Connected { mptcp: true } => {
-                    self.connected = true;
-                    self.shared.subflows.fetch_add(1, Ordering::Relaxed);
-                    for path in 1..self.case.paths {
-                        let (now, local) = (self.now(), address(path, 2));
-                        let added =
-                            self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
-                        added.map_err(|error| format!("{error:?}"))?;
-                    }
+            if matches!(event, Event::Connected { mptcp: true }) {
+                self.connected = true;
+                for path in 1..self.case.paths {
+                    let (now, local) = (self.now(), address(path, 2));
+                    let added =
+                        self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
+                    added.map_err(|error| format!("{error:?}"))?;
                 }
-                Event::SubflowUp { .. } => {
-                    self.shared.subflows.fetch_add(1, Ordering::Relaxed);
-                }
-                other => return Err(format!("unexpected: {other:?}").into()),
+            } else if !matches!(event, Event::SubflowUp { .. }) {
+                return Err(format!("unexpected: {event:?}").into());
             }
+            self.shared.subflows.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

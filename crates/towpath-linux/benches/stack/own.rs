@@ -37,7 +37,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
                 heard.subflows.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let config: connection::Config = todo!();
+        let config = connection::Config::linux();
         let local = Some(address(0, 2));
         let connection = turn.stack.connect(turn.now, local, target(), config)?;
         turn.attach(connection, Box::new(end));
@@ -90,10 +90,12 @@ impl End for Speaker {
             }
             self.shared.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         }
-        while self.sends {
-            let mut chunk = self.data.clone();
-            if stack.write(now, connection, &mut chunk) < self.data.len() {
-                break;
+        if self.sends {
+            loop {
+                let mut chunk = self.data.clone();
+                if stack.write(now, connection, &mut chunk) < self.data.len() {
+                    break;
+                }
             }
         }
         self.calls = self.calls.wrapping_add(1);

@@ -398,9 +398,9 @@ fn shape_at_hosts(
             let set = kernel
                 .ok_or_else(|| "a host with its own stack has none".to_owned())
                 .and_then(|host| {
-                    let shaper = links::host_shaper(config, path.mtu_bytes);
-                    let shaper = shaper.ok_or_else(|| "the kernel has no equal shaper".to_owned());
-                    Ok((shaper?, host))
+                    let tbf = links::host_shaper(config, path.mtu_bytes);
+                    let tbf = tbf.ok_or_else(|| "the kernel has no equal shaper".to_owned());
+                    Ok((tbf?, host))
                 })
                 .and_then(|(tbf, host)| {
                     host.route().set_tbf(&path.name, &tbf).map_err(|error| error.to_string())

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_super_segment_reaches_the_emulator_and_comes_back_as_it_was() {
-        for bytes in [tcp_v4(7, &[3; 40_000]), tcp_v6(7, &[3; 40_000])] {
+        for bytes in [tcp_v4(7, &vec![3; 40_000]), tcp_v6(7, &vec![3; 40_000])] {
             let (there, from_stack) = queue::queue().unwrap();
             let (to_stack, here) = queue::queue().unwrap();
             let mut device = Device::emulator(here, there);
@@ -232,7 +232,7 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..1_000 {
             let room = buffers.room();
-            room.extend_from_slice(&[1; 60_000]);
+            room.extend_from_slice(&vec![1; 60_000]);
             let packet = room.split().freeze();
             assert!(packet.iter().all(|byte| *byte == 1));
             let at = packet.as_ptr() as usize;
@@ -249,7 +249,7 @@ mod tests {
         let mut kept = Vec::new();
         for mark in 0..=255_u8 {
             let room = buffers.room();
-            room.extend_from_slice(&[mark; 60_000]);
+            room.extend_from_slice(&vec![mark; 60_000]);
             kept.push(room.split().freeze());
         }
         for (mark, packet) in (0..=255_u8).zip(&kept) {

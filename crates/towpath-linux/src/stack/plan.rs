@@ -3,6 +3,7 @@
 use towpath_measure::scenario::{Family, Scenario, StackKind, Transport};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
+use towpath_mptcp::settings::{HostSettings, SettingError};
 
 use crate::network::address::address;
 use crate::network::end_of;
@@ -73,7 +74,11 @@ pub(crate) fn connection(
     scenario: &Scenario,
     host: usize,
     transport: Transport,
-) -> connection::Config {
-    let _ = (scenario, host, transport);
-    todo!()
+) -> Result<connection::Config, SettingError> {
+    let given = scenario.hosts.get(host).map(|host| scenario.stack_settings(host));
+    let given = given.unwrap_or_default();
+    let texts = given.iter().map(|(name, value)| (*name, value.as_str()));
+    let mut config = HostSettings::from_texts(texts)?.connection;
+    config.multipath = transport == Transport::Mptcp;
+    Ok(config)
 }

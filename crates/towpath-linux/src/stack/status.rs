@@ -93,7 +93,7 @@ pub(crate) fn notice_text(notice: Notice) -> (String, Option<u32>) {
     match notice {
         Notice::SubflowEstablished { number, path: _ } => ("SF_ESTABLISHED".into(), Some(number)),
         Notice::SubflowClosed { number, reason, path: _ } => {
-            (format!("SF_CLOSED: {reason:?}").to_owned(), Some(number))
+            (format!("SF_CLOSED: {reason:?}"), Some(number))
         }
         Notice::Priority { number, backup } => {
             (format!("SF_PRIO: {}", if backup { "backup" } else { "regular" }), Some(number))

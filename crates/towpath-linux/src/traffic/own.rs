@@ -51,7 +51,8 @@ pub(super) fn listen(
     stack: &Arc<Host>,
     port: u16,
 ) -> io::Result<OwnListener> {
-    let config = plan::connection(&stage.network.scenario, host, stage.transport);
+    let config = plan::connection(&stage.network.scenario, host, stage.transport)
+        .map_err(io::Error::other)?;
     let congestion_control = config.subflow.congestion_control.clone();
     let (tell, accepted) = mpsc::channel();
     let listening = stack.call(move |turn| {
@@ -97,7 +98,8 @@ pub(super) fn connect(
     halves: Halves,
     patience: Duration,
 ) -> io::Result<Opened> {
-    let config = plan::connection(&stage.network.scenario, host, stage.transport);
+    let config = plan::connection(&stage.network.scenario, host, stage.transport)
+        .map_err(io::Error::other)?;
     let congestion_control = config.subflow.congestion_control.clone();
     let (end, heard, sink) = make(stage, halves, false);
     let connected = stack.call(move |turn| {

@@ -78,6 +78,7 @@ impl End {
         let (done, result) = mpsc::channel();
         if let Some(host) = world.stack(1) {
             let config = world.connection_config(1, Transport::Mptcp);
+            let config = config.map_err(|error| error.to_string())?;
             let data = sends.data.clone();
             let listening = host.call(move |turn| {
                 let listener = turn.stack.listen(PORT, config)?;
@@ -103,6 +104,7 @@ impl End {
         let (target, data) = (case.target(world), sends.data.clone());
         if let Some(host) = world.stack(0) {
             let config = world.connection_config(0, Transport::Mptcp);
+            let config = config.map_err(|error| error.to_string())?;
             let local = Some(world.address(0, 0, case.family));
             let connecting = host.call(move |turn| {
                 let connection = turn.stack.connect(turn.now, local, target, config)?;
