@@ -9,6 +9,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::print_stdout, reason = "shown only on request")]
 
 mod case;
 mod ends;
@@ -16,6 +17,7 @@ mod selftest;
 
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use case::{Case, Condition, Role};
 use towpath_linux::Namespace;
@@ -47,9 +49,12 @@ fn run(role: Role, condition: Condition) {
     let count = cases.len();
     for case in cases {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = Instant::now();
         if let Err(reason) = case.run() {
             failures.push(format!("{case}: {reason}"));
         }
+        // Shown with `--nocapture`, to see what takes time.
+        println!("{case}: {:.2} s", begin.elapsed().as_secs_f64());
     }
     assert!(failures.is_empty(), "{} of {count} failed:\n{}", failures.len(), failures.join("\n"));
 }
@@ -68,6 +73,7 @@ macro_rules! matrix {
 matrix! {
     two_kernels_over_clean_links: Kernels, Clean;
     two_kernels_over_lossy_links: Kernels, Loss;
+    two_kernels_over_reordering_links: Kernels, Reorder;
     our_client_over_clean_links: Client, Clean;
     our_client_over_lossy_links: Client, Loss;
     our_client_over_links_with_bursts_of_loss: Client, Bursts;
