@@ -99,8 +99,7 @@ impl Speaker {
                 self.connected = true;
                 for path in 1..self.case.paths {
                     let (now, local) = (self.now(), address(path, 2));
-                    let added =
-                        self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
+                    let added = self.endpoint.add_subflow(now, handle, local, target(), MTU, false);
                     added.map_err(|error| format!("{error:?}"))?;
                 }
             } else if !matches!(event, Event::SubflowUp { .. }) {

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_linux::World;
 use towpath_linux::stack::{End as Application, Host};
 use towpath_measure::scenario::{Family, Transport};
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
+use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, Status, SubflowStatus};
 use towpath_net::Instant as Time;
 
 use crate::case::{BYTES, Case, PORT};
@@ -83,7 +83,7 @@ impl End {
             let listening = host.call(move |turn| {
                 let listener = turn.stack.listen(PORT, config)?;
                 turn.on_accept(listener, move |_| {
-                    Some(Box::new(Transfer::new(data.clone(), true, done.clone())) as Box<_>)
+                    Some(Box::new(Transfer::new(data.clone(), true, false, done.clone())) as Box<_>)
                 });
                 Ok::<_, towpath_mptcp::stack::ConfigError>(())
             });
@@ -94,7 +94,7 @@ impl End {
         let data = sends.data.clone();
         let thread = thread::spawn(move || {
             let accepted = listener.accept().map_err(|error| format!("accept: {error}"));
-            let _gone = done.send(accepted.and_then(|(socket, _)| exchange(&socket, &data)));
+            let _gone = done.send(accepted.and_then(|(socket, _)| exchange(&socket, &data, false)));
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
@@ -106,19 +106,21 @@ impl End {
             let config = world.connection_config(0, Transport::Mptcp);
             let config = config.map_err(|error| error.to_string())?;
             let local = Some(world.address(0, 0, case.family));
+            let waits = case.client_waits();
             let connecting = host.call(move |turn| {
                 let connection = turn.stack.connect(turn.now, local, target, config)?;
-                turn.attach(connection, Box::new(Transfer::new(data, false, done)));
+                turn.attach(connection, Box::new(Transfer::new(data, false, waits, done)));
                 Ok::<_, towpath_mptcp::stack::ConnectError>(())
             });
             connecting.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
             return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
         }
         let socket = kernel_socket(case, world, 0)?;
+        let waits = case.client_waits();
         let thread = thread::spawn(move || {
             let connected = socket.connect_timeout(&SockAddr::from(target), CALL);
             let connected = connected.map_err(|error| format!("connect: {error}"));
-            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data)));
+            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data, waits)));
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
@@ -156,9 +158,16 @@ fn kernel_listener(case: &Case, world: &World) -> Result<Socket, String> {
     Ok(socket)
 }
 
-/// Sends everything and reads to the end at once.
-fn exchange(socket: &Socket, data: &Bytes) -> Result<Ended, String> {
+/// Sends everything and reads to the end at once; `waits`: after the first that it reads.
+fn exchange(socket: &Socket, data: &Bytes, waits: bool) -> Result<Ended, String> {
     thread::scope(|scope| {
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; CHUNK];
+        let mut plain = socket;
+        if waits {
+            let length = plain.read(&mut buffer).map_err(|error| format!("read: {error}"))?;
+            hash.update(&buffer[..length]);
+        }
         let writer = scope.spawn(|| -> Result<(), String> {
             let mut left = &data[..];
             while !left.is_empty() {
@@ -167,9 +176,6 @@ fn exchange(socket: &Socket, data: &Bytes) -> Result<Ended, String> {
             }
             socket.shutdown(Shutdown::Write).map_err(|error| format!("shutdown: {error}"))
         });
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0; CHUNK];
-        let mut plain = socket;
         loop {
             match plain.read(&mut buffer).map_err(|error| format!("read: {error}"))? {
                 0 => break,
@@ -185,14 +191,32 @@ fn exchange(socket: &Socket, data: &Bytes) -> Result<Ended, String> {
 struct Transfer {
     data: Bytes,
     open: bool,
+    /// Nothing is sent before something was read.
+    waits: bool,
     shut: bool,
     hash: Sha256,
     done: Option<mpsc::Sender<Result<Ended, String>>>,
 }
 
 impl Transfer {
-    fn new(data: Bytes, open: bool, done: mpsc::Sender<Result<Ended, String>>) -> Self {
-        Self { data, open, shut: false, hash: Sha256::new(), done: Some(done) }
+    fn new(
+        data: Bytes,
+        open: bool,
+        waits: bool,
+        done: mpsc::Sender<Result<Ended, String>>,
+    ) -> Self {
+        Self { data, open, waits, shut: false, hash: Sha256::new(), done: Some(done) }
+    }
+
+    fn ended(&self, status: Option<Status>) -> Result<Ended, String> {
+        let status = status.ok_or("no status at the end")?;
+        let used =
+            |subflow: &&SubflowStatus| subflow.tcp.sent_bytes + subflow.tcp.received_bytes > 0;
+        Ok(Ended {
+            digest: self.hash.clone().finalize().into(),
+            multipath: status.multipath,
+            paths: Some(status.subflows.iter().filter(used).count()),
+        })
     }
 
     fn tell(&mut self, result: impl FnOnce(&mut Self) -> Result<Ended, String>) {
@@ -209,30 +233,21 @@ impl Application for Transfer {
     }
 
     fn progress(&mut self, now: Time, stack: &mut Stack, connection: ConnectionId) {
-        if self.open && !self.shut {
+        while let Some(data) = stack.read(now, connection) {
+            if data.is_empty() {
+                let status = stack.status(connection);
+                self.tell(|transfer| transfer.ended(status));
+                break;
+            }
+            self.waits = false;
+            self.hash.update(&data);
+        }
+        if self.open && !self.waits && !self.shut {
             stack.write(now, connection, &mut self.data);
             if self.data.is_empty() {
                 stack.shutdown(now, connection);
                 self.shut = true;
             }
-        }
-        while let Some(data) = stack.read(now, connection) {
-            if data.is_empty() {
-                let status = stack.status(connection);
-                self.tell(|transfer| {
-                    let status = status.ok_or("no status at the end")?;
-                    let used = |subflow: &&towpath_mptcp::stack::SubflowStatus| {
-                        subflow.tcp.sent_bytes + subflow.tcp.received_bytes > 0
-                    };
-                    Ok(Ended {
-                        digest: transfer.hash.clone().finalize().into(),
-                        multipath: status.multipath,
-                        paths: Some(status.subflows.iter().filter(used).count()),
-                    })
-                });
-                return;
-            }
-            self.hash.update(&data);
         }
     }
 
