@@ -28,9 +28,8 @@ struct Pair {
 
 impl Pair {
     fn new(paths: u8, split: bool) -> Self {
-        let mut stacks = [0, 1].map(|seed| {
-            Stack::new(stack::Config { seed, ..stack::Config::default() })
-        });
+        let mut stacks =
+            [0, 1].map(|seed| Stack::new(stack::Config { seed, ..stack::Config::default() }));
         let now = Instant::ZERO;
         for (host, stack) in stacks.iter_mut().enumerate() {
             for path in 0..paths {
