@@ -5,9 +5,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use towpath_linux::interrupt;
+use towpath_linux::{Clock, interrupt};
 use towpath_measure::format;
 use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
 use towpath_measure::store::write_record;
@@ -112,7 +112,8 @@ fn name(transport: Transport, repeat: u32) -> String {
 
 /// One run, on whichever thread.
 fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
-    let began = Instant::now();
+    let clock = Clock::start();
+    let began = clock.now();
     let mut lines = Vec::new();
     let mut capture = match captures {
         Some(folder) => Some(begin_capture(folder, job)?),
@@ -129,7 +130,7 @@ fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
         (SimError::Capture(source), Some((path, _))) => unwritable(path, source),
         (error, _) => CliError::Sim(error.to_string()),
     })?;
-    Ok(Ended { lines, report, took: began.elapsed() })
+    Ok(Ended { lines, report, took: clock.now().saturating_since(began) })
 }
 
 fn begin_capture(folder: &Path, job: &Job) -> Result<(PathBuf, BufWriter<File>), CliError> {
