@@ -49,8 +49,9 @@ pub struct Config {
     pub add_address_timeout: Duration,
     /// A connection without subflows is kept for so long (break before make; Linux `close_timeout`).
     pub close_timeout: Duration,
-    /// Timeouts in a row after which a subflow is stale (Linux `stale_loss_cnt`).
-    pub stale_after_timeouts: u32,
+    /// Rounds of the connection's retransmission timer after which a silent subflow is stale (Linux
+    /// `stale_loss_cnt`).
+    pub stale_after_rounds: u32,
     /// SYNs with MP_CAPABLE that may be lost before one is sent without (Linux: 2).
     pub syn_retries_with_multipath: u32,
 }
@@ -106,7 +107,7 @@ impl Config {
             reinject_on_timeout: false,
             add_address_timeout: Duration::from_secs(120),
             close_timeout: Duration::from_secs(60),
-            stale_after_timeouts: 4,
+            stale_after_rounds: 4,
             syn_retries_with_multipath: 2,
         }
     }
@@ -125,7 +126,7 @@ impl Config {
             },
             reinject_on_timeout: true,
             add_address_timeout: Duration::from_secs(1),
-            stale_after_timeouts: 2,
+            stale_after_rounds: 1,
             ..Self::linux()
         }
     }

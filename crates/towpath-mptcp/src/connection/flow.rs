@@ -31,6 +31,9 @@ pub(crate) struct Flow {
     pub(super) local_backup: bool,
     pub(super) remote_backup: bool,
     pub(super) stale: bool,
+    /// Rounds of the connection's timer in which nothing was heard on it, and when that last was.
+    pub(super) silent_rounds: u32,
+    pub(super) heard_at: Instant,
     pub(super) tcp: Subflow,
     /// The MP_JOIN handshake, or `None` for the first subflow.
     pub(super) join: Option<Join>,

@@ -72,6 +72,7 @@ impl Connection {
         let path = flow.path;
         if received.acked_bytes > 0 {
             flow.drop_acked();
+            flow.silent_rounds = 0;
             if flow.stale {
                 flow.stale = false;
                 let number = flow.number;

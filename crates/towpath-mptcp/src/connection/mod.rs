@@ -318,6 +318,8 @@ impl Connection {
             local_backup: tuple.backup,
             remote_backup: false,
             stale: false,
+            silent_rounds: 0,
+            heard_at: now,
             tcp,
             join,
             mappings: mapping::Mappings::default(),

@@ -82,52 +82,75 @@ impl Connection {
 
     /// A subflow's own timer fired: perhaps its data is needed elsewhere.
     fn on_subflow_retransmission(&mut self, index: usize) {
-        let stale_after = self.config.stale_after_timeouts;
         let several = self.flows.iter().filter(|flow| flow.usable()).count() > 1;
-        let Some(flow) = self.flows.get_mut(index) else { return };
-        let (path, number) = (flow.path, flow.number);
-        let stale = several && !flow.stale && flow.tcp.statistics().timeouts >= stale_after;
-        flow.stale |= stale;
-        if stale {
-            self.notice(Notice::Stale { number, stale: true });
-        }
-        if several && (stale || self.config.reinject_on_timeout) {
+        let Some(flow) = self.flows.get(index) else { return };
+        let path = flow.path;
+        if several && self.config.reinject_on_timeout {
             self.reinject_all(path, Reinjection::Timeout);
         }
     }
 
-    /// Starts the connection's timer anew: something was acknowledged, or sent after silence.
+    /// Starts the connection's timer anew: something was acknowledged, or sent after silence. As in
+    /// Linux, a subflow that may still repair its losses itself gets the time for it.
     pub(super) fn arm_retransmission(&mut self, now: Instant) {
         let fin_waits = self.fin_due();
         if !self.is_multipath() || (self.send.unacked_bytes() == 0 && !fin_waits) {
             self.retransmit_at = None;
             return;
         }
-        let rto = self.flows.iter().filter(|flow| flow.usable()).map(|flow| {
-            // A subflow that repeats things itself gets the time for it.
-            let tcp = flow.tcp.statistics();
-            tcp.rto.saturating_mul(2_u32.saturating_pow(tcp.timeouts.min(8)))
-        });
-        let rto = rto.max().unwrap_or(RETRANSMIT_MIN).max(RETRANSMIT_MIN);
+        let hopeful = self.flows.iter().filter(|flow| flow.usable() && !flow.stale);
+        let hopeful = hopeful.filter(|flow| flow.silent_rounds == 0 && !flow.payloads.is_empty());
+        let rto = hopeful.map(|flow| flow.tcp.backed_off_rto()).max();
+        let rto = rto.unwrap_or(RETRANSMIT_MIN).max(RETRANSMIT_MIN);
         let rto = rto.saturating_mul(2_u32.saturating_pow(self.backoff.min(16)));
         self.retransmit_at = Some(now + rto.min(RETRANSMIT_MAX));
     }
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
     fn on_retransmission(&mut self, host: &Host<'_>) {
-        self.backoff += 1;
+        self.find_stale_subflows();
         if let Some(head) = self.send.head() {
             let bytes = self.send.unacked_bytes().min(HEAD_BYTES);
             let range = DataRange { start: head.start, bytes };
-            let queued = self.reinjections.iter().any(|(known, _)| known.start == range.start);
-            if !queued {
+            let queued = self.reinjections.iter().any(|(known, _)| known.start <= range.start);
+            if queued {
+                // Nobody could take it so far: there is no hurry.
+                self.backoff += 1;
+            } else {
                 self.reinjections.push_front((range, Reinjection::Connection));
             }
         } else if self.fin_due() {
+            self.backoff += 1;
             for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
                 flow.tcp.want_ack();
             }
         }
         self.arm_retransmission(host.now);
+    }
+
+    /// A subflow with data under way from which nothing was heard for several rounds of the timer,
+    /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere.
+    fn find_stale_subflows(&mut self) {
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable() && !flow.payloads.is_empty()) {
+            let heard = flow.tcp.last_heard();
+            let silent = std::mem::replace(&mut flow.heard_at, heard) == heard;
+            flow.silent_rounds = if silent { flow.silent_rounds + 1 } else { 0 };
+        }
+        let limit = self.config.stale_after_rounds;
+        let lively = |flow: &super::Flow| {
+            flow.usable() && !flow.stale && flow.silent_rounds < limit.saturating_sub(1).max(1)
+        };
+        if !self.flows.iter().any(lively) {
+            return;
+        }
+        let mut stale = Vec::new();
+        for flow in self.flows.iter_mut().filter(|flow| !flow.stale && flow.silent_rounds > limit) {
+            flow.stale = true;
+            stale.push((flow.path, flow.number));
+        }
+        for (path, number) in stale {
+            self.notice(Notice::Stale { number, stale: true });
+            self.reinject_all(path, Reinjection::Timeout);
+        }
     }
 }

@@ -279,6 +279,16 @@ impl Subflow {
         }
     }
 
+    /// When the peer was last heard on it.
+    pub fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    /// The retransmission timeout with its back-off.
+    pub fn backed_off_rto(&self) -> Duration {
+        self.rtt.backed_off(self.recovery.timeouts())
+    }
+
     /// Whether a RST waits to be sent.
     pub fn reset_due(&self) -> bool {
         self.reset.is_some()
