@@ -9,7 +9,7 @@ use crate::stack::{ConnectionError, Fallback, Notice, Reinjection};
 use crate::subflow::CloseReason;
 use crate::wire::{MptcpOption, Reset, Segment};
 
-use super::{Connection, Host, Mode, Output};
+use super::{Connection, Host, Mode, Output, Queued};
 
 /// MP_TCPRST after a checksum that failed: something on the path changes data.
 const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
@@ -168,9 +168,9 @@ impl Connection {
             let known = self
                 .reinjections
                 .iter()
-                .any(|(queued, _)| queued.start <= range.start && range.end() <= queued.end());
+                .any(|known| known.range.start <= range.start && range.end() <= known.range.end());
             if !known {
-                self.reinjections.push_back((range, cause));
+                self.reinjections.push_back(Queued { range, cause, on: None });
             }
         }
     }

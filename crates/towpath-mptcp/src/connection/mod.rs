@@ -126,7 +126,7 @@ pub(crate) struct Connection {
     opportunistic: Opportunistic,
     path_manager: Box<dyn PathManager>,
     /// Data that must be sent again elsewhere.
-    reinjections: VecDeque<(DataRange, Reinjection)>,
+    reinjections: VecDeque<Queued>,
     remote_addresses: Vec<RemoteAddress>,
     /// The peer's C flag.
     no_join_to_initial: bool,
@@ -166,6 +166,15 @@ pub(crate) struct Connection {
     /// What the stack has registered for it.
     pub(crate) registered_timeout: Option<Instant>,
     pub(crate) queued: bool,
+}
+
+/// Data that must be sent again.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    range: DataRange,
+    cause: Reinjection,
+    /// The path that has begun with it.
+    on: Option<PathId>,
 }
 
 /// Totals for [`crate::stack::Status`].

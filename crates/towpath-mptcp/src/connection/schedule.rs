@@ -1,7 +1,7 @@
 //! Who sends what: reinjections first, then new data as the scheduler decides, then M1 and M2.
 
 use towpath_multipath::opportunistic::Blocked;
-use towpath_multipath::scheduler::{Decision, SchedulerEvent};
+use towpath_multipath::scheduler::{Decision, SchedulerEvent, min_rtt};
 use towpath_multipath::{ConnectionView, DataRange, PathId, PathSet, PathView};
 use towpath_net::Instant;
 
@@ -10,7 +10,7 @@ use crate::stack::{InterfaceId, Reinjection, Trace};
 use crate::subflow::Mapping;
 
 use super::send::SendStore;
-use super::{Connection, Host, Mode};
+use super::{Connection, Host, Mode, Queued};
 
 /// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
 const MAPPING_BYTES: u64 = 65_534;
@@ -203,37 +203,60 @@ impl Connection {
 
     /// The next of the queued reinjections.
     fn reinject_next(&mut self, host: &Host<'_>) -> bool {
-        while let Some((range, cause)) = self.reinjections.front().copied() {
+        while let Some(queued) = self.reinjections.front().copied() {
+            let Queued { range, cause, on } = queued;
             let next = self.send.unacked_in(range).next();
             let Some((piece, sent_on)) = next else {
                 self.reinjections.pop_front(); // acknowledged in the meantime
                 continue;
             };
-            let sent_on =
-                if cause == Reinjection::Connection { self.alive_with(sent_on) } else { sent_on };
-            let view = view(&self.send, &self.views, self.write_blocked, host.now);
-            let Some(path) = self.scheduler.reinject(&view, piece, sent_on) else {
-                return self.drop_needless(range);
-            };
-            let room =
-                self.views.iter().find(|view| view.id == path).map_or(0, |view| view.room_bytes);
-            let quantum = self.flows.iter().find(|flow| flow.path == path);
-            let quantum = quantum.map_or(0, |flow| u64::from(flow.tcp.quantum_bytes()));
-            let bytes = piece.bytes.min(room).min(quantum).min(MAPPING_BYTES);
+            let again = on.filter(|path| self.views.iter().any(|view| view.id == *path));
+            let path = again.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
+            let Some(path) = path else { return self.drop_needless(range) };
+            // What the connection's timer repeats goes out in one run, whoever had it (Linux).
+            let whole = cause == Reinjection::Connection;
+            let piece = if whole { DataRange { start: piece.start, ..range } } else { piece };
+            let bytes = self.most_again(path).min(range.end() - piece.start).min(piece.bytes);
             if !self.send_again(host, path, DataRange { bytes, ..piece }, cause) {
                 return false;
             }
-            let done = piece.start + bytes;
-            if let Some((range, _)) = self.reinjections.front_mut() {
-                range.bytes = range.end().saturating_sub(done);
-                range.start = done;
-                if range.bytes == 0 {
+            let start = piece.start + bytes;
+            if let Some(front) = self.reinjections.front_mut() {
+                let bytes = range.end().saturating_sub(start);
+                *front =
+                    Queued { range: DataRange { start, bytes }, cause, on: whole.then_some(path) };
+                if bytes == 0 {
                     self.reinjections.pop_front();
                 }
             }
             return true;
         }
         false
+    }
+
+    /// What the scheduler does for the connection's timer is its own affair; what a dead path leaves
+    /// behind takes the fastest way (in Linux it becomes new data again).
+    fn path_for_reinjection(
+        &mut self,
+        host: &Host<'_>,
+        cause: Reinjection,
+        piece: DataRange,
+        sent_on: PathSet,
+    ) -> Option<PathId> {
+        let under_way = self.alive_with(sent_on);
+        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        if cause == Reinjection::Connection {
+            return self.scheduler.reinject(&view, piece, under_way);
+        }
+        min_rtt::lowest_srtt(&view, |path| !sent_on.contains(path.id))
+    }
+
+    /// Most bytes of a repetition that a path takes now.
+    fn most_again(&self, path: PathId) -> u64 {
+        let room = self.views.iter().find(|view| view.id == path).map_or(0, |view| view.room_bytes);
+        let flow = self.flows.iter().find(|flow| flow.path == path);
+        let quantum = flow.map_or(0, |flow| u64::from(flow.tcp.quantum_bytes()));
+        room.min(quantum).min(MAPPING_BYTES)
     }
 
     /// The paths of `sent_on` on which the data is still under way: one that has delivered everything
@@ -258,7 +281,7 @@ impl Connection {
 
     /// There is room on a path, but nothing new may be sent: M1 and M2.
     fn act_on_block(&mut self, host: &Host<'_>, unsent: u64) -> bool {
-        let Some(fast) = towpath_multipath::scheduler::min_rtt::lowest_srtt(
+        let Some(fast) = min_rtt::lowest_srtt(
             &view(&self.send, &self.views, self.write_blocked, host.now),
             |_| true,
         ) else {

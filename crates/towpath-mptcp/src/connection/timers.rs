@@ -11,7 +11,7 @@ use crate::path_manager;
 use crate::stack::{ConnectionError, Notice, Reinjection, TimeoutReason};
 
 use super::handshake::MPTCP_ERROR;
-use super::{Connection, Host};
+use super::{Connection, Host, Queued};
 
 /// Bounds of the connection's retransmission timer.
 const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
@@ -98,12 +98,13 @@ impl Connection {
             self.retransmit_at = None;
             return;
         }
-        let hopeful = self.flows.iter().filter(|flow| flow.usable() && !flow.stale);
-        let hopeful = hopeful.filter(|flow| flow.silent_rounds == 0 && !flow.payloads.is_empty());
-        let rto = hopeful.map(|flow| flow.tcp.backed_off_rto()).max();
-        let rto = rto.unwrap_or(RETRANSMIT_MIN).max(RETRANSMIT_MIN);
-        let rto = rto.saturating_mul(2_u32.saturating_pow(self.backoff.min(16)));
-        self.retransmit_at = Some(now + rto.min(RETRANSMIT_MAX));
+        // What is left until such a subflow looks at its own losses (`mptcp_timeout_from_subflow`).
+        let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
+        let left = hopeful.filter_map(|flow| flow.tcp.repair_at());
+        let left = left.map(|at| at.saturating_since(now)).max();
+        let left = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
+        let left = left.saturating_mul(2_u32.saturating_pow(self.backoff.min(16)));
+        self.retransmit_at = Some(now + left.min(RETRANSMIT_MAX));
     }
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
@@ -112,12 +113,16 @@ impl Connection {
         if let Some(head) = self.send.head() {
             let bytes = self.send.unacked_bytes().min(HEAD_BYTES);
             let range = DataRange { start: head.start, bytes };
-            let queued = self.reinjections.iter().any(|(known, _)| known.start <= range.start);
+            let queued = self.reinjections.iter().any(|known| known.range.start <= range.start);
             if queued {
                 // Nobody could take it so far: there is no hurry.
                 self.backoff += 1;
             } else {
-                self.reinjections.push_front((range, Reinjection::Connection));
+                self.reinjections.push_front(Queued {
+                    range,
+                    cause: Reinjection::Connection,
+                    on: None,
+                });
             }
         } else if self.fin_due() {
             self.backoff += 1;
@@ -128,13 +133,15 @@ impl Connection {
         self.arm_retransmission(host.now);
     }
 
-    /// A subflow with data under way from which nothing was heard for several rounds of the timer,
+    /// A subflow with data under way from which nothing is heard for several rounds of the timer,
     /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere.
     fn find_stale_subflows(&mut self) {
-        for flow in self.flows.iter_mut().filter(|flow| flow.usable() && !flow.payloads.is_empty()) {
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable() && !flow.payloads.is_empty())
+        {
             let heard = flow.tcp.last_heard();
             let silent = std::mem::replace(&mut flow.heard_at, heard) == heard;
-            flow.silent_rounds = if silent { flow.silent_rounds + 1 } else { 0 };
+            flow.silent_rounds =
+                if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
         }
         let limit = self.config.stale_after_rounds;
         let lively = |flow: &super::Flow| {

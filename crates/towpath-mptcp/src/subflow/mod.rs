@@ -284,9 +284,10 @@ impl Subflow {
         self.last_heard
     }
 
-    /// The retransmission timeout with its back-off.
-    pub fn backed_off_rto(&self) -> Duration {
-        self.rtt.backed_off(self.recovery.timeouts())
+    /// When it will next look at its own losses, if it has data under way.
+    pub fn repair_at(&self) -> Option<Instant> {
+        let timers = [Timer::TailProbe, Timer::Retransmission, Timer::Reordering];
+        timers.into_iter().filter_map(|timer| self.timers.get(timer)).min()
     }
 
     /// Whether a RST waits to be sent.
