@@ -302,6 +302,11 @@ impl Connection {
             self.on_arrived(arrived);
             return;
         }
+        // The peer has ended its data and closes its half of the subflows; ours still carry what we
+        // have left to send (§3.3.3). Without DATA_FIN it gives up this subflow alone.
+        if self.receive.finished() && !self.finishing {
+            return;
+        }
         flow.tcp.close(host.now);
         flow.closing = true;
         let path = flow.path;
