@@ -1,0 +1,104 @@
+//! Our server against a client of another, independent implementation (`mptcp-rs`), in virtual time.
+//!
+//! Each seed draws paths, configurations, transfers and changes. `PEER_SEED=7 PEER_TRACE=1 cargo test
+//! -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests fail by panicking; the peer's enums are not exhaustive"
+)]
+
+mod network;
+mod scenario;
+
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use mptcp_rs::ConnectConfig;
+use network::{Line, Network, pattern};
+use towpath_mptcp::connection::Config;
+use towpath_net::Instant;
+
+use scenario::{Outcome, Scenario, Topic};
+
+/// Runs all seeds (or the one of `PEER_SEED`) and names those that fail.
+fn run(topic: Topic, seeds: u64) {
+    let one: Option<u64> = std::env::var("PEER_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = one.map_or(0..seeds, |seed| seed..seed + 1);
+    let mut failures = Vec::new();
+    let mut total = Outcome::default();
+    for seed in seeds.clone() {
+        match catch_unwind(|| Scenario::new(topic, seed).run()) {
+            Ok(Ok(outcome)) => {
+                total.joined += outcome.joined;
+                total.packets += outcome.packets;
+                total.data_at = total.data_at.max(outcome.data_at);
+            }
+            Ok(Err(why)) => failures.push(format!("seed {seed}: {why}")),
+            Err(_) => failures.push(format!("seed {seed} panics")),
+        }
+    }
+    println!("{topic:?} {seeds:?}: {total:?}");
+    assert!(failures.is_empty(), "{topic:?}: {} fail\n{}", failures.len(), failures.join("\n"));
+}
+
+/// RFC 8684 §3.3.3: who has ended its data may close its half of the subflows at once, while the
+/// other direction goes on.
+#[test]
+fn our_data_goes_on_after_the_client_has_closed_its_half_of_the_subflows() {
+    let lines = vec![
+        Line {
+            delay: Duration::from_millis(40),
+            jitter: Duration::ZERO,
+            loss: 0,
+            duplication: 0,
+            byte_nanos: 1_000,
+            queue: Duration::from_secs(5),
+            up: true,
+        };
+        2
+    ];
+    let mut network = Network::new(1, lines, 1, ConnectConfig::default(), Config::linux());
+    let sent = pattern(500_000, 1);
+    network.applications[1].to_send = sent.clone();
+    for application in &mut network.applications {
+        application.may_end = true;
+    }
+    let end = Instant::ZERO + Duration::from_secs(30);
+    assert!(network.run(end, |network| network.server_closed.is_some()), "at {}", network.now);
+    assert!(network.applications[0].received == sent[..]);
+    assert_eq!(network.server_closed, Some(Ok(())));
+}
+
+#[test]
+fn clean() {
+    run(Topic::Clean, 150);
+}
+
+#[test]
+fn lossy() {
+    run(Topic::Lossy, 250);
+}
+
+#[test]
+fn mobile() {
+    run(Topic::Mobile, 300);
+}
+
+#[test]
+fn close() {
+    run(Topic::Close, 200);
+}
+
+#[test]
+fn abort() {
+    run(Topic::Abort, 150);
+}
+
+#[test]
+fn blocked() {
+    run(Topic::Blocked, 100);
+}

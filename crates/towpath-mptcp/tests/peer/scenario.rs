@@ -1,0 +1,448 @@
+//! What happens to one connection: drawn from a seed, carried out, judged.
+
+use std::time::Duration;
+
+use mptcp_rs::{CloseReason, ConnectConfig};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::path_manager;
+use towpath_mptcp::stack::Notice;
+use towpath_multipath::opportunistic::{Switches, Variant};
+use towpath_multipath::scheduler;
+use towpath_net::Instant;
+
+use crate::network::{Line, Network, Random, pattern, server_address};
+
+/// What a group of seeds is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// Nothing is lost: every join succeeds.
+    Clean,
+    /// Loss, reordering, duplication.
+    Lossy,
+    /// Addresses and paths come and go, priorities change.
+    Mobile,
+    /// Hardly any data: the ends of both directions and of subflows cross.
+    Close,
+    /// One end aborts.
+    Abort,
+    /// Slow readers and small buffers.
+    Blocked,
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Join { path: usize, server: usize, backup: bool },
+    CloseSubflow(usize),
+    RemoveClientAddress(usize),
+    ClientBackup { nth: usize, backup: bool },
+    Announce { server: usize },
+    RemoveServerAddress { server: usize },
+    ServerBackup { server: usize, backup: bool },
+    Down(usize),
+    Up(usize),
+    AbortClient,
+    AbortServer,
+}
+
+/// How long the transfers may take.
+const DATA_LIMIT: Duration = Duration::from_secs(240);
+/// How long the ends may take then: TIME-WAIT of the client's subflows is 120 s.
+const CLOSE_LIMIT: Duration = Duration::from_secs(300);
+/// How often a client without a way opens a subflow again.
+const KEEP_EVERY: Duration = Duration::from_secs(2);
+
+pub(crate) struct Scenario {
+    topic: Topic,
+    random: Random,
+    network: Network,
+    servers: usize,
+    /// Client's path and server's address that stay.
+    refuge: (usize, usize),
+    actions: Vec<(Instant, Action)>,
+    /// Addresses of the server that are gone.
+    removed: Vec<usize>,
+    refuge_tried_at: Option<Instant>,
+    sent: [usize; 2],
+}
+
+/// What a run came to, for figures over all seeds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outcome {
+    pub(crate) joined: usize,
+    pub(crate) packets: u64,
+    /// When both had all data.
+    pub(crate) data_at: Duration,
+}
+
+impl Scenario {
+    pub(crate) fn new(topic: Topic, seed: u64) -> Self {
+        let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ topic as u64);
+        let paths = 1 + random.below(3) as usize;
+        let servers = 1 + random.below(3) as usize;
+        let lines = (0..paths).map(|_| line(topic, &mut random)).collect();
+        let config = server_config(topic, &mut random);
+        let client = client_config(topic, &mut random);
+        let mut network = Network::new(seed, lines, servers, client, config);
+        let sent = [data_bytes(topic, &mut random), data_bytes(topic, &mut random)];
+        let ends_last = random.below(4);
+        for (host, bytes) in sent.into_iter().enumerate() {
+            let application = &mut network.applications[host];
+            application.to_send = pattern(bytes, host as u64);
+            application.ends_last = ends_last == host as u64;
+            application.reads = (topic == Topic::Blocked && random.chance(50))
+                .then(|| 1_000 + random.below(20_000) as usize);
+        }
+        let refuge = (random.below(paths as u64) as usize, random.below(servers as u64) as usize);
+        let refuge = if topic == Topic::Mobile { refuge } else { (0, 0) };
+        let mut scenario = Self {
+            topic,
+            random,
+            network,
+            servers,
+            refuge,
+            actions: Vec::new(),
+            removed: Vec::new(),
+            refuge_tried_at: None,
+            sent,
+        };
+        scenario.plan(paths);
+        scenario
+    }
+
+    fn plan(&mut self, paths: usize) {
+        let span = if self.topic == Topic::Close { 300 } else { 3_000 };
+        for path in 0..paths {
+            for _ in 0..self.random.below(2) + u64::from(path > 0) {
+                let server = self.random.below(self.servers as u64) as usize;
+                let backup = self.random.chance(20);
+                self.add(span, Action::Join { path, server, backup });
+            }
+        }
+        for server in 0..self.servers {
+            if self.random.chance(40) {
+                self.add(span, Action::Announce { server });
+            }
+        }
+        match self.topic {
+            Topic::Clean | Topic::Lossy | Topic::Blocked => {}
+            Topic::Close => {
+                for _ in 0..self.random.below(3) {
+                    let nth = self.random.below(4) as usize;
+                    self.add(span, Action::CloseSubflow(nth));
+                }
+            }
+            Topic::Abort => {
+                let who = [Action::AbortClient, Action::AbortServer];
+                let at = self.random.below(2) as usize;
+                self.add(span / 4, who[at]);
+                if self.random.chance(20) {
+                    self.add(span / 4, who[1 - at]);
+                }
+            }
+            Topic::Mobile => self.plan_changes(paths),
+        }
+        self.actions.sort_by_key(|(at, _)| *at);
+    }
+
+    fn plan_changes(&mut self, paths: usize) {
+        for _ in 0..2 + self.random.below(6) {
+            let path = self.random.below(paths as u64) as usize;
+            let server = self.random.below(self.servers as u64) as usize;
+            let (nth, backup) = (self.random.below(4) as usize, self.random.chance(50));
+            let action = match self.random.below(7) {
+                0 if path != self.refuge.0 => Action::RemoveClientAddress(path),
+                1 if server != self.refuge.1 => Action::RemoveServerAddress { server },
+                2 => Action::CloseSubflow(nth),
+                3 => Action::ServerBackup { server, backup },
+                4 if path != self.refuge.0 => {
+                    let later = 4_000 + self.random.below(3_000);
+                    let at = Instant::ZERO + Duration::from_millis(later);
+                    self.actions.push((at, Action::Up(path)));
+                    Action::Down(path)
+                }
+                5 => Action::Join { path, server, backup },
+                _ => Action::ClientBackup { nth, backup },
+            };
+            self.add(4_000, action);
+        }
+    }
+
+    fn add(&mut self, span_millis: u64, action: Action) {
+        let at = Instant::ZERO + self.random.millis(0, span_millis);
+        self.actions.push((at, action));
+    }
+
+    /// Carries everything out, up to the end of both ends.
+    pub(crate) fn run(mut self) -> Result<Outcome, String> {
+        self.network.note(format_args!("{:?} {:?}", self.refuge, self.actions));
+        while !self.actions.is_empty() || self.topic == Topic::Mobile && !self.has_refuge() {
+            if self.network.now > Instant::ZERO + DATA_LIMIT {
+                return Err("the refuge was never reached".to_owned());
+            }
+            // Half of the time the ends do not wait for what is still planned.
+            let wait = self.topic == Topic::Mobile || self.random.chance(50);
+            for application in &mut self.network.applications {
+                application.may_end |= !wait;
+            }
+            self.step();
+            if self.network.client_closed.is_some() && self.network.server_closed.is_some() {
+                break;
+            }
+        }
+        for application in &mut self.network.applications {
+            application.may_end = true;
+        }
+        if self.topic == Topic::Abort {
+            return self.judge_abort();
+        }
+        self.network.run(Instant::ZERO + DATA_LIMIT, |network| {
+            network.applications.iter().all(|one| one.ended) && network.server_closed.is_some()
+        });
+        let data_at = self.network.now.saturating_since(Instant::ZERO);
+        self.network.run(Instant::ZERO + DATA_LIMIT + CLOSE_LIMIT, |network| {
+            network.client_closed.is_some() && network.server_closed.is_some()
+        });
+        self.judge(data_at)
+    }
+
+    /// Runs to the next planned change and makes it.
+    fn step(&mut self) {
+        let keep = self.network.now + KEEP_EVERY;
+        let next = self.actions.first().map_or(keep, |(at, _)| *at).min(keep);
+        self.network.run(next, |_| false);
+        self.answer_announcements();
+        self.keep_refuge();
+        while let Some((at, action)) = self.actions.first().copied() {
+            if at > self.network.now {
+                break;
+            }
+            self.actions.remove(0);
+            self.act(action);
+        }
+    }
+
+    fn has_refuge(&self) -> bool {
+        let known = self.network.subflows.iter();
+        let mut known = known.filter(|(_, path, up)| *path == self.refuge.0 && *up);
+        let needless = self.refuge == (0, 0) && self.network.joined == 0;
+        self.network.client_connected.is_some()
+            && (needless || known.any(|(subflow, ..)| *subflow != mptcp_rs::SubflowId::INITIAL))
+    }
+
+    /// Break before make: the way that stays is opened again and again until it is there.
+    fn keep_refuge(&mut self) {
+        if self.topic != Topic::Mobile || self.network.client_connected.is_none() {
+            return;
+        }
+        let due = self.refuge_tried_at.is_none_or(|at| at + KEEP_EVERY <= self.network.now);
+        if due && !self.has_refuge() {
+            self.refuge_tried_at = Some(self.network.now);
+            self.network.join(self.refuge.0, server_address(self.refuge.1), false);
+        }
+    }
+
+    fn answer_announcements(&mut self) {
+        while let Some(address) = self.network.announced.pop() {
+            let path = self.random.below(self.network.lines.len() as u64) as usize;
+            if self.random.chance(70) {
+                self.network.join(path, address, false);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.network.note(format_args!("{action:?}"));
+        match action {
+            Action::Join { path, server, backup } => {
+                if !self.removed.contains(&server) {
+                    self.network.join(path, server_address(server), backup);
+                }
+            }
+            Action::CloseSubflow(nth) => {
+                if let Some((subflow, ..)) = self.network.subflows.get(nth).copied() {
+                    self.network.close_subflow(subflow);
+                }
+            }
+            Action::RemoveClientAddress(path) => self.network.remove_client_address(path),
+            Action::ClientBackup { nth, backup } => {
+                if let Some((subflow, ..)) = self.network.subflows.get(nth).copied() {
+                    self.network.set_backup(subflow, backup);
+                }
+            }
+            Action::Announce { server } | Action::ServerBackup { server, .. }
+                if self.removed.contains(&server) => {}
+            Action::Announce { server } => {
+                self.network.set_server_address(server, true, false);
+            }
+            Action::ServerBackup { server, backup } => {
+                self.network.set_server_address(server, false, backup);
+            }
+            Action::RemoveServerAddress { server } => {
+                // Without a connection the address would just never have been there.
+                if self.network.connection.is_some() && !self.removed.contains(&server) {
+                    self.removed.push(server);
+                    let address = server_address(server).ip();
+                    self.network.server.remove_address(self.network.now, address);
+                }
+            }
+            Action::Down(path) => self.network.lines[path].up = false,
+            Action::Up(path) => self.network.lines[path].up = true,
+            Action::AbortClient => self.network.abort_client(),
+            Action::AbortServer => self.network.abort_server(),
+        }
+    }
+
+    fn judge(&self, data_at: Duration) -> Result<Outcome, String> {
+        let network = &self.network;
+        self.judge_data(true)?;
+        if network.server_closed != Some(Ok(())) {
+            return Err(format!("server closed {:?}: {}", network.server_closed, self.state()));
+        }
+        if network.client_closed != Some(CloseReason::Normal) {
+            return Err(format!("client closed {:?}: {}", network.client_closed, self.state()));
+        }
+        self.judge_multipath()?;
+        Ok(Outcome { joined: network.joined, packets: network.packets, data_at })
+    }
+
+    /// Options pass on all paths, so nobody may fall back to TCP.
+    fn judge_multipath(&self) -> Result<(), String> {
+        let network = &self.network;
+        let fallback = network.notices.iter().find(|one| matches!(one, Notice::Fallback(_)));
+        if network.client_connected == Some(false) || network.client_fell_back || fallback.is_some()
+        {
+            return Err(format!("fell back: {fallback:?}"));
+        }
+        Ok(())
+    }
+
+    fn judge_data(&self, all: bool) -> Result<(), String> {
+        for (host, application) in self.network.applications.iter().enumerate() {
+            let sent = pattern(self.sent[1 - host], 1 - host as u64);
+            let got = &application.received;
+            if !sent.starts_with(got) {
+                return Err(format!("host {host} got other bytes"));
+            }
+            if all && (got.len() != sent.len() || !application.ended) {
+                let (got, sent) = (got.len(), sent.len());
+                return Err(format!("host {host} got {got} of {sent}: {}", self.state()));
+            }
+        }
+        Ok(())
+    }
+
+    /// MP_FASTCLOSE may be lost, and who has nothing to send need not notice. But what the aborting
+    /// side has told must be the truth, and both ends must be able to end.
+    fn judge_abort(mut self) -> Result<Outcome, String> {
+        self.network.run(Instant::ZERO + DATA_LIMIT, |network| {
+            network.client_closed.is_some() && network.server_closed.is_some()
+        });
+        self.judge_data(false)?;
+        let ended = |scenario: &Self| {
+            (scenario.network.client_closed.is_some(), scenario.network.server_closed.is_some())
+        };
+        let lossless = self.network.lines.iter().all(|line| line.loss == 0);
+        let accepted = self.network.connection.is_some();
+        if lossless && accepted && ended(&self) != (true, true) {
+            return Err(format!("an end does not know: {}", self.state()));
+        }
+        self.network.abort_client();
+        self.network.abort_server();
+        self.network.run(self.network.now + CLOSE_LIMIT, |_| false);
+        if ended(&self) != (true, accepted) {
+            return Err(format!("does not end: {}", self.state()));
+        }
+        let status = self.network.status();
+        if status.is_some_and(|status| {
+            status.subflows.iter().any(|one| one.state != towpath_mptcp::subflow::State::Closed)
+        }) {
+            return Err(format!("a subflow stays: {}", self.state()));
+        }
+        self.judge_multipath()?;
+        let (joined, packets) = (self.network.joined, self.network.packets);
+        Ok(Outcome { joined, packets, data_at: Duration::ZERO })
+    }
+
+    fn state(&self) -> String {
+        let network = &self.network;
+        format!(
+            "at {} client {:?} fell back {} closed {:?} subflows {:?}; server {:?} {:?} {:#?}",
+            network.now,
+            network.client_connected,
+            network.client_fell_back,
+            network.client_closed,
+            network.subflows,
+            network.server_closed,
+            network.notices,
+            network.status(),
+        )
+    }
+}
+
+fn line(topic: Topic, random: &mut Random) -> Line {
+    let clean = topic == Topic::Clean
+        || (topic == Topic::Abort && random.chance(50))
+        || (topic == Topic::Mobile && random.chance(40));
+    let jitter = if random.chance(50) { Duration::ZERO } else { random.millis(1, 12) };
+    Line {
+        delay: random.millis(1, 60),
+        jitter: if clean { Duration::ZERO } else { jitter },
+        loss: if clean { 0 } else { random.below(50) },
+        duplication: if clean { 0 } else { random.below(30) },
+        byte_nanos: 200 + random.below(2_000),
+        // What a whole transfer needs: an overflow would be loss.
+        queue: Duration::from_millis(if clean { 5_000 } else { 150 }),
+        up: true,
+    }
+}
+
+fn data_bytes(topic: Topic, random: &mut Random) -> usize {
+    let most = match topic {
+        Topic::Close => 3_000,
+        _ => [20_000, 120_000][random.below(2) as usize],
+    };
+    // No subflow may be opened before a DSS has come (RFC 8684 §3.1), so something must be sent.
+    let least = usize::from(topic == Topic::Mobile);
+    if random.chance(25) { least } else { least + random.below(most) as usize }
+}
+
+fn client_config(topic: Topic, random: &mut Random) -> ConnectConfig {
+    let mut config = ConnectConfig::default();
+    if topic == Topic::Blocked {
+        config.recv_buffer = 4_000 + random.below(60_000) as u32;
+        config.send_buffer = 4_000 + random.below(60_000) as u32;
+    }
+    config
+}
+
+fn server_config(topic: Topic, random: &mut Random) -> Config {
+    let base = if random.chance(50) { Config::linux() } else { Config::ideal() };
+    let schedulers = scheduler::ALL;
+    let managers = path_manager::ALL;
+    let any = |random: &mut Random, count: usize| random.below(count as u64) as usize;
+    let scheduler = schedulers[any(random, schedulers.len())].name.to_owned();
+    let manager = if random.chance(60) { 0 } else { any(random, managers.len()) };
+    let variants = [Variant::Off, Variant::Nsdi12, Variant::Guarded];
+    let opportunistic = Switches {
+        retransmission: variants[any(random, 3)],
+        penalisation: variants[any(random, 3)],
+    };
+    let mut config = Config {
+        scheduler: if random.chance(50) { base.scheduler.clone() } else { scheduler },
+        path_manager: managers[manager].name.to_owned(),
+        opportunistic: if random.chance(30) { opportunistic } else { base.opportunistic },
+        ..base
+    };
+    if topic == Topic::Blocked {
+        let bytes = 4_000 + random.below(60_000);
+        config.send_buffer_bytes = 4_000 + random.below(60_000);
+        config.receive_buffer = ReceiveBuffer {
+            mode: ReceiveBufferMode::Fixed,
+            initial_bytes: bytes,
+            max_bytes: bytes,
+            window_percent: 100,
+        };
+    }
+    config
+}
