@@ -204,7 +204,8 @@ impl Connection {
         let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
         let subflow = flow.path_manager_view();
         self.path_event(host, path_manager::Event::SubflowClosed { subflow, failed, retry });
-        if self.is_single() || !self.is_confirmed() {
+        // A server knows both keys before it is confirmed: the client may come back by MP_JOIN.
+        if self.is_single() || !(self.is_confirmed() || self.is_multipath() && !self.client) {
             self.end_with_subflow(host, reason);
         }
     }
