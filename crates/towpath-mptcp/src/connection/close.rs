@@ -5,8 +5,13 @@ use towpath_net::Instant;
 use crate::stack::{ConnectionError, Event};
 use crate::subflow::{CloseReason, State};
 
+use crate::wire::Reset;
+
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, Host, Mode};
+
+/// MP_TCPRST of what is left of a connection that has ended in order (RFC 8684 §3.6).
+const NO_REASON: Reset = Reset { transient: false, reason: 0, reserved: 0 };
 
 impl Connection {
     /// See [`crate::stack::Stack::shutdown`].
@@ -64,18 +69,26 @@ impl Connection {
         }
         if self.send.fin_acked() && self.receive.finished() && !self.finishing {
             self.finishing = true;
-            self.retransmit_at = None;
             for flow in &mut self.flows {
                 flow.closing = true;
                 flow.tcp.close(now);
             }
+            // Nothing is open at connection level. The subflows end as a courtesy to what is on the
+            // way (§3.3.3), and nobody waits for one that is dead.
+            self.finish();
+            self.give_up_at = Some(now + self.config.close_timeout);
         }
-        if self.finishing {
-            let open = |state| !matches!(state, State::TimeWait | State::Closed | State::FinWait2);
-            if !self.flows.iter().any(|flow| open(flow.tcp.state())) {
-                self.finish();
+    }
+
+    /// Resets subflows that did not end by themselves although everything is acknowledged.
+    pub(super) fn reset_remains(&mut self, host: &Host<'_>) {
+        for index in 0..self.flows.len() {
+            let flow = self.flows.get(index);
+            if flow.is_some_and(|flow| flow.tcp.state() != State::TimeWait) {
+                self.reset_flow(host, index, NO_REASON);
             }
         }
+        self.remove_closed(host);
     }
 
     /// Both sides have ended in order.

@@ -49,7 +49,11 @@ impl Connection {
         }
         if self.give_up_at.is_some_and(|at| at <= host.now) {
             self.give_up_at = None;
-            self.fail(host, ConnectionError::NoPath);
+            if self.closed.is_some() {
+                self.reset_remains(host);
+            } else {
+                self.fail(host, ConnectionError::NoPath);
+            }
         }
         self.ask_scheduler_at = self.ask_scheduler_at.filter(|at| *at > host.now);
         self.progress_close(host);
