@@ -307,7 +307,12 @@ impl Connection {
     }
 
     fn subflow_config(&self, tuple: &Tuple) -> subflow::Config {
-        subflow::Config { mtu_bytes: tuple.mtu_bytes, ..self.config.subflow.clone() }
+        // No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
+        let most = self.config.receive_buffer.max_bytes;
+        let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
+        let window_scale = self.config.subflow.window_scale.map(|scale| scale.min(needed));
+        let mtu_bytes = tuple.mtu_bytes;
+        subflow::Config { mtu_bytes, window_scale, ..self.config.subflow.clone() }
     }
 
     /// A subflow's settings: packets leave room for the options of the connection.
