@@ -174,16 +174,33 @@ impl Connection {
     }
 
     fn add_ack_options(&mut self, index: usize, options: &mut Options) {
-        if let Some(option) = self.third_option(None) {
+        let fin = self.fin_due();
+        // A peer without data answers the keys with nothing, so DATA_FIN must not wait for an answer:
+        // it follows them in a packet of its own.
+        let fin_is_next = self.fin_after_keys;
+        self.fin_after_keys = fin && !fin_is_next;
+        if let Some(option) = self.third_option(None).filter(|_| !(fin && fin_is_next)) {
             options.mptcp.push(option);
+            self.want_fin(index, fin);
             return;
         }
-        let mapping = self.fin_due().then(|| self.fin_mapping());
-        options.dss =
-            Some(Dss { data_fin: mapping.is_some(), data_ack: Some(self.data_ack()), mapping });
+        let mapping = fin.then(|| self.fin_mapping());
+        let ack = Dss { data_fin: false, data_ack: Some(self.data_ack()), mapping: None };
+        options.dss = Some(Dss { data_fin: mapping.is_some(), mapping, ..ack });
         if let Some(option) = self.next_address_option(index) {
             options.mptcp.push(option);
+            if options.encoded_len() > OPTION_BYTES && fin {
+                options.dss = Some(ack);
+                self.want_fin(index, fin);
+            }
             shrink(options);
+        }
+    }
+
+    /// DATA_FIN had no place in this packet: the next one has it.
+    fn want_fin(&mut self, index: usize, fin: bool) {
+        if let Some(flow) = self.flows.get_mut(index).filter(|_| fin) {
+            flow.tcp.want_ack();
         }
     }
 

@@ -149,6 +149,8 @@ pub(crate) struct Connection {
     closed: Option<Result<(), ConnectionError>>,
     /// Both sides have ended their data; subflows are being closed.
     finishing: bool,
+    /// The keys were sent just now, and DATA_FIN must follow them.
+    fin_after_keys: bool,
     /// The application does not want to read any more.
     pub(crate) forgotten: bool,
     write_blocked: bool,
@@ -230,6 +232,7 @@ impl Connection {
             awaiting_infinite: false,
             closed: None,
             finishing: false,
+            fin_after_keys: false,
             forgotten: false,
             write_blocked: false,
             data_waiting: true,
