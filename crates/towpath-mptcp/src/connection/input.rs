@@ -14,6 +14,10 @@ use super::{Connection, Host, Mode};
 impl Connection {
     /// Handles a segment of one of its subflows.
     pub(crate) fn on_segment(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) {
+        if self.is_fast_close(segment) {
+            self.fail(host, ConnectionError::Reset);
+            return;
+        }
         if !self.check_handshake(host, index, segment) {
             return;
         }
@@ -43,6 +47,14 @@ impl Connection {
             self.on_subflow_closed(host, index, reason, segment);
         }
         self.progress_close(host);
+    }
+
+    /// MP_FASTCLOSE in a RST (§3.5). Our key proves more than a sequence number that is exactly the
+    /// next could (RFC 5961 §3.2), which it is not when the RST has overtaken data.
+    fn is_fast_close(&self, segment: &Segment) -> bool {
+        let ours = MptcpOption::FastClose { key: self.local_key };
+        let rst = segment.flags.has(Flags::RST) && segment.options.mptcp.contains(&ours);
+        rst && self.is_multipath() && self.closed.is_none()
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
