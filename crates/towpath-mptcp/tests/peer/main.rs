@@ -1,7 +1,8 @@
 //! Our server against a client of another, independent implementation (`mptcp-rs`), in virtual time.
 //!
 //! Each seed draws paths, configurations, transfers and changes. `PEER_SEED=7 PEER_TRACE=1 cargo test
-//! -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed.
+//! -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed;
+//! `PEER_SEEDS=10000` runs more of them.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,8 +27,9 @@ use scenario::{Outcome, Scenario, Topic};
 
 /// Runs all seeds (or the one of `PEER_SEED`) and names those that fail.
 fn run(topic: Topic, seeds: u64) {
-    let one: Option<u64> = std::env::var("PEER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = one.map_or(0..seeds, |seed| seed..seed + 1);
+    let asked = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = 0..asked("PEER_SEEDS").unwrap_or(seeds);
+    let seeds = asked("PEER_SEED").map_or(seeds, |seed| seed..seed + 1);
     let mut failures = Vec::new();
     let mut total = Outcome::default();
     for seed in seeds.clone() {
@@ -42,6 +44,8 @@ fn run(topic: Topic, seeds: u64) {
         }
     }
     println!("{topic:?} {seeds:?}: {total:?}");
+    let enough = seeds.end - seeds.start < 20 || total.joined as u64 * 5 > seeds.end - seeds.start;
+    assert!(enough, "{topic:?}: only {} subflows were joined", total.joined);
     assert!(failures.is_empty(), "{topic:?}: {} fail\n{}", failures.len(), failures.join("\n"));
 }
 
@@ -71,6 +75,13 @@ fn our_data_goes_on_after_the_client_has_closed_its_half_of_the_subflows() {
     assert!(network.run(end, |network| network.server_closed.is_some()), "at {}", network.now);
     assert!(network.applications[0].received == sent[..]);
     assert_eq!(network.server_closed, Some(Ok(())));
+}
+
+/// A server with small application data that ends first: nothing of it needs another's answer.
+#[test]
+fn address_and_end_of_data_in_one_packet_are_no_fallback() {
+    // The seed at which ADD_ADDR and DATA_FIN met before the client was confirmed.
+    Scenario::new(Topic::Close, 230).run().unwrap();
 }
 
 #[test]

@@ -98,6 +98,15 @@ pub(crate) struct Application {
     pub(crate) ended: bool,
 }
 
+/// A subflow as the client sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClientSubflow {
+    pub(crate) id: SubflowId,
+    pub(crate) path: usize,
+    pub(crate) remote: SocketAddr,
+    pub(crate) up: bool,
+}
+
 /// How often a slow reader reads.
 const READ_EVERY: Duration = Duration::from_millis(40);
 
@@ -113,8 +122,8 @@ pub(crate) struct Network {
     pub(crate) client_connected: Option<bool>,
     pub(crate) client_closed: Option<CloseReason>,
     pub(crate) client_fell_back: bool,
-    /// The client's subflows that are open or being opened: number, address, whether it is up.
-    pub(crate) subflows: Vec<(SubflowId, usize, bool)>,
+    /// The client's subflows that are open or being opened.
+    pub(crate) subflows: Vec<ClientSubflow>,
     /// How many came up.
     pub(crate) joined: usize,
     /// Addresses that the server announced.
@@ -168,7 +177,7 @@ impl Network {
             client_connected: None,
             client_closed: None,
             client_fell_back: false,
-            subflows: vec![(SubflowId::INITIAL, 0, true)],
+            subflows: vec![ClientSubflow { id: SubflowId::INITIAL, path: 0, remote: to, up: true }],
             joined: 0,
             announced: Vec::new(),
             server_closed: None,
@@ -210,7 +219,7 @@ impl Network {
         let joined = self.client.add_subflow(now, self.handle, local, to, MTU_BYTES, backup);
         self.note(format_args!("join from path {path} to {to}: {joined:?}"));
         if let Ok(subflow) = joined {
-            self.subflows.push((subflow, path, false));
+            self.subflows.push(ClientSubflow { id: subflow, path, remote: to, up: false });
         }
         joined.is_ok()
     }
@@ -333,11 +342,11 @@ impl Network {
             E::Closed { reason } => self.client_closed = Some(reason),
             E::SubflowUp { subflow } => {
                 self.joined += 1;
-                for known in self.subflows.iter_mut().filter(|known| known.0 == subflow) {
-                    known.2 = true;
+                for known in self.subflows.iter_mut().filter(|known| known.id == subflow) {
+                    known.up = true;
                 }
             }
-            E::SubflowDown { subflow, .. } => self.subflows.retain(|known| known.0 != subflow),
+            E::SubflowDown { subflow, .. } => self.subflows.retain(|known| known.id != subflow),
             E::AddressAnnounced { addr, .. } => self.announced.push(addr),
             _ => {}
         }

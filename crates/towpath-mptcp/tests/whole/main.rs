@@ -8,5 +8,9 @@
     reason = "tests fail by panicking"
 )]
 
+mod combinations;
+mod endings;
+mod paths;
 mod transfer;
+mod windows;
 mod world;

@@ -72,6 +72,11 @@ impl End {
     }
 
     /// Sends this and leaves the stream open.
+    pub(crate) fn leave_open(&mut self, data: impl Into<Bytes>) {
+        self.to_send = data.into();
+    }
+
+    /// Ends the stream after what is still to be sent.
     pub(crate) fn finish(&mut self) {
         self.shut_when_sent = true;
     }
@@ -93,6 +98,8 @@ pub(crate) struct World {
     /// Print every packet.
     trace: bool,
     pub(crate) read_limit: usize,
+    /// When each end had read everything.
+    pub(crate) ended_at: [Instant; 2],
 }
 
 pub(crate) fn address(host: usize, path: usize) -> IpAddr {
@@ -118,6 +125,7 @@ impl World {
             packets: 0,
             trace: std::env::var_os("WORLD_TRACE").is_some(),
             read_limit: usize::MAX,
+            ended_at: [Instant::ZERO; 2],
         };
         for path in 0..world.lines.len() {
             for host in 0..2 {
@@ -134,19 +142,64 @@ impl World {
     }
 
     pub(crate) fn give_address(&mut self, host: usize, path: usize, subflow: bool, signal: bool) {
-        let local = LocalAddress {
-            address_id: path as u8 + 1,
-            address: address(host, path),
+        let local = Self::local(path as u8 + 1, path, address(host, path));
+        self.stacks[host].set_address(self.now, LocalAddress { subflow, signal, ..local });
+    }
+
+    /// An address besides the usual one of this path, for subflows.
+    pub(crate) fn give_other_address(
+        &mut self,
+        host: usize,
+        path: usize,
+        address: IpAddr,
+        address_id: u8,
+    ) {
+        let local = Self::local(address_id, path, address);
+        self.stacks[host].set_address(self.now, local);
+    }
+
+    fn local(address_id: u8, path: usize, address: IpAddr) -> LocalAddress {
+        LocalAddress {
+            address_id,
+            address,
             port: None,
             interface: InterfaceId(path as u32),
             up: true,
-            subflow,
-            signal,
+            subflow: true,
+            signal: false,
             backup: false,
             fullmesh: false,
             laminar: false,
-        };
-        self.stacks[host].set_address(self.now, local);
+        }
+    }
+
+    /// Both ends send so much, and have everything in time.
+    pub(crate) fn deliver(&mut self, bytes: [usize; 2], limit: Duration, what: &str) {
+        let sent = [pattern(bytes[0], 1), pattern(bytes[1], 2)];
+        for (end, sent) in self.ends.iter_mut().zip(&sent) {
+            end.send(sent.clone());
+        }
+        self.run(limit, Self::finished);
+        self.check(&sent, what);
+    }
+
+    /// Both ends have what the other has sent, and know that it is all.
+    pub(crate) fn check(&self, sent: &[Bytes; 2], what: &str) {
+        for (host, sent) in [(1, &sent[0]), (0, &sent[1])] {
+            let end = &self.ends[host];
+            let (got, now) = (end.received.len(), self.now);
+            assert_eq!(got, sent.len(), "{what}: at {now} {:?} {:#?}", end.closed, self.both());
+            assert!(end.received == sent[..], "{what}: other bytes");
+            assert_eq!(end.closed, Some(Ok(())), "{what}: at {now} {:#?}", self.both());
+        }
+    }
+
+    fn both(&self) -> [Option<stack::Status>; 2] {
+        [0, 1].map(|host| self.stacks[host].status(self.ends[host].connection?))
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.now.saturating_since(Instant::ZERO)
     }
 
     /// Runs until nothing happens any more, `until`, or `done`.
@@ -197,6 +250,7 @@ impl World {
             while !end.ended && end.received.len() < self.read_limit {
                 let Some(bytes) = stack.read(self.now, id) else { break };
                 end.ended = bytes.is_empty();
+                self.ended_at[host] = self.now;
                 end.received.extend_from_slice(&bytes);
             }
         }

@@ -1,0 +1,143 @@
+//! The connection's window: readers that pause, small buffers, a slow path that blocks a fast one.
+
+use std::time::Duration;
+
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_multipath::opportunistic::{Switches, Variant};
+
+use crate::world::{Line, World, pattern};
+
+fn fixed(bytes: u64) -> ReceiveBuffer {
+    ReceiveBuffer {
+        mode: ReceiveBufferMode::Fixed,
+        initial_bytes: bytes,
+        max_bytes: bytes,
+        window_percent: 100,
+    }
+}
+
+fn line(millis: u64, byte_nanos: u64, loss: u32) -> [Line; 2] {
+    let delay = Duration::from_millis(millis);
+    [Line { delay, byte_nanos, loss, queue: Duration::from_millis(300), ..Line::default() }; 2]
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// The reader takes nothing for a long time, twice; the window is closed in between.
+#[test]
+fn a_reader_that_pauses_gets_everything() {
+    for (seed, paths, loss) in [(1, 1, 0), (2, 2, 0), (3, 1, 100), (4, 2, 100), (5, 3, 200)] {
+        for profile in [Config::linux, Config::ideal] {
+            let config = || Config { receive_buffer: fixed(30_000), ..profile() };
+            let lines = vec![line(15, 500, loss); paths];
+            let mut world = World::new(seed, lines, [config(), config()]);
+            let sent = pattern(200_000, 1);
+            world.ends[0].send(sent.clone());
+            world.ends[1].finish();
+            for (until, limit) in [(20, 0), (60, 40_000), (150, 41_000)] {
+                world.read_limit = limit;
+                world.run(seconds(until), World::finished);
+                assert!(world.ends[0].closed.is_none(), "seed {seed}: gave up");
+            }
+            world.read_limit = usize::MAX;
+            world.run(seconds(400), World::finished);
+            assert_eq!(world.ends[1].received.len(), sent.len(), "{seed} {:?}", world.status(0));
+            assert!(world.ends[1].received == sent[..]);
+            assert_eq!(world.ends[0].closed, Some(Ok(())), "seed {seed} at {}", world.now);
+        }
+    }
+}
+
+/// One window update is all that can reopen the transfer; its loss must be made good by probes.
+#[test]
+fn a_window_that_opens_is_noticed_soon_although_updates_are_lost() {
+    for seed in 0..10 {
+        let config = || Config { receive_buffer: fixed(20_000), ..Config::linux() };
+        let mut world = World::new(seed, vec![line(10, 500, 0); 2], [config(), config()]);
+        world.ends[0].send(pattern(100_000, 1));
+        world.ends[1].finish();
+        world.read_limit = 0;
+        world.run(seconds(3), World::finished);
+        for path in &mut world.lines {
+            path[1].up = false;
+        }
+        world.read_limit = usize::MAX;
+        world.run(Duration::from_millis(3_500), World::finished);
+        for path in &mut world.lines {
+            path[1].up = true;
+        }
+        world.run(seconds(20), World::finished);
+        assert!(world.finished(), "{seed}: {:?}", world.status(0));
+    }
+}
+
+#[test]
+fn very_small_receive_buffers_are_enough() {
+    for bytes in [100, 1_000, 1_400, 1_500, 2_900, 5_000] {
+        for (paths, loss) in [(1, 0), (2, 0), (2, 20)] {
+            for profile in [Config::linux, Config::ideal] {
+                let config = || Config { receive_buffer: fixed(bytes), ..profile() };
+                let mut lines = vec![line(5, 500, loss), line(40, 2_000, loss)];
+                lines.truncate(paths);
+                let mut world = World::new(bytes, lines, [config(), config()]);
+                let what = format!("{bytes} bytes, {paths} paths, loss {loss}");
+                world.deliver([30_000, 3_000], seconds(600), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn very_small_send_buffers_are_enough() {
+    for bytes in [1, 700, 3_000, 20_000] {
+        let config = || Config { send_buffer_bytes: bytes, ..Config::linux() };
+        let lines = vec![line(5, 500, 10), line(20, 2_000, 10)];
+        let mut world = World::new(bytes, lines, [config(), config()]);
+        let size = if bytes == 1 { 60 } else { 40_000 };
+        world.deliver([size, size], seconds(600), &format!("{bytes} bytes"));
+    }
+}
+
+fn blocked_world(seed: u64, opportunistic: Switches, scheduler: &str) -> World {
+    let config = || Config {
+        receive_buffer: fixed(60_000),
+        send_buffer_bytes: 200_000,
+        opportunistic,
+        scheduler: scheduler.to_owned(),
+        ..Config::ideal()
+    };
+    let loss = if seed.is_multiple_of(2) { 0 } else { 10 };
+    let lines = vec![line(10, 400, loss), line(250, 6_000, loss)];
+    World::new(seed, lines, [config(), config()])
+}
+
+#[test]
+fn a_slow_path_that_blocks_the_window_is_relieved_without_harm() {
+    for variant in [Variant::Off, Variant::Nsdi12, Variant::Guarded] {
+        for other in [Variant::Off, Variant::Nsdi12, Variant::Guarded] {
+            for (seed, scheduler) in ["min-rtt", "linux", "round-robin", "ecf"].iter().enumerate() {
+                let switches = Switches { retransmission: variant, penalisation: other };
+                let mut world = blocked_world(seed as u64, switches, scheduler);
+                let what = format!("{switches:?} {scheduler}");
+                world.deliver([400_000, 50_000], seconds(120), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn opportunistic_retransmission_and_penalisation_act_and_help() {
+    let time = |variant| {
+        let switches = Switches { retransmission: variant, penalisation: variant };
+        let mut world = blocked_world(0, switches, "round-robin");
+        world.deliver([2_000_000, 0], seconds(300), "blocked");
+        let status = world.status(0);
+        let acted = status.reinjected_bytes[3] > 0 && status.penalisations > 0;
+        assert_eq!(acted, variant != Variant::Off, "{status:?}");
+        world.ended_at[1]
+    };
+    let (off, on) = (time(Variant::Off), time(Variant::Nsdi12));
+    assert!(on < off, "{on} with, {off} without");
+}
