@@ -310,16 +310,6 @@ impl Network {
         }
         let Some(connection) = self.client.connection(self.handle) else { return };
         let end = &mut self.applications[0];
-        if self.client_connected.is_some() && !end.shut {
-            if !end.to_send.is_empty() {
-                let taken = connection.write(&end.to_send).unwrap_or(0);
-                let _ = end.to_send.split_to(taken);
-            }
-            if end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last) {
-                end.shut = true;
-                connection.close();
-            }
-        }
         let mut buffer = [0; 16_384];
         while !end.ended && (end.reads.is_none() || end.may_read > 0) {
             let room = if end.reads.is_some() { end.may_read.min(16_384) } else { 16_384 };
@@ -330,6 +320,16 @@ impl Network {
                     end.may_read = end.may_read.saturating_sub(count);
                 }
                 Err(ReadError::WouldBlock | ReadError::Reset | _) => break,
+            }
+        }
+        if self.client_connected.is_some() && !end.shut {
+            if !end.to_send.is_empty() {
+                let taken = connection.write(&end.to_send).unwrap_or(0);
+                let _ = end.to_send.split_to(taken);
+            }
+            if end.to_send.is_empty() && end.may_end && (end.ended || !end.ends_last) {
+                end.shut = true;
+                connection.close();
             }
         }
     }
@@ -370,6 +370,12 @@ impl Network {
         }
         let Some(id) = self.connection else { return };
         let end = &mut self.applications[1];
+        while !end.ended && (end.reads.is_none() || end.may_read > 0) {
+            let Some(bytes) = self.server.read(self.now, id) else { break };
+            end.ended = bytes.is_empty();
+            end.may_read = end.may_read.saturating_sub(bytes.len());
+            end.received.extend_from_slice(&bytes);
+        }
         if !end.to_send.is_empty() {
             self.server.write(self.now, id, &mut end.to_send);
         }
@@ -377,12 +383,6 @@ impl Network {
         if over && !end.shut {
             end.shut = true;
             self.server.shutdown(self.now, id);
-        }
-        while !end.ended && (end.reads.is_none() || end.may_read > 0) {
-            let Some(bytes) = self.server.read(self.now, id) else { break };
-            end.ended = bytes.is_empty();
-            end.may_read = end.may_read.saturating_sub(bytes.len());
-            end.received.extend_from_slice(&bytes);
         }
     }
 
