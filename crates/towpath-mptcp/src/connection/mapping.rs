@@ -238,6 +238,15 @@ mod tests {
     }
 
     #[test]
+    fn a_mapping_of_bytes_that_have_passed_is_ignored() {
+        let mut maps = Mappings::default();
+        maps.announce(&map(1, 60, 1));
+        assert_eq!(take(&mut maps, 1, 70), [(1, 60)]);
+        maps.announce(&map(1, 60, 777));
+        assert_eq!(maps.announced, [], "it would be kept for ever");
+    }
+
+    #[test]
     fn a_second_mapping_for_the_same_bytes_is_ignored() {
         let mut maps = Mappings::default();
         maps.announce(&map(1, 100, 1));
