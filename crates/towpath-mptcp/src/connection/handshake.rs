@@ -50,7 +50,7 @@ impl Connection {
         let mut connection = Self::new(id, config, false, local_key, now)?;
         let tcp = Subflow::accept(connection.subflow_config(tuple), isn, syn, now);
         match capable(syn) {
-            Some(option) if connection.mode == Mode::Offered && acceptable(option) => {
+            Some(option) if connection.mode == Mode::Offered && answerable(option) => {
                 connection.checksum |= option.checksum;
                 connection.no_join_to_initial = option.no_join_to_source;
             }
@@ -196,14 +196,19 @@ impl Connection {
         if segment.flags.has(Flags::RST) || segment.flags.has(Flags::SYN) {
             return true;
         }
+        if !self.flows.first().is_some_and(|flow| flow.tcp.would_accept(segment)) {
+            return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
+        }
         if let Some(Capable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
             capable(segment)
         {
-            if *receiver != self.local_key {
-                return false;
+            if *receiver == self.local_key {
+                self.set_remote_key(*sender);
+                self.mode = Mode::Multipath { confirmed: false };
+            } else {
+                // Someone has changed it on its way (RFC 8684 §3.1).
+                self.become_plain(Some(Fallback::NoCapableInAck));
             }
-            self.set_remote_key(*sender);
-            self.mode = Mode::Multipath { confirmed: false };
             return true;
         }
         let flow = self.flows.first();
@@ -305,6 +310,9 @@ impl Connection {
         let option = segment.options.mptcp.iter().find_map(|option| {
             if let MptcpOption::Join(join) = option { Some(join) } else { None }
         });
+        if !flow.tcp.would_accept(segment) {
+            return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
+        }
         let syn_ack = segment.flags.has(Flags::SYN) && segment.flags.has(Flags::ACK);
         match (join.state, option) {
             (JoinState::SynSent, _) if !syn_ack => return true,
@@ -374,6 +382,13 @@ fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
             None
         }
     })
+}
+
+/// Whether MP_CAPABLE of a SYN can be answered: it has no key in version 1, and a later version may be
+/// answered by ours (RFC 8684 §3.1).
+fn answerable(option: &Capable) -> bool {
+    let known = Capable { version: option.version.min(VERSION), ..*option };
+    option.sender_key.is_none() && acceptable(&known)
 }
 
 /// Version, algorithm and flags that we can speak (RFC 8684 §3.1: an unknown flag B means fall back).

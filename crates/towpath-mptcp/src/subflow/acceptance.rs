@@ -39,6 +39,24 @@ impl Subflow {
         received
     }
 
+    /// Whether [`Subflow::on_segment`] would accept its sequence and acknowledgement numbers: before
+    /// that, its Multipath TCP options must not decide anything (RFC 8684 §3).
+    pub fn would_accept(&self, segment: &Segment) -> bool {
+        if !segment.flags.has(Flags::ACK) {
+            return false;
+        }
+        if self.state == State::SynSent {
+            return segment.ack == self.wire_seq(1);
+        }
+        let (start, next) = (self.signed_offset_of(segment.seq), self.receive.next());
+        let end = start + i64::from(segment.sequence_bytes());
+        let limit = self.own_window.limit(next).cast_signed();
+        // A SYN takes the first number: only its acknowledgement completes the handshake.
+        let smallest = u64::from(self.state == State::SynReceived);
+        let known = self.known_ack(segment).is_some_and(|ack| ack >= smallest);
+        start <= limit && end >= next.cast_signed() && known
+    }
+
     fn on_segment_in_sequence(
         &mut self,
         now: Instant,
@@ -159,22 +177,27 @@ impl Subflow {
         if !segment.flags.has(Flags::ACK) {
             return None;
         }
+        match self.known_ack(segment) {
+            Some(ack) => Some(ack),
+            None if self.state == State::SynReceived => {
+                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
+                None
+            }
+            None => {
+                self.challenges.ask(now);
+                None
+            }
+        }
+    }
+
+    /// The offset that it acknowledges, if that is neither too old nor ahead (RFC 5961 §5.2).
+    fn known_ack(&self, segment: &Segment) -> Option<u64> {
         let acked = self.send.acked_until();
         let distance = segment.ack.wrapping_sub(self.wire_seq(acked)).cast_signed();
         let ack = acked.cast_signed().saturating_add(i64::from(distance));
         let oldest = acked.saturating_sub(self.peer_window.largest.max(u64::from(u16::MAX)));
         let known = ack <= self.send.sent_until().cast_signed() && ack >= oldest.cast_signed();
-        match u64::try_from(ack) {
-            Ok(ack) if known => Some(ack),
-            Ok(_) | Err(_) if self.state == State::SynReceived => {
-                self.reset = Some(PendingReset { seq: segment.ack, ack: None });
-                None
-            }
-            Ok(_) | Err(_) => {
-                self.challenges.ask(now);
-                None
-            }
-        }
+        u64::try_from(ack).ok().filter(|_| known)
     }
 
     /// What an acknowledgement of our FIN changes.
