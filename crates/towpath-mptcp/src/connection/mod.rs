@@ -413,7 +413,8 @@ impl Connection {
     /// Offers the shared window on every subflow.
     fn update_windows(&mut self) {
         self.window_changed = false;
-        let window = self.receive.window(self.tuning.offered_bytes());
+        let unit = 1 << self.config.subflow.window_scale.unwrap_or(0).min(14);
+        let window = self.receive.window(self.tuning.offered_bytes(), unit);
         let shared = !self.is_single();
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);

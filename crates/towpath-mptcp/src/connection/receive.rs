@@ -181,11 +181,14 @@ impl ReceiveQueue {
 
     /// The window to offer with a buffer of so many bytes: what is not taken by unread data. Data that
     /// waits for earlier data lies inside the window and takes nothing from it. The right edge never
-    /// moves back (RFC 8684 §3.3.4 and RFC 9293 §3.8.6).
-    pub(super) fn window(&mut self, buffer_bytes: u64) -> u64 {
-        let edge = self.next + buffer_bytes.saturating_sub(self.ready_bytes);
-        self.edge = self.edge.max(edge);
-        self.edge.saturating_sub(self.next)
+    /// moves back (RFC 8684 §3.3.4 and RFC 9293 §3.8.6), not even by rounding to the `unit` that the
+    /// field of a segment can say: so a promise is rounded up, a new one down.
+    pub(super) fn window(&mut self, buffer_bytes: u64, unit: u64) -> u64 {
+        let unit = unit.max(1);
+        let promised = self.edge.saturating_sub(self.next).next_multiple_of(unit);
+        let room = buffer_bytes.saturating_sub(self.ready_bytes) / unit * unit;
+        self.edge = self.next + promised.max(room);
+        promised.max(room)
     }
 
     /// Whether data at this offset is within what was offered.
@@ -216,11 +219,14 @@ mod tests {
     #[test]
     fn the_window_never_moves_back() {
         let mut queue = ReceiveQueue::new();
-        assert_eq!(queue.window(100), 100);
+        assert_eq!(queue.window(100, 1), 100);
         let _ = queue.insert(1, payload(1, 60));
-        assert_eq!(queue.window(50), 40, "the promise of 100 still stands");
+        assert_eq!(queue.window(50, 1), 40, "the promise of 100 still stands");
         while queue.read().is_some() {}
-        assert_eq!(queue.window(100), 100);
+        assert_eq!(queue.window(100, 1), 100);
+        assert_eq!(queue.window(140, 32), 128, "what is new is rounded down");
+        let _ = queue.insert(61, payload(61, 10));
+        assert_eq!(queue.window(0, 32), 128, "118 were promised");
     }
 
     proptest! {

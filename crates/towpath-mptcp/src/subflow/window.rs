@@ -85,7 +85,8 @@ impl OwnWindow {
         let unit = 1 << self.shift;
         let grown = self.bytes.saturating_sub(promised);
         let units = if self.shared {
-            self.bytes / unit
+            // The owner's right edge must not move back either (RFC 8684 §3.3.4).
+            self.bytes.div_ceil(unit)
         } else if self.bytes > promised && (grown >= self.step(mss) || promised == 0) {
             // Receiver's silly window avoidance (RFC 9293 §3.8.6.2.2): the edge moves in steps.
             (self.bytes / unit).max(promised.div_ceil(unit))
