@@ -193,7 +193,9 @@ impl Subflow {
         let sacked = delivery.bytes > selective;
         let outstanding = self.send.outstanding() > 0;
         let takes = segment.sequence_bytes() > 0;
-        let repeats = ack == before && !takes && !window_changed && outstanding;
+        // An acknowledgement that was sent for its Multipath TCP option tells of no loss (RFC 8684 §3).
+        let signal = !segment.options.mptcp.is_empty();
+        let repeats = ack == before && !takes && !window_changed && outstanding && !signal;
         if !self.sack_on && repeats {
             self.recovery.duplicates += 1;
         }
