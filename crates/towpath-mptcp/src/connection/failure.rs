@@ -11,8 +11,8 @@ use crate::wire::{MptcpOption, Reset, Segment};
 
 use super::{Connection, Host, Mode, Output, Queued};
 
-/// MP_TCPRST after a checksum that failed: something on the path changes data.
-const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
+/// MP_TCPRST when something on the path changes data or takes options away.
+pub(super) const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
 
 impl Connection {
     /// A DSS checksum was wrong; `start` is the data offset of its mapping.

@@ -3,10 +3,12 @@
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::scheduler::SchedulerEvent;
 
+use crate::keys;
 use crate::stack::{ConnectionError, Event, Fallback, Notice};
 use crate::subflow::{CloseReason, IcmpError, Received, State};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
+use super::failure::MIDDLEBOX;
 use super::handshake::{MPTCP_ERROR, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
@@ -58,12 +60,18 @@ impl Connection {
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
-    fn check_handshake(&mut self, host: &Host<'_>, index: usize, segment: &Segment) -> bool {
+    fn check_handshake(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) -> bool {
         if self.awaits_third_packet(index) && !self.on_third_packet(segment) {
             return false;
         }
         if self.check_join(index, segment, host.now) {
             return true;
+        }
+        if let Some(flow) = self.flows.get_mut(index)
+            && flow.tcp.state() == State::SynSent
+        {
+            // Only who knows the peer's numbers can reset what the SYN/ACK has opened (§3.2).
+            let _ = flow.tcp.on_segment(host.now, segment, flow.path, &[]);
         }
         self.reset_flow(host, index, MPTCP_ERROR);
         false
@@ -144,6 +152,9 @@ impl Connection {
             && let Some((len, checksum)) = option.data
             && !self.client
         {
+            if self.refuses_checksum(host, index, checksum) {
+                return;
+            }
             self.announce_mapping(index, 1, 1, len, 0, checksum);
         }
         match segment.options.dss {
@@ -168,8 +179,10 @@ impl Connection {
         segment: &Segment,
         received: &Received,
     ) {
-        if let (1, Some(flow)) = (self.send.acked(), self.flows.get(index)) {
-            // No DATA_ACK yet: the window counts from the first byte.
+        let handshake = segment.flags.has(Flags::SYN) || capable(segment).is_some();
+        if let (true, 1, Some(flow)) = (handshake, self.send.acked(), self.flows.get(index)) {
+            // No DATA_ACK yet: the window counts from the first byte. Otherwise, a window without
+            // DATA_ACK says nothing of the connection's (§3.3.2).
             self.on_data_ack(host, 1, flow.tcp.peer_window_bytes());
         }
         if self.mode != (Mode::Multipath { confirmed: false }) || self.next_number > 1 {
@@ -208,8 +221,11 @@ impl Connection {
             self.on_infinite_mapping(host, index, ssn, start);
             return;
         }
+        if self.refuses_checksum(host, index, mapping.checksum) {
+            return;
+        }
         let data = u64::from(mapping.len) - u64::from(fin);
-        if fin {
+        if fin && (data > 0 || self.fin_is_intact(start, mapping)) {
             let arrived = self.receive.on_fin(start.wrapping_add(data));
             self.on_arrived(arrived);
             if let Some(flow) = self.flows.get_mut(index) {
@@ -220,6 +236,24 @@ impl Connection {
         if data > 0 && mapping.ssn != 0 {
             self.announce_mapping(index, ssn, start, mapping.len, u16::from(fin), mapping.checksum);
         }
+    }
+
+    /// A checksum that was not agreed on, or none although it was: the subflow is broken (§3.3).
+    fn refuses_checksum(&mut self, host: &Host<'_>, index: usize, checksum: Option<u16>) -> bool {
+        let wrong = self.checksum != checksum.is_some();
+        if wrong {
+            self.reset_flow(host, index, MPTCP_ERROR);
+        }
+        wrong
+    }
+
+    /// The checksum of a DATA_FIN alone covers the pseudo header (§3.3.3). One that is wrong is
+    /// ignored: the peer repeats it.
+    fn fin_is_intact(&self, start: u64, mapping: &DssMapping) -> bool {
+        let dsn = self.remote_idsn.wrapping_add(start);
+        mapping.checksum.is_none_or(|sum| {
+            keys::dss_checksum_is_right(dsn, mapping.ssn, mapping.len, &Payload::EMPTY, sum)
+        })
     }
 
     fn announce_mapping(
@@ -280,8 +314,8 @@ impl Connection {
             match piece {
                 Mapped::Data(start, payload) => self.on_mapped(start, payload),
                 Mapped::BadChecksum(start) => self.on_bad_checksum(host, index, start),
-                // RFC 8684 §3.3.1: no mapping within a window of data, so the subflow is broken.
-                Mapped::Unmapped => self.reset_flow(host, index, MPTCP_ERROR),
+                // No mapping within a window of data: the subflow is broken (§3.3.1, §3.7).
+                Mapped::Unmapped => self.reset_flow(host, index, MIDDLEBOX),
             }
         }
     }
