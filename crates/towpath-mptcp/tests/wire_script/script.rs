@@ -1,0 +1,494 @@
+//! The peer: what it sends is written out by the tests, what the host sends they expect.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::keys;
+use towpath_mptcp::stack::{
+    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
+};
+use towpath_mptcp::wire::{
+    Capable, DataAck, Dss, DssMapping, Ecn, Flags, Join, MptcpOption, Options, Packet, Reset,
+    Segment,
+};
+use towpath_net::Instant;
+
+/// The peer's key.
+pub(crate) const KEY: u64 = 0x0102_0304_0506_0708;
+/// The peer's random number of MP_JOIN.
+pub(crate) const NONCE: u32 = 0xa1a2_a3a4;
+/// The port of the end that listens.
+pub(crate) const PORT: u16 = 80;
+
+pub(crate) const ACK: Flags = Flags::ACK;
+pub(crate) const SYN: Flags = Flags::SYN;
+pub(crate) const RST: Flags = Flags::RST;
+pub(crate) const FIN: Flags = Flags::FIN;
+
+/// MP_TCPRST with these reasons (§3.6).
+pub(crate) const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
+pub(crate) const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
+
+/// One subflow, from the peer's side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    pub(crate) host: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) peer_isn: u32,
+    pub(crate) host_isn: u32,
+    /// The next sequence number to send.
+    pub(crate) seq: u32,
+    /// What is acknowledged: it follows what the host sends, unless a test sets it back.
+    pub(crate) ack: u32,
+    /// The window to offer, in units of 128 bytes.
+    pub(crate) window: u16,
+}
+
+/// A host of ours and its peer.
+pub(crate) struct Script {
+    pub(crate) now: Instant,
+    pub(crate) stack: Stack,
+    pub(crate) id: Option<ConnectionId>,
+    pub(crate) lines: Vec<Line>,
+    /// The host's key.
+    pub(crate) host_key: u64,
+    pub(crate) notices: Vec<Notice>,
+    pub(crate) closed: Option<Result<(), ConnectionError>>,
+    pub(crate) connected: bool,
+    /// The host's random number, from the last MP_JOIN that it sent.
+    pub(crate) host_nonce: u32,
+    emitted: VecDeque<(usize, Segment)>,
+}
+
+pub(crate) fn host(path: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, path, 1).into()
+}
+
+pub(crate) fn peer(path: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, path, 2).into()
+}
+
+/// Acknowledges at once, sends single packets, and has a fixed buffer: what it does is easy to follow.
+pub(crate) fn config() -> Config {
+    let receive_buffer = ReceiveBuffer {
+        mode: ReceiveBufferMode::Fixed,
+        initial_bytes: 64_000,
+        max_bytes: 64_000,
+        window_percent: 100,
+    };
+    Config { receive_buffer, ..Config::ideal() }
+}
+
+/// The host's address on a path; its identifier is `path` + 1.
+pub(crate) fn local(path: u8) -> LocalAddress {
+    LocalAddress {
+        address_id: path + 1,
+        address: host(path),
+        port: None,
+        interface: InterfaceId(u32::from(path)),
+        up: true,
+        subflow: false,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+impl Script {
+    fn new() -> Self {
+        let mut stack = Stack::new(stack::Config::default());
+        for path in 0..3 {
+            stack.add_interface(InterfaceId(path), 1_500);
+            stack.set_address(Instant::ZERO, local(path as u8));
+        }
+        Self {
+            now: Instant::ZERO,
+            stack,
+            id: None,
+            lines: Vec::new(),
+            host_key: 0,
+            notices: Vec::new(),
+            closed: None,
+            connected: false,
+            host_nonce: 0,
+            emitted: VecDeque::new(),
+        }
+    }
+
+    /// The host opens a connection; its SYN is the next that it sends.
+    pub(crate) fn client(config: Config) -> Self {
+        let mut script = Self::new();
+        let remote = SocketAddr::new(peer(0), PORT);
+        let id = script.stack.connect(script.now, None, remote, config).unwrap();
+        script.id = Some(id);
+        script
+    }
+
+    /// The host listens, and the peer has a subflow to begin with.
+    pub(crate) fn server(config: Config) -> Self {
+        let mut script = Self::new();
+        script.stack.listen(PORT, config).unwrap();
+        script.add_line(SocketAddr::new(host(0), PORT), SocketAddr::new(peer(0), 5_000));
+        script
+    }
+
+    /// A host that opened a connection, both ends sure that it speaks Multipath TCP.
+    pub(crate) fn connected(config: Config) -> Self {
+        let mut script = Self::client(config);
+        let _ = script.expect();
+        script.send(0, SYN.with(ACK), mptcp(answer()), b"");
+        let third = script.expect();
+        script.host_key = capable_of(&third).unwrap().sender_key.unwrap();
+        script.send(0, ACK, script.data_ack(1), b"");
+        let _ = script.drain();
+        script
+    }
+
+    /// A host that accepted a connection, both ends sure that it speaks Multipath TCP.
+    pub(crate) fn accepted(config: Config) -> Self {
+        let mut script = Self::server(config);
+        script.send(0, SYN, mptcp(offer()), b"");
+        let answer = script.expect();
+        script.host_key = capable_of(&answer).unwrap().sender_key.unwrap();
+        script.send(0, ACK, mptcp(script.third()), b"");
+        script.send(0, ACK, script.data_ack(1), b"");
+        let _ = script.drain();
+        script
+    }
+
+    /// The peer joins from its address on `path` to the host's on the same path.
+    pub(crate) fn join(&mut self, path: u8) -> usize {
+        let line = self.join_half(path);
+        self.send(line, ACK, mptcp(self.join_ack()), b"");
+        assert!(self.drain().iter().any(|(on, _)| *on == line));
+        line
+    }
+
+    /// As [`Self::join`], up to the SYN/ACK.
+    pub(crate) fn join_half(&mut self, path: u8) -> usize {
+        let peer = SocketAddr::new(peer(path), 6_000 + u16::try_from(self.lines.len()).unwrap());
+        let line = self.add_line(SocketAddr::new(host(path), PORT), peer);
+        self.send(line, SYN, mptcp(self.join_syn(path + 1)), b"");
+        assert!(self.drain().iter().any(|(on, segment)| *on == line && segment.flags.has(SYN)));
+        line
+    }
+
+    pub(crate) fn add_line(&mut self, host: SocketAddr, peer: SocketAddr) -> usize {
+        let peer_isn = 7_000 + 1_000_000 * u32::try_from(self.lines.len()).unwrap();
+        let line = Line { host, peer, peer_isn, host_isn: 0, seq: peer_isn, ack: 0, window: 1_000 };
+        self.lines.push(line);
+        self.lines.len() - 1
+    }
+
+    /// Sends a segment as it comes next on this line.
+    pub(crate) fn send(&mut self, line: usize, flags: Flags, options: Options, data: &[u8]) {
+        let seq = self.lines[line].seq;
+        let segment = self.segment(line, flags, options, data);
+        self.lines[line].seq = seq.wrapping_add(segment.sequence_bytes());
+        self.inject(&segment);
+    }
+
+    /// The segment that [`Self::send`] would send.
+    pub(crate) fn segment(
+        &self,
+        line: usize,
+        flags: Flags,
+        mut options: Options,
+        data: &[u8],
+    ) -> Segment {
+        let Line { host, peer, seq, ack, window, .. } = self.lines[line];
+        if flags.has(SYN) {
+            options.mss = Some(1_460);
+            options.window_scale = Some(7);
+        }
+        Segment {
+            source: peer,
+            destination: host,
+            seq,
+            ack: if flags.has(ACK) { ack } else { 0 },
+            flags,
+            window,
+            ecn: Ecn::NotCapable,
+            options,
+            payload: Bytes::copy_from_slice(data).into(),
+            segment_bytes: 0,
+        }
+    }
+
+    pub(crate) fn inject(&mut self, segment: &Segment) {
+        let interface = match segment.destination.ip() {
+            IpAddr::V4(ip) => InterfaceId(u32::from(ip.octets()[2])),
+            IpAddr::V6(_) => InterfaceId(0),
+        };
+        self.stack.handle_packet(self.now, interface, Packet::emit(segment, 0));
+        self.run();
+    }
+
+    /// Lets the host send what it wants to send now.
+    pub(crate) fn run(&mut self) {
+        while let Some((_, packet)) = self.stack.poll_transmit(self.now) {
+            for packet in packet.split() {
+                let segment = packet.parse().unwrap();
+                let line = self.line_of(&segment);
+                self.emitted.push_back((line, segment));
+            }
+        }
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { connection, .. } => self.id = Some(connection),
+                Event::Connected(_) => self.connected = true,
+                Event::Closed { error, .. } => self.closed = Some(error.map_or(Ok(()), Err)),
+                Event::Notice { notice, .. } => self.notices.push(notice),
+                Event::Readable(_) | Event::Writable(_) | Event::Trace { .. } => {}
+            }
+        }
+    }
+
+    fn line_of(&mut self, segment: &Segment) -> usize {
+        let known = |line: &Line| (line.host, line.peer) == (segment.source, segment.destination);
+        let line = self.lines.iter().position(known);
+        let line = line.unwrap_or_else(|| self.add_line(segment.source, segment.destination));
+        let known = &mut self.lines[line];
+        if segment.flags.has(SYN) {
+            known.host_isn = segment.seq;
+            known.ack = segment.seq;
+            match join_of(segment) {
+                Some(Join::Syn { nonce, .. } | Join::SynAck { nonce, .. }) => {
+                    self.host_nonce = nonce;
+                }
+                Some(Join::Ack { .. }) | None => {}
+            }
+        }
+        let end = segment.seq.wrapping_add(segment.sequence_bytes());
+        if end.wrapping_sub(known.ack).cast_signed() > 0 {
+            known.ack = end;
+        }
+        line
+    }
+
+    /// The next segment of the host, on whatever line.
+    pub(crate) fn next(&mut self) -> Option<(usize, Segment)> {
+        self.run();
+        self.emitted.pop_front()
+    }
+
+    pub(crate) fn expect(&mut self) -> Segment {
+        self.next().expect("the host sends something").1
+    }
+
+    pub(crate) fn expect_on(&mut self, line: usize) -> Segment {
+        let (on, segment) = self.next().expect("the host sends something");
+        assert_eq!(on, line, "{segment:?}");
+        segment
+    }
+
+    /// Everything that the host has sent.
+    pub(crate) fn drain(&mut self) -> Vec<(usize, Segment)> {
+        self.run();
+        self.emitted.drain(..).collect()
+    }
+
+    pub(crate) fn silence(&mut self) {
+        let sent = self.drain();
+        assert!(sent.is_empty(), "{sent:?}");
+    }
+
+    /// Time passes; timers fire when they are due.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        self.run();
+        while let Some((at, _)) = self.stack.poll_timeout().filter(|(at, _)| *at <= until) {
+            self.now = self.now.max(at);
+            self.stack.handle_timeout(self.now);
+            self.run();
+        }
+        self.now = until;
+    }
+
+    pub(crate) fn write(&mut self, data: &[u8]) {
+        let len = data.len();
+        let mut data = Bytes::copy_from_slice(data);
+        assert_eq!(self.stack.write(self.now, self.id.unwrap(), &mut data), len);
+        self.run();
+    }
+
+    pub(crate) fn shutdown(&mut self) {
+        self.stack.shutdown(self.now, self.id.unwrap());
+        self.run();
+    }
+
+    pub(crate) fn abort(&mut self) {
+        self.stack.abort(self.now, self.id.unwrap());
+        self.run();
+    }
+
+    /// What the application can read.
+    pub(crate) fn read(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(bytes) = self.stack.read(self.now, self.id.unwrap()) {
+            if bytes.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&bytes);
+        }
+        self.run();
+        all
+    }
+
+    pub(crate) fn status(&self) -> stack::Status {
+        self.stack.status(self.id.unwrap()).unwrap()
+    }
+
+    /// The host's number of a data offset, on the wire.
+    pub(crate) fn host_dsn(&self, offset: u64) -> u64 {
+        keys::initial_dsn(self.host_key).wrapping_add(offset)
+    }
+
+    /// DSS that acknowledges everything before this offset of the host's data.
+    pub(crate) fn data_ack(&self, until: u64) -> Options {
+        dss(Dss { data_ack: Some(DataAck::Long(self.host_dsn(until))), ..Dss::default() })
+    }
+
+    /// DSS that maps the next `len` bytes of this line to our data offset.
+    pub(crate) fn map(&self, line: usize, offset: u64, len: u16) -> Options {
+        let Line { seq, peer_isn, .. } = self.lines[line];
+        self.map_at(seq.wrapping_sub(peer_isn), offset, len)
+    }
+
+    pub(crate) fn map_at(&self, ssn: u32, offset: u64, len: u16) -> Options {
+        let dsn = DataAck::Long(peer_dsn(offset));
+        let mapping = DssMapping { dsn, ssn, len, checksum: None };
+        let data_ack = Some(DataAck::Long(self.host_dsn(1)));
+        dss(Dss { data_fin: false, data_ack, mapping: Some(mapping) })
+    }
+
+    /// Data of ours with its mapping.
+    pub(crate) fn data(&mut self, line: usize, offset: u64, data: &[u8]) {
+        let map = self.map(line, offset, u16::try_from(data.len()).unwrap());
+        self.send(line, ACK, map, data);
+    }
+
+    /// A DATA_FIN without data.
+    pub(crate) fn data_fin(&self, offset: u64, acked: u64) -> Options {
+        let dsn = DataAck::Long(peer_dsn(offset));
+        let mapping = Some(DssMapping { dsn, ssn: 0, len: 1, checksum: None });
+        let data_ack = Some(DataAck::Long(self.host_dsn(acked)));
+        dss(Dss { data_fin: true, data_ack, mapping })
+    }
+
+    /// MP_CAPABLE of the third packet, when the peer opened the connection.
+    pub(crate) fn third(&self) -> MptcpOption {
+        let keys = Capable { receiver_key: Some(self.host_key), ..answered() };
+        MptcpOption::Capable(keys)
+    }
+
+    pub(crate) fn join_syn(&self, address_id: u8) -> MptcpOption {
+        let token = keys::token(self.host_key);
+        MptcpOption::Join(Join::Syn { backup: false, address_id, token, nonce: NONCE })
+    }
+
+    /// The peer's 160 bits for a subflow that it opened, once the host's SYN/ACK was seen.
+    pub(crate) fn join_ack(&self) -> MptcpOption {
+        let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
+        MptcpOption::Join(Join::Ack { hmac: *hmac.first_chunk().unwrap() })
+    }
+
+    /// The peer's answer to a subflow that the host opened.
+    pub(crate) fn join_syn_ack(&self, address_id: u8) -> MptcpOption {
+        let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
+        let hmac = u64::from_be_bytes(*hmac.first_chunk().unwrap());
+        MptcpOption::Join(Join::SynAck { backup: false, address_id, hmac, nonce: NONCE })
+    }
+
+    /// The HMAC that the host must send.
+    pub(crate) fn host_hmac(&self) -> [u8; 32] {
+        keys::join_hmac(self.host_key, KEY, self.host_nonce, NONCE)
+    }
+}
+
+pub(crate) fn peer_dsn(offset: u64) -> u64 {
+    keys::initial_dsn(KEY).wrapping_add(offset)
+}
+
+pub(crate) fn dss(dss: Dss) -> Options {
+    Options { dss: Some(dss), ..Options::default() }
+}
+
+pub(crate) fn mptcp(option: MptcpOption) -> Options {
+    Options { mptcp: [option].into_iter().collect(), ..Options::default() }
+}
+
+/// Flags of MP_CAPABLE as they should be.
+pub(crate) fn offered() -> Capable {
+    Capable {
+        version: 1,
+        checksum: false,
+        extensibility: false,
+        no_join_to_source: false,
+        hmac_sha256: true,
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+    }
+}
+
+pub(crate) fn answered() -> Capable {
+    Capable { sender_key: Some(KEY), ..offered() }
+}
+
+/// MP_CAPABLE of a SYN.
+pub(crate) fn offer() -> MptcpOption {
+    MptcpOption::Capable(offered())
+}
+
+/// MP_CAPABLE of a SYN/ACK.
+pub(crate) fn answer() -> MptcpOption {
+    MptcpOption::Capable(answered())
+}
+
+pub(crate) fn capable_of(segment: &Segment) -> Option<Capable> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Capable(capable) => Some(*capable),
+        _ => None,
+    })
+}
+
+pub(crate) fn join_of(segment: &Segment) -> Option<Join> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Join(join) => Some(*join),
+        _ => None,
+    })
+}
+
+/// MP_TCPRST of a RST; panics if it is none.
+pub(crate) fn reset_of(segment: &Segment) -> Option<Reset> {
+    assert!(segment.flags.has(RST), "{segment:?}");
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Reset(reset) => Some(*reset),
+        _ => None,
+    })
+}
+
+/// The data offset that a segment of the host acknowledges.
+pub(crate) fn data_acked(segment: &Segment) -> Option<u64> {
+    match segment.options.dss?.data_ack? {
+        DataAck::Long(number) => Some(number.wrapping_sub(keys::initial_dsn(KEY))),
+        DataAck::Short(_) => panic!("32 bits"),
+    }
+}
+
+pub(crate) fn payload(segment: &Segment) -> Vec<u8> {
+    segment.payload.to_bytes().to_vec()
+}
+
+pub(crate) fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+pub(crate) fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
