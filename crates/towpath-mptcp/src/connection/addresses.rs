@@ -173,21 +173,40 @@ impl Connection {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.tcp.want_ack();
         }
-        let port = port.or_else(|| self.first_remote().map(|first| first.port())).unwrap_or(0);
-        let remote = RemoteAddress { address_id, address: SocketAddr::new(address, port) };
-        // An identifier stands for one address until it is withdrawn (§3.4.1); a repetition is no news.
-        let known = self.remote_addresses.iter().any(|known| known.address_id == address_id);
-        if known || self.remote_addresses.len() >= REMOTE_LIMIT || address_id == 0 {
-            return;
+        let first = self.flows.get(index).map(|flow| flow.remote.port());
+        let address = SocketAddr::new(address, port.or(first).unwrap_or(0));
+        if self.learn_address(RemoteAddress { address_id, address }) {
+            self.path_event(host, Event::Announced(RemoteAddress { address_id, address }));
         }
-        self.remote_addresses.push(remote);
-        self.notice(Notice::AddressAnnounced { address_id, address: remote.address });
-        self.path_event(host, Event::Announced(remote));
     }
 
-    /// §3.4.2: the subflows that use the address are closed.
+    /// Whether a subflow may be tried to an address that was announced, perhaps again.
+    fn learn_address(&mut self, remote: RemoteAddress) -> bool {
+        let RemoteAddress { address_id, address } = remote;
+        let full = self.remote_addresses.len() >= REMOTE_LIMIT;
+        let same = |known: &&mut RemoteAddress| known.address_id == address_id;
+        match self.remote_addresses.iter_mut().find(same) {
+            // An identifier stands for one address until it is withdrawn; that it is announced again
+            // asks for another try, and its port may be a new one (§3.4.1).
+            Some(known) if known.address == address => return address_id != 0,
+            Some(known) if address_id != 0 && known.address.ip() == address.ip() => {
+                known.address = address;
+            }
+            Some(_) => return false,
+            None if address_id == 0 || full => return false,
+            None => self.remote_addresses.push(remote),
+        }
+        self.notice(Notice::AddressAnnounced { address_id, address });
+        true
+    }
+
+    /// §3.4.2: the subflows that use the address are closed; an unknown identifier means nothing.
     fn on_remove_address(&mut self, host: &Host<'_>, address_id: u8) {
-        self.remote_addresses.retain(|known| known.address_id != address_id || address_id == 0);
+        let used = self.flows.iter().any(|flow| flow.remote_id == address_id);
+        if !used && !self.remote_addresses.iter().any(|known| known.address_id == address_id) {
+            return;
+        }
+        self.remote_addresses.retain(|known| known.address_id != address_id);
         self.notice(Notice::AddressWithdrawn { address_id });
         let gone: Vec<PathId> = self
             .flows
@@ -227,9 +246,7 @@ impl Connection {
             return;
         }
         // The first subflow's address has the identifier 0 on the wire (§3.4.2).
-        let initial =
-            self.flows.iter().any(|flow| flow.local.ip() == address && flow.local_id == 0);
-        let announced_id = if initial { 0 } else { address_id };
+        let announced_id = if self.local_id_of(address) == Some(0) { 0 } else { address_id };
         if any {
             self.withdraw(announced_id);
             self.want_ack_somewhere();
@@ -263,6 +280,9 @@ impl Connection {
             due |= entry.due;
         }
         if due {
+            for flow in &mut self.flows {
+                flow.signals = 0; // long ago
+            }
             self.want_ack_somewhere();
         }
     }

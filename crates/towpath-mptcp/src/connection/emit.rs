@@ -1,5 +1,7 @@
 //! From what TCP wants to send to a packet: payload and Multipath TCP options are added here.
 
+use std::time::Duration;
+
 use crate::stack::InterfaceId;
 use crate::subflow::{Mapping, Transmit};
 use crate::wire::{
@@ -13,6 +15,10 @@ use super::{Connection, Host, Mode};
 pub(super) const DATA_OPTION_BYTES: u16 = 28;
 /// DSS with a 64-bit DATA_ACK alone.
 const ACK_OPTION_BYTES: u16 = 12;
+/// Acknowledgements in a row that may only carry an option (RFC 8684 §3: the peer's TCP might take
+/// them for signs of loss), and the pause after them if the peer is silent.
+const SIGNALS_IN_A_ROW: u8 = 2;
+const SIGNAL_PAUSE: Duration = Duration::from_millis(200);
 /// All options of a segment.
 const OPTION_BYTES: usize = 40;
 
@@ -26,6 +32,9 @@ impl Connection {
     ) -> Option<(InterfaceId, Packet)> {
         if self.window_changed {
             self.update_windows();
+        }
+        if std::mem::take(&mut self.signals_held) && self.signals_again_at.is_none() {
+            self.signals_again_at = Some(host.now + SIGNAL_PAUSE);
         }
         loop {
             for index in 0..self.flows.len() {
@@ -236,31 +245,51 @@ impl Connection {
             let dsn = self.remote_idsn.wrapping_add(dsn);
             return Some(MptcpOption::Fail { dsn });
         }
+        if flow.signals >= SIGNALS_IN_A_ROW {
+            self.signals_held |= self.address_option_bytes(index) > 0;
+            return None; // the option waits, the acknowledgement does not
+        }
+        let option = self.next_signal(index)?;
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.signals += 1;
+        }
+        self.want_more(index);
+        Some(option)
+    }
+
+    fn next_signal(&mut self, index: usize) -> Option<MptcpOption> {
+        let flow = self.flows.get_mut(index)?;
         if std::mem::take(&mut flow.priority_due) {
             return Some(MptcpOption::Priority { backup: flow.local_backup });
         }
         if let Some(echo) = self.echoes.pop() {
-            self.want_more(index);
             return Some(MptcpOption::AddAddress(AddAddress { hmac: None, ..echo }));
         }
         if !self.withdrawals.is_empty() {
             let ids = self.withdrawals.drain(..self.withdrawals.len().min(8)).collect();
-            self.want_more(index);
             return Some(MptcpOption::RemoveAddress(ids));
         }
         let remote_key = self.remote_key?;
         let announcement = self.announcements.iter_mut().find(|entry| entry.is_due())?;
-        let option = announcement.option(self.local_key, remote_key);
-        self.want_more(index);
-        Some(MptcpOption::AddAddress(option))
+        Some(MptcpOption::AddAddress(announcement.option(self.local_key, remote_key)))
     }
 
-    /// Another packet is due if there is another option to send.
+    /// The peer was heard, or time has passed: options may be sent again.
+    pub(super) fn release_signals(&mut self, index: usize) {
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        if std::mem::take(&mut flow.signals) >= SIGNALS_IN_A_ROW && flow.usable() {
+            self.want_more(index);
+        }
+    }
+
+    /// Another packet is due if there is another option to send, and not too many went in a row.
     fn want_more(&mut self, index: usize) {
-        if self.address_option_bytes(index) > 0
-            && let Some(flow) = self.flows.get_mut(index)
-        {
+        let more = self.address_option_bytes(index) > 0;
+        let Some(flow) = self.flows.get_mut(index).filter(|_| more) else { return };
+        if flow.signals < SIGNALS_IN_A_ROW {
             flow.tcp.want_ack();
+        } else {
+            self.signals_held = true;
         }
     }
 }

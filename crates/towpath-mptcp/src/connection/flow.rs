@@ -46,6 +46,10 @@ pub(crate) struct Flow {
     pub(super) priority_due: bool,
     /// MP_FAIL is to be sent, with this data offset.
     pub(super) fail_due: Option<u64>,
+    /// Acknowledgements in a row that only carried an option.
+    pub(super) signals: u8,
+    /// A DATA_ACK came on it: options pass.
+    pub(super) data_ack_seen: bool,
     /// MP_TCPRST for the RST.
     pub(super) reset_reason: Option<Reset>,
     /// MP_FASTCLOSE is to be sent with the RST.

@@ -1,6 +1,5 @@
 //! MP_CAPABLE: how a connection begins, in both roles (RFC 8684 §3.1).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use towpath_multipath::scheduler::SchedulerEvent;
@@ -62,6 +61,7 @@ impl Connection {
     }
 
     fn begin(&mut self, tuple: &Tuple, tcp: Subflow, now: Instant) {
+        self.first = Some((tuple.local, tuple.remote));
         self.remote_addresses
             .push(path_manager::RemoteAddress { address_id: 0, address: tuple.remote });
         let index = self.new_flow(tuple, tcp, None, now);
@@ -358,11 +358,6 @@ impl Connection {
     pub(super) fn awaits_third_packet(&self, index: usize) -> bool {
         let flow = self.flows.get(index);
         flow.is_some_and(|flow| flow.join.is_none() && flow.tcp.state() == State::SynReceived)
-    }
-
-    /// The peer's address and identifier of a subflow that it opened.
-    pub(crate) fn first_remote(&self) -> Option<SocketAddr> {
-        self.remote_addresses.first().map(|remote| remote.address)
     }
 }
 

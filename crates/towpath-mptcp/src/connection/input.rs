@@ -9,6 +9,7 @@ use crate::subflow::{CloseReason, IcmpError, Received, State};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
+use super::flow::Flow;
 use super::handshake::{MPTCP_ERROR, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
@@ -38,6 +39,7 @@ impl Connection {
         }
         self.on_tcp_progress(host, index, &received);
         if received.acceptable {
+            self.release_signals(index);
             self.on_options(host, index, segment, &received);
         }
         self.announce_flow(index, host);
@@ -185,6 +187,12 @@ impl Connection {
             // DATA_ACK says nothing of the connection's (§3.3.2).
             self.on_data_ack(host, 1, flow.tcp.peer_window_bytes());
         }
+        let stripped = |flow: &Flow| flow.join.is_some() && !flow.data_ack_seen;
+        if received.acked_bytes > 0 && self.flows.get(index).is_some_and(stripped) {
+            // Someone has taken the options from data or acknowledgements (§3.7).
+            self.reset_flow(host, index, MIDDLEBOX);
+            return;
+        }
         if self.mode != (Mode::Multipath { confirmed: false }) || self.next_number > 1 {
             return;
         }
@@ -205,6 +213,9 @@ impl Connection {
             self.on_mapping(host, index, dss.data_fin, &mapping);
         }
         if let Some(ack) = dss.data_ack {
+            if let Some(flow) = self.flows.get_mut(index) {
+                flow.data_ack_seen = true;
+            }
             let until = relative(ack, self.local_idsn, self.send.acked());
             let window = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
             self.on_data_ack(host, until, window);

@@ -127,6 +127,8 @@ pub(crate) struct Connection {
     path_manager: Box<dyn PathManager>,
     /// Data that must be sent again elsewhere.
     reinjections: VecDeque<Queued>,
+    /// Addresses of the first subflow, ours first: their identifier is 0, also when it is gone.
+    first: Option<(SocketAddr, SocketAddr)>,
     remote_addresses: Vec<RemoteAddress>,
     /// The peer's C flag.
     no_join_to_initial: bool,
@@ -157,6 +159,9 @@ pub(crate) struct Connection {
     data_waiting: bool,
     /// The scheduler waits for a better path, until then at the latest.
     ask_scheduler_at: Option<Instant>,
+    /// Options wait, because too many acknowledgements in a row would carry one (RFC 8684 §3).
+    signals_held: bool,
+    signals_again_at: Option<Instant>,
     end_was_read: bool,
     window_changed: bool,
     out: Vec<Output>,
@@ -218,6 +223,7 @@ impl Connection {
             opportunistic: Opportunistic::new(config.opportunistic),
             path_manager: path_manager::by_name(&config.path_manager)?,
             reinjections: VecDeque::new(),
+            first: None,
             remote_addresses: Vec::new(),
             no_join_to_initial: false,
             announcements: Vec::new(),
@@ -237,6 +243,8 @@ impl Connection {
             write_blocked: false,
             data_waiting: true,
             ask_scheduler_at: None,
+            signals_held: false,
+            signals_again_at: None,
             end_was_read: false,
             window_changed: true,
             out: Vec::new(),
@@ -273,6 +281,9 @@ impl Connection {
 
     /// The identifier of our address on the wire: 0 is the one on which the connection began.
     pub(crate) fn local_id_of(&self, address: IpAddr) -> Option<u8> {
+        if self.first.is_some_and(|(local, _)| local.ip() == address) {
+            return Some(0);
+        }
         self.flows.iter().find(|flow| flow.local.ip() == address).map(|flow| flow.local_id)
     }
 
@@ -343,6 +354,8 @@ impl Connection {
             payloads: VecDeque::new(),
             priority_due: false,
             fail_due: None,
+            signals: 0,
+            data_ack_seen: false,
             reset_reason: None,
             fast_close: false,
             peer_reset: None,

@@ -22,8 +22,8 @@ const HEAD_BYTES: u64 = 65_536;
 impl Connection {
     /// The earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let wait = self.ask_scheduler_at;
-        let own = [self.retransmit_at, self.give_up_at, self.announcement_timeout(), wait];
+        let (wait, signals) = (self.ask_scheduler_at, self.signals_again_at);
+        let own = [self.retransmit_at, self.give_up_at, self.announcement_timeout(), wait, signals];
         let joins = self.flows.iter().filter_map(|flow| flow.join.as_ref()?.poll_timeout());
         let own = own.into_iter().flatten().chain(joins);
         let own = own.map(|at| (at, TimeoutReason::Connection));
@@ -41,6 +41,12 @@ impl Connection {
         }
         self.remove_closed(host);
         self.repeat_announcements(host.now);
+        if self.signals_again_at.is_some_and(|at| at <= host.now) {
+            self.signals_again_at = None;
+            for index in 0..self.flows.len() {
+                self.release_signals(index);
+            }
+        }
         if self.path_manager.poll_timeout().is_some_and(|at| at <= host.now) {
             self.path_event(host, path_manager::Event::Timeout);
         }
