@@ -8,6 +8,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod addresses;
 mod dss;
 mod handshake;
 mod join;
