@@ -29,6 +29,22 @@ impl Connection {
         self.is_multipath() && waiting && self.send.unsent_bytes() == 0
     }
 
+    /// Sends DATA_FIN for the first time, as soon as everything before it was sent: on every subflow,
+    /// since nothing else will carry it. `false`: it is not due, or was sent before.
+    pub(super) fn begin_fin(&mut self, now: Instant) -> bool {
+        if self.fin_begun || !self.fin_due() || self.closed.is_some() {
+            return false;
+        }
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
+            flow.tcp.want_ack();
+            self.fin_begun = true;
+        }
+        if self.retransmit_at.is_none() {
+            self.arm_retransmission(now);
+        }
+        self.fin_begun
+    }
+
     /// Goes on with closing as far as it can; called whenever something has changed.
     pub(super) fn progress_close(&mut self, host: &Host<'_>) {
         if self.closed.is_some() {
@@ -60,13 +76,6 @@ impl Connection {
     }
 
     fn progress_multipath_close(&mut self, now: Instant) {
-        if self.fin_due() && self.retransmit_at.is_none() {
-            // The first time: on every subflow, since nothing else will carry it.
-            for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
-                flow.tcp.want_ack();
-            }
-            self.arm_retransmission(now);
-        }
         if self.send.fin_acked() && self.receive.finished() && !self.finishing {
             self.finishing = true;
             for flow in &mut self.flows {

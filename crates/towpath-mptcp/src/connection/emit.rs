@@ -48,17 +48,10 @@ impl Connection {
                     return Some((interface, self.compose(index, &transmit, identification)));
                 }
             }
-            if !self.pull(host, room) && !self.remove_reset(host) {
+            if !self.pull(host, room) && !self.begin_fin(host.now) && !self.let_go(host) {
                 return None;
             }
         }
-    }
-
-    /// Takes out subflows whose RST has left just now; says whether there were any.
-    fn remove_reset(&mut self, host: &Host<'_>) -> bool {
-        let before = self.flows.len();
-        self.remove_closed(host);
-        self.flows.len() < before
     }
 
     /// What the options of a packet without data will need, so that SACK blocks take the rest.

@@ -175,6 +175,15 @@ impl Connection {
         }
     }
 
+    /// Whether there were subflows whose last packet has left; they are taken out.
+    pub(super) fn let_go(&mut self, host: &Host<'_>) -> bool {
+        let any = self.flows.iter().any(|flow| flow.closed.is_some() && !flow.tcp.reset_due());
+        if any {
+            self.remove_closed(host);
+        }
+        any
+    }
+
     /// Takes closed subflows out, once their last packet (a RST) has left.
     pub(super) fn remove_closed(&mut self, host: &Host<'_>) {
         let mut index = 0;

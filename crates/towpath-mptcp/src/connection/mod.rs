@@ -149,6 +149,8 @@ pub(crate) struct Connection {
     awaiting_infinite: bool,
     /// The application was told that it is over.
     closed: Option<Result<(), ConnectionError>>,
+    /// DATA_FIN was sent at least once.
+    fin_begun: bool,
     /// Both sides have ended their data; subflows are being closed.
     finishing: bool,
     /// The keys were sent just now, and DATA_FIN must follow them.
@@ -237,6 +239,7 @@ impl Connection {
             sent_shift: None,
             awaiting_infinite: false,
             closed: None,
+            fin_begun: false,
             finishing: false,
             fin_after_keys: false,
             forgotten: false,
