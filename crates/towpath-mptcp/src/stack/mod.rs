@@ -515,3 +515,17 @@ impl Stack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_whose_token_is_taken_is_not_used() {
+        let mut stack = Stack::new(Config::default());
+        let mut same = Secrets::new(Config::default().seed);
+        let [taken, free] = [same.next(), same.next()];
+        stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
+        assert_eq!(stack.fresh_key(), free);
+    }
+}

@@ -7,9 +7,12 @@
     clippy::panic,
     reason = "tests fail by panicking"
 )]
+#![expect(clippy::wildcard_enum_match_arm, reason = "tests look for one option among many")]
 
 mod addresses;
+mod close;
 mod dss;
+mod fallback;
 mod handshake;
 mod join;
 mod options;

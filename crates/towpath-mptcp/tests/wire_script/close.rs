@@ -1,0 +1,236 @@
+//! §3.3.3, §3.5, §3.6: how a connection and its subflows end.
+
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::keys;
+use towpath_mptcp::stack::ConnectionError;
+use towpath_mptcp::wire::{Capable, DataAck, DssMapping, MptcpOption, Options, Payload, Segment};
+
+use crate::script::*;
+
+/// The data offset of a DATA_FIN of the host, and whether it is alone.
+fn fin_of(script: &Script, segment: &Segment) -> Option<(u64, bool)> {
+    let dss = segment.options.dss.filter(|dss| dss.data_fin)?;
+    let DssMapping { dsn: DataAck::Long(dsn), ssn, len, .. } = dss.mapping? else { panic!() };
+    let last = dsn.wrapping_sub(script.host_dsn(0)) + u64::from(len) - 1;
+    Some((last, ssn == 0 && len == 1 && segment.payload.is_empty()))
+}
+
+fn fast_close(segment: &Segment) -> Option<u64> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::FastClose { key } => Some(*key),
+        _ => None,
+    })
+}
+
+fn fins(sent: &[(usize, Segment)]) -> Vec<usize> {
+    let mut lines: Vec<usize> =
+        sent.iter().filter(|(_, segment)| segment.flags.has(FIN)).map(|(on, _)| *on).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+#[test]
+fn a_data_fin_without_data_has_number_0_and_length_1_and_a_number_of_its_own() {
+    for checksum in [false, true] {
+        let mut script = Script::accepted(Config { checksum, ..config() });
+        script.write(b"hello");
+        let _ = script.drain();
+        script.shutdown();
+        let sent = script.expect();
+        assert_eq!(fin_of(&script, &sent), Some((6, true)));
+        assert!(!sent.flags.has(FIN), "the subflow stays open");
+        let sum = keys::dss_checksum(script.host_dsn(6), 0, 1, &Payload::EMPTY);
+        let mapping = sent.options.dss.unwrap().mapping.unwrap();
+        assert_eq!(mapping.checksum, checksum.then_some(sum));
+    }
+}
+
+#[test]
+fn a_data_fin_is_repeated_until_it_is_acknowledged() {
+    let mut script = Script::accepted(config());
+    script.shutdown();
+    let sent = script.expect();
+    assert_eq!(fin_of(&script, &sent), Some((1, true)));
+    script.wait(seconds(2));
+    let again = script.drain();
+    assert!(again.iter().any(|(_, segment)| fin_of(&script, segment) == Some((1, true))));
+    script.send(0, ACK, script.data_ack(2), b"");
+    script.wait(seconds(30));
+    assert!(script.drain().iter().all(|(_, segment)| fin_of(&script, segment).is_none()));
+}
+
+#[test]
+fn a_data_fin_is_acknowledged_when_everything_before_it_is_there() {
+    let mut script = Script::accepted(config());
+    script.send(0, ACK, script.data_fin(6, 1), b"");
+    assert_eq!(data_acked(&script.expect()), Some(1));
+    script.data(0, 1, b"hello");
+    assert_eq!(data_acked(&script.expect()), Some(7));
+    assert_eq!(script.read(), b"hello");
+    // It may also come with data; the last number of its mapping is its own.
+    let mut script = Script::accepted(config());
+    let mut options = script.map(0, 1, 6);
+    options.dss.as_mut().unwrap().data_fin = true;
+    script.send(0, ACK, options, b"hello");
+    let sent = script.expect();
+    assert_eq!((data_acked(&sent), sent.ack), (Some(7), script.lines[0].seq));
+    assert_eq!(script.read(), b"hello");
+}
+
+#[test]
+fn when_both_data_fins_are_acknowledged_all_subflows_are_closed_by_fin() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    script.shutdown();
+    script.send(0, ACK, script.data_ack(2), b"");
+    assert_eq!(fins(&script.drain()), [0_usize; 0], "the peer may still send");
+    assert_eq!(script.closed, None);
+    script.data(line, 1, b"late");
+    script.send(0, ACK, script.data_fin(5, 2), b"");
+    let sent = script.drain();
+    assert_eq!(fins(&sent), [0, line]);
+    assert!(sent.iter().all(|(_, segment)| !segment.flags.has(RST)));
+    let withdraws = |option: &MptcpOption| matches!(option, MptcpOption::RemoveAddress(_));
+    assert!(!sent.iter().any(|(_, segment)| segment.options.mptcp.iter().any(withdraws)));
+    for line in [0, line] {
+        script.send(line, FIN.with(ACK), script.data_ack(2), b"");
+    }
+    assert_eq!(script.closed, Some(Ok(())));
+    assert_eq!(script.read(), b"late");
+}
+
+#[test]
+fn both_ends_may_end_at_once() {
+    let mut script = Script::accepted(config());
+    script.shutdown();
+    let _ = script.drain();
+    // The peer's DATA_FIN crosses ours.
+    script.send(0, ACK, script.data_fin(1, 1), b"");
+    let sent = script.drain();
+    assert_eq!(sent.iter().filter_map(|(_, segment)| data_acked(segment)).max(), Some(2));
+    assert_eq!(fins(&sent), [0_usize; 0]);
+    let ack = script.lines[0].ack;
+    script.send(0, ACK, script.data_ack(2), b"");
+    assert_eq!(fins(&script.drain()), [0]);
+    // So do the FINs of the subflow.
+    let seq = script.lines[0].seq;
+    script.lines[0].ack = ack;
+    script.send(0, FIN.with(ACK), script.data_ack(2), b"");
+    script.lines[0].ack = ack.wrapping_add(1);
+    assert_eq!(script.lines[0].seq, seq.wrapping_add(1));
+    script.send(0, ACK, script.data_ack(2), b"");
+    assert_eq!(script.closed, Some(Ok(())));
+}
+
+#[test]
+fn a_fin_ends_its_subflow_alone() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    script.send(0, FIN.with(ACK), script.data_ack(1), b"");
+    assert_eq!(fins(&script.drain()), [0], "it is answered");
+    script.data(line, 1, b"more");
+    assert_eq!(script.read(), b"more");
+    assert_eq!(script.closed, None);
+}
+
+#[test]
+fn a_connection_outlives_its_last_subflow_for_a_while() {
+    let mut script = Script::accepted(config());
+    script.write(b"hello");
+    let _ = script.drain();
+    script.send(0, RST.with(ACK), Options::default(), b"");
+    assert_eq!(script.closed, None);
+    script.wait(seconds(30));
+    // Break before make: what was under way goes over the new one.
+    let line = script.join_half(1);
+    script.send(line, ACK, mptcp(script.join_ack()), b"");
+    script.send(line, ACK, script.data_ack(1), b"");
+    script.wait(seconds(1));
+    assert!(script.drain().iter().any(|(on, segment)| *on == line && payload(segment) == b"hello"));
+    script.data(line, 1, b"world");
+    assert_eq!(script.read(), b"world");
+
+    let mut script = Script::accepted(config());
+    script.send(0, RST.with(ACK), Options::default(), b"");
+    script.wait(seconds(61));
+    assert_eq!(script.closed, Some(Err(ConnectionError::NoPath)));
+}
+
+#[test]
+fn an_abort_puts_the_peers_key_on_a_rst_of_every_subflow() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    script.abort();
+    let sent = script.drain();
+    for on in [0, line] {
+        let (_, reset) = sent.iter().find(|(known, _)| *known == on).unwrap();
+        assert!(reset.flags.has(RST));
+        assert_eq!(fast_close(reset), Some(KEY));
+    }
+    assert_eq!(script.closed, Some(Err(ConnectionError::Aborted)));
+    // The connection is forgotten: whatever comes is answered by RST, MP_FASTCLOSE too.
+    let mut options = Options::default();
+    options.mptcp.push(MptcpOption::FastClose { key: script.host_key });
+    script.send(0, ACK, options, b"");
+    assert!(script.expect_on(0).flags.has(RST));
+}
+
+#[test]
+fn mp_fastclose_with_our_key_ends_everything_and_with_another_nothing() {
+    for (flags, wrong) in [(ACK, false), (ACK, true), (RST.with(ACK), false), (RST.with(ACK), true)]
+    {
+        let mut script = Script::accepted(config());
+        let line = script.join(1);
+        let key = script.host_key ^ u64::from(wrong);
+        script.send(0, flags, mptcp(MptcpOption::FastClose { key }), b"");
+        let sent = script.drain();
+        if wrong {
+            assert_eq!(script.closed, None);
+            script.data(line, 1, b"alive");
+            assert_eq!(script.read(), b"alive");
+            continue;
+        }
+        assert_eq!(script.closed, Some(Err(ConnectionError::Reset)));
+        assert!(sent.iter().any(|(on, segment)| *on == line && segment.flags.has(RST)));
+        let answered = sent.iter().any(|(on, segment)| *on == 0 && segment.flags.has(RST));
+        assert_eq!(answered, flags == ACK);
+    }
+}
+
+#[test]
+fn mp_fastclose_counts_only_where_tcp_agrees() {
+    let mut script = Script::accepted(config());
+    let key = script.host_key;
+    for flags in [ACK, RST] {
+        let good = script.segment(0, flags, mptcp(MptcpOption::FastClose { key }), b"");
+        script.inject(&Segment { seq: good.seq.wrapping_add(100_000), ..good });
+    }
+    assert_eq!(script.closed, None);
+}
+
+#[test]
+fn keys_are_sent_in_handshakes_and_aborts_only() {
+    let mut script = Script::connected(config());
+    script.write(b"hello");
+    script.send(0, ACK, script.data_ack(6), b"");
+    script.shutdown();
+    script.send(0, ACK, script.data_fin(1, 7), b"");
+    script.wait(seconds(5));
+    let secret = |option: &MptcpOption| {
+        matches!(option, MptcpOption::FastClose { .. } | MptcpOption::Capable(Capable { .. }))
+    };
+    let sent = script.drain();
+    assert!(!sent.is_empty());
+    assert!(!sent.iter().any(|(_, segment)| segment.options.mptcp.iter().any(secret)));
+}
+
+#[test]
+fn mp_tcprst_without_a_rst_resets_nothing() {
+    let mut script = Script::accepted(config());
+    let mut options = script.data_ack(1);
+    options.mptcp.push(MptcpOption::Reset(MPTCP_ERROR));
+    script.send(0, ACK, options, b"");
+    script.data(0, 1, b"alive");
+    assert_eq!(script.read(), b"alive");
+}

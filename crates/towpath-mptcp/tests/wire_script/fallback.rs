@@ -1,0 +1,268 @@
+//! §3.7: what happens when something on the path changes data or takes options away.
+
+use bytes::Bytes;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::keys;
+use towpath_mptcp::stack::Fallback;
+use towpath_mptcp::wire::{DataAck, Dss, DssMapping, MptcpOption, Options, Payload, Segment};
+
+use crate::script::*;
+
+fn with_checksums() -> Config {
+    Config { checksum: true, ..config() }
+}
+
+/// A mapping of ours with its checksum; `wrong` is added to it.
+fn checked(script: &Script, line: usize, offset: u64, data: &[u8], wrong: u16) -> Options {
+    let mut options = script.map(line, offset, u16::try_from(data.len()).unwrap());
+    let mapping = options.dss.as_mut().unwrap().mapping.as_mut().unwrap();
+    let payload = Payload::from(Bytes::copy_from_slice(data));
+    let sum = keys::dss_checksum(peer_dsn(offset), mapping.ssn, mapping.len, &payload);
+    mapping.checksum = Some(sum.wrapping_add(wrong));
+    options
+}
+
+fn send_checked(script: &mut Script, line: usize, offset: u64, data: &[u8]) {
+    let options = checked(script, line, offset, data, 0);
+    script.send(line, ACK, options, data);
+}
+
+fn send_damaged(script: &mut Script, line: usize, offset: u64, data: &[u8]) {
+    let options = checked(script, line, offset, data, 1);
+    script.send(line, ACK, options, data);
+}
+
+/// Our data offset in an MP_FAIL of the host.
+fn failed(segment: &Segment) -> Option<u64> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Fail { dsn } => Some(dsn.wrapping_sub(peer_dsn(0))),
+        _ => None,
+    })
+}
+
+/// An infinite mapping from the next byte of this line on to our data offset.
+fn infinite(script: &Script, line: usize, offset: u64) -> Options {
+    let mut options = script.map(line, offset, 0);
+    options.dss.as_mut().unwrap().data_ack = None;
+    options
+}
+
+/// Subflow and data offset of an infinite mapping of the host.
+fn infinite_of(script: &Script, segment: &Segment) -> Option<(u32, u64)> {
+    let DssMapping { dsn: DataAck::Long(dsn), ssn, len: 0, .. } = segment.options.dss?.mapping?
+    else {
+        return None;
+    };
+    Some((ssn, dsn.wrapping_sub(script.host_dsn(0))))
+}
+
+fn plain(segment: &Segment) -> bool {
+    segment.options.mptcp.is_empty() && segment.options.dss.is_none()
+}
+
+/// A host that opened a connection and has not seen that options pass.
+fn unconfirmed(config: Config) -> Script {
+    let mut script = Script::client(config);
+    let _ = script.expect();
+    script.send(0, SYN.with(ACK), mptcp(answer()), b"");
+    script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
+    script
+}
+
+#[test]
+fn first_data_without_dss_means_plain_tcp() {
+    let mut script = unconfirmed(config());
+    script.send(0, ACK, Options::default(), b"from a server that knows no more");
+    assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
+    assert_eq!(script.read(), b"from a server that knows no more");
+    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    script.write(b"plain");
+    assert!(plain(&script.expect()));
+}
+
+#[test]
+fn data_that_is_acknowledged_without_dss_means_plain_tcp_on_the_only_subflow() {
+    let mut script = unconfirmed(config());
+    script.write(b"hello");
+    let _ = script.expect();
+    script.send(0, ACK, Options::default(), b"");
+    assert!(!script.status().multipath);
+    assert_eq!(script.status().acked_bytes, 5);
+    script.write(b" again");
+    let sent = script.expect();
+    assert!(plain(&sent) && payload(&sent) == b" again");
+    // DSS that comes later changes nothing.
+    script.send(0, ACK, script.data_ack(12), b"");
+    script.write(b" and again");
+    assert!(plain(&script.expect()));
+}
+
+#[test]
+fn a_joined_subflow_that_acknowledges_data_without_dss_is_reset() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    // Nothing but MP_JOIN has passed on it.
+    script.write(&vec![1; 60_000]);
+    let sent = script.drain();
+    assert!(sent.iter().any(|(on, segment)| *on == line && !segment.payload.is_empty()));
+    script.send(line, ACK, Options::default(), b"");
+    let (_, reset) = script.drain().into_iter().find(|(on, _)| *on == line).unwrap();
+    assert_eq!(reset_of(&reset), Some(MIDDLEBOX));
+    assert!(script.status().multipath);
+}
+
+#[test]
+fn mappings_are_sent_on_every_segment_until_a_data_ack_has_come() {
+    let mut script = Script::accepted(config());
+    script.write(&vec![1; 14_000]);
+    script.wait(seconds(2));
+    let sent = script.drain();
+    let data = sent.iter().filter(|(_, segment)| !segment.payload.is_empty());
+    assert!(data.clone().count() > 10);
+    assert!(data.map(|(_, segment)| segment.options.dss).all(|dss| dss.unwrap().mapping.is_some()));
+}
+
+#[test]
+fn with_several_subflows_the_one_with_a_wrong_checksum_is_reset_with_mp_fail() {
+    let mut script = Script::accepted(with_checksums());
+    let line = script.join(1);
+    send_checked(&mut script, 0, 1, b"good ");
+    let _ = script.drain();
+    send_damaged(&mut script, line, 6, b"bad");
+    let reset = script.expect_on(line);
+    assert_eq!((reset_of(&reset), failed(&reset)), (Some(MIDDLEBOX), Some(6)));
+    // Nothing of it was acknowledged; it comes again elsewhere.
+    send_checked(&mut script, 0, 6, b"again");
+    assert_eq!(data_acked(&script.expect_on(0)), Some(11));
+    assert_eq!(script.read(), b"good again");
+    assert!(script.status().multipath);
+}
+
+#[test]
+fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become_plain_tcp() {
+    let mut script = Script::accepted(with_checksums());
+    send_checked(&mut script, 0, 1, b"good ");
+    let _ = script.drain();
+    script.write(b"ours ");
+    let _ = script.drain();
+    script.send(0, ACK, script.data_ack(6), b"");
+    let start = script.lines[0].seq;
+    send_damaged(&mut script, 0, 6, b"bad");
+    let fail = script.expect();
+    assert_eq!((failed(&fail), data_acked(&fail)), (Some(6), Some(6)));
+    assert!(!fail.flags.has(RST));
+    // What follows is discarded until the infinite mapping.
+    send_checked(&mut script, 0, 9, b"lost");
+    assert!(
+        script
+            .drain()
+            .iter()
+            .all(|(_, segment)| data_acked(segment).is_none_or(|until| until == 6))
+    );
+    // The peer answers, and goes on behind what failed.
+    let mut answer = Options::default();
+    answer.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(6) });
+    script.send(0, ACK, answer, b"");
+    assert_eq!(script.lines[0].seq, start.wrapping_add(7));
+    let mapping = infinite(&script, 0, 6);
+    script.send(0, ACK, mapping, b"again, ");
+    script.send(0, ACK, Options::default(), b"plain");
+    assert!(script.drain().iter().all(|(_, segment)| data_acked(segment).is_none()));
+    assert_eq!(script.read(), b"good again, plain");
+    assert_eq!(script.status().fallback, Some(Fallback::Checksum));
+    // Our own direction, too: one infinite mapping, and then nothing.
+    script.write(b"infinite");
+    let sent = script.expect();
+    assert_eq!(infinite_of(&script, &sent), Some((6, 6)));
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(script.status().acked_bytes, 13, "the subflow's acknowledgement is enough");
+    script.write(b"plain");
+    assert!(plain(&script.expect()));
+    // There is no way back.
+    script.send(0, ACK, script.map(0, 18, 4), b"more");
+    assert_eq!(script.read(), b"more");
+    assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
+    let token = script.join_syn(2);
+    let line = script.add_line(
+        std::net::SocketAddr::new(host(1), PORT),
+        std::net::SocketAddr::new(peer(1), 6_000),
+    );
+    script.send(line, SYN, mptcp(token), b"");
+    assert!(script.expect_on(line).flags.has(RST));
+}
+
+#[test]
+fn mp_fail_is_answered_by_mp_fail_and_data_from_there_on_is_sent_again_under_an_infinite_mapping() {
+    let mut script = Script::accepted(with_checksums());
+    script.write(b"good ");
+    let _ = script.drain();
+    script.send(0, ACK, script.data_ack(6), b"");
+    script.write(b"damaged");
+    let _ = script.drain();
+    let mut options = script.data_ack(6);
+    options.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(6) });
+    script.send(0, ACK, options, b"");
+    let sent: Vec<Segment> = script.drain().into_iter().map(|(_, segment)| segment).collect();
+    assert!(sent.iter().any(|segment| failed(segment) == Some(1)), "{sent:?}");
+    let again = sent.iter().find(|segment| !segment.payload.is_empty()).unwrap();
+    assert_eq!(infinite_of(&script, again), Some((13, 6)));
+    assert_eq!(payload(again), b"damaged");
+    assert_eq!(script.status().fallback, Some(Fallback::Peer));
+    // The other direction falls back with the peer's infinite mapping.
+    let mapping = infinite(&script, 0, 1);
+    script.send(0, ACK, mapping, b"one to one");
+    script.send(0, ACK, Options::default(), b" from here");
+    assert_eq!(script.read(), b"one to one from here");
+}
+
+#[test]
+fn an_infinite_mapping_maps_everything_behind_it_and_ends_data_acks() {
+    let mut script = Script::accepted(config());
+    script.data(0, 1, b"mapped, ");
+    let _ = script.drain();
+    let mapping = infinite(&script, 0, 9);
+    script.send(0, ACK, mapping, b"infinite, ");
+    script.send(0, ACK, Options::default(), b"plain");
+    assert_eq!(script.read(), b"mapped, infinite, plain");
+    assert!(script.drain().iter().all(|(_, segment)| data_acked(segment).is_none()));
+    assert!(!script.status().multipath);
+}
+
+#[test]
+fn an_infinite_mapping_beside_other_subflows_is_refused() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    let mapping = infinite(&script, line, 1);
+    script.send(line, ACK, mapping, b"infinite");
+    assert!(script.expect_on(line).flags.has(RST));
+    script.data(0, 1, b"mapped");
+    assert_eq!(script.read(), b"mapped");
+}
+
+#[test]
+fn with_one_subflow_but_gaps_in_the_data_the_subflow_is_reset_with_mp_fail() {
+    let mut script = Script::accepted(with_checksums());
+    let line = script.join(1);
+    send_checked(&mut script, line, 4, b"later");
+    script.send(line, RST.with(ACK), Options::default(), b"");
+    let _ = script.drain();
+    send_damaged(&mut script, 0, 1, b"bad");
+    let reset = script.expect_on(0);
+    assert_eq!((reset_of(&reset), failed(&reset)), (Some(MIDDLEBOX), Some(1)));
+    assert_eq!(script.closed, None, "a new subflow may come");
+    assert_eq!(script.read(), b"");
+}
+
+#[test]
+fn a_damaged_data_fin_ends_nothing() {
+    let mut script = Script::accepted(with_checksums());
+    let dsn = DataAck::Long(peer_dsn(1));
+    let right = keys::dss_checksum(peer_dsn(1), 0, 1, &Payload::EMPTY);
+    for (checksum, ends) in [(right ^ 1, false), (right, true)] {
+        let mapping = DssMapping { dsn, ssn: 0, len: 1, checksum: Some(checksum) };
+        let fin = Dss { data_fin: true, data_ack: None, mapping: Some(mapping) };
+        script.send(0, ACK, dss(fin), b"");
+        let acked = script.drain().iter().filter_map(|(_, segment)| data_acked(segment)).max();
+        assert_eq!(acked == Some(2), ends);
+    }
+}
