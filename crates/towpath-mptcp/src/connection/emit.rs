@@ -160,14 +160,22 @@ impl Connection {
             options.mptcp.push(MptcpOption::Fail { dsn });
             return;
         }
-        let Some((from, shift)) = self.sent_shift else { return };
-        let Some(sent) = transmit.data.filter(|sent| sent.ssn >= from) else { return };
+        let (Some((from, shift)), Some(sent)) = (self.sent_shift, transmit.data) else { return };
         if flow.tcp.acked_until() > from {
             return;
         }
+        if sent.ssn < from {
+            // What had a mapping keeps it: the peer may have lost it with the data (§3.3.1).
+            self.add_data_options(sent.mapping, sent.mapping_ssn, options);
+            if let Some(dss) = &mut options.dss {
+                dss.data_ack = None;
+            }
+            return;
+        }
         let dsn = self.local_idsn.wrapping_add(sent.ssn.wrapping_add(shift));
+        let checksum = self.checksum.then_some(0);
         let mapping =
-            DssMapping { dsn: DataAck::Long(dsn), ssn: sent.ssn as u32, len: 0, checksum: None };
+            DssMapping { dsn: DataAck::Long(dsn), ssn: sent.ssn as u32, len: 0, checksum };
         options.dss = Some(Dss { data_fin: false, data_ack: None, mapping: Some(mapping) });
     }
 

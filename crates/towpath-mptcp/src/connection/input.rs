@@ -128,7 +128,7 @@ impl Connection {
         }
         let (from, shift) = self.sent_shift.unwrap_or((1, 0));
         let until = flow.tcp.acked_until();
-        if until < from {
+        if until < from && shift != 0 {
             return;
         }
         let until = until.wrapping_add(shift).min(self.send.next());
@@ -203,7 +203,7 @@ impl Connection {
         });
         if !segment.flags.has(Flags::RST) && bare && (unmapped || received.acked_bytes > 0) {
             let why = if unmapped { Fallback::NoDss } else { Fallback::NoCapableInAck };
-            self.become_plain(Some(why));
+            self.become_plain_midway(index, why);
             self.on_single_ack(host, index);
         }
     }
