@@ -349,3 +349,26 @@ fn duplicate_acknowledgements_with_options_are_no_sign_of_congestion() {
     }
     assert_eq!(script.expect().seq, sent[0].1.seq);
 }
+
+#[test]
+fn a_subflow_that_never_answers_is_given_up_and_the_connection_lives() {
+    let mut config = config();
+    config.subflow.retries = 4;
+    let mut script = Script::accepted(config);
+    script.write(b"hello");
+    script.wait(seconds(30));
+    let given_up = |notice: &Notice| {
+        matches!(notice, Notice::SubflowClosed { reason: CloseReason::TimedOut, .. })
+    };
+    assert!(script.notices.iter().any(given_up), "{:?}", script.notices);
+    assert_eq!(script.closed, None);
+}
+
+#[test]
+fn the_send_buffers_of_both_profiles_hold_a_full_receive_window() {
+    for config in [Config::linux(), Config::ideal()] {
+        let ReceiveBuffer { max_bytes, window_percent, .. } = config.receive_buffer;
+        let window = max_bytes * u64::from(window_percent) / 100;
+        assert!(config.send_buffer_bytes >= window);
+    }
+}

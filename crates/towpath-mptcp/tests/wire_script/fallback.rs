@@ -76,6 +76,11 @@ fn first_data_without_dss_means_plain_tcp() {
     assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
     assert_eq!(script.read(), b"from a server that knows no more");
     assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    // Should options pass in our direction, the peer is told.
+    script.write(b"infinite");
+    let sent = script.expect();
+    assert_eq!(infinite_of(&script, &sent), Some((1, 1)));
+    script.send(0, ACK, Options::default(), b"");
     script.write(b"plain");
     assert!(plain(&script.expect()));
 }
@@ -90,7 +95,7 @@ fn data_that_is_acknowledged_without_dss_means_plain_tcp_on_the_only_subflow() {
     assert_eq!(script.status().acked_bytes, 5);
     script.write(b" again");
     let sent = script.expect();
-    assert!(plain(&sent) && payload(&sent) == b" again");
+    assert_eq!((infinite_of(&script, &sent), payload(&sent)), (Some((6, 6)), b" again".to_vec()));
     // DSS that comes later changes nothing.
     script.send(0, ACK, script.data_ack(12), b"");
     script.write(b" and again");
@@ -174,6 +179,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
     script.write(b"infinite");
     let sent = script.expect();
     assert_eq!(infinite_of(&script, &sent), Some((6, 6)));
+    assert_eq!(sent.options.dss.unwrap().mapping.unwrap().checksum, Some(0));
     script.send(0, ACK, Options::default(), b"");
     assert_eq!(script.status().acked_bytes, 13, "the subflow's acknowledgement is enough");
     script.write(b"plain");
@@ -265,4 +271,22 @@ fn a_damaged_data_fin_ends_nothing() {
         let acked = script.drain().iter().filter_map(|(_, segment)| data_acked(segment)).max();
         assert_eq!(acked == Some(2), ends);
     }
+}
+
+#[test]
+fn data_that_was_lost_before_the_fallback_keeps_its_mapping() {
+    let mut script = Script::accepted(config());
+    script.write(b"lost ");
+    let first = script.expect();
+    script.lines[0].ack = first.seq;
+    let mut mapping = infinite(&script, 0, 1);
+    mapping.dss.as_mut().unwrap().data_ack = Some(DataAck::Long(script.host_dsn(1)));
+    script.send(0, ACK, mapping, b"infinite");
+    script.write(b"infinite");
+    script.wait(seconds(1));
+    let sent: Vec<Segment> = script.drain().into_iter().map(|(_, segment)| segment).collect();
+    let again = sent.iter().find(|segment| segment.seq == first.seq).unwrap();
+    let mapping = again.options.dss.unwrap().mapping.unwrap();
+    assert_eq!((mapping.ssn, mapping.len), (1, 5));
+    assert!(sent.iter().any(|segment| infinite_of(&script, segment) == Some((6, 6))));
 }

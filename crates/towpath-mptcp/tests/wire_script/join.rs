@@ -34,6 +34,7 @@ fn a_joining_syn_has_the_receivers_token_and_the_senders_address_id() {
         panic!("{syn:?}")
     };
     assert_eq!(sent, token);
+    assert_eq!(syn.destination, script.lines[0].peer, "address and port of the first subflow");
     assert_eq!(capable_of(&syn), None, "that is for the first subflow alone");
     assert_eq!(subflows(&script), [(0, 0), (2, 0)]);
 }
