@@ -19,7 +19,12 @@ impl Connection {
     pub(super) fn on_bad_checksum(&mut self, host: &Host<'_>, index: usize, start: u64) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         flow.fail_due = Some(start);
+        self.receive.forget_fin(start);
         if self.flows.len() > 1 || self.send_is_scattered() {
+            if self.flows.len() == 1 {
+                // Nobody else will bring what is missing: all of it comes again (§3.7).
+                self.counts.discarded_bytes += self.receive.discard_from(start);
+            }
             // Others can go on: this subflow is reset with MP_FAIL (§3.7).
             self.reset_flow(host, index, MIDDLEBOX);
             return;

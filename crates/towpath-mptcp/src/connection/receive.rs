@@ -113,6 +113,27 @@ impl ReceiveQueue {
         self.settle(self.next)
     }
 
+    /// An end that was announced from `offset` on is none: what said so was damaged.
+    pub(super) fn forget_fin(&mut self, offset: u64) {
+        if !self.finished {
+            self.fin = self.fin.filter(|fin| *fin < offset);
+        }
+    }
+
+    /// Drops what waits from `offset` on, and says how much it was.
+    pub(super) fn discard_from(&mut self, offset: u64) -> u64 {
+        let before = self.waiting_bytes;
+        let gone = self.waiting.split_off(&offset);
+        self.waiting_bytes -= gone.values().map(|held| held.len() as u64).sum::<u64>();
+        if let Some(mut last) = self.waiting.last_entry() {
+            let keep = usize::try_from(offset - last.key()).unwrap_or(usize::MAX);
+            let len = last.get().len();
+            last.get_mut().truncate(keep);
+            self.waiting_bytes -= len.saturating_sub(keep) as u64;
+        }
+        before - self.waiting_bytes
+    }
+
     fn settle(&mut self, before: u64) -> Arrived {
         let in_order = self.next - before;
         let finished = !self.finished && self.fin == Some(self.next);
@@ -227,6 +248,18 @@ mod tests {
         assert_eq!(queue.window(140, 32), 128, "what is new is rounded down");
         let _ = queue.insert(61, payload(61, 10));
         assert_eq!(queue.window(0, 32), 128, "118 were promised");
+    }
+
+    #[test]
+    fn what_is_discarded_can_come_again() {
+        let mut queue = ReceiveQueue::new();
+        for start in [11, 31, 51] {
+            let _ = queue.insert(start, payload(start, 10));
+        }
+        assert_eq!(queue.discard_from(35), 16);
+        assert_eq!(queue.waiting_bytes(), 14);
+        assert_eq!(queue.insert(1, payload(1, 60)).in_order, 60);
+        assert_eq!(queue.waiting_bytes(), 0);
     }
 
     proptest! {

@@ -257,6 +257,12 @@ fn with_one_subflow_but_gaps_in_the_data_the_subflow_is_reset_with_mp_fail() {
     assert_eq!((reset_of(&reset), failed(&reset)), (Some(MIDDLEBOX), Some(1)));
     assert_eq!(script.closed, None, "a new subflow may come");
     assert_eq!(script.read(), b"");
+    // What had come behind it was discarded, and was never acknowledged.
+    let line = script.join(2);
+    send_checked(&mut script, line, 1, b"all");
+    assert_eq!(data_acked(&script.expect_on(line)), Some(4));
+    send_checked(&mut script, line, 4, b" again");
+    assert_eq!(script.read(), b"all again");
 }
 
 #[test]
@@ -264,6 +270,7 @@ fn a_damaged_data_fin_ends_nothing() {
     let mut script = Script::accepted(with_checksums());
     let dsn = DataAck::Long(peer_dsn(1));
     let right = keys::dss_checksum(peer_dsn(1), 0, 1, &Payload::EMPTY);
+    let _ = script.drain();
     for (checksum, ends) in [(right ^ 1, false), (right, true)] {
         let mapping = DssMapping { dsn, ssn: 0, len: 1, checksum: Some(checksum) };
         let fin = Dss { data_fin: true, data_ack: None, mapping: Some(mapping) };
@@ -289,4 +296,19 @@ fn data_that_was_lost_before_the_fallback_keeps_its_mapping() {
     let mapping = again.options.dss.unwrap().mapping.unwrap();
     assert_eq!((mapping.ssn, mapping.len), (1, 5));
     assert!(sent.iter().any(|segment| infinite_of(&script, segment) == Some((6, 6))));
+}
+
+#[test]
+fn a_data_fin_under_a_damaged_mapping_ends_nothing() {
+    let mut script = Script::accepted(with_checksums());
+    let line = script.join(1);
+    let mut options = checked(&script, line, 1, b"hello", 0);
+    let dss = options.dss.as_mut().unwrap();
+    dss.data_fin = true;
+    dss.mapping.as_mut().unwrap().len = 6; // the checksum is that of another mapping
+    script.send(line, ACK, options, b"hello");
+    assert_eq!(reset_of(&script.expect_on(line)), Some(MIDDLEBOX));
+    send_checked(&mut script, 0, 1, b"hello, world");
+    assert_eq!(data_acked(&script.expect_on(0)), Some(13));
+    assert_eq!(script.read(), b"hello, world");
 }
