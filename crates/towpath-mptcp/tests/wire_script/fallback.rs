@@ -103,6 +103,18 @@ fn data_that_is_acknowledged_without_dss_means_plain_tcp_on_the_only_subflow() {
 }
 
 #[test]
+fn after_the_fallback_acknowledgements_count_also_for_data_that_was_sent_before() {
+    let mut script = unconfirmed(config());
+    script.write(&[1; 3_000]);
+    let first = script.expect();
+    let len = u32::try_from(first.payload.len()).unwrap();
+    let _ = script.drain();
+    script.lines[0].ack = first.seq.wrapping_add(len);
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(script.status().acked_bytes, u64::from(len));
+}
+
+#[test]
 fn a_joined_subflow_that_acknowledges_data_without_dss_is_reset() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
@@ -157,7 +169,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
     assert_eq!((failed(&fail), data_acked(&fail)), (Some(6), Some(6)));
     assert!(!fail.flags.has(RST));
     // What follows is discarded until the infinite mapping.
-    send_checked(&mut script, 0, 9, b"lost");
+    send_checked(&mut script, 0, 9, b"lost, and much more");
     assert!(
         script
             .drain()
@@ -168,7 +180,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
     let mut answer = Options::default();
     answer.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(6) });
     script.send(0, ACK, answer, b"");
-    assert_eq!(script.lines[0].seq, start.wrapping_add(7));
+    assert_eq!(script.lines[0].seq, start.wrapping_add(22));
     let mapping = infinite(&script, 0, 6);
     script.send(0, ACK, mapping, b"again, ");
     script.send(0, ACK, Options::default(), b"plain");
