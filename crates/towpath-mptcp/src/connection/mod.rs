@@ -333,7 +333,14 @@ impl Connection {
     }
 
     /// A subflow's settings: packets leave room for the options of the connection.
-    fn new_flow(&mut self, tuple: &Tuple, tcp: Subflow, join: Option<Join>, now: Instant) -> usize {
+    fn new_flow(
+        &mut self,
+        tuple: &Tuple,
+        mut tcp: Subflow,
+        join: Option<Join>,
+        now: Instant,
+    ) -> usize {
+        tcp.set_ipv6(tuple.local.is_ipv6());
         let number = self.next_number;
         self.next_number += 1;
         let taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
