@@ -5,6 +5,10 @@
 const LEAST_BYTES: u32 = 48;
 /// The search for black holes does not go below this.
 const LEAST_SEARCHED_BYTES: u32 = 512;
+/// Every IPv4 link carries so much (RFC 1191 §3).
+const LEAST_MTU: u32 = 68;
+/// Sizes of usual links (RFC 1191 §7.1).
+const PLATEAUS: [u32; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296];
 /// Bytes of the timestamps option with padding (RFC 7323 appendix A).
 pub(super) const TIMESTAMP_BYTES: u32 = 12;
 
@@ -12,6 +16,7 @@ pub(super) const TIMESTAMP_BYTES: u32 = 12;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathMtu {
     mtu_bytes: u32,
+    interface_mtu_bytes: u32,
     pub(super) ipv6: bool,
     peer_mss: Option<u16>,
     cap: Option<u32>,
@@ -23,6 +28,7 @@ impl PathMtu {
     pub(super) fn new(mtu_bytes: u32) -> Self {
         Self {
             mtu_bytes,
+            interface_mtu_bytes: mtu_bytes,
             ipv6: false,
             peer_mss: None,
             cap: None,
@@ -35,9 +41,15 @@ impl PathMtu {
         if self.ipv6 { 60 } else { 40 }
     }
 
-    /// What we tell the peer: without options (RFC 6691 §2).
+    fn least_mtu(&self) -> u32 {
+        if self.ipv6 { 1280 } else { LEAST_MTU }
+    }
+
+    /// What we tell the peer: without options (RFC 6691 §2), and whatever the path to the peer
+    /// carries, for the way back may be another one (RFC 8201 §5.4).
     pub(super) fn advertised(&self) -> u16 {
-        u16::try_from(self.mtu_bytes.saturating_sub(self.header_bytes())).unwrap_or(u16::MAX)
+        u16::try_from(self.interface_mtu_bytes.saturating_sub(self.header_bytes()))
+            .unwrap_or(u16::MAX)
     }
 
     /// Takes the peer's option over, or its default (RFC 9293 §3.7.1).
@@ -68,10 +80,16 @@ impl PathMtu {
         payload.clamp(LEAST_BYTES, u32::from(u16::MAX))
     }
 
-    /// A router has a link of this MTU (RFC 1191 §5); true if packets get smaller.
+    /// A router has a link of this MTU (RFC 1191 §5); true if packets get smaller. Routers older than
+    /// RFC 1191 say 0.
     pub(super) fn reduce(&mut self, mtu_bytes: u32) -> bool {
-        // RFC 8201 §4: an IPv6 link has at least 1280; RFC 1191 §3: an IPv4 link at least 68.
-        let mtu_bytes = mtu_bytes.max(if self.ipv6 { 1280 } else { 68 });
+        let mtu_bytes = match mtu_bytes {
+            // RFC 8201 §4: every IPv6 link carries 1280, so who says less lies.
+            0..1280 if self.ipv6 => return false,
+            // RFC 1191 §5: the next smaller size that links usually have.
+            0 => PLATEAUS.into_iter().find(|size| *size < self.mtu_bytes).unwrap_or(LEAST_MTU),
+            named => named.max(LEAST_MTU),
+        };
         let smaller = mtu_bytes < self.mtu_bytes;
         self.mtu_bytes = self.mtu_bytes.min(mtu_bytes);
         smaller
@@ -82,7 +100,7 @@ impl PathMtu {
         let half = self.packet_bytes() / 2;
         let overhead = self.mtu_bytes.min(self.header_bytes() + 40);
         self.packet_bytes() > LEAST_SEARCHED_BYTES
-            && self.reduce(half.max(LEAST_SEARCHED_BYTES) + overhead)
+            && self.reduce((half.max(LEAST_SEARCHED_BYTES) + overhead).max(self.least_mtu()))
     }
 }
 
@@ -110,5 +128,41 @@ mod tests {
         let mut mtu = PathMtu::new(1500);
         mtu.negotiate(None, false);
         assert_eq!(mtu.packet_bytes(), 536);
+    }
+
+    #[test]
+    fn a_router_that_names_no_size_gets_the_next_usual_one() {
+        let mut mtu = PathMtu::new(1500);
+        let mut sizes = Vec::new();
+        while mtu.reduce(0) {
+            sizes.push(mtu.mtu_bytes);
+        }
+        assert_eq!(sizes, [1492, 1006, 508, 296, 68]);
+    }
+
+    #[test]
+    fn no_message_raises_the_estimate_or_takes_it_below_what_every_link_carries() {
+        for (ipv6, least) in [(false, 68), (true, 1280)] {
+            let mut mtu = PathMtu { ipv6, ..PathMtu::new(1500) };
+            assert!(mtu.reduce(1400) && !mtu.reduce(1400) && !mtu.reduce(1500));
+            assert_eq!(mtu.mtu_bytes, 1400);
+            assert_eq!(mtu.reduce(1), !ipv6, "over IPv6 such a message is discarded");
+            assert_eq!(mtu.reduce(1280), ipv6);
+            while mtu.halve() {}
+            assert!(mtu.mtu_bytes >= least);
+        }
+        let mut mtu = PathMtu { ipv6: true, ..PathMtu::new(1500) };
+        assert!(!mtu.reduce(1279));
+        assert_eq!(mtu.mtu_bytes, 1500);
+    }
+
+    #[test]
+    fn the_peer_is_told_what_we_take_and_not_what_the_path_carries() {
+        let mut mtu = PathMtu { ipv6: true, ..PathMtu::new(1500) };
+        assert_eq!(mtu.advertised(), 1440);
+        mtu.reduce(1300);
+        assert_eq!(mtu.advertised(), 1440);
+        mtu.negotiate(None, false);
+        assert_eq!(mtu.packet_bytes(), 1220, "RFC 9293 §3.7.1 without the option");
     }
 }
