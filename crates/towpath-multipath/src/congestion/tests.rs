@@ -235,6 +235,24 @@ fn a_larger_packet_raises_the_smallest_window() {
 }
 
 #[test]
+fn the_initial_window_counts_packets_of_the_size_that_was_agreed_on() {
+    let mut control = make("reno");
+    control.set_mss(536);
+    assert_eq!(control.cwnd_bytes(), 5_360);
+    control.set_mss(900);
+    assert_eq!(control.cwnd_bytes(), 9_000);
+}
+
+#[test]
+fn a_smaller_packet_leaves_as_many_of_them_in_the_window() {
+    let mut control = avoiding("reno", 40);
+    control.set_mss(500);
+    assert_eq!(control.cwnd_bytes(), 20_000);
+    control.set_mss(1_000);
+    assert_eq!(control.cwnd_bytes(), 20_000, "larger packets prove nothing about the path");
+}
+
+#[test]
 fn bytes_between_losses_are_counted() {
     let mut control = make("olia");
     control.on_ack(&ack(RTT, 5_000), PathId(0), &[]);

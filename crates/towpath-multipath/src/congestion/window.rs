@@ -314,7 +314,16 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
 
     fn set_mss(&mut self, mss_bytes: u32) {
         let mss = u64::from(mss_bytes.max(1));
-        self.initial = self.initial / self.mss * mss;
+        let initial = self.initial / self.mss * mss;
+        if self.cwnd == self.initial {
+            // Nothing was learned yet: ten packets of the new size (RFC 6928 §2).
+            self.cwnd = initial;
+        } else if mss < self.mss {
+            // RFC 5681 §3.1: as many packets as before, or smaller ones would leave in a burst.
+            let scaled = u128::from(self.cwnd) * u128::from(mss) / u128::from(self.mss);
+            self.cwnd = u64::try_from(scaled).unwrap_or(self.cwnd);
+        }
+        self.initial = initial;
         self.mss = mss;
         self.cwnd = self.cwnd.max(mss);
         self.ssthresh = self.ssthresh.max(2 * mss);
