@@ -31,6 +31,9 @@ pub enum ConnectError {
     /// No interface that is up has an address of this family (or the asked one).
     #[error("no local address can reach {0}")]
     NoAddress(SocketAddr),
+    /// A broadcast or multicast address (RFC 9293 §3.9.1.1).
+    #[error("{0} is not the address of one host")]
+    NoHost(SocketAddr),
     /// All ports are taken.
     #[error("no free port to {0}")]
     NoPort(SocketAddr),

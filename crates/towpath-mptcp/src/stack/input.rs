@@ -1,5 +1,6 @@
 //! Packets that arrive: to a subflow, a listener, a connection by its token, or nobody.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use towpath_net::Instant;
@@ -42,6 +43,10 @@ impl Stack {
         let only_syn = segment.flags.has(Flags::SYN)
             && !segment.flags.has(Flags::ACK)
             && !segment.flags.has(Flags::RST);
+        if !names_one_host(segment.source.ip()) {
+            self.counters.malformed += 1;
+            return; // RFC 9293 §3.9.2.3
+        }
         if only_syn {
             self.on_syn(now, interface, &segment);
         } else {
@@ -189,3 +194,12 @@ fn join(syn: &Segment) -> Option<(u32, u8)> {
         }
     })
 }
+/// Whether an address is that of one host, with which a connection is possible.
+pub(super) fn names_one_host(address: IpAddr) -> bool {
+    let broadcast = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(_) => false,
+    };
+    !broadcast && !address.is_multicast() && !address.is_unspecified()
+}
+

@@ -224,6 +224,9 @@ impl Stack {
         config: connection::Config,
     ) -> Result<ConnectionId, ConnectError> {
         config.check()?;
+        if !input::names_one_host(remote.ip()) {
+            return Err(ConnectError::NoHost(remote));
+        }
         let address = self
             .addresses
             .iter()
