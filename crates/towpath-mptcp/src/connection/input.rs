@@ -395,6 +395,16 @@ impl Connection {
         self.remove_closed(host);
     }
 
+    /// A SYN for a subflow in TIME-WAIT that may begin a new connection: then it ends here, and the
+    /// sequence number behind the last one that it used is returned.
+    pub(crate) fn reopen(&mut self, host: &Host<'_>, index: usize, syn: &Segment) -> Option<u32> {
+        let flow = self.flows.get_mut(index).filter(|flow| flow.tcp.gives_way_to(syn))?;
+        let used_until = flow.tcp.used_until();
+        flow.closed = Some(CloseReason::Finished);
+        self.remove_closed(host);
+        Some(used_until)
+    }
+
     /// ICMP about one of its subflows.
     pub(crate) fn on_icmp(&mut self, host: &Host<'_>, index: usize, error: IcmpError) {
         if let Some(flow) = self.flows.get_mut(index) {

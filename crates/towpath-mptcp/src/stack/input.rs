@@ -35,6 +35,9 @@ impl Stack {
         if let Some(id) = self.subflows.get(&tuple).copied() {
             let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
             if let Some(index) = index {
+                if let Some(used_until) = self.reopen(now, id, index, &segment) {
+                    return self.on_syn(now, interface, &segment, Some(used_until));
+                }
                 self.with(now, id, |known, host| known.on_segment(host, index, &mut segment));
                 return;
             }
@@ -48,13 +51,37 @@ impl Stack {
             return; // RFC 9293 §3.9.2.3
         }
         if only_syn {
-            self.on_syn(now, interface, &segment);
+            self.on_syn(now, interface, &segment, None);
         } else {
             self.refuse(interface, &segment, None);
         }
     }
 
-    fn on_syn(&mut self, now: Instant, interface: InterfaceId, syn: &Segment) {
+    /// Ends a connection in TIME-WAIT in favour of a new one between the same addresses and ports
+    /// (RFC 9293 §3.10.7.4, RFC 6191); returns the sequence number behind the last one that it used.
+    fn reopen(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        index: usize,
+        syn: &Segment,
+    ) -> Option<u32> {
+        if join(syn).is_some() || !self.listeners.contains_key(&syn.destination.port()) {
+            return None;
+        }
+        let mut used_until = None;
+        self.with(now, id, |known, host| used_until = known.reopen(host, index, syn));
+        used_until
+    }
+
+    /// `used_until`: sequence numbers below belong to an earlier connection.
+    fn on_syn(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        syn: &Segment,
+        used_until: Option<u32>,
+    ) {
         if let Some((token, address_id)) = join(syn) {
             self.on_join(now, interface, syn, token, address_id);
             return;
@@ -71,7 +98,12 @@ impl Stack {
         }
         let tuple = self.tuple_of(interface, syn, 0, 0);
         let id = ConnectionId(self.connections.len() as u32);
-        let isn = self.secrets.isn(now, tuple.local, tuple.remote);
+        let mut isn = self.secrets.isn(now, tuple.local, tuple.remote);
+        if let Some(used_until) = used_until.filter(|until| isn.wrapping_sub(*until) > u32::MAX / 2)
+        {
+            // The earlier connection was faster than the clock of RFC 6528.
+            isn = used_until.wrapping_add(1 << 16);
+        }
         let key = self.fresh_key();
         if let Ok(known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
             self.insert(id, known, (tuple.local, tuple.remote));

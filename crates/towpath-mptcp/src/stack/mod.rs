@@ -496,7 +496,10 @@ impl Stack {
             Output::Accepted => self.note_established(id),
             Output::Open(action) => self.open_subflow(now, id, action),
             Output::Gone(local, remote) => {
-                self.subflows.remove(&(local, remote));
+                // Another connection may have its place already.
+                if self.subflows.get(&(local, remote)) == Some(&id) {
+                    self.subflows.remove(&(local, remote));
+                }
             }
         }
     }

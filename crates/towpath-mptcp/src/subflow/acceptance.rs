@@ -239,6 +239,27 @@ impl Subflow {
     }
 
     /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.
+    /// Whether a SYN that arrives in TIME-WAIT cannot be an old one, by its timestamp or its number
+    /// (RFC 9293 §3.10.7.4, RFC 6191 §2).
+    pub fn gives_way_to(&self, syn: &Segment) -> bool {
+        let only_syn =
+            syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK) && !syn.flags.has(Flags::RST);
+        let higher = syn.seq.wrapping_sub(self.wire_ack()).cast_signed() > 0;
+        let newer = match syn.options.timestamps.filter(|_| self.timestamps.on) {
+            Some(theirs) => match theirs.value.wrapping_sub(self.timestamps.recent).cast_signed() {
+                0 => higher,
+                difference => difference > 0,
+            },
+            None => higher,
+        };
+        self.state == State::TimeWait && only_syn && newer
+    }
+
+    /// Behind the last sequence number that was used here, on the wire.
+    pub fn used_until(&self) -> u32 {
+        self.wire_seq(self.send.sent_until())
+    }
+
     fn take_data(
         &mut self,
         now: Instant,
