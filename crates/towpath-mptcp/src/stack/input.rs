@@ -9,7 +9,7 @@ use crate::connection::{Connection, Tuple};
 use crate::subflow::IcmpError;
 use crate::wire::{
     Flags, IcmpKind, IcmpMessage, Incoming, Join, MptcpOption, Options, Packet, Payload, Reset,
-    Segment, parse,
+    Segment, Timestamps, parse,
 };
 
 use super::{ConnectionId, Event, InterfaceId, Stack};
@@ -198,7 +198,10 @@ impl Stack {
             let ack = segment.seq.wrapping_add(segment.sequence_bytes());
             (0, ack, Flags::RST.with(Flags::ACK))
         };
-        let mut options = Options::default();
+        // RFC 7323 §5.2: for a host that expects them, and with the value 0.
+        let timestamps = segment.options.timestamps;
+        let timestamps = timestamps.map(|theirs| Timestamps { value: 0, echo: theirs.value });
+        let mut options = Options { timestamps, ..Options::default() };
         options.mptcp.extend(reason.map(MptcpOption::Reset));
         let answer = Segment {
             source: segment.destination,

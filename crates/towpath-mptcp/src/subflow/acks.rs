@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::delivery::milliseconds;
 use super::{Subflow, Timer};
-use crate::wire::{Ecn, Flags, Segment, Timestamps};
+use crate::wire::{Flags, Timestamps};
 
 /// Acknowledgements that are due.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use towpath_net::Instant;
 use super::pmtu::TIMESTAMP_BYTES;
 use super::send_queue::{Record, Sent};
 use super::{State, Subflow};
-use crate::wire::{Ecn, Flags, Options, SackBlocks};
+use crate::wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
 /// What to put into the next packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,9 @@ impl Subflow {
     /// data: it limits the number of SACK blocks.
     pub fn poll_transmit(&mut self, now: Instant, option_bytes: u16) -> Option<Transmit> {
         if let Some(reset) = self.reset.take() {
-            return Some(compose_reset(reset));
+            // RFC 7323 §3.2 and §5.2.
+            let timestamps = self.timestamps.on.then(|| self.timestamps.option(now));
+            return Some(compose_reset(reset, timestamps));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return self.next_handshake(now);
@@ -298,7 +300,7 @@ impl Subflow {
     }
 }
 
-fn compose_reset(reset: PendingReset) -> Transmit {
+fn compose_reset(reset: PendingReset, timestamps: Option<Timestamps>) -> Transmit {
     let PendingReset { seq, ack } = reset;
     let flags = if ack.is_some() { Flags::RST.with(Flags::ACK) } else { Flags::RST };
     Transmit {
@@ -307,7 +309,7 @@ fn compose_reset(reset: PendingReset) -> Transmit {
         flags,
         window: 0,
         ecn: Ecn::NotCapable,
-        options: Options::default(),
+        options: Options { timestamps, ..Options::default() },
         data: None,
         segment_bytes: 0,
         retransmission: false,
