@@ -115,9 +115,9 @@ impl Subflow {
         } else {
             start >= 0 && start <= limit && start + len > next
         };
-        // A pure acknowledgement that was overtaken does no harm and may carry news, so only what
-        // takes sequence space is judged by its timestamp (Linux `tcp_disordered_ack`).
-        let old = len > 0 && !reset && self.timestamps.is_old(now, segment.options.timestamps);
+        let old = !reset
+            && self.timestamps.is_old(now, segment.options.timestamps)
+            && !self.is_overtaken_ack(start, segment);
         if inside && !old {
             let start = u64::try_from(start).ok()?;
             self.cut_off(start, limit.unsigned_abs(), segment);
@@ -131,6 +131,17 @@ impl Subflow {
 
     fn cut_off(&mut self, start: u64, limit: u64, segment: &mut Segment) {
         let room = limit.saturating_sub(start);
+    /// A pure acknowledgement that was overtaken within a timeout does no harm and may carry news, so
+    /// its timestamp does not count (Linux `tcp_disordered_ack`); RFC 7323 §5.3 drops it.
+    fn is_overtaken_ack(&self, start: i64, segment: &Segment) -> bool {
+        let old = segment.ack.wrapping_sub(self.wire_seq(self.send.acked_until())).cast_signed();
+        let late = self.timestamps.behind(segment.options.timestamps);
+        segment.sequence_bytes() == 0
+            && start == self.receive.next().cast_signed()
+            && old <= 0
+            && late <= self.rtt.timeout()
+    }
+
         if segment.payload.len() as u64 > room {
             segment.payload.truncate(usize::try_from(room).unwrap_or(usize::MAX));
             segment.flags = segment.flags.without(Flags::FIN);

@@ -67,6 +67,12 @@ impl Timestamping {
         }
     }
 
+    /// How much older than the latest a timestamp is, if the peer's clock counts milliseconds.
+    pub(super) fn behind(&self, option: Option<Timestamps>) -> Duration {
+        let ms = option.map_or(0, |option| self.recent.wrapping_sub(option.value));
+        Duration::from_millis(ms.into())
+    }
+
     /// PAWS (§5): the segment is older than what was accepted. After 24 days without traffic the
     /// peer's clock may have wrapped (§5.5).
     pub(super) fn is_old(&self, now: Instant, option: Option<Timestamps>) -> bool {
