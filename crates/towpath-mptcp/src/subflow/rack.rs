@@ -38,6 +38,8 @@ pub(super) struct Rack {
     probe: Option<TailProbe>,
     /// The next transmission is a probe.
     pub(super) probe_due: bool,
+    /// No round-trip time was measured since the last probe.
+    unmeasured: bool,
 }
 
 /// A tail loss probe that is not yet answered.
@@ -86,6 +88,12 @@ impl Rack {
     pub(super) fn note_probe(&mut self, end: u64, repeated: bool) {
         self.probe_due = false;
         self.probe = Some(TailProbe { end, repeated });
+        self.unmeasured = true;
+    }
+
+    /// A round-trip time was measured.
+    pub(super) fn note_measured(&mut self) {
+        self.unmeasured = false;
     }
 }
 
@@ -140,7 +148,9 @@ impl Subflow {
 
     /// RFC 8985 §7.2: after new data was sent, or something was acknowledged.
     pub(super) fn arm_tail_probe(&mut self, now: Instant) {
-        let idle = self.send.outstanding() == 0 || self.rack.probe.is_some();
+        // RFC 8985 §7.3: one probe at a time, and none before its round trip is known.
+        let probed = self.rack.probe.is_some() || self.rack.unmeasured;
+        let idle = self.send.outstanding() == 0 || probed;
         let calm = self.phase() == Phase::Open && self.send.sacked_bytes() == 0;
         if idle || !calm || !self.uses_rack() || self.rack.probe_due {
             return self.timers.clear(Timer::TailProbe);

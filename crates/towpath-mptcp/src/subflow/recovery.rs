@@ -286,6 +286,7 @@ impl Subflow {
     ) -> Option<std::time::Duration> {
         // Karn's rule: nothing that was sent twice (RFC 6298 §3), unless timestamps tell which.
         if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
+            self.rack.note_measured();
             let rtt = now.saturating_since(last);
             self.rtt.sample(now.saturating_since(first));
             self.rtt.sample_smallest(now, rtt);
@@ -294,6 +295,7 @@ impl Subflow {
         // When the first answer to a retransmission is lost, the answer to the next one still echoes
         // the first: such a sample would contain whole timeouts.
         let echo_ms = echo_ms.filter(|_| advanced && !delivery.old_echo)?;
+        self.rack.note_measured();
         let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
         self.rtt.sample(now.saturating_since(sent));
         None
