@@ -505,8 +505,9 @@ impl Subflow {
             return;
         }
         done.retransmission = true;
-        // A peer that answers with a closed window is alive (RFC 9293 §3.8.6.1).
-        let stalled = self.peer_window.bytes == 0
+        // A peer that answers is alive, if what it does not acknowledge lies beyond its window
+        // (RFC 9293 §3.8.6, §3.8.6.1).
+        let stalled = self.peer_window.usable(self.send.acked_until()) == 0
             && now.saturating_since(self.last_heard) < self.config.rto_max;
         if self.recovery.count_timeout() > self.config.retries && !stalled {
             return self.finish(CloseReason::TimedOut);
