@@ -197,7 +197,7 @@ impl Subflow {
             return 0;
         }
         let mss = u64::from(self.mss());
-        let busy = self.send.in_flight() + self.send.queued();
+        let busy = self.in_flight() + self.send.queued();
         let mut cwnd = self.cwnd();
         if self.idle_for(now).is_some() {
             cwnd = cwnd.min(u64::from(self.config.initial_window_packets) * mss);
