@@ -43,13 +43,13 @@ impl Stack {
             }
             self.subflows.remove(&tuple);
         }
-        let only_syn = segment.flags.has(Flags::SYN)
-            && !segment.flags.has(Flags::ACK)
-            && !segment.flags.has(Flags::RST);
         if !names_one_host(segment.source.ip()) {
             self.counters.malformed += 1;
             return; // RFC 9293 §3.9.2.3
         }
+        let only_syn = segment.flags.has(Flags::SYN)
+            && !segment.flags.has(Flags::ACK)
+            && !segment.flags.has(Flags::RST);
         if only_syn {
             self.on_syn(now, interface, &segment, None);
         } else {
@@ -219,6 +219,15 @@ impl Stack {
     }
 }
 
+/// Whether an address is that of one host, with which a connection is possible.
+pub(super) fn names_one_host(address: IpAddr) -> bool {
+    let broadcast = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(_) => false,
+    };
+    !broadcast && !address.is_multicast() && !address.is_unspecified()
+}
+
 /// Token and address identifier of MP_JOIN in a SYN.
 fn join(syn: &Segment) -> Option<(u32, u8)> {
     syn.options.mptcp.iter().find_map(|option| {
@@ -229,12 +238,3 @@ fn join(syn: &Segment) -> Option<(u32, u8)> {
         }
     })
 }
-/// Whether an address is that of one host, with which a connection is possible.
-pub(super) fn names_one_host(address: IpAddr) -> bool {
-    let broadcast = match address {
-        IpAddr::V4(address) => address.is_broadcast(),
-        IpAddr::V6(_) => false,
-    };
-    !broadcast && !address.is_multicast() && !address.is_unspecified()
-}
-

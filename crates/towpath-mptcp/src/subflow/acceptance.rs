@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::transmit::PendingReset;
 use super::{CloseReason, Received, State, Subflow, Timer};
-use crate::wire::{Flags, Payload, Segment};
+use crate::wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
     /// Handles one (super-)segment and takes the payload out of it. `own` and `group` are for coupled
@@ -73,6 +73,8 @@ impl Subflow {
             segment.flags = flags.without(Flags::SYN);
             start = 1;
         }
+        // A window probe loses its data below, not its mark (RFC 3168 §6.1.6).
+        let marked = segment.ecn == Ecn::Marked && !segment.payload.is_empty();
         let Some(start) = self.accept_sequence(now, start, segment) else { return };
         if segment.flags.has(Flags::RST) {
             return self.on_reset(now, start);
@@ -92,7 +94,7 @@ impl Subflow {
         received.acceptable = true;
         self.last_heard = now;
         (self.unanswered, self.probes) = (0, 0);
-        self.note_ecn(segment);
+        self.note_ecn(segment.flags, marked);
         self.timestamps.update(now, start, segment.options.timestamps);
         self.on_acknowledgement(now, start, ack, segment, received);
         self.after_our_fin(now);
@@ -129,8 +131,6 @@ impl Subflow {
         None
     }
 
-    fn cut_off(&mut self, start: u64, limit: u64, segment: &mut Segment) {
-        let room = limit.saturating_sub(start);
     /// A pure acknowledgement that was overtaken within a timeout does no harm and may carry news, so
     /// its timestamp does not count (Linux `tcp_disordered_ack`); RFC 7323 §5.3 drops it.
     fn is_overtaken_ack(&self, start: i64, segment: &Segment) -> bool {
@@ -142,6 +142,8 @@ impl Subflow {
             && late <= self.rtt.timeout()
     }
 
+    fn cut_off(&mut self, start: u64, limit: u64, segment: &mut Segment) {
+        let room = limit.saturating_sub(start);
         if segment.payload.len() as u64 > room {
             segment.payload.truncate(usize::try_from(room).unwrap_or(usize::MAX));
             segment.flags = segment.flags.without(Flags::FIN);
@@ -237,19 +239,6 @@ impl Subflow {
         }
     }
 
-    fn arm_time_wait(&mut self, now: Instant) {
-        self.timers.set(Timer::TimeWait, now + self.config.time_wait);
-    }
-
-    /// RFC 9293 lets FIN-WAIT-2 last for ever; a peer that vanished must not. While somebody may
-    /// still read, the wait is longer than any repetition of the peer takes.
-    pub(super) fn arm_fin_wait(&mut self, now: Instant) {
-        let reading = self.config.rto_max * 2;
-        let wait = if self.orphaned { self.config.time_wait } else { reading };
-        self.timers.set(Timer::TimeWait, now + wait);
-    }
-
-    /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.
     /// Whether a SYN that arrives in TIME-WAIT cannot be an old one, by its timestamp or its number
     /// (RFC 9293 §3.10.7.4, RFC 6191 §2).
     pub fn gives_way_to(&self, syn: &Segment) -> bool {
@@ -271,6 +260,19 @@ impl Subflow {
         self.wire_seq(self.send.sent_until())
     }
 
+    fn arm_time_wait(&mut self, now: Instant) {
+        self.timers.set(Timer::TimeWait, now + self.config.time_wait);
+    }
+
+    /// RFC 9293 lets FIN-WAIT-2 last for ever; a peer that vanished must not. While somebody may
+    /// still read, the wait is longer than any repetition of the peer takes.
+    pub(super) fn arm_fin_wait(&mut self, now: Instant) {
+        let reading = self.config.rto_max * 2;
+        let wait = if self.orphaned { self.config.time_wait } else { reading };
+        self.timers.set(Timer::TimeWait, now + wait);
+    }
+
+    /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.
     fn take_data(
         &mut self,
         now: Instant,

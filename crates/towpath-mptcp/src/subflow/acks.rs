@@ -151,14 +151,14 @@ impl Subflow {
 
     /// What the ECN bits of an acceptable segment say (RFC 3168 §6.1.3); a mark is echoed until the
     /// peer says that it has reacted.
-    pub(super) fn note_ecn(&mut self, segment: &Segment) {
+    pub(super) fn note_ecn(&mut self, flags: Flags, marked: bool) {
         if !self.echo.on {
             return;
         }
-        if segment.flags.has(Flags::CWR) {
+        if flags.has(Flags::CWR) {
             self.echo.marked = false;
         }
-        if segment.ecn == Ecn::Marked && !segment.payload.is_empty() {
+        if marked {
             self.echo.marked = true;
             self.acks.due = true;
         }

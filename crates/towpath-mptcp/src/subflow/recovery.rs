@@ -393,6 +393,10 @@ impl Subflow {
 
     /// The peer saw a mark: as after a loss, once in a round trip (RFC 3168 §6.1.2).
     fn on_ecn_echo(&mut self, now: Instant) {
+        if self.cwnd() <= u64::from(self.mss()) {
+            // The smallest window: only time is left to slow down by.
+            self.rearm_retransmission(now);
+        }
         if self.recovery.phase == Phase::Open && self.send.outstanding() > 0 {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
@@ -517,6 +521,8 @@ impl Subflow {
         let watched = first && self.config.undo;
         let again = self.recovery.phase == Phase::Loss;
         if first {
+            // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
+            self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
             self.recovery.begin(Phase::Loss, acked, sent);
