@@ -397,7 +397,9 @@ impl Subflow {
             // The smallest window: only time is left to slow down by.
             self.rearm_retransmission(now);
         }
-        if self.recovery.phase == Phase::Open && self.send.outstanding() > 0 {
+        // The last acknowledgement of the episode still has it: CWR goes with what was sent later.
+        let answered = self.send.acked_until() <= self.recovery.end;
+        if self.recovery.phase == Phase::Open && self.send.outstanding() > 0 && !answered {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
         }
@@ -519,14 +521,14 @@ impl Subflow {
         let in_flight = self.send.in_flight();
         let first = self.recovery.timeouts == 1;
         let watched = first && self.config.undo;
-        let again = self.recovery.phase == Phase::Loss;
+        let again = self.recovery.phase != Phase::Open;
         if first {
             // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
             self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
             self.recovery.begin(Phase::Loss, acked, sent);
-            // RFC 5682 §2.1 step 1: not while an earlier timeout is being repaired.
+            // RFC 5682 §2.1 step 1 and §3.1: not while earlier losses are being repaired.
             if watched && !again {
                 self.recovery.spurious = SpuriousTimeout::First;
             }
