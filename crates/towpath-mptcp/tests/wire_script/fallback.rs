@@ -64,7 +64,9 @@ fn plain(segment: &Segment) -> bool {
 fn unconfirmed(config: Config) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
+    script.lines[0].window = 60_000; // a SYN's window is not scaled
     script.send(0, SYN.with(ACK), mptcp(answer()), b"");
+    script.lines[0].window = 1_000;
     script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
     script
 }
@@ -108,7 +110,7 @@ fn after_the_fallback_acknowledgements_count_also_for_data_that_was_sent_before(
     script.write(&[1; 3_000]);
     let first = script.expect();
     let len = u32::try_from(first.payload.len()).unwrap();
-    let _ = script.drain();
+    assert!(script.drain().len() > 1);
     script.lines[0].ack = first.seq.wrapping_add(len);
     script.send(0, ACK, Options::default(), b"");
     assert_eq!(script.status().acked_bytes, u64::from(len));
