@@ -17,7 +17,11 @@ use super::{Connection, Host, Mode};
 impl Connection {
     /// Handles a segment of one of its subflows.
     pub(crate) fn on_segment(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) {
-        if self.is_fast_close(segment) {
+        if self.is_fast_close(index, segment) {
+            if let Some(flow) = self.flows.get_mut(index) {
+                flow.tcp.reset_by_peer();
+                flow.closed = Some(CloseReason::Reset);
+            }
             self.fail(host, ConnectionError::Reset);
             return;
         }
@@ -55,10 +59,12 @@ impl Connection {
 
     /// MP_FASTCLOSE in a RST (§3.5). Our key proves more than a sequence number that is exactly the
     /// next could (RFC 5961 §3.2), which it is not when the RST has overtaken data.
-    fn is_fast_close(&self, segment: &Segment) -> bool {
+    fn is_fast_close(&self, index: usize, segment: &Segment) -> bool {
         let ours = MptcpOption::FastClose { key: self.local_key };
         let rst = segment.flags.has(Flags::RST) && segment.options.mptcp.contains(&ours);
-        rst && self.is_multipath() && self.closed.is_none()
+        let flow = self.flows.get(index);
+        let in_window = flow.is_some_and(|flow| flow.tcp.would_accept(segment));
+        rst && in_window && self.is_multipath() && self.closed.is_none()
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
