@@ -91,6 +91,11 @@ impl Rack {
         self.unmeasured = true;
     }
 
+    /// The path is known to reorder.
+    pub(super) fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+
     /// A round-trip time was measured.
     pub(super) fn note_measured(&mut self) {
         self.unmeasured = false;

@@ -212,11 +212,16 @@ impl Subflow {
             self.on_advance(ack - before);
         }
         let reducing = self.recovery.phase == Phase::Recovery;
-        self.steer(now, &Progress { ack, advanced, sacked, in_flight }, &delivery, received);
+        self.steer(
+            now,
+            &Progress { ack, advanced, sacked, repeats, in_flight },
+            &delivery,
+            received,
+        );
         if segment.flags.has(Flags::ECE) && self.echo.on {
             self.on_ecn_echo(now);
         }
-        self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing);
+        self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
         if advanced {
             self.rearm_retransmission(now);
             self.arm_user_timeout(now);
@@ -319,7 +324,7 @@ impl Subflow {
         delivery: &Delivery,
         received: &mut Received,
     ) {
-        let Progress { ack, advanced, sacked, in_flight } = *progress;
+        let Progress { ack, advanced, sacked, in_flight, .. } = *progress;
         if self.recovery.phase != Phase::Open {
             self.watch_timeout(now, progress, delivery);
         }
@@ -407,7 +412,9 @@ impl Subflow {
 
     /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
     fn watch_timeout(&mut self, now: Instant, progress: &Progress, delivery: &Delivery) {
-        if self.recovery.spurious == SpuriousTimeout::Off {
+        // What is neither news nor a duplicate decides nothing.
+        let tells = progress.advanced || progress.sacked || progress.repeats;
+        if self.recovery.spurious == SpuriousTimeout::Off || !tells {
             return;
         }
         // Something arrived that was sent before the timeout and never again.
@@ -456,6 +463,7 @@ impl Subflow {
         in_flight: u64,
         rtt: Option<std::time::Duration>,
         reducing: bool,
+        advanced: bool,
     ) {
         if delivery.bytes == 0 {
             return;
@@ -475,7 +483,11 @@ impl Subflow {
             min_rtt: self.rtt.smallest().unwrap_or(srtt),
             cwnd_limited: self.recovery.cwnd_limited(),
             round_ended,
-            in_recovery: reducing || self.recovery.phase == Phase::Recovery,
+            // Duplicate acknowledgements leave the window alone (RFC 5681 §3.2 step 1, RFC 3042 §2),
+            // unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).
+            in_recovery: reducing
+                || self.recovery.phase == Phase::Recovery
+                || (!advanced && !self.rack.reordering_seen()),
         };
         self.congestion.on_ack(&sample, self.own, &self.group);
         if self.recovery.limited_until.is_some_and(|until| acked >= until) {
@@ -514,7 +526,7 @@ impl Subflow {
         // A peer that answers is alive, if what it does not acknowledge lies beyond its window
         // (RFC 9293 §3.8.6, §3.8.6.1).
         let stalled = self.peer_window.usable(self.send.acked_until()) == 0
-            && now.saturating_since(self.last_heard) < self.config.rto_max;
+            && now.saturating_since(self.last_heard) <= self.config.rto_max * 2;
         if self.recovery.count_timeout() > self.config.retries && !stalled {
             return self.finish(CloseReason::TimedOut);
         }
@@ -576,6 +588,8 @@ struct Progress {
     ack: u64,
     advanced: bool,
     sacked: bool,
+    /// It is a duplicate (RFC 5681 §2).
+    repeats: bool,
     /// Before it.
     in_flight: u64,
 }
