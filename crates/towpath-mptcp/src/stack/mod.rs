@@ -8,6 +8,8 @@ pub mod event;
 mod input;
 mod secrets;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -217,6 +217,18 @@ mod tests {
     }
 
     #[test]
+    fn source_quench_and_other_messages_are_discarded() {
+        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        for kind in [0, 4, 8, 11, 12] {
+            let mut message = error.payload.to_bytes().to_vec();
+            (message[0], message[2], message[3]) = (kind, 0, 0);
+            complete(&mut message, Sum::default());
+            let changed = Packet { payload: Bytes::from(message).into(), ..error.clone() };
+            assert_eq!(parse(&changed), Err(ParseError::Malformed("ICMP type")), "type {kind}");
+        }
+    }
+
+    #[test]
     fn a_router_of_the_other_family_says_nothing() {
         assert_eq!(IcmpKind::TooBig { mtu: 1_400 }.emit(router(true), &packet(false)), None);
     }

@@ -137,6 +137,44 @@ fn hystart_goes_on_when_the_delay_was_jitter() {
 }
 
 #[test]
+fn conservative_slow_start_grows_by_a_quarter_and_every_other_slow_start_by_all() {
+    let mut control = by_name("reno", Start { hystart: true, ..start() }).unwrap();
+    let grow = |control: &mut dyn CongestionControl, late_ms: u64| {
+        let before = control.cwnd_bytes();
+        let late = Duration::from_millis(late_ms);
+        for packet in 1..=20 {
+            let (rtt, round_ended) = (Some(RTT + late), packet == 20);
+            let sample = AckSample { rtt, round_ended, ..ack(RTT, MSS_BYTES) };
+            control.on_ack(&sample, PathId(0), &[]);
+        }
+        control.cwnd_bytes() - before
+    };
+    assert_eq!(grow(control.as_mut(), 0), 20 * MSS_BYTES);
+    grow(control.as_mut(), 20);
+    // However much is acknowledged, a quarter of it.
+    assert_eq!(grow(control.as_mut(), 20), 5 * MSS_BYTES);
+    control.on_timeout(at(RTT), 0);
+    assert_eq!(control.cwnd_bytes(), MSS_BYTES);
+    let threshold = control.ssthresh_bytes();
+    assert!(threshold > 21 * MSS_BYTES);
+    // The next slow start is not watched: delay does not matter.
+    for late in [0, 40] {
+        control.on_timeout(at(RTT), 0);
+        control.undo(at(RTT));
+        control.on_timeout(at(RTT), 0);
+        let grown = grow(control.as_mut(), late);
+        assert!(grown >= control.ssthresh_bytes().min(21 * MSS_BYTES) - MSS_BYTES, "{grown}");
+    }
+}
+
+#[test]
+fn after_a_timeout_cubic_keeps_its_share_as_threshold() {
+    let mut control = avoiding("cubic", 100);
+    control.on_timeout(at(RTT), 0);
+    assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), (MSS_BYTES, 70 * MSS_BYTES));
+}
+
+#[test]
 fn reno_adds_a_packet_each_round_trip_however_small_the_acknowledgements_are() {
     for bytes in [1, 7, 100, MSS_BYTES] {
         let mut control = avoiding("reno", 100);

@@ -1,9 +1,17 @@
 //! Two subflows over a link that loses, delays, reorders and doubles; scripts of single segments;
 //! anything at all.
 
+mod acknowledging;
 mod anything;
+mod congestion;
+mod ecn;
 mod link;
+mod opening;
 mod recovery;
 mod script;
+mod spurious;
+mod stamps;
 mod states;
+mod tail;
 mod transfers;
+mod windows;

@@ -33,6 +33,11 @@ pub(super) struct Script {
 impl Script {
     /// An open connection at 1 s, whose handshake took 100 ms; the peer's window is 1 MiB.
     pub(super) fn open(config: Config) -> Self {
+        Self::open_with(config, |_| {})
+    }
+
+    /// The same, where the peer's SYN/ACK is changed.
+    pub(super) fn open_with(config: Config, change: impl FnOnce(&mut Segment)) -> Self {
         let subflow = Subflow::connect(config, ISN, at(900));
         let mut script = Self { subflow, now: at(900) };
         assert_eq!(script.sent(), ["syn"]);
@@ -46,6 +51,7 @@ impl Script {
             timestamps: Some(Timestamps { value: 77, echo: 0 }),
             ..Options::default()
         };
+        change(&mut answer);
         assert!(script.arrive(answer).established);
         assert_eq!(script.sent(), ["ack 1"]);
         script

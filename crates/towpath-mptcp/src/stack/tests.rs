@@ -1,0 +1,274 @@
+//! A host against single packets.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use towpath_net::Instant;
+
+use super::{Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use crate::connection;
+use crate::wire::{Ecn, Flags, Options, Packet, Payload, Segment, Timestamps};
+
+const PORT: u16 = 80;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn peer() -> SocketAddr {
+    "10.0.0.2:4000".parse().unwrap()
+}
+
+fn own(host: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, host])
+}
+
+fn local_address(address: IpAddr, address_id: u8) -> LocalAddress {
+    LocalAddress {
+        address_id,
+        address,
+        port: None,
+        interface: InterfaceId(0),
+        up: true,
+        subflow: false,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+fn plain() -> connection::Config {
+    connection::Config { multipath: false, ..connection::Config::linux() }
+}
+
+/// A host with the addresses 10.0.0.1 and 10.0.0.11.
+fn host() -> Stack {
+    let mut stack = Stack::new(Config::default());
+    stack.add_interface(InterfaceId(0), 1500);
+    for (id, address) in [(1, own(1)), (2, own(11))] {
+        stack.set_address(at(0), local_address(address, id));
+    }
+    stack
+}
+
+fn segment(flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment {
+        source: peer(),
+        destination: SocketAddr::new(own(1), PORT),
+        seq,
+        ack,
+        flags,
+        window: 60_000,
+        ecn: Ecn::NotCapable,
+        options: Options::default(),
+        payload: Payload::EMPTY,
+        segment_bytes: 0,
+    }
+}
+
+/// Hands a segment in and takes what the host sends.
+fn exchange(stack: &mut Stack, ms: u64, segment: &Segment) -> Vec<Segment> {
+    stack.handle_packet(at(ms), InterfaceId(0), Packet::emit(segment, 0));
+    sent(stack, ms)
+}
+
+fn sent(stack: &mut Stack, ms: u64) -> Vec<Segment> {
+    let mut sent = Vec::new();
+    while let Some((_, packet)) = stack.poll_transmit(at(ms)) {
+        sent.extend(packet.split().map(|packet| packet.parse().unwrap()));
+    }
+    sent
+}
+
+fn events(stack: &mut Stack) -> Vec<Event> {
+    std::iter::from_fn(|| stack.poll_event()).collect()
+}
+
+#[test]
+fn connections_need_the_address_of_one_host() {
+    let mut stack = host();
+    for text in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80"] {
+        let remote: SocketAddr = text.parse().unwrap();
+        let refused = stack.connect(at(0), None, remote, plain());
+        assert_eq!(refused, Err(ConnectError::NoHost(remote)));
+    }
+    stack.listen(PORT, plain()).unwrap();
+    for address in ["224.0.0.1:9", "255.255.255.255:9", "0.0.0.0:9"] {
+        let syn = Segment { source: address.parse().unwrap(), ..segment(Flags::SYN, 5, 0) };
+        assert!(exchange(&mut stack, 1, &syn).is_empty(), "a SYN from {address}");
+    }
+    for address in ["224.0.0.1:80", "10.0.0.255:80", "255.255.255.255:80"] {
+        let syn = Segment { destination: address.parse().unwrap(), ..segment(Flags::SYN, 5, 0) };
+        assert!(exchange(&mut stack, 1, &syn).is_empty(), "a SYN to {address}");
+    }
+    assert_eq!(exchange(&mut stack, 1, &segment(Flags::SYN, 5, 0)).len(), 1);
+}
+
+#[test]
+fn the_application_or_the_host_chooses_an_address_that_stays() {
+    for (asked, expected) in [(None, own(1)), (Some(own(11)), own(11))] {
+        let mut stack = host();
+        stack.connect(at(0), asked, peer(), plain()).unwrap();
+        let mut sources: Vec<IpAddr> = sent(&mut stack, 0).iter().map(|s| s.source.ip()).collect();
+        stack.handle_timeout(at(1100));
+        sources.extend(sent(&mut stack, 1100).iter().map(|s| s.source.ip()));
+        assert_eq!(sources, [expected, expected]);
+    }
+    let unknown = Some(own(77));
+    let refused = host().connect(at(0), unknown, peer(), plain());
+    assert_eq!(refused, Err(ConnectError::NoAddress(peer())));
+}
+
+/// An accepted connection; the numbers that the peer and we use next.
+fn open(stack: &mut Stack) -> (ConnectionId, u32, u32) {
+    let mut syn = segment(Flags::SYN, 999, 0);
+    syn.options.timestamps = Some(Timestamps { value: 50, echo: 0 });
+    let answer = exchange(stack, 1000, &syn).remove(0);
+    assert!(answer.flags.has(Flags::SYN) && answer.flags.has(Flags::ACK));
+    let (ours, theirs) = (answer.seq.wrapping_add(1), 1000);
+    exchange(stack, 1010, &segment(Flags::ACK, theirs, ours));
+    let accepted = events(stack).into_iter().find_map(|event| {
+        if let Event::Accepted { connection, .. } = event { Some(connection) } else { None }
+    });
+    (accepted.unwrap(), ours, theirs)
+}
+
+#[test]
+fn listening_and_connections_on_a_port_do_not_disturb_each_other() {
+    let mut stack = host();
+    stack.listen(PORT, plain()).unwrap();
+    let (id, ours, theirs) = open(&mut stack);
+    // Another one is being set up on the port while it is listened on again.
+    let other = Segment { source: "10.0.0.3:1".parse().unwrap(), ..segment(Flags::SYN, 7, 0) };
+    assert_eq!(exchange(&mut stack, 1020, &other).len(), 1);
+    assert!(stack.listen(PORT, plain()).is_ok());
+    let mut data = segment(Flags::ACK, theirs, ours);
+    data.payload = Bytes::from_static(b"still here").into();
+    exchange(&mut stack, 1030, &data);
+    assert_eq!(stack.read(at(1030), id), Some(Bytes::from_static(b"still here")));
+}
+
+#[test]
+fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
+    let mut stack = host();
+    stack.listen(PORT, plain()).unwrap();
+    let (id, _, _) = open(&mut stack);
+    let mut data = Bytes::from(vec![7; 5000]);
+    assert_eq!(stack.write(at(1100), id, &mut data), 5000);
+    let sent = sent(&mut stack, 1100);
+    let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
+    let pushed: Vec<bool> = sent.iter().map(|segment| segment.flags.has(Flags::PSH)).collect();
+    assert_eq!(bytes, 5000);
+    assert_eq!(pushed.iter().filter(|pushed| **pushed).count(), 1, "{pushed:?}");
+    assert_eq!(pushed.last(), Some(&true));
+    assert!(sent.iter().rev().skip(1).all(|s| s.payload.len() >= 500), "full packets first");
+}
+
+#[test]
+fn small_writes_wait_for_each_other_only_if_asked_to() {
+    for (nagle, expected) in [(true, 0), (false, 1)] {
+        let mut stack = host();
+        stack.listen(PORT, connection::Config { nagle, ..plain() }).unwrap();
+        let (id, ours, theirs) = open(&mut stack);
+        stack.write(at(1100), id, &mut Bytes::from_static(b"first"));
+        assert_eq!(sent(&mut stack, 1100).len(), 1);
+        stack.write(at(1101), id, &mut Bytes::from_static(b"second"));
+        assert_eq!(sent(&mut stack, 1101).len(), expected, "Nagle: {nagle}");
+        let answer = exchange(&mut stack, 1150, &segment(Flags::ACK, theirs, ours + 5));
+        assert_eq!(answer.len(), 1 - expected, "Nagle: {nagle}");
+    }
+}
+
+#[test]
+fn who_is_reset_or_closed_is_told_which() {
+    for reset in [true, false] {
+        let mut stack = host();
+        stack.listen(PORT, plain()).unwrap();
+        let (id, ours, theirs) = open(&mut stack);
+        if reset {
+            exchange(&mut stack, 1100, &segment(Flags::RST, theirs, 0));
+        } else {
+            exchange(&mut stack, 1100, &segment(Flags::FIN.with(Flags::ACK), theirs, ours));
+            stack.shutdown(at(1101), id);
+            sent(&mut stack, 1101);
+            exchange(&mut stack, 1150, &segment(Flags::ACK, theirs + 1, ours + 1));
+        }
+        let error = events(&mut stack).into_iter().find_map(|event| {
+            if let Event::Closed { error, .. } = event { Some(error) } else { None }
+        });
+        assert_eq!(error.unwrap().is_some(), reset);
+    }
+}
+
+#[test]
+fn a_reset_for_a_segment_with_timestamps_has_them() {
+    let mut stack = host();
+    let mut stray = segment(Flags::ACK, 5, 6);
+    stray.options.timestamps = Some(Timestamps { value: 41, echo: 42 });
+    let [reset] = &exchange(&mut stack, 0, &stray)[..] else { panic!("one reset") };
+    assert!(reset.flags.has(Flags::RST));
+    assert_eq!(reset.options.timestamps, Some(Timestamps { value: 0, echo: 41 }));
+    stray.options.timestamps = None;
+    let [reset] = &exchange(&mut stack, 0, &stray)[..] else { panic!("one reset") };
+    assert_eq!(reset.options.timestamps, None);
+}
+
+/// A connection that we closed first: it is in TIME-WAIT.
+fn waiting() -> (Stack, u32, u32) {
+    let mut stack = host();
+    stack.listen(PORT, plain()).unwrap();
+    let (id, ours, theirs) = open(&mut stack);
+    stack.shutdown(at(1100), id);
+    sent(&mut stack, 1100);
+    let mut fin = segment(Flags::FIN.with(Flags::ACK), theirs, ours + 1);
+    fin.options.timestamps = Some(Timestamps { value: 60, echo: 0 });
+    exchange(&mut stack, 1150, &fin);
+    (stack, ours + 1, theirs + 1)
+}
+
+#[test]
+fn a_new_syn_ends_time_wait_and_an_old_one_does_not() {
+    for (seq_ahead, stamp, accepted) in [
+        (1, None, true),
+        (-500, None, false),
+        (-500, Some(61), true),
+        (500, Some(59), false),
+        (500, Some(60), true),
+        (-500, Some(60), false),
+    ] {
+        let (mut stack, ours, theirs) = waiting();
+        let mut syn = segment(Flags::SYN, theirs.wrapping_add_signed(seq_ahead), 0);
+        syn.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
+        let answer = exchange(&mut stack, 1200, &syn).remove(0);
+        let again = answer.flags.has(Flags::SYN) && answer.flags.has(Flags::ACK);
+        assert_eq!(again, accepted, "{seq_ahead} {stamp:?}");
+        if accepted {
+            assert!(answer.seq.wrapping_sub(ours).cast_signed() > 0, "numbers go on");
+            let ack = segment(Flags::ACK, syn.seq.wrapping_add(1), answer.seq.wrapping_add(1));
+            exchange(&mut stack, 1250, &ack);
+            let accepted = |event: &Event| matches!(event, Event::Accepted { .. });
+            assert!(events(&mut stack).iter().any(accepted));
+        } else {
+            assert_eq!((answer.seq, answer.ack), (ours, theirs), "as the old connection");
+        }
+    }
+}
+
+#[test]
+fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
+    let first = |seed: u64| {
+        let mut stack = Stack::new(Config { seed, ..Config::default() });
+        stack.add_interface(InterfaceId(0), 1500);
+        stack.set_address(at(0), local_address(own(1), 1));
+        let mut numbers = Vec::new();
+        for _ in 0..2 {
+            stack.connect(at(0), None, peer(), plain()).unwrap();
+            numbers.push(sent(&mut stack, 0).remove(0).seq);
+        }
+        numbers
+    };
+    let (a, b) = (first(1), first(2));
+    assert!(a[0] != a[1] && b[0] != b[1], "each pair of ports has its own");
+    assert!(a[0].wrapping_sub(b[0]) != a[1].wrapping_sub(b[1]), "a secret is hashed, not added");
+}
