@@ -593,3 +593,28 @@ struct Progress {
     /// Before it.
     in_flight: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The window after 1000 bytes were delivered, with 2000 in flight and a threshold of 6000.
+    fn window(delivered: u64, sent: u64, safe: bool) -> u64 {
+        let reduction = Reduction { delivered, sent, base: 12_000 };
+        let mut recovery = Recovery { reduction, ..Recovery::default() };
+        recovery.reduce(1000, 2000, 6000, 1000, safe);
+        recovery.window
+    }
+
+    #[test]
+    fn below_the_threshold_recovery_grows_as_slow_start_does_and_not_faster() {
+        assert_eq!(window(3000, 4000, true), 2000 + 1000 + 1000);
+        assert_eq!(window(3000, 4000, false), 2000 + 1000, "further losses: what was delivered");
+    }
+
+    #[test]
+    fn what_a_pause_left_unsent_may_be_sent_later_up_to_the_threshold() {
+        assert_eq!(window(3000, 2000, false), 2000 + 2000);
+        assert_eq!(window(9000, 2000, false), 6000);
+    }
+}

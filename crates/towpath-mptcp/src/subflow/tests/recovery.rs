@@ -183,6 +183,27 @@ fn a_router_with_a_small_link_makes_packets_smaller() {
 }
 
 #[test]
+fn a_router_of_ipv6_makes_packets_smaller_too() {
+    let mut script = Script::open(plain());
+    script.subflow.set_ipv6(true);
+    script.push(1000, 2);
+    let lens = |script: &mut Script| -> Vec<u32> {
+        script.transmits().iter().filter_map(|t| t.data).map(|sent| sent.len).collect()
+    };
+    assert_eq!(lens(&mut script), [1440, 1440]);
+    let seq = super::script::ISN.wrapping_add(1);
+    script.now = at(1010);
+    script.subflow.on_icmp(at(1010), IcmpError::TooBig { mtu_bytes: 1300, seq: seq - 2 });
+    assert!(lens(&mut script).is_empty(), "it answers no packet of ours");
+    script.subflow.on_icmp(at(1010), IcmpError::TooBig { mtu_bytes: 1279, seq });
+    assert!(lens(&mut script).is_empty(), "every link carries more");
+    script.subflow.on_icmp(at(1010), IcmpError::TooBig { mtu_bytes: 1300, seq });
+    assert_eq!(lens(&mut script), [1240, 200, 1240, 200]);
+    script.push(1011, 1);
+    assert_eq!(lens(&mut script), [1240]);
+}
+
+#[test]
 fn full_packets_that_vanish_get_smaller() {
     let mut script = Script::open(Config { rack: false, ..plain() });
     script.push(1000, 3);

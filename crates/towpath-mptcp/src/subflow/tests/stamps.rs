@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::link::{at, payload};
 use super::script::{Script, after, plain};
-use crate::subflow::{CloseReason, Config};
+use crate::subflow::{CloseReason, Config, Subflow};
 use crate::wire::{Flags, Segment, Timestamps};
 
 fn open() -> Script {
@@ -166,4 +166,16 @@ fn only_what_advances_the_window_is_measured() {
     assert_eq!(script.subflow.statistics().srtt, before);
     answer(&mut script, 1900, after(1));
     assert!(script.subflow.statistics().srtt > before + Duration::from_millis(50));
+}
+
+#[test]
+fn the_echo_of_a_segment_without_acknowledgement_means_nothing() {
+    let config = Config { timestamps: true, ..plain() };
+    let mut script = Script { subflow: Subflow::connect(config, 7, at(900)), now: at(900) };
+    let stamp = script.transmits()[0].options.timestamps.unwrap().value;
+    script.now = at(1000);
+    let mut crossing = script.segment(Flags::SYN, 0, 0);
+    crossing.options.timestamps = Some(Timestamps { value: 5, echo: stamp });
+    script.arrive(crossing);
+    assert_eq!(script.subflow.statistics().srtt, Duration::ZERO);
 }
