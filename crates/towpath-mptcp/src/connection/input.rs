@@ -352,7 +352,8 @@ impl Connection {
     }
 
     pub(super) fn on_arrived(&mut self, arrived: super::receive::Arrived) {
-        if arrived.in_order > 0 || arrived.finished {
+        if (arrived.in_order > 0 && !self.readable_told) || arrived.finished {
+            self.readable_told = true;
             self.event(Event::Readable(self.id));
         }
     }

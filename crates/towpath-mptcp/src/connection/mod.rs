@@ -158,6 +158,8 @@ pub(crate) struct Connection {
     /// The application does not want to read any more.
     pub(crate) forgotten: bool,
     write_blocked: bool,
+    /// The application knows that there is something, and has not looked since.
+    readable_told: bool,
     data_waiting: bool,
     /// The scheduler waits for a better path, until then at the latest.
     ask_scheduler_at: Option<Instant>,
@@ -244,6 +246,7 @@ impl Connection {
             fin_after_keys: false,
             forgotten: false,
             write_blocked: false,
+            readable_told: false,
             data_waiting: true,
             ask_scheduler_at: None,
             signals_held: false,
@@ -265,8 +268,9 @@ impl Connection {
         keys::token(self.local_key)
     }
 
-    pub(crate) fn take_output(&mut self) -> Vec<Output> {
-        std::mem::take(&mut self.out)
+    /// Hands out what the stack must do, for an empty list.
+    pub(crate) fn swap_output(&mut self, output: &mut Vec<Output>) {
+        std::mem::swap(&mut self.out, output);
     }
 
     pub(crate) fn has_output(&self) -> bool {
@@ -415,6 +419,7 @@ impl Connection {
 
     /// See [`crate::stack::Stack::read`].
     pub(crate) fn read(&mut self, now: Instant) -> Option<Bytes> {
+        self.readable_told = false;
         if let Some(bytes) = self.receive.read() {
             self.tune_receive_buffer(now);
             self.window_changed = true;

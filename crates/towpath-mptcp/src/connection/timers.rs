@@ -34,6 +34,29 @@ impl Connection {
         own.chain(paths).chain(flows).min()
     }
 
+    /// When the earliest is, without its reason: asked after every packet.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let mut first = Instant::MAX;
+        for flow in &self.flows {
+            first = first.min(flow.tcp.next_deadline());
+            if let Some(join) = &flow.join {
+                first = first.min(join.poll_timeout().unwrap_or(Instant::MAX));
+            }
+        }
+        let own = [
+            self.retransmit_at,
+            self.give_up_at,
+            self.ask_scheduler_at,
+            self.signals_again_at,
+            self.path_manager.poll_timeout(),
+        ];
+        first = own.into_iter().flatten().fold(first, Instant::min);
+        if !self.announcements.is_empty() {
+            first = first.min(self.announcement_timeout().unwrap_or(Instant::MAX));
+        }
+        (first != Instant::MAX).then_some(first)
+    }
+
     /// Runs everything that is due.
     pub(crate) fn on_timeout(&mut self, host: &Host<'_>) {
         for index in 0..self.flows.len() {

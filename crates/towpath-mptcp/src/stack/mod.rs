@@ -106,6 +106,8 @@ pub struct Stack {
     /// Packets that belong to no connection: resets.
     stray: VecDeque<(InterfaceId, Packet)>,
     events: VecDeque<Event>,
+    /// Reused, so that events allocate nothing.
+    output: Vec<Output>,
     next_port: u16,
     identification: u16,
     counters: Counters,
@@ -145,6 +147,7 @@ impl Stack {
             ready: VecDeque::new(),
             stray: VecDeque::new(),
             events: VecDeque::new(),
+            output: Vec::new(),
             next_port: *PORTS.start(),
             identification: 0,
             counters: Counters::default(),
@@ -345,6 +348,7 @@ impl Stack {
         while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
             let before = self.get(id).and_then(|known| known.registered_timeout);
             self.with(now, id, Connection::on_timeout);
+            self.settle(now, id);
             let after = self.get(id).and_then(|known| known.registered_timeout);
             if before == after && after.is_some_and(|at| at <= now) {
                 // Waits for something else than time, such as room: not due again before that.
@@ -373,7 +377,7 @@ impl Stack {
             if let Some((interface, packet)) = packet {
                 let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
                 self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
-                self.settle(now, id);
+                self.carry_out_all(now, id);
                 return Some((interface, packet));
             }
             self.ready.pop_front();
@@ -387,9 +391,13 @@ impl Stack {
 
     /// When [`Stack::handle_timeout`] must be called, and what for.
     pub fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let (at, id) = self.timeouts.first()?;
-        let reason = self.get(*id).and_then(Connection::poll_timeout);
-        Some((*at, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason)))
+        let known = self.timeouts.first().map(|(at, id)| {
+            let reason = self.get(*id).and_then(Connection::poll_timeout);
+            (*at, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason))
+        });
+        // Deadlines of connections that are about to send are kept when they have sent.
+        let ready = self.ready.iter().filter_map(|id| self.get(*id)?.poll_timeout());
+        known.into_iter().chain(ready).min()
     }
 
     /// The next event.
@@ -432,7 +440,7 @@ impl Stack {
     /// A connection may have something to send, and its timers may have changed.
     fn touch(&mut self, now: Instant, id: ConnectionId) {
         self.make_ready(id);
-        self.settle(now, id);
+        self.carry_out_all(now, id);
     }
 
     fn make_ready(&mut self, id: ConnectionId) {
@@ -443,16 +451,25 @@ impl Stack {
         }
     }
 
-    /// Carries out what a connection asked for, and keeps its deadline.
-    fn settle(&mut self, now: Instant, id: ConnectionId) {
+    /// Carries out what a connection asked for.
+    fn carry_out_all(&mut self, now: Instant, id: ConnectionId) {
         while self.get(id).is_some_and(Connection::has_output) {
-            let output = self.get_mut(id).map(Connection::take_output).unwrap_or_default();
-            for item in output {
+            let mut output = std::mem::take(&mut self.output);
+            if let Some(known) = self.get_mut(id) {
+                known.swap_output(&mut output);
+            }
+            for item in output.drain(..) {
                 self.carry_out(now, id, item);
             }
+            self.output = output;
         }
+    }
+
+    /// Carries out what a connection asked for, and keeps its deadline.
+    fn settle(&mut self, now: Instant, id: ConnectionId) {
+        self.carry_out_all(now, id);
         let Some(known) = self.get_mut(id) else { return };
-        let timeout = known.poll_timeout().map(|(at, _)| at);
+        let timeout = known.next_deadline();
         let before = std::mem::replace(&mut known.registered_timeout, timeout);
         let gone = known.is_gone();
         if before != timeout {
@@ -521,19 +538,5 @@ impl Stack {
             self.subflows.insert((local, remote), id);
             self.make_ready(id);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_whose_token_is_taken_is_not_used() {
-        let mut stack = Stack::new(Config::default());
-        let mut same = Secrets::new(Config::default().seed);
-        let [taken, free] = [same.next(), same.next()];
-        stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
-        assert_eq!(stack.fresh_key(), free);
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use super::{Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use super::{Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Secrets, Stack};
 use crate::connection;
 use crate::wire::{Ecn, Flags, Options, Packet, Payload, Segment, Timestamps};
 
@@ -271,4 +271,13 @@ fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
     let (a, b) = (first(1), first(2));
     assert!(a[0] != a[1] && b[0] != b[1], "each pair of ports has its own");
     assert!(a[0].wrapping_sub(b[0]) != a[1].wrapping_sub(b[1]), "a secret is hashed, not added");
+}
+
+#[test]
+fn a_key_whose_token_is_taken_is_not_used() {
+    let mut stack = Stack::new(Config::default());
+    let mut same = Secrets::new(Config::default().seed);
+    let [taken, free] = [same.next(), same.next()];
+    stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
+    assert_eq!(stack.fresh_key(), free);
 }

@@ -90,6 +90,11 @@ impl Timers {
         (*at != Instant::MAX).then_some((*at, timer))
     }
 
+    /// When the earliest is; never: [`Instant::MAX`].
+    pub(super) fn earliest(&self) -> Instant {
+        self.at.iter().fold(Instant::MAX, |first, at| first.min(*at))
+    }
+
     /// Takes one that is due.
     fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let (_, timer) = self.next().filter(|(at, _)| *at <= now)?;
@@ -120,6 +125,11 @@ impl Subflow {
         }
         done.closed = self.unreported_close.take();
         done
+    }
+
+    /// When the earliest timer is; never: [`Instant::MAX`].
+    pub fn next_deadline(&self) -> Instant {
+        if self.unreported_close.is_some() { Instant::ZERO } else { self.timers.earliest() }
     }
 
     /// The earliest timer.

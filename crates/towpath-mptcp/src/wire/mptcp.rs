@@ -87,7 +87,10 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
     };
     if let Some(option) = option {
         // More than three make no sense together.
-        let _ = options.mptcp.try_push(option);
+        // Rare, so they are not kept in place: a segment is moved many times.
+        if options.mptcp.len() < super::option::MPTCP_OPTIONS {
+            options.mptcp.push(option);
+        }
     }
 }
 

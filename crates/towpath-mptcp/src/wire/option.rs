@@ -30,6 +30,9 @@ const TIMESTAMPS: u8 = 8;
 /// A larger shift must be taken for this one (RFC 7323 §2.3).
 const MAX_WINDOW_SCALE: u8 = 14;
 
+/// Multipath TCP options besides DSS that a segment may have; more are ignored.
+pub(super) const MPTCP_OPTIONS: usize = 3;
+
 /// The options of one segment. At most 40 bytes on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -46,7 +49,7 @@ pub struct Options {
     /// Data sequence signal (RFC 8684 §3.3).
     pub dss: Option<Dss>,
     /// All other Multipath TCP options, in order.
-    pub mptcp: ArrayVec<MptcpOption, 3>,
+    pub mptcp: Vec<MptcpOption>,
 }
 
 impl Options {
