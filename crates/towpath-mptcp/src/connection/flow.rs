@@ -154,6 +154,7 @@ impl Flow {
             state: self.tcp.state(),
             backup: self.backup(),
             stale: self.stale,
+            congestion_control: self.tcp.congestion_control(),
             tcp: self.tcp.statistics(),
         }
     }

@@ -70,6 +70,8 @@ pub struct SubflowStatus {
     pub backup: bool,
     /// Whether it is stale.
     pub stale: bool,
+    /// Name of the congestion control that it really uses.
+    pub congestion_control: &'static str,
     /// TCP's figures.
     pub tcp: subflow::Statistics,
 }

@@ -381,6 +381,11 @@ impl Subflow {
         self.close_reason
     }
 
+    /// Name of the congestion control in use.
+    pub fn congestion_control(&self) -> &'static str {
+        self.congestion.name()
+    }
+
     /// Figures.
     pub fn statistics(&self) -> Statistics {
         Statistics {

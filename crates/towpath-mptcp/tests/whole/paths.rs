@@ -172,3 +172,18 @@ fn without_any_path_the_connection_ends_after_the_configured_time() {
         assert!(closed(&world));
     }
 }
+
+#[test]
+fn every_subflow_of_an_end_uses_the_congestion_control_that_the_end_was_given() {
+    let mut configs = [Config::linux(), Config::linux()];
+    for (config, name) in configs.iter_mut().zip(["olia", "reno"]) {
+        name.clone_into(&mut config.subflow.congestion_control);
+    }
+    let mut world = World::new(1, vec![line(); 2], configs);
+    world.deliver([500_000, 500_000], seconds(100), "two controls");
+    for (host, name) in ["olia", "reno"].into_iter().enumerate() {
+        let subflows = world.status(host).subflows;
+        let used: Vec<_> = subflows.iter().map(|subflow| subflow.congestion_control).collect();
+        assert_eq!(used, [name; 2]);
+    }
+}
