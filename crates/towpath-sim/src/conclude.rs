@@ -8,7 +8,6 @@ use towpath_mptcp::stack::Status;
 use towpath_net::Instant;
 
 use crate::error::SimError;
-use crate::record::fallback_text;
 use crate::world::World;
 
 /// Writes the records that come last.
@@ -171,7 +170,7 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
         });
         known.map_or_else(
             || "a connection did not live long enough to speak Multipath TCP".to_owned(),
-            |(host, why)| format!("{} (seen by {host})", fallback_text(why)),
+            |(host, why)| format!("{why} (seen by {host})"),
         )
     };
     Multipath { requested, used, fallback: (!used).then(reason), paths_used: Vec::new(), evidence }

@@ -141,7 +141,7 @@ impl<'a> Recorder<'a> {
             }
             Notice::Fallback(why) => {
                 self.fallbacks.push((host.to_owned(), why));
-                let text = format!("plain TCP from now on: {}", fallback_text(why));
+                let text = format!("plain TCP from now on: {why}");
                 (EventKind::Fallback, "Fallbacks", None, text)
             }
         };
@@ -495,27 +495,5 @@ fn cause_text(cause: Reinjection) -> &'static str {
         Reinjection::Connection => "the connection's timer fired",
         Reinjection::Opportunistic => "it blocked the window",
         Reinjection::Scheduler => "the scheduler wanted it",
-    }
-}
-
-/// Why a connection is plain TCP, for people.
-pub(crate) fn fallback_text(why: Fallback) -> &'static str {
-    match why {
-        Fallback::NoCapableInSynAck => {
-            "the answer to the SYN did not speak Multipath TCP: a plain listener, or a middlebox \
-             that removes the option"
-        }
-        Fallback::NoCapableInAck => {
-            "the third packet of the handshake did not speak Multipath TCP: a middlebox removes \
-             the option"
-        }
-        Fallback::SynLost => {
-            "the SYN with the Multipath TCP option got no answer, the plain one did"
-        }
-        Fallback::NoDss => "the option was removed from data packets",
-        Fallback::BadMapping => "a mapping of data to the connection was damaged",
-        Fallback::Checksum => "a middlebox changed the payload",
-        Fallback::Peer => "the peer asked for it",
-        Fallback::SimultaneousOpen => "both sides opened at once",
     }
 }

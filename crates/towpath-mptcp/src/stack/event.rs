@@ -1,5 +1,6 @@
 //! What a stack tells its driver and its application.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use towpath_multipath::PathId;
@@ -118,6 +119,29 @@ pub enum Fallback {
     Peer,
     /// Both sides opened at once.
     SimultaneousOpen,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCapableInSynAck => {
+                "the answer to the SYN did not speak Multipath TCP: a plain listener, or a \
+                 middlebox that removes the option"
+            }
+            Self::NoCapableInAck => {
+                "the third packet of the handshake did not speak Multipath TCP: a middlebox \
+                 removes the option"
+            }
+            Self::SynLost => {
+                "the SYN with the Multipath TCP option got no answer, the plain one did"
+            }
+            Self::NoDss => "the option was removed from data packets",
+            Self::BadMapping => "a mapping of data to the connection was damaged",
+            Self::Checksum => "a middlebox changed the payload",
+            Self::Peer => "the peer asked for it",
+            Self::SimultaneousOpen => "both sides opened at once",
+        })
+    }
 }
 
 /// A decision of the stack, for marks in reports.
