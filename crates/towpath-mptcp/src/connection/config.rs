@@ -29,6 +29,9 @@ pub struct Config {
     pub no_join_to_initial: bool,
     /// Accept MP_JOIN at all.
     pub accept_joins: bool,
+    /// Send one packet on an accepted subflow, and more when something has come back. A Linux
+    /// initiator resets a subflow whose data overtakes the fourth packet of the handshake.
+    pub cautious_joins: bool,
     /// Most subflows besides the first.
     pub subflow_limit: u8,
     /// Most announced addresses that are answered.
@@ -93,6 +96,7 @@ impl Config {
             checksum: false,
             no_join_to_initial: false,
             accept_joins: true,
+            cautious_joins: false,
             subflow_limit: 8,
             accept_limit: 8,
             send_buffer_bytes: 4 * 1024 * 1024,

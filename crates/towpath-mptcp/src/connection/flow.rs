@@ -109,8 +109,23 @@ impl Flow {
         if from == 0 && to == payload.len() { payload.clone() } else { payload.slice(from, to) }
     }
 
-    pub(super) fn view(&self, now: Instant, room: bool) -> PathView {
+    /// Whether the peer may still wait for the fourth packet of the handshake (RFC 8684 §3.2): we
+    /// have sent it, and nothing that came since says that it has arrived.
+    fn unconfirmed(&self) -> bool {
         let tcp = self.tcp.statistics();
+        let responds = self.join.as_ref().is_some_and(|join| join.responds);
+        responds && tcp.acked_bytes == 0 && tcp.received_bytes == 0
+    }
+
+    /// What a scheduler sees; `room`: the interface takes packets, `cautious`: one packet first.
+    pub(super) fn view(&self, now: Instant, room: bool, cautious: bool) -> PathView {
+        let tcp = self.tcp.statistics();
+        let mut room_bytes = if room { self.tcp.room_bytes(now) } else { 0 };
+        if cautious && self.unconfirmed() {
+            let first = u64::from(tcp.mss_bytes);
+            let waiting = tcp.in_flight_bytes.saturating_add(tcp.queued_bytes);
+            room_bytes = if waiting == 0 { room_bytes.min(first) } else { 0 };
+        }
         PathView {
             id: self.path,
             backup: self.backup(),
@@ -127,7 +142,7 @@ impl Flow {
             in_flight_bytes: tcp.in_flight_bytes,
             queued_bytes: tcp.queued_bytes,
             pacing_rate: tcp.pacing_rate,
-            room_bytes: if room { self.tcp.room_bytes(now) } else { 0 },
+            room_bytes,
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Join {
     pub(super) state: JoinState,
     pub(super) local_nonce: u32,
     pub(super) remote_nonce: u32,
+    /// The peer opened the subflow.
+    pub(super) responds: bool,
 }
 
 /// `SynSent` ─SYN/ACK▶ `PreEstablished` ─ACK▶ `Established` for the initiator; `SynReceived` ─ACK with
@@ -35,11 +37,11 @@ pub(super) enum JoinState {
 
 impl Join {
     pub(super) fn initiator(local_nonce: u32) -> Self {
-        Self { state: JoinState::SynSent, local_nonce, remote_nonce: 0 }
+        Self { state: JoinState::SynSent, local_nonce, remote_nonce: 0, responds: false }
     }
 
     pub(super) fn responder(local_nonce: u32, remote_nonce: u32) -> Self {
-        Self { state: JoinState::SynReceived, local_nonce, remote_nonce }
+        Self { state: JoinState::SynReceived, local_nonce, remote_nonce, responds: true }
     }
 
     pub(super) fn is_established(&self) -> bool {

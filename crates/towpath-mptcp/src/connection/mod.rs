@@ -463,7 +463,8 @@ impl Connection {
     fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> bool) {
         self.views.clear();
         let usable = self.flows.iter().filter(|flow| flow.usable());
-        self.views.extend(usable.map(|flow| flow.view(now, room(flow.interface))));
+        let cautious = self.config.cautious_joins;
+        self.views.extend(usable.map(|flow| flow.view(now, room(flow.interface), cautious)));
         self.views.sort_unstable_by_key(|view| view.id);
     }
 

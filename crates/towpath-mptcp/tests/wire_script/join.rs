@@ -221,3 +221,25 @@ fn nothing_is_sent_on_a_subflow_that_the_peer_wants_as_a_backup() {
     let ids: Vec<bool> = script.status().subflows.iter().map(|flow| flow.backup).collect();
     assert_eq!(ids, [false, true]);
 }
+
+#[test]
+fn a_cautious_host_sends_one_packet_on_an_accepted_subflow_until_something_comes_back() {
+    for (cautious_joins, answer) in [(false, false), (true, false), (true, true)] {
+        let mut script = Script::accepted(Config { cautious_joins, ..config() });
+        let line = script.join(1);
+        let _ = script.drain();
+        script.write(&vec![1; 200_000]);
+        let on_new = |sent: Vec<(usize, Segment)>| -> Vec<Segment> {
+            let data =
+                sent.into_iter().filter(|(on, sent)| *on == line && !sent.payload.is_empty());
+            data.map(|(_, segment)| segment).collect()
+        };
+        let first = on_new(script.drain());
+        assert_eq!(first.len() == 1, cautious_joins, "{} packets", first.len());
+        assert!(!first.is_empty());
+        if answer {
+            script.data(line, 0, b"the peer sends: it has got the fourth packet");
+            assert!(on_new(script.drain()).len() > 1);
+        }
+    }
+}
