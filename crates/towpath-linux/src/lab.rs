@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::network::address::address;
 use crate::network::{self, Backend, Network, NetworkError, end_of};
 use crate::sandbox::{self, EmulatorThread};
+use crate::stack::plan;
 use crate::traffic::Stage;
 use crate::{interrupt, program, run};
 
@@ -54,6 +55,12 @@ pub enum LabError {
         /// The system's reason.
         source: io::Error,
     },
+    /// No program can use the host's stack.
+    #[error(
+        "host `{0}` has towpath's own stack, which programs cannot use; write `stack = \"kernel\"` \
+         for it, or choose another host"
+    )]
+    OwnStack(String),
     /// The scenario has no host.
     #[error("the scenario has no such host")]
     Host,
@@ -66,6 +73,7 @@ pub fn lab(
     thread: EmulatorThread,
     say: &mut dyn FnMut(Said<'_>),
 ) -> Result<ExitStatus, LabError> {
+    check_stack(&lab.scenario, lab.host)?;
     // Ctrl-C is for the program; what it leaves is cleaned up when it has ended.
     interrupt::leave_to_children();
     let seed = lab.scenario.run.seed;
@@ -83,7 +91,7 @@ pub fn lab(
              an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
         )));
     }
-    for warning in &network.warnings {
+    for warning in deaf_hosts(scenario).iter().chain(&network.warnings) {
         say(Said::Warning(warning));
     }
     let space = network.hosts.get(lab.host).ok_or(LabError::Host)?;
@@ -122,6 +130,19 @@ pub fn lab(
         }
         status
     })
+}
+
+/// Refuses a host whose namespace is empty because its stack is ours.
+fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
+    let name = &scenario.hosts.get(host).ok_or(LabError::Host)?.name;
+    if plan::is_own(scenario, host) { Err(LabError::OwnStack(name.clone())) } else { Ok(()) }
+}
+
+/// A warning for each other host that has our stack: no program runs there that could answer.
+fn deaf_hosts(scenario: &Scenario) -> Vec<String> {
+    let own = scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
+    let text = "has towpath's own stack, in which nothing listens here";
+    own.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
 }
 
 /// The default of the calling thread's namespace.
@@ -166,4 +187,23 @@ fn addresses(network: &Network) -> Vec<(String, String)> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    #[test]
+    fn a_host_with_our_own_stack_is_refused_and_another_warned_of() {
+        let text = "name = \"t\"\n[hosts.near]\n[hosts.far]\nstack = \"towpath\"\n[paths.p]\n\
+                    between = [\"near\", \"far\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
+        let scenario = Scenario::parse("t.toml", text, &no_files).unwrap();
+        assert!(check_stack(&scenario, 0).is_ok());
+        let refused = check_stack(&scenario, 1).unwrap_err().to_string();
+        assert!(refused.contains("host `far` has towpath's own stack"), "{refused}");
+        assert!(matches!(check_stack(&scenario, 2), Err(LabError::Host)));
+        assert!(deaf_hosts(&scenario)[0].contains("`far`"));
+    }
 }

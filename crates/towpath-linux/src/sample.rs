@@ -7,6 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use towpath_mptcp::stack::Fallback;
+
 use crate::sys;
 
 /// Room for `struct tcp_info` of this and later kernels.
@@ -106,6 +108,8 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
 pub(crate) struct SubflowSample {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
+    /// The congestion control in use, where asking for it takes no other socket.
+    pub(crate) congestion_control: Option<&'static str>,
     pub(crate) info: TcpInfo,
 }
 
@@ -135,8 +139,8 @@ impl MptcpInfo {
 pub(crate) enum Connection {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),
-    /// Plain TCP, or Multipath TCP that has fallen back to it.
-    Single(SubflowSample),
+    /// Plain TCP, or Multipath TCP that has fallen back to it, and why, if this end can tell.
+    Single(SubflowSample, Option<Fallback>),
 }
 
 /// Asks the kernel; `Err` when the socket is not connected.
@@ -153,11 +157,13 @@ pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Resul
     let address = |address: io::Result<socket2::SockAddr>| {
         address?.as_socket().ok_or_else(|| io::Error::other("not an IP socket"))
     };
-    Ok(Connection::Single(SubflowSample {
+    let sample = SubflowSample {
         local: address(socket.local_addr())?,
         remote: address(socket.peer_addr())?,
+        congestion_control: None,
         info: TcpInfo::parse(bytes.get(..length).unwrap_or(&[])),
-    }))
+    };
+    Ok(Connection::Single(sample, None))
 }
 
 fn full_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSample>)> {
@@ -187,6 +193,7 @@ fn separate_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSa
         Some(SubflowSample {
             local: socket_address(pair.get(..128)?)?,
             remote: socket_address(pair.get(128..256)?)?,
+            congestion_control: None,
             info: TcpInfo::parse(info),
         })
     });
@@ -225,6 +232,7 @@ fn parse_full_info(
             Some(SubflowSample {
                 local: socket_address(pair.get(8..136)?)?,
                 remote: socket_address(pair.get(136..264)?)?,
+                congestion_control: None,
                 info: TcpInfo::parse(info),
             })
         })

@@ -79,6 +79,7 @@ pub(crate) fn build(
     let families = Network::families(scenario);
     for (index, (host, devices)) in hosts.iter_mut().zip(devices).enumerate() {
         if plan::is_own(scenario, index) {
+            warnings.extend(plan::not_obeyed(scenario, index));
             let started = start_stack(scenario, index, clock, seed, &families, devices);
             let started = started.map_err(NetworkError::system("start a host's stack"))?;
             host.stack = Some(Arc::new(started));

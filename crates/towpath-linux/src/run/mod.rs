@@ -23,6 +23,7 @@ use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{Event, EventKind, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_measure::traffic::directions;
+use towpath_mptcp::stack::Notice;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
@@ -176,11 +177,13 @@ fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
         let (name, records, zero) = (host.name.clone(), records.clone(), stage.zero);
         let _ended_by_itself = stack.call(move |turn| {
             turn.on_notice(move |now, _, notice| {
+                let fallback = matches!(notice, Notice::Fallback(_));
+                let kind = if fallback { EventKind::Fallback } else { EventKind::PathManager };
                 let (text, subflow) = notice_text(notice);
                 let detail = subflow.map(|number| ("subflow".to_owned(), number.to_string()));
                 let _nobody_listens = records.send(Record::Event(Event {
                     t_ns: now.saturating_since(zero).as_nanos() as u64,
-                    kind: EventKind::PathManager,
+                    kind,
                     host: Some(name.clone()),
                     path: None,
                     text,

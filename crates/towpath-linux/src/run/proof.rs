@@ -75,6 +75,10 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
             .iter()
             .any(|c| c.name.strip_prefix("MPTcpExt.") == Some(name) && c.after > c.before)
     };
+    // Our own stack knows; of a kernel only the counters can be asked.
+    if let Some(reason) = &totals.reason {
+        return reason.clone();
+    }
     FALLBACKS.iter().find(|(name, _)| rose(name)).map_or_else(
         || "the connection fell back to TCP, and no counter of the kernel says why".to_owned(),
         |(name, meaning)| format!("{meaning} (counter {name})"),
@@ -86,7 +90,7 @@ mod tests {
     use super::*;
 
     fn totals(multipath: usize, single: usize) -> Totals {
-        Totals { subflows: Vec::new(), reinjected_bytes: 0, multipath, single }
+        Totals { subflows: Vec::new(), reinjected_bytes: 0, multipath, single, reason: None }
     }
 
     fn counter(name: &str) -> Counter {
@@ -98,6 +102,14 @@ mod tests {
         let judged = proof(Transport::Mptcp, &totals(0, 1), &[counter("MPCapableFallbackSYNACK")]);
         assert!(!judged.used);
         assert!(judged.fallback.unwrap().contains("plain listener"));
+    }
+
+    #[test]
+    fn what_our_own_stack_says_of_a_fallback_comes_before_a_kernels_counters() {
+        let reason = Some("the peer asked for it (seen by phone)".to_owned());
+        let totals = Totals { reason: reason.clone(), ..totals(0, 1) };
+        let judged = proof(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);
+        assert_eq!(judged.fallback, reason);
     }
 
     #[test]

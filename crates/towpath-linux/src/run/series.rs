@@ -7,14 +7,14 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
-use towpath_measure::scenario::DataDirection;
+use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_net::Instant;
 
 use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
 use crate::sample::{Connection, SubflowSample, TcpInfo};
-use crate::traffic::{Stage, Stream, StreamEnd};
+use crate::traffic::{Stage, Stream};
 
 /// A subflow's identity: connection, then the opener's and the acceptor's address.
 type Key = (u32, u32, SocketAddr, SocketAddr);
@@ -30,6 +30,8 @@ struct Known {
     closed: Option<Instant>,
     /// Latest samples of the opener's and the acceptor's end.
     ends: [TcpInfo; 2],
+    /// What they said of their congestion control, if they did.
+    congestion_control: [Option<&'static str>; 2],
 }
 
 /// Samples all streams of a run.
@@ -43,6 +45,8 @@ pub(super) struct Series {
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
     /// Whether either end of a stream's connection was plain TCP when last seen.
     fallbacks: BTreeMap<(u32, u32), bool>,
+    /// Why, in the words of the first end that could tell, with its host.
+    reason: Option<String>,
 }
 
 /// What the series leaves for the summary.
@@ -53,6 +57,8 @@ pub(super) struct Totals {
     /// Connections that were Multipath TCP when last seen, and those that were not.
     pub(super) multipath: usize,
     pub(super) single: usize,
+    /// Why a connection was not, if an end could tell.
+    pub(super) reason: Option<String>,
 }
 
 impl Series {
@@ -64,6 +70,7 @@ impl Series {
             at: Instant::ZERO,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
+            reason: None,
         }
     }
 
@@ -117,7 +124,13 @@ impl Series {
                     *bytes = (*bytes).max(info.bytes_retrans);
                     (info.fallback, samples)
                 }
-                Connection::Single(sample) => (true, vec![sample]),
+                Connection::Single(sample, why) => {
+                    if let (Some(why), None) = (why, &self.reason) {
+                        let host = host_name(&stage.network.scenario, stream.flow, end);
+                        self.reason = Some(format!("{why} (seen by {host})"));
+                    }
+                    (true, vec![sample])
+                }
             };
             // One end that has fallen back is enough: the proof needs both.
             fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
@@ -149,6 +162,9 @@ impl Series {
         }
         let Some(known) = self.subflows.get_mut(&key) else { return };
         known.last_seen = at;
+        if let Some(named) = known.congestion_control.get_mut(end) {
+            *named = sample.congestion_control.or(*named);
+        }
         let Some(latest) = known.ends.get_mut(end) else { return };
         let before = std::mem::replace(latest, sample.info);
         let records: Vec<Record> = stream
@@ -200,6 +216,7 @@ impl Series {
                 last_seen: at,
                 closed: None,
                 ends: [TcpInfo::default(); 2],
+                congestion_control: [None; 2],
             },
         );
     }
@@ -238,25 +255,19 @@ impl Series {
             sockets.extend(listed.ok().and_then(Result::ok).unwrap_or_default());
         }
         let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
-        for (flow, number, opener, acceptor) in self.subflows.keys() {
+        for ((flow, number, opener, acceptor), known) in &self.subflows {
             let stream = streams.iter().find(|s| (s.flow, s.number) == (*flow, *number));
             for (direction, _) in stream.into_iter().flat_map(|stream| &stream.received) {
-                let sender = match direction {
-                    DataDirection::Down => (*acceptor, *opener),
-                    DataDirection::Up | DataDirection::Both => (*opener, *acceptor),
+                let [opener_says, acceptor_says] = known.congestion_control;
+                let (sender, says) = match direction {
+                    DataDirection::Down => ((*acceptor, *opener), acceptor_says),
+                    DataDirection::Up | DataDirection::Both => ((*opener, *acceptor), opener_says),
                 };
                 let socket = sockets
                     .iter()
                     .find(|socket| (unmapped(socket.local), unmapped(socket.remote)) == sender);
-                // Our own stack does what it was told, or refuses.
-                let own = stream.and_then(|stream| match direction {
-                    DataDirection::Down => own_congestion_control(&stream.server),
-                    DataDirection::Up | DataDirection::Both => {
-                        own_congestion_control(&stream.client)
-                    }
-                });
                 let names = found.entry((*flow, *direction)).or_default();
-                if let Some(name) = own.or_else(|| socket?.congestion.clone())
+                if let Some(name) = says.map(str::to_owned).or_else(|| socket?.congestion.clone())
                     && !names.contains(&name)
                 {
                     names.push(name);
@@ -301,15 +312,16 @@ impl Series {
             reinjected_bytes: self.reinjected_bytes.values().sum(),
             multipath: self.fallbacks.len() - single,
             single,
+            reason: self.reason.clone(),
         }
     }
 }
 
-fn own_congestion_control(end: &StreamEnd) -> Option<String> {
-    match end {
-        StreamEnd::Kernel(_) => None,
-        StreamEnd::Own(connection) => Some(connection.congestion_control.clone()),
-    }
+/// The host at the opener's or the acceptor's end of a flow's connections.
+fn host_name(scenario: &Scenario, flow: u32, end: usize) -> &str {
+    let flow = scenario.flows.get(flow as usize);
+    let host = flow.map(|flow| if end == 0 { flow.from } else { flow.to });
+    host.and_then(|host| scenario.hosts.get(host)).map_or("?", |host| host.name.as_str())
 }
 
 /// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.

@@ -69,6 +69,24 @@ pub(crate) fn local_address(
     }
 }
 
+/// What the scenario says of the host's own stack that has no effect outside the simulated world.
+///
+/// Of the profiles' small queues nothing is said: the emulator takes every packet at once, from a
+/// kernel's interface as from ours, so that there is no queue which could be small.
+pub(crate) fn not_obeyed(scenario: &Scenario, host: usize) -> Vec<String> {
+    let Some(host) = scenario.hosts.get(host) else { return Vec::new() };
+    let switches = &host.stack.switches;
+    let costs = switches.cpu_per_packet.filter(|cost| !cost.is_zero());
+    let reasons = [
+        costs.map(|_| ("cpu-per-packet", "packets take the processor time that they really take")),
+        switches.tsq.filter(|on| *on).map(|_| ("tsq", "no packets wait at the host")),
+    ];
+    let text = |(key, why)| {
+        format!("`{key}` of host `{}` acts in the simulated world only; here {why}", host.name)
+    };
+    reasons.into_iter().flatten().map(text).collect()
+}
+
 /// How the host's connections behave.
 pub(crate) fn connection(
     scenario: &Scenario,
@@ -80,5 +98,28 @@ pub(crate) fn connection(
     let texts = given.iter().map(|(name, value)| (*name, value.as_str()));
     let mut config = HostSettings::from_texts(texts)?.connection;
     config.multipath = transport == Transport::Mptcp;
+    // The peer may be a kernel.
+    config.cautious_joins = true;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    #[test]
+    fn what_only_the_simulated_world_obeys_is_named() {
+        let of = |keys: &str| {
+            let text = format!(
+                "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\n{keys}\n[hosts.b]\n[paths.p]\n\
+                 between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n"
+            );
+            not_obeyed(&Scenario::parse("t.toml", &text, &no_files).unwrap(), 0)
+        };
+        assert_eq!(of(""), Vec::<String>::new());
+        let told = of("profile-switches = { cpu-per-packet = \"2 us\" }");
+        assert!(told.len() == 1 && told[0].contains("`cpu-per-packet` of host `a`"), "{told:?}");
+    }
 }

@@ -15,7 +15,6 @@ use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 pub(crate) struct Connection {
     pub(crate) host: Arc<Host>,
     pub(crate) id: ConnectionId,
-    pub(crate) congestion_control: String,
 }
 
 impl Connection {
@@ -35,11 +34,13 @@ fn understand(status: &Status) -> sample::Connection {
         let info = MptcpInfo { fallback: false, token: 0, bytes_retrans };
         return sample::Connection::Multipath(info, subflows);
     }
-    sample::Connection::Single(subflows.pop().unwrap_or(SubflowSample {
+    let only = subflows.pop().unwrap_or(SubflowSample {
         local: status.local,
         remote: status.remote,
+        congestion_control: None,
         info: TcpInfo::default(),
-    }))
+    });
+    sample::Connection::Single(only, status.fallback)
 }
 
 fn subflow(status: &SubflowStatus) -> SubflowSample {
@@ -50,6 +51,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
     SubflowSample {
         local: status.local,
         remote: status.remote,
+        congestion_control: Some(status.congestion_control),
         info: TcpInfo {
             state: state(status.state),
             backoff: u8::try_from(tcp.timeouts).unwrap_or(u8::MAX),
@@ -104,6 +106,6 @@ pub(crate) fn notice_text(notice: Notice) -> (String, Option<u32>) {
             (format!("ANNOUNCED {}", address.ip()), None)
         }
         Notice::AddressWithdrawn { address_id } => (format!("REMOVED id {address_id}"), None),
-        Notice::Fallback(why) => (format!("FALLBACK: {why:?}"), None),
+        Notice::Fallback(why) => (format!("FALLBACK: {why}"), None),
     }
 }

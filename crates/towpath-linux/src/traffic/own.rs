@@ -41,7 +41,6 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct OwnListener {
     host: Arc<Host>,
-    congestion_control: String,
     accepted: Mutex<mpsc::Receiver<ConnectionId>>,
 }
 
@@ -53,7 +52,6 @@ pub(super) fn listen(
 ) -> io::Result<OwnListener> {
     let config = plan::connection(&stage.network.scenario, host, stage.transport)
         .map_err(io::Error::other)?;
-    let congestion_control = config.subflow.congestion_control.clone();
     let (tell, accepted) = mpsc::channel();
     let listening = stack.call(move |turn| {
         let listener = turn.stack.listen(port, config)?;
@@ -65,7 +63,7 @@ pub(super) fn listen(
     })?;
     let wrong = |error: towpath_mptcp::stack::ConfigError| io::Error::other(error);
     listening.map_err(wrong)?;
-    Ok(OwnListener { host: Arc::clone(stack), congestion_control, accepted: Mutex::new(accepted) })
+    Ok(OwnListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
 }
 
 impl OwnListener {
@@ -85,8 +83,8 @@ impl OwnListener {
         };
         let (end, heard, sink) = make(stage, halves, true);
         self.host.call(move |turn| turn.attach(id, Box::new(end)))?;
-        let (host, congestion_control) = (Arc::clone(&self.host), self.congestion_control.clone());
-        Ok(Opened { connection: Connection { host, id, congestion_control }, heard, sink })
+        let connection = Connection { host: Arc::clone(&self.host), id };
+        Ok(Opened { connection, heard, sink })
     }
 }
 
@@ -100,7 +98,6 @@ pub(super) fn connect(
 ) -> io::Result<Opened> {
     let config = plan::connection(&stage.network.scenario, host, stage.transport)
         .map_err(io::Error::other)?;
-    let congestion_control = config.subflow.congestion_control.clone();
     let (end, heard, sink) = make(stage, halves, false);
     let connected = stack.call(move |turn| {
         let id = turn.stack.connect(turn.now, local, remote, config)?;
@@ -115,7 +112,7 @@ pub(super) fn connect(
         Ok(Said::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),
         Err(_) => return Err(io::ErrorKind::TimedOut.into()),
     }
-    let connection = Connection { host: Arc::clone(stack), id, congestion_control };
+    let connection = Connection { host: Arc::clone(stack), id };
     Ok(Opened { connection, heard, sink })
 }
 
