@@ -34,8 +34,8 @@ impl Expected {
     /// The same for every case.
     pub(crate) fn new(seed: u64) -> Self {
         static MADE: OnceLock<[Expected; 2]> = OnceLock::new();
-        let all = MADE.get_or_init(|| [1, 2].map(Self::make));
-        all[(seed == 2) as usize].clone()
+        let [first, second] = MADE.get_or_init(|| [1, 2].map(Self::make));
+        if seed == 1 { first.clone() } else { second.clone() }
     }
 
     fn make(seed: u64) -> Self {
@@ -58,9 +58,9 @@ impl Expected {
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
     pub(crate) digest: [u8; 32],
-    /// Whether it was Multipath TCP to the end.
-    pub(crate) multipath: bool,
-    /// Subflows that carried data, if it knows.
+    /// Why it was not Multipath TCP to the end; of a kernel the counters tell.
+    pub(crate) plain: Option<String>,
+    /// Subflows that carried data to an end, if it knows.
     pub(crate) paths: Option<usize>,
 }
 
@@ -183,7 +183,7 @@ fn exchange(socket: &Socket, data: &Bytes, waits: bool) -> Result<Ended, String>
             }
         }
         writer.join().map_err(|_| "the writer panicked")??;
-        Ok(Ended { digest: hash.finalize().into(), multipath: true, paths: None })
+        Ok(Ended { digest: hash.finalize().into(), plain: None, paths: None })
     })
 }
 
@@ -211,10 +211,12 @@ impl Transfer {
     fn ended(&self, status: Option<Status>) -> Result<Ended, String> {
         let status = status.ok_or("no status at the end")?;
         let used =
-            |subflow: &&SubflowStatus| subflow.tcp.sent_bytes + subflow.tcp.received_bytes > 0;
+            |subflow: &&SubflowStatus| subflow.tcp.acked_bytes + subflow.tcp.received_bytes > 0;
+        let reason =
+            || status.fallback.map_or_else(|| "unknown".to_owned(), |reason| reason.to_string());
         Ok(Ended {
             digest: self.hash.clone().finalize().into(),
-            multipath: status.multipath,
+            plain: (!status.multipath).then(reason),
             paths: Some(status.subflows.iter().filter(used).count()),
         })
     }

@@ -9,6 +9,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::indexing_slicing, reason = "what the kernel says it read is there")]
 #![expect(clippy::print_stdout, reason = "shown only on request")]
 
 mod case;
@@ -77,13 +78,17 @@ matrix! {
     our_client_over_clean_links: Client, Clean;
     our_client_over_lossy_links: Client, Loss;
     our_client_over_links_with_bursts_of_loss: Client, Bursts;
+    our_client_over_links_with_jitter: Client, Jitter;
     our_client_over_reordering_links: Client, Reorder;
     our_client_over_duplicating_and_corrupting_links: Client, Damage;
+    our_client_over_rough_links: Client, Rough;
     our_server_over_clean_links: Server, Clean;
     our_server_over_lossy_links: Server, Loss;
     our_server_over_links_with_bursts_of_loss: Server, Bursts;
+    our_server_over_links_with_jitter: Server, Jitter;
     our_server_over_reordering_links: Server, Reorder;
     our_server_over_duplicating_and_corrupting_links: Server, Damage;
+    our_server_over_rough_links: Server, Rough;
     our_stack_at_both_ends_over_clean_links: Both, Clean;
     our_stack_at_both_ends_over_lossy_links: Both, Loss;
     our_stack_at_both_ends_over_reordering_links: Both, Reorder;
