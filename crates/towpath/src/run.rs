@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use serde_json::json;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::{Record, Summary, Warning};
-use towpath_measure::scenario::{Host, Scenario, StackKind, Transport, World};
+use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
 use towpath_report::{Run, live_header};
 
 use crate::arguments::RunArguments;
@@ -112,10 +112,25 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         sim::check(scenario)?;
     }
     if worlds.contains(&World::Emu) {
+        check_commands(scenario)?;
         warn_of_the_kernels_stack(arguments, scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
     Ok(Plan { transports, worlds, repeat })
+}
+
+/// A flow's command speaks through the kernel of its host: without one there is nothing to measure.
+fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
+    let commands = scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
+    let hosts = commands.flat_map(|flow| [flow.from, flow.to]);
+    let mut named = hosts.filter_map(|host| scenario.hosts.get(host));
+    match named.find(|host| host.stack.stack == StackKind::Towpath) {
+        Some(host) => Err(CliError::Unavailable {
+            what: format!("a flow runs a command, which cannot use the stack of `{}`", host.name),
+            hint: "write `stack = \"kernel\"` for both of its hosts".to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// What of the scenario has no effect where the stack is the kernel's.
@@ -229,4 +244,26 @@ pub(crate) fn print_json(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
         writeln!(ui.out, "{line}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    #[test]
+    fn a_command_is_refused_where_a_host_has_no_kernel_to_speak_through() {
+        let scenario = |stack: &str| {
+            let text = format!(
+                "name = \"t\"\n[hosts.a]\n[hosts.b]\nstack = \"{stack}\"\n[paths.p]\n\
+                 between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n[[flows]]\n\
+                 from = \"a\"\nto = \"b\"\nrun = \"true\"\nduration = \"1 s\"\n"
+            );
+            Scenario::parse("t.toml", &text, &no_files).unwrap()
+        };
+        assert!(check_commands(&scenario("kernel")).is_ok());
+        let refused = check_commands(&scenario("towpath")).unwrap_err().to_string();
+        assert!(refused.contains("the stack of `b`"), "{refused}");
+    }
 }
