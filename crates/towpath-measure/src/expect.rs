@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::format;
-use crate::result::{Checked, FlowSummary, SubflowSummary};
+use crate::result::{Checked, FlowSummary, StackFigures, SubflowSummary};
 use crate::scenario::{Expectation, Transport};
 
 /// What an expectation can be about. With several flows, amounts are summed and the worst of the
@@ -33,6 +33,16 @@ pub enum Metric {
     Share(String),
     /// `connect`: seconds.
     Connect,
+    /// `reinjected`: bytes sent again on another subflow.
+    Reinjected,
+    /// `discarded`: bytes that arrived and were not needed any more.
+    Discarded,
+    /// `reorder_peak`: bytes, of the connection where most waited for earlier data.
+    ReorderPeak,
+    /// `window_blocked`: seconds, of the connection whose window was full longest.
+    WindowBlocked,
+    /// `penalisations`: a number.
+    Penalisations,
 }
 
 /// Unit of a metric's bound.
@@ -66,6 +76,11 @@ impl Metric {
             "subflows" => Self::Subflows,
             "paths" => Self::Paths,
             "connect" => Self::Connect,
+            "reinjected" => Self::Reinjected,
+            "discarded" => Self::Discarded,
+            "reorder_peak" => Self::ReorderPeak,
+            "window_blocked" => Self::WindowBlocked,
+            "penalisations" => Self::Penalisations,
             _ => match name.strip_prefix("share.")? {
                 "" => return None,
                 path => Self::Share(path.into()),
@@ -78,9 +93,15 @@ impl Metric {
         match self {
             Self::Goodput => Unit::Rate,
             Self::Completed => Unit::YesNo,
-            Self::StallLongest | Self::StallTotal | Self::Recovery | Self::Connect => Unit::Time,
-            Self::Deficit => Unit::Bytes,
-            Self::Retransmissions | Self::Subflows | Self::Paths => Unit::Count,
+            Self::StallLongest
+            | Self::StallTotal
+            | Self::Recovery
+            | Self::Connect
+            | Self::WindowBlocked => Unit::Time,
+            Self::Deficit | Self::Reinjected | Self::Discarded | Self::ReorderPeak => Unit::Bytes,
+            Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
+                Unit::Count
+            }
             Self::Share(_) => Unit::Share,
         }
     }
@@ -121,6 +142,13 @@ impl Metric {
                 let open: Option<Vec<_>> = flows.iter().map(|flow| flow.connect_ns).collect();
                 worst(open?.into_iter())
             }
+            Self::Reinjected => stack_sum(flows, |stack| stack.reinjected_bytes),
+            Self::Discarded => stack_sum(flows, |stack| stack.discarded_bytes),
+            Self::Penalisations => stack_sum(flows, |stack| stack.penalisations),
+            Self::ReorderPeak => {
+                told(flows).map(|stack| stack.reorder_peak_bytes).max().map(|bytes| bytes as f64)
+            }
+            Self::WindowBlocked => worst(told(flows).map(|stack| stack.window_blocked_ns)),
         }
     }
 }
@@ -179,6 +207,16 @@ fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
     flows.iter().filter(|flow| flow.bytes > 0)
 }
 
+/// What the stack told of the flows; nothing for the kernel's stack.
+fn told(flows: &[FlowSummary]) -> impl Iterator<Item = StackFigures> {
+    flows.iter().filter_map(|flow| flow.stack)
+}
+
+fn stack_sum(flows: &[FlowSummary], of: fn(StackFigures) -> u64) -> Option<f64> {
+    let each: Vec<u64> = told(flows).map(of).collect();
+    (!each.is_empty()).then(|| each.iter().map(|amount| *amount as f64).sum())
+}
+
 fn worst(nanos: impl Iterator<Item = u64>) -> Option<f64> {
     nanos.max().map(|nanos| nanos as f64 / 1e9)
 }
@@ -221,6 +259,7 @@ mod tests {
             recoveries: vec![recovery],
             congestion_control: vec![],
             retransmissions: 4,
+            stack: None,
         }
     }
 
@@ -262,6 +301,31 @@ mod tests {
         assert_eq!(seen("retransmissions"), "8");
         assert_eq!(seen("connect"), "30 ms");
         assert_eq!(seen("completed"), "yes");
+    }
+
+    #[test]
+    fn what_a_stack_told_is_summed_or_the_worst_and_the_kernel_tells_nothing() {
+        let told = StackFigures {
+            reinjected_bytes: 40_000,
+            discarded_bytes: 30_000,
+            reorder_peak_bytes: 200_000,
+            window_blocked_ns: 450_000_000,
+            penalisations: 3,
+            switches: 9,
+        };
+        let less = StackFigures { reorder_peak_bytes: 10, window_blocked_ns: 10, ..told };
+        let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
+        let flows = [with(Some(told)), with(Some(less)), with(None)];
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let seen = |metric| measured(metric, Operator::AtMost, 0.0, &figures).measured;
+        assert_eq!(seen("reinjected"), "80.0 kB");
+        assert_eq!(seen("discarded"), "60.0 kB");
+        assert_eq!(seen("reorder_peak"), "200 kB");
+        assert_eq!(seen("window_blocked"), "450 ms");
+        assert_eq!(seen("penalisations"), "6");
+        let figures = Figures { flows: &flows[2..], ..figures };
+        let kernel = measured("reinjected", Operator::AtMost, 0.0, &figures);
+        assert_eq!((kernel.measured.as_str(), kernel.held), ("not measured", None));
     }
 
     #[test]

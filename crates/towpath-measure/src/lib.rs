@@ -1,9 +1,11 @@
 //! Scenarios, results, traffic patterns and metrics: what goes into a run and what comes out.
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
-//! [`network`] (addresses, links and endpoints of a scenario), //! [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
+//! [`network`] (addresses, links and endpoints of a scenario), [`decisions`] (what a stack of our
+//! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
 //! [`mod@format`] (values for people), [`store`] (results as JSON Lines).
 
+pub mod decisions;
 pub mod expect;
 pub mod format;
 mod meta;

@@ -163,8 +163,14 @@ pub struct ConnectionState {
     pub reorder_bytes: u64,
     /// Receive buffer as it is now.
     pub receive_buffer_bytes: u64,
+    /// Most bytes that ever waited so.
+    #[serde(default)]
+    pub reorder_peak_bytes: u64,
     /// Bytes that the sender sent again on another subflow, in total.
     pub reinjected_bytes: u64,
+    /// The same by cause; causes without any are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reinjected_by_cause: BTreeMap<Cause, u64>,
     /// Payload bytes that arrived and were not needed any more, in total.
     pub discarded_bytes: u64,
     /// Time of this period in which the sender had data and room, but the connection-level window
@@ -172,6 +178,27 @@ pub struct ConnectionState {
     pub window_blocked_ns: u64,
     /// Times that the sender slowed a path down because it blocked the window (M2), in total.
     pub penalisations: u64,
+    /// Times that the scheduler gave new data to another subflow than before, in total.
+    #[serde(default)]
+    pub switches: u64,
+}
+
+/// Why data was sent again on another subflow.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Its subflow's retransmission timer fired.
+    Timeout,
+    /// Its subflow is gone.
+    Closed,
+    /// The connection's own timer fired.
+    Connection,
+    /// It blocked the window (M1).
+    Opportunistic,
+    /// The scheduler sends it on several subflows.
+    Scheduler,
 }
 
 /// Which end of a subflow's data a record describes.
@@ -290,7 +317,7 @@ pub enum EventKind {
     Reinjection,
     /// A path was slowed down because it blocked the window (M2).
     Penalisation,
-    /// The connection-level window was full, or opened again.
+    /// The connection-level window was full for a while; the time is when it opened again.
     Window,
     /// The connection goes on as plain TCP.
     Fallback,
@@ -429,6 +456,27 @@ pub struct FlowSummary {
     pub congestion_control: Vec<String>,
     /// Retransmitted packets, all subflows.
     pub retransmissions: u64,
+    /// What the connection level did, where the stack tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<StackFigures>,
+}
+
+/// What the connection level did for one flow in one direction; see `docs/metrics.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct StackFigures {
+    /// Bytes sent again on another subflow, all connections.
+    pub reinjected_bytes: u64,
+    /// Payload bytes that arrived and were not needed any more, all connections.
+    pub discarded_bytes: u64,
+    /// Most bytes that waited for earlier data, of the connection where it was most.
+    pub reorder_peak_bytes: u64,
+    /// Time with data and room, but a full connection-level window, of the connection where it was
+    /// longest.
+    pub window_blocked_ns: u64,
+    /// Times that a path was slowed down because it blocked the window (M2), all connections.
+    pub penalisations: u64,
+    /// Times that new data went to another subflow than before, all connections.
+    pub switches: u64,
 }
 
 /// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.

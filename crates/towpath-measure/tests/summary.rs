@@ -108,6 +108,7 @@ fn input(pieces: &[(u64, u64)]) -> FlowInput {
         failure: None,
         congestion_control: vec!["cubic".into()],
         retransmissions: 7,
+        stack: None,
     }
 }
 

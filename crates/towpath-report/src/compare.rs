@@ -1,6 +1,6 @@
 //! The summary table: transports side by side. The terminal and the page show the same cells.
 
-use towpath_measure::result::{FlowSummary, Recovery, Summary};
+use towpath_measure::result::{FlowSummary, Recovery, StackFigures, Summary};
 use towpath_measure::scenario::DataDirection;
 
 use crate::group::{FlowKey, Group, Spread, flow_keys};
@@ -123,6 +123,7 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
     rows.push(of("Retransmitted", "retransmitted packets of all subflows", |f| {
         figure(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
+    rows.extend(stack_rows(groups, key));
     rows.push(row("Paths used", "share of the payload that arrived on each path", {
         groups.iter().map(|group| paths_used(group, key))
     }));
@@ -134,6 +135,55 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         plain(if names.is_empty() { "–".to_owned() } else { names.join(", ") })
     }));
     rows
+}
+
+/// What our own stack tells of the connection level: only what happened in some run.
+fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    type Pick = fn(&StackFigures) -> u64;
+    let all: [(&str, &'static str, Pick, fn(f64) -> String); 5] = [
+        (
+            "Sent again elsewhere",
+            "bytes that were sent again on another subflow",
+            |stack| stack.reinjected_bytes,
+            number::bytes,
+        ),
+        (
+            "Discarded on arrival",
+            "payload bytes that arrived and were not needed any more",
+            |stack| stack.discarded_bytes,
+            number::bytes,
+        ),
+        (
+            "Largest reorder buffer",
+            "most bytes that waited for earlier data at the receiver",
+            |stack| stack.reorder_peak_bytes,
+            number::bytes,
+        ),
+        (
+            "Window full",
+            "time in which the sender had data and room, but the receiver allowed no more",
+            |stack| stack.window_blocked_ns,
+            number::time,
+        ),
+        (
+            "Paths slowed down",
+            "times that a path was slowed down because it blocked the window (M2)",
+            |stack| stack.penalisations,
+            number::count,
+        ),
+    ];
+    let told = |group: &Group<'_>, pick: Pick| -> Vec<u64> {
+        let flows = group.flows(key);
+        flows.iter().filter_map(|flow| flow.stack.as_ref()).map(pick).collect()
+    };
+    let happened = |pick: Pick| groups.iter().any(|g| told(g, pick).iter().any(|n| *n > 0));
+    let shown = all.into_iter().filter(|(_, _, pick, _)| happened(*pick));
+    shown
+        .map(|(label, meaning, pick, format)| {
+            let cell = |group| figure(told(group, pick).into_iter().map(|n| n as f64), format);
+            row(label, meaning, groups.iter().map(cell))
+        })
+        .collect()
 }
 
 fn plain(text: String) -> Cell {

@@ -1,5 +1,7 @@
 //! From records to series on one regular grid of a run, so that all its charts share an axis.
 
+mod stack;
+
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{EventKind, Link, Record, Side, Subflow};
@@ -8,6 +10,8 @@ use towpath_measure::scenario::DataDirection;
 use crate::Run;
 use crate::number;
 use crate::text::{clean, cut};
+
+pub(crate) use stack::{StackSeries, amount};
 
 /// More points than this cannot be told apart on a screen.
 const MAX_POINTS: u64 = 600;
@@ -121,6 +125,8 @@ pub(crate) struct SubflowSeries {
     pub(crate) srtt_ms: Values,
     pub(crate) cwnd_packets: Values,
     pub(crate) retransmissions: Values,
+    /// Bytes sent in each period, retransmissions included.
+    pub(crate) sent_bytes: Values,
 }
 
 /// A subflow's identity within a direction.
@@ -210,7 +216,8 @@ fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
 fn subflow(records: &[&Subflow], grid: &Grid) -> SubflowSeries {
     let mut bits = grid.empty();
     let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
-    let mut before = 0;
+    let mut sent = grid.empty();
+    let (mut before, mut sent_before) = (0, 0);
     for record in records {
         match record.side {
             Side::Receiver => {
@@ -224,6 +231,11 @@ fn subflow(records: &[&Subflow], grid: &Grid) -> SubflowSeries {
                 if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
                     *value = Some(value.unwrap_or(0.0) + new);
                 }
+                if let Some(value) = sent.get_mut(grid.index(record.t_ns)) {
+                    let new = record.bytes_sent.saturating_sub(sent_before);
+                    *value = Some(value.unwrap_or(0.0) + new as f64);
+                }
+                sent_before = record.bytes_sent;
             }
         }
     }
@@ -235,6 +247,7 @@ fn subflow(records: &[&Subflow], grid: &Grid) -> SubflowSeries {
         srtt_ms: bridge(srtt),
         cwnd_packets: bridge(cwnd),
         retransmissions: bridge(retransmissions),
+        sent_bytes: bridge(sent),
     }
 }
 
@@ -243,6 +256,7 @@ fn add(sum: &mut SubflowSeries, one: &SubflowSeries) {
     merge(&mut sum.goodput_bps, &one.goodput_bps, plus);
     merge(&mut sum.cwnd_packets, &one.cwnd_packets, plus);
     merge(&mut sum.retransmissions, &one.retransmissions, plus);
+    merge(&mut sum.sent_bytes, &one.sent_bytes, plus);
     merge(&mut sum.srtt_ms, &one.srtt_ms, f64::max);
 }
 

@@ -76,6 +76,7 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
                     .into_iter()
                     .collect(),
                 retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
+                stack: world.recorder.log.figures(index as u32, *direction),
             });
         }
     }

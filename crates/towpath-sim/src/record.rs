@@ -5,9 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use towpath_measure::decisions::{Decisions, StackLog};
 use towpath_measure::network::{endpoints, path_of};
 use towpath_measure::result::{
-    ConnectionState, Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary,
+    Cause, ConnectionState, Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary,
 };
 use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_measure::traffic::directions;
@@ -40,14 +41,6 @@ struct Known {
     ends: [Statistics; 2],
 }
 
-/// What the scheduler and its like did since the last sample, by subflow number.
-#[derive(Debug, Default)]
-struct Decisions {
-    switches: BTreeMap<u32, (u64, u64)>,
-    reinjected: BTreeMap<(Reinjection, u32), u64>,
-    penalised: BTreeMap<u32, u64>,
-}
-
 /// Writes records, and remembers what the summary needs.
 pub(crate) struct Recorder<'a> {
     scenario: &'a Scenario,
@@ -59,6 +52,7 @@ pub(crate) struct Recorder<'a> {
     /// Time blocked so far, by stream and end.
     blocked: BTreeMap<(usize, usize), Duration>,
     decisions: BTreeMap<(usize, ConnectionId), Decisions>,
+    pub(crate) log: StackLog,
     pub(crate) fallbacks: Vec<(String, Fallback)>,
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
 }
@@ -84,6 +78,7 @@ impl<'a> Recorder<'a> {
             counted: BTreeMap::new(),
             blocked: BTreeMap::new(),
             decisions: BTreeMap::new(),
+            log: StackLog::default(),
             fallbacks: Vec::new(),
             notices: BTreeMap::new(),
         }
@@ -163,21 +158,32 @@ impl<'a> Recorder<'a> {
     }
 
     /// A decision of the stack. There are too many to write each: a sample sums them up.
-    pub(crate) fn trace(&mut self, of: (usize, ConnectionId), trace: Trace) {
-        let decisions = self.decisions.entry(of).or_default();
-        match trace {
+    pub(crate) fn trace(
+        &mut self,
+        now: Instant,
+        (host, name): (usize, &str),
+        connection: ConnectionId,
+        trace: Trace,
+    ) {
+        let decisions = self.decisions.entry((host, connection)).or_default();
+        let blocked = match trace {
             Trace::Scheduled { number, run_bytes } => {
-                let (switches, bytes) = decisions.switches.entry(number).or_default();
-                *switches += 1;
-                *bytes = bytes.saturating_add(run_bytes);
+                decisions.scheduled(number, run_bytes);
+                None
             }
-            Trace::Reinjected { number, bytes, cause } => {
-                let sum = decisions.reinjected.entry((cause, number)).or_default();
-                *sum = sum.saturating_add(bytes);
+            Trace::Reinjected { number, bytes, cause: why } => {
+                decisions.reinjected(number, bytes, cause(why));
+                None
             }
-            Trace::Penalised { number } => *decisions.penalised.entry(number).or_default() += 1,
-            // The time is in the connection's status.
-            Trace::WindowBlocked(_) => {}
+            Trace::Penalised { number } => {
+                decisions.penalised(number);
+                None
+            }
+            Trace::WindowBlocked(full) => decisions.window(now, full),
+        };
+        if let Some(blocked) = blocked {
+            let said = blocked.event(Instant::ZERO);
+            self.add_event(now, None, Event { host: Some(name.to_owned()), ..said });
         }
     }
 
@@ -228,8 +234,8 @@ impl<'a> Recorder<'a> {
         for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
             let total = stream.receiver(*direction).received_bytes;
             let before = self.counted.insert((index, *direction), total).unwrap_or(0);
-            let connection = self.connection(index, *direction, status);
-            self.add(&Record::Interval(Interval {
+            let connection = self.connection((index, stream), *direction, status);
+            let interval = Interval {
                 t_ns: at.as_nanos(),
                 span_ns: span.as_nanos() as u64,
                 flow: stream.flow as u32,
@@ -237,13 +243,15 @@ impl<'a> Recorder<'a> {
                 direction: *direction,
                 bytes: total - before,
                 connection,
-            }));
+            };
+            self.log.note(&interval);
+            self.add(&Record::Interval(interval));
         }
     }
 
     fn connection(
         &mut self,
-        stream: usize,
+        (index, stream): (usize, &Stream),
         direction: DataDirection,
         [opener, acceptor]: &[Option<Status>; 2],
     ) -> Option<ConnectionState> {
@@ -252,14 +260,20 @@ impl<'a> Recorder<'a> {
             DataDirection::Up | DataDirection::Both => (opener, acceptor, 0),
         };
         let (sender, receiver) = (sender.as_ref()?, receiver.as_ref()?);
-        let before = self.blocked.insert((stream, end), sender.window_blocked).unwrap_or_default();
+        let before = self.blocked.insert((index, end), sender.window_blocked).unwrap_or_default();
+        let by_cause = Cause::ALL.into_iter().zip(sender.reinjected_bytes);
+        let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.connection?)));
+        let decisions = sending.and_then(|of| self.decisions.get(&of));
         Some(ConnectionState {
             reorder_bytes: receiver.reorder_bytes,
             receive_buffer_bytes: receiver.receive_buffer_bytes,
+            reorder_peak_bytes: receiver.reorder_peak_bytes,
             reinjected_bytes: sender.reinjected_bytes.iter().sum(),
+            reinjected_by_cause: by_cause.filter(|(_, bytes)| *bytes > 0).collect(),
             discarded_bytes: receiver.discarded_bytes,
             window_blocked_ns: sender.window_blocked.saturating_sub(before).as_nanos() as u64,
             penalisations: sender.penalisations,
+            switches: decisions.map_or(0, Decisions::switches),
         })
     }
 
@@ -334,36 +348,28 @@ impl<'a> Recorder<'a> {
     }
 
     fn tell_decisions(&mut self, at: Instant, hosts: &[Host]) {
-        for ((host, connection), decisions) in std::mem::take(&mut self.decisions) {
-            let Some(host) = hosts.get(host) else { continue };
-            let flow = host.ends.get(&connection).map(|(stream, _)| *stream);
-            let on = |number: &u32| format!("subflow {number}");
-            let mut told = Vec::new();
-            if !decisions.switches.is_empty() {
-                let total: u64 = decisions.switches.values().map(|(switches, _)| switches).sum();
-                let mut said = event(EventKind::Scheduler, format!("{total} switches of subflow"));
-                for (number, (switches, bytes)) in &decisions.switches {
-                    let text = format!("{switches} switches to it, {bytes} bytes before them");
-                    said.detail.insert(on(number), text);
+        // A single connection needs no number: its two ends decide.
+        let several = self.decisions.len() > 2;
+        let mut told = Vec::new();
+        for ((host, connection), decisions) in &mut self.decisions {
+            let Some(host) = hosts.get(*host) else { continue };
+            let status = host.stack.status(*connection);
+            let path_of = |number: u32| {
+                let subflows = status.iter().flat_map(|status| &status.subflows);
+                let path = path_used(subflows.clone().find(|s| s.number == number)?)?;
+                self.scenario.paths.get(path).map(|path| path.name.clone())
+            };
+            let stream = host.ends.get(connection).map(|(stream, _)| *stream);
+            for mut said in decisions.take(path_of) {
+                said.host = Some(host.name.clone());
+                if let Some(stream) = stream.filter(|_| several) {
+                    said.detail.insert("stream".to_owned(), stream.to_string());
                 }
                 told.push(said);
             }
-            for ((cause, number), bytes) in &decisions.reinjected {
-                let text =
-                    format!("{bytes} bytes again on {} ({})", on(number), cause_text(*cause));
-                told.push(event(EventKind::Reinjection, text));
-            }
-            for (number, times) in &decisions.penalised {
-                let text = format!("{} slowed down {times} times", on(number));
-                told.push(event(EventKind::Penalisation, text));
-            }
-            for mut said in told {
-                said.host = Some(host.name.clone());
-                if let Some(stream) = flow {
-                    said.detail.insert("stream".to_owned(), stream.to_string());
-                }
-                self.add_event(at, None, said);
-            }
+        }
+        for said in told {
+            self.add_event(at, None, said);
         }
     }
 
@@ -488,12 +494,12 @@ fn reason_text(reason: CloseReason) -> &'static str {
     }
 }
 
-fn cause_text(cause: Reinjection) -> &'static str {
+fn cause(cause: Reinjection) -> Cause {
     match cause {
-        Reinjection::Timeout => "its timer fired",
-        Reinjection::Closed => "its subflow is gone",
-        Reinjection::Connection => "the connection's timer fired",
-        Reinjection::Opportunistic => "it blocked the window",
-        Reinjection::Scheduler => "the scheduler wanted it",
+        Reinjection::Timeout => Cause::Timeout,
+        Reinjection::Closed => Cause::Closed,
+        Reinjection::Connection => Cause::Connection,
+        Reinjection::Opportunistic => Cause::Opportunistic,
+        Reinjection::Scheduler => Cause::Scheduler,
     }
 }

@@ -367,7 +367,8 @@ impl<'a> World<'a> {
                 self.recorder.notice(self.now, name, status.as_ref(), notice);
             }
             stack::Event::Trace { connection, trace } => {
-                self.recorder.trace((index, connection), trace);
+                let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
+                self.recorder.trace(self.now, (index, name), connection, trace);
             }
         }
     }

@@ -146,7 +146,7 @@ fn start_stack(
         seed: towpath_net::stream_seed(seed, &format!("host/{name}"), "stack"),
         syn_backlog: 128,
         time_wait_limit: 4_096,
-        trace: false,
+        trace: true,
     });
     for (number, path) in scenario.paths.iter().enumerate() {
         if end_of(path, index).is_some() {

@@ -386,6 +386,7 @@ fn flow_inputs(played: &Played) -> Vec<FlowInput> {
                     .filter(own(flow, delivered.direction))
                     .map(|subflow| subflow.retransmissions)
                     .sum(),
+                stack: played.totals.stack.figures(flow, delivered.direction),
             });
         }
     }

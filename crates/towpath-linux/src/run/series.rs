@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use towpath_measure::decisions::StackLog;
 use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
 use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_net::Instant;
@@ -14,7 +15,8 @@ use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
 use crate::sample::{Connection, SubflowSample, TcpInfo};
-use crate::traffic::{Stage, Stream};
+use crate::stack::status::{Look, direction_state};
+use crate::traffic::{Stage, Stream, StreamEnd};
 
 /// A subflow's identity: connection, then the opener's and the acceptor's address.
 type Key = (u32, u32, SocketAddr, SocketAddr);
@@ -40,6 +42,10 @@ pub(super) struct Series {
     records: Sender<Record>,
     subflows: BTreeMap<Key, Known>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
+    /// Time with a full window so far.
+    blocked: BTreeMap<(u32, u32, DataDirection), Duration>,
+    /// What our own stack tells of its connections.
+    log: StackLog,
     at: Instant,
     /// Retransmissions of the connection level, by stream: the largest seen.
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
@@ -59,6 +65,7 @@ pub(super) struct Totals {
     pub(super) single: usize,
     /// Why a connection was not, if an end could tell.
     pub(super) reason: Option<String>,
+    pub(super) stack: StackLog,
 }
 
 impl Series {
@@ -67,6 +74,8 @@ impl Series {
             records,
             subflows: BTreeMap::new(),
             counted: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            log: StackLog::default(),
             at: Instant::ZERO,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
@@ -82,7 +91,8 @@ impl Series {
         }
         self.at = at;
         for stream in stage.streams() {
-            self.count(&stream, at, span);
+            let looks = self.ask(stage, &stream, at);
+            self.count(&stream, looks.as_ref(), at, span);
             self.look(stage, &stream, at, span);
         }
         self.notice_closed(at);
@@ -93,21 +103,54 @@ impl Series {
         let _nobody_listens = self.records.send(record);
     }
 
-    fn count(&mut self, stream: &Stream, at: Instant, span: Duration) {
+    /// Asks the ends that have our own stack what they did, and tells it; returns the state of both
+    /// ends, if both have.
+    fn ask(&self, stage: &Stage, stream: &Stream, at: Instant) -> Option<[Look; 2]> {
+        let ask = |end: &StreamEnd| match end {
+            StreamEnd::Kernel(_) => None,
+            StreamEnd::Own(connection) => {
+                let mut look = connection.look(&stage.network.scenario, stage.zero)?;
+                let host = connection.host.name();
+                let decided = look.decided.drain(..);
+                let decided = decided.map(|event| Event { t_ns: at.as_nanos(), ..event });
+                for event in look.blocked.drain(..).chain(decided) {
+                    let host = Some(host.to_owned());
+                    self.emit(Record::Event(Event { host, ..event }));
+                }
+                Some(look)
+            }
+        };
+        let (client, server) = (ask(&stream.client), ask(&stream.server));
+        Some([client?, server?])
+    }
+
+    fn count(&mut self, stream: &Stream, looks: Option<&[Look; 2]>, at: Instant, span: Duration) {
         for (direction, received) in &stream.received {
+            let connection = looks.map(|[client, server]| {
+                let (sender, receiver) = match direction {
+                    DataDirection::Down => (server, client),
+                    DataDirection::Up | DataDirection::Both => (client, server),
+                };
+                let key = (stream.flow, stream.number, *direction);
+                let blocked = sender.status.window_blocked;
+                let before = self.blocked.insert(key, blocked).unwrap_or_default();
+                direction_state(sender, receiver, before)
+            });
             let total = received.load(Ordering::Relaxed);
             let before = self.counted.entry((stream.flow, stream.number, *direction)).or_default();
             let bytes = total - *before;
             *before = total;
-            self.emit(Record::Interval(Interval {
+            let interval = Interval {
                 t_ns: at.as_nanos(),
                 span_ns: span.as_nanos() as u64,
                 flow: stream.flow,
                 stream: stream.number,
                 direction: *direction,
                 bytes,
-                connection: None,
-            }));
+                connection,
+            };
+            self.log.note(&interval);
+            self.emit(Record::Interval(interval));
         }
     }
 
@@ -313,6 +356,7 @@ impl Series {
             multipath: self.fallbacks.len() - single,
             single,
             reason: self.reason.clone(),
+            stack: self.log.clone(),
         }
     }
 }

@@ -11,8 +11,11 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use towpath_measure::decisions::{Blocked, Decisions};
+use towpath_measure::result::Cause;
 use towpath_mptcp::stack::{
-    ConnectionError, ConnectionId, Event, InterfaceId, ListenerId, Notice, Stack,
+    ConnectionError, ConnectionId, Event, InterfaceId, ListenerId, Notice, Reinjection, Stack,
+    Trace,
 };
 use towpath_net::Instant;
 
@@ -83,6 +86,11 @@ impl Turn<'_> {
         self.ends.listeners.insert(listener, Box::new(accept));
     }
 
+    /// What a connection's end decided so far; empty for one that told nothing.
+    pub(crate) fn told(&mut self, connection: ConnectionId) -> &mut Told {
+        self.ends.told.entry(connection).or_default()
+    }
+
     /// Lets `hear` hear of subflows, addresses and fallbacks.
     pub fn on_notice(&mut self, hear: impl FnMut(Instant, ConnectionId, Notice) + Send + 'static) {
         self.ends.hear = Some(Box::new(hear));
@@ -91,6 +99,7 @@ impl Turn<'_> {
 
 /// A running host. Dropping it ends its thread, and its connections without a word.
 pub struct Host {
+    name: String,
     work: Sender<Work>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
@@ -112,7 +121,13 @@ impl Host {
         let (work, inbox) = queue::queue()?;
         let driver = Driver { clock, stack, devices, inbox, ends: Ends::default(), over: false };
         let thread = thread::Builder::new().name(format!("stack {name}"));
-        Ok(Self { work, thread: Some(thread.spawn(move || driver.run())?) })
+        let thread = Some(thread.spawn(move || driver.run())?);
+        Ok(Self { name: name.to_owned(), work, thread })
+    }
+
+    /// The host's name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Runs `work` inside the thread and waits for its result.
@@ -145,12 +160,45 @@ impl Drop for Host {
     }
 }
 
+/// What a connection's end decided.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Since they were last taken.
+    pub(crate) decisions: Decisions,
+    /// Times of a full window, on the host's clock.
+    pub(crate) blocked: Vec<Blocked>,
+}
+
+impl Told {
+    fn hear(&mut self, now: Instant, trace: Trace) {
+        match trace {
+            Trace::Scheduled { number, run_bytes } => self.decisions.scheduled(number, run_bytes),
+            Trace::Reinjected { number, bytes, cause } => {
+                self.decisions.reinjected(number, bytes, cause_of(cause));
+            }
+            Trace::Penalised { number } => self.decisions.penalised(number),
+            Trace::WindowBlocked(full) => self.blocked.extend(self.decisions.window(now, full)),
+        }
+    }
+}
+
+fn cause_of(cause: Reinjection) -> Cause {
+    match cause {
+        Reinjection::Timeout => Cause::Timeout,
+        Reinjection::Closed => Cause::Closed,
+        Reinjection::Connection => Cause::Connection,
+        Reinjection::Opportunistic => Cause::Opportunistic,
+        Reinjection::Scheduler => Cause::Scheduler,
+    }
+}
+
 /// The applications.
 #[derive(Default)]
 struct Ends {
     connections: BTreeMap<ConnectionId, Box<dyn End>>,
     listeners: BTreeMap<ListenerId, Accept>,
     hear: Option<Hear>,
+    told: BTreeMap<ConnectionId, Told>,
     over: bool,
 }
 
@@ -198,6 +246,7 @@ impl Ends {
                 }
             }
             Event::Closed { connection, error } => {
+                self.told.remove(connection);
                 if let Some(mut end) = self.connections.remove(connection) {
                     end.closed(now, stack, *connection, *error);
                 }
@@ -207,7 +256,9 @@ impl Ends {
                     hear(now, *connection, *notice);
                 }
             }
-            Event::Trace { .. } => {}
+            Event::Trace { connection, trace } => {
+                self.told.entry(*connection).or_default().hear(now, *trace);
+            }
         }
     }
 

@@ -4,10 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use towpath_measure::result::{Cause, ConnectionState, Event};
+use towpath_measure::scenario::Scenario;
 use towpath_mptcp::stack::{ConnectionId, Notice, Status, SubflowStatus};
 use towpath_mptcp::subflow::State;
+use towpath_net::Instant;
 
 use super::Host;
+use crate::network::Network;
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
 /// One end of a stream, on a host with our own stack.
@@ -23,6 +27,62 @@ impl Connection {
         let id = self.id;
         let status = self.host.call(move |turn| turn.stack.status(id))?;
         status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// The connection's own state, and what it decided since the last time, for traffic that
+    /// started at `zero`. `None` when it is gone.
+    pub(crate) fn look(&self, scenario: &Arc<Scenario>, zero: Instant) -> Option<Look> {
+        let (id, scenario) = (self.id, Arc::clone(scenario));
+        let looked = self.host.call(move |turn| {
+            let status = turn.stack.status(id)?;
+            let path_of = |number: u32| {
+                let subflow = status.subflows.iter().find(|subflow| subflow.number == number)?;
+                let path = Network::path_of(subflow.local.ip(), subflow.remote.ip())?;
+                scenario.paths.get(path).map(|path| path.name.clone())
+            };
+            let told = turn.told(id);
+            let blocked = std::mem::take(&mut told.blocked);
+            let blocked = blocked.into_iter().map(|blocked| blocked.event(zero)).collect();
+            let decided = told.decisions.take(path_of);
+            let switches = told.decisions.switches();
+            Some(Look { status, switches, blocked, decided })
+        });
+        looked.ok().flatten()
+    }
+}
+
+/// What one end of a connection says of itself.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) status: Status,
+    /// Switches of the scheduler since the beginning.
+    pub(crate) switches: u64,
+    /// Times of a full window, as events.
+    pub(crate) blocked: Vec<Event>,
+    /// Decisions since the last look, as events without their time.
+    pub(crate) decided: Vec<Event>,
+}
+
+/// State of the direction from `sender` to `receiver`; `blocked_before` is what the sender's clock
+/// of a full window showed at the end of the last period.
+pub(crate) fn direction_state(
+    sender: &Look,
+    receiver: &Look,
+    blocked_before: Duration,
+) -> ConnectionState {
+    let again = sender.status.reinjected_bytes;
+    let by_cause = Cause::ALL.into_iter().zip(again);
+    ConnectionState {
+        reorder_bytes: receiver.status.reorder_bytes,
+        receive_buffer_bytes: receiver.status.receive_buffer_bytes,
+        reorder_peak_bytes: receiver.status.reorder_peak_bytes,
+        reinjected_bytes: again.iter().sum(),
+        reinjected_by_cause: by_cause.filter(|(_, bytes)| *bytes > 0).collect(),
+        discarded_bytes: receiver.status.discarded_bytes,
+        window_blocked_ns: sender.status.window_blocked.saturating_sub(blocked_before).as_nanos()
+            as u64,
+        penalisations: sender.status.penalisations,
+        switches: sender.switches,
     }
 }
 

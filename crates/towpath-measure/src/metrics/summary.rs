@@ -14,7 +14,7 @@ use super::{DeliveryLog, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    Checked, Counter, FlowSummary, Multipath, Noise, SubflowSummary, Summary, Warning,
+    Checked, Counter, FlowSummary, Multipath, Noise, StackFigures, SubflowSummary, Summary, Warning,
 };
 use crate::scenario::{DataDirection, Scenario, Transport};
 use crate::traffic::Plan;
@@ -41,6 +41,8 @@ pub struct FlowInput {
     pub congestion_control: Vec<String>,
     /// Retransmitted packets, all subflows.
     pub retransmissions: u64,
+    /// What the connection level did, where the stack tells it.
+    pub stack: Option<StackFigures>,
 }
 
 /// A flow with its figures, and what the sentences need besides.
@@ -180,6 +182,7 @@ impl<'a> Summarizer<'a> {
             recoveries: recoveries.filter_map(|(d, until)| recovery(&delivery, d, until)).collect(),
             congestion_control: input.congestion_control,
             retransmissions: input.retransmissions,
+            stack: input.stack,
         };
         Measured { figures, plan, last: delivery.last(), end, disruptions }
     }

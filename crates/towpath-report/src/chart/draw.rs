@@ -247,6 +247,13 @@ fn draw(plane: &mut Plane<'_>, series: &Series, step: f64, floor: &mut Vec<f64>)
                 line(plane, steps(&run, step));
             }
         }
+        Shape::Dots => {
+            for (at, (value, height)) in series.values.iter().zip(&series.base).enumerate() {
+                if let (Some(_), Some(height)) = (value.filter(|value| *value > 0.0), height) {
+                    line(plane, vec![((at as f64 + 0.5) * step, *height)]);
+                }
+            }
+        }
         Shape::Line => {
             for run in runs(&series.values) {
                 line(plane, run.iter().map(|(at, v)| ((*at + 1) as f64 * step, *v)).collect());

@@ -56,6 +56,8 @@ pub(crate) enum Shape {
     Line,
     /// From `base` to the value: the range of several repetitions.
     Range,
+    /// A dot for each period with a value, at the height that `base` says.
+    Dots,
 }
 
 impl Shape {
@@ -66,6 +68,7 @@ impl Shape {
             Self::Steps => "t",
             Self::Line => "l",
             Self::Range => "r",
+            Self::Dots => "d",
         }
     }
 }
@@ -78,7 +81,7 @@ pub(crate) struct Series {
     pub(crate) class: String,
     pub(crate) shape: Shape,
     pub(crate) values: Values,
-    /// Lower edge, for [`Shape::Range`].
+    /// Lower edge, for [`Shape::Range`]; height, for [`Shape::Dots`].
     pub(crate) base: Values,
 }
 
@@ -97,7 +100,7 @@ pub(crate) fn top(series: &[Series]) -> f64 {
     let mut top = 0.0_f64;
     for point in 0..points {
         let mut sum = 0.0;
-        for series in series {
+        for series in series.iter().filter(|series| series.shape != Shape::Dots) {
             let value = series.values.get(point).copied().flatten().unwrap_or(0.0);
             if series.shape == Shape::Stack {
                 sum += value;

@@ -3,8 +3,10 @@
 //! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
 //! series. Its numbers are in the page once, as JSON.
 
+mod events;
 mod panel;
 mod run;
+mod stack;
 mod summary;
 
 use std::fmt::Write as _;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
+use super::stack;
 use crate::Run;
 use crate::chart::{self, Axis, Chart, Series, Shape, Size};
 use crate::compare::direction;
@@ -14,7 +15,7 @@ use crate::series::{self, Grid, SubflowSeries, Values};
 use crate::text::{clean, cut, esc};
 
 /// More subflows than this are drawn together, path by path.
-const MAX_SUBFLOWS: usize = 6;
+pub(super) const MAX_SUBFLOWS: usize = 6;
 
 /// What all charts of a page agree on: each path's colour, and the scale of goodput.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ fn largest_goodput(run: &Run) -> f64 {
     top
 }
 
-fn ceiling(top: f64, wanted: usize) -> f64 {
+pub(super) fn ceiling(top: f64, wanted: usize) -> f64 {
     chart::ticks(top, wanted).last().copied().unwrap_or(1.0)
 }
 
@@ -77,13 +78,25 @@ pub(super) struct Panel {
     pub(super) charts: Vec<Chart>,
     /// For each chart the stalls it shades; shorter than `charts` where there are none.
     stalls: Vec<Vec<(f64, f64)>>,
+    /// A heading with a sentence, and the number of the chart that it stands before.
+    heading: Option<(usize, &'static str, &'static str)>,
 }
 
 impl Panel {
+    fn new(axis: Axis) -> Self {
+        Self { axis, charts: Vec::new(), stalls: Vec::new(), heading: None }
+    }
+
     /// Writes the figures and returns the numbers behind them.
     pub(super) fn write(&self, out: &mut String, number: usize) -> Value {
         let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
         for (at, chart) in self.charts.iter().enumerate() {
+            if let Some((_, title, about)) = self.heading.filter(|(before, ..)| *before == at) {
+                let _ = write!(
+                    out,
+                    "<div class=\"part\"><h3>{title}</h3><p class=\"about\">{about}</p></div>"
+                );
+            }
             let stalls = self.stalls.get(at).cloned().unwrap_or_default();
             let axis = Axis { stalls, marks: self.axis.marks.clone(), ..self.axis };
             figure(out, at, chart, &axis);
@@ -129,6 +142,7 @@ fn swatch(shape: Shape) -> &'static str {
     match shape {
         Shape::Stack | Shape::Range => "<path d=\"M0 1h22v10h-22z\"/>",
         Shape::Steps | Shape::Line => "<path d=\"M1 6h20\"/>",
+        Shape::Dots => "<path d=\"M11 6h0\"/>",
     }
 }
 
@@ -156,22 +170,22 @@ fn short(value: f64) -> Value {
     }
 }
 
-fn scaled(values: Values, unit: f64) -> Values {
+pub(super) fn scaled(values: Values, unit: f64) -> Values {
     values.into_iter().map(|value| value.map(|value| value / unit)).collect()
 }
 
-fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
+pub(super) fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
     Series { name: name.to_owned(), class, shape, values, base: Values::new() }
 }
 
-fn per_point(grid: &Grid) -> String {
+pub(super) fn per_point(grid: &Grid) -> String {
     number::period(grid.step_ns)
 }
 
 /// Every chart of one run.
 pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     let grid = Grid::of(&[run]);
-    let mut panel = Panel { axis: axis(run, &grid), charts: Vec::new(), stalls: Vec::new() };
+    let mut panel = Panel::new(axis(run, &grid));
     let directions = series::directions(run);
     let several = directions.len() > 1;
     for &way in &directions {
@@ -185,6 +199,14 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     for &way in &directions {
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         panel.charts.extend(links(run, &grid, way, style, &suffix));
+    }
+    let before = panel.charts.len();
+    for &way in &directions {
+        let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
+        panel.charts.extend(stack::charts(run, &grid, way, style, &suffix));
+    }
+    if panel.charts.len() > before {
+        panel.heading = Some((before, stack::TITLE, stack::ABOUT));
     }
     panel
 }
@@ -250,7 +272,7 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
     ]
 }
 
-fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
+pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
     // Half a packet is no tick.
     let least = if unit == "packets" { 4.0 } else { 0.0 };
     let max = ceiling(chart::top(&series).max(least), 5);
@@ -303,7 +325,7 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
     }
     let several = directions.len() > 1;
     let marked = runs.iter().copied().find(|run| !series::marks(run).is_empty()).unwrap_or(first);
-    let mut panel = Panel { axis: axis(marked, &grid), charts: Vec::new(), stalls: Vec::new() };
+    let mut panel = Panel::new(axis(marked, &grid));
     for way in directions {
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         panel.charts.push(overview(groups, &grid, way, style, &suffix));

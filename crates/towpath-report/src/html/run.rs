@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{
-    Counter, Event, EventKind, Interface, Link, Noise, Record, SubflowSummary,
-};
+use towpath_measure::result::{Counter, Interface, Link, Noise, Record, SubflowSummary};
 
+use super::events;
 use super::panel::Style;
 use crate::Run;
 use crate::compare::direction;
@@ -13,11 +12,11 @@ use crate::number;
 use crate::text::{clean, cut, esc, prose};
 
 /// A longer list starts folded.
-const LONG: usize = 30;
+pub(super) const LONG: usize = 30;
 
 pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
     subflows(out, run, style);
-    events(out, run, style);
+    events::write(out, run, style);
     links(out, run, style);
     proof(out, run);
     conditions(out, run);
@@ -25,12 +24,12 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
 }
 
 /// Opens a folded block; the caller closes `</details>`.
-fn fold(out: &mut String, title: &str, open: bool) {
+pub(super) fn fold(out: &mut String, title: &str, open: bool) {
     let open = if open { " open=\"open\"" } else { "" };
     let _ = write!(out, "<details class=\"fold\"{open}><summary>{}</summary>", esc(title));
 }
 
-fn table_head(out: &mut String, class: &str, columns: &[&str]) {
+pub(super) fn table_head(out: &mut String, class: &str, columns: &[&str]) {
     let _ = write!(out, "<div class=\"scroll\"><table class=\"{class}\"><thead><tr>");
     for column in columns {
         let _ = write!(out, "<th scope=\"col\">{column}</th>");
@@ -38,11 +37,11 @@ fn table_head(out: &mut String, class: &str, columns: &[&str]) {
     out.push_str("</tr></thead><tbody>");
 }
 
-fn table_end(out: &mut String) {
+pub(super) fn table_end(out: &mut String) {
     out.push_str("</tbody></table></div>");
 }
 
-fn path_dot(style: &Style, path: &str) -> String {
+pub(super) fn path_dot(style: &Style, path: &str) -> String {
     let name = cut(&clean(path), 40);
     format!("<span class=\"path\"><i class=\"dot {}\"></i>{}</span>", style.class(path), esc(&name))
 }
@@ -88,58 +87,6 @@ fn subflows(out: &mut String, run: &Run, style: &Style) {
             number::time(f64::from(s.srtt_us) * 1e3),
             number::moment(s.first_seen_ns),
         );
-    }
-    table_end(out);
-    out.push_str("</details>");
-}
-
-fn kind(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::Timeline => "timeline",
-        EventKind::Flow => "flow",
-        EventKind::Subflow => "subflow",
-        EventKind::PathManager => "path manager",
-        EventKind::Link => "link",
-        EventKind::Address => "address",
-        EventKind::Stall => "stall",
-        EventKind::Scheduler => "scheduler",
-        EventKind::Reinjection => "reinjection",
-        EventKind::Penalisation => "penalisation",
-        EventKind::Window => "window",
-        EventKind::Fallback => "fallback",
-    }
-}
-
-fn events(out: &mut String, run: &Run, style: &Style) {
-    let mut all: Vec<&Event> = Vec::new();
-    for record in &run.records {
-        if let Record::Event(event) = record {
-            all.push(event);
-        }
-    }
-    if all.is_empty() {
-        return;
-    }
-    all.sort_by_key(|event| event.t_ns);
-    fold(out, &format!("What happened ({} events)", all.len()), all.len() <= LONG);
-    table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
-    for event in all {
-        let host = event.host.as_deref().unwrap_or("");
-        let path = event.path.as_deref().map_or(String::new(), |path| path_dot(style, path));
-        let _ = write!(
-            out,
-            "<tr class=\"k-{}\"><td class=\"n\">{}</td><td>{}</td><td>{}</td><td>{path}</td><td>{}",
-            kind(event.kind).replace(' ', "-"),
-            number::moment(event.t_ns),
-            kind(event.kind),
-            esc(host),
-            esc(&event.text)
-        );
-        if !event.detail.is_empty() {
-            let detail: Vec<_> = event.detail.iter().map(|(k, v)| format!("{k} {v}")).collect();
-            let _ = write!(out, " <small>{}</small>", esc(&detail.join(", ")));
-        }
-        out.push_str("</td></tr>");
     }
     table_end(out);
     out.push_str("</details>");

@@ -483,6 +483,7 @@ impl<'a> Model<'a> {
                 recoveries: recoveries.collect(),
                 congestion_control: vec!["cubic".to_owned()],
                 retransmissions: self.retransmissions.values().map(|n| u64::from(*n)).sum(),
+                stack: None,
             }],
             subflows: self.subflow_summaries(),
             multipath: self.multipath_proof(),

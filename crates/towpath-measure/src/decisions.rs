@@ -1,0 +1,256 @@
+//! What a stack of our own decides, summed up for each sample and in the same words in every world,
+//! and what it comes to over a run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::format;
+use crate::result::{Cause, ConnectionState, Event, EventKind, Interval, StackFigures};
+use crate::scenario::DataDirection;
+
+/// Shorter times of a full window are in the sums only: a window that moves by whole packets is
+/// full for a moment all the time.
+const TOLD: Duration = Duration::from_millis(20);
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 5] =
+        [Self::Timeout, Self::Closed, Self::Connection, Self::Opportunistic, Self::Scheduler];
+
+    /// The cause for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Timeout => "its timer fired",
+            Self::Closed => "its subflow is gone",
+            Self::Connection => "the connection's timer fired",
+            Self::Opportunistic => "it blocked the window (M1)",
+            Self::Scheduler => "the scheduler wanted it",
+        }
+    }
+}
+
+/// The decisions of one end of a connection since the last sample, by subflow number.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    switches: BTreeMap<u32, u64>,
+    run_bytes: u64,
+    reinjected: BTreeMap<(Cause, u32), u64>,
+    penalised: BTreeMap<u32, u64>,
+    blocked_since: Option<Instant>,
+    switches_total: u64,
+}
+
+impl Decisions {
+    /// New data went to subflow `number`, after `run_bytes` in a row to the one before.
+    pub fn scheduled(&mut self, number: u32, run_bytes: u64) {
+        *self.switches.entry(number).or_default() += 1;
+        self.run_bytes = self.run_bytes.saturating_add(run_bytes);
+        self.switches_total += 1;
+    }
+
+    /// Data was sent again, on subflow `number`.
+    pub fn reinjected(&mut self, number: u32, bytes: u64, cause: Cause) {
+        let sum = self.reinjected.entry((cause, number)).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Subflow `number` was slowed down (M2).
+    pub fn penalised(&mut self, number: u32) {
+        *self.penalised.entry(number).or_default() += 1;
+    }
+
+    /// The connection-level window is full, or open again; from when to when, if that took long.
+    pub fn window(&mut self, now: Instant, full: bool) -> Option<Blocked> {
+        if full {
+            self.blocked_since.get_or_insert(now);
+            return None;
+        }
+        let since = self.blocked_since.take()?;
+        (now.saturating_since(since) >= TOLD).then_some(Blocked { since, until: now })
+    }
+
+    /// Switches of the scheduler since the beginning.
+    pub fn switches(&self) -> u64 {
+        self.switches_total
+    }
+
+    /// Events for what was decided since the last time, without their time and host. `path_of`
+    /// names a subflow's path.
+    pub fn take(&mut self, path_of: impl Fn(u32) -> Option<String>) -> Vec<Event> {
+        let on = |number: &u32| path_of(*number).unwrap_or_else(|| format!("subflow {number}"));
+        let mut told = Vec::new();
+        let switches = std::mem::take(&mut self.switches);
+        let run_bytes = std::mem::take(&mut self.run_bytes);
+        let count: u64 = switches.values().sum();
+        if count > 0 {
+            let text = format!(
+                "{count} switches between subflows, after {} on average",
+                format::bytes(run_bytes / count)
+            );
+            let mut said = event(EventKind::Scheduler, None, text, ("switches", u128::from(count)));
+            said.detail.insert("run_bytes".to_owned(), run_bytes.to_string());
+            for (number, count) in &switches {
+                said.detail.insert(format!("to {}", on(number)), count.to_string());
+            }
+            told.push(said);
+        }
+        for ((cause, number), bytes) in std::mem::take(&mut self.reinjected) {
+            let text =
+                format!("{} again on {}: {}", format::bytes(bytes), on(&number), cause.text());
+            let amount = ("bytes", u128::from(bytes));
+            let mut said = event(EventKind::Reinjection, path_of(number), text, amount);
+            said.detail.insert("cause".to_owned(), cause.text().to_owned());
+            told.push(said);
+        }
+        for (number, times) in std::mem::take(&mut self.penalised) {
+            let text =
+                format!("{} slowed down, {times} ×: it blocked the window (M2)", on(&number));
+            let amount = ("times", u128::from(times));
+            told.push(event(EventKind::Penalisation, path_of(number), text, amount));
+        }
+        told
+    }
+}
+
+/// A time in which the connection-level window was full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocked {
+    /// Begin.
+    pub since: Instant,
+    /// End.
+    pub until: Instant,
+}
+
+impl Blocked {
+    /// The event, for traffic that started at `zero`; its host is still to be said.
+    pub fn event(self, zero: Instant) -> Event {
+        let span = self.until.saturating_since(self.since);
+        let from = format::seconds(self.since.saturating_since(zero));
+        let text = format!("the window was full for {}, from {from} on", format::time(span));
+        let mut said = event(EventKind::Window, None, text, ("blocked_ns", span.as_nanos()));
+        said.t_ns = self.until.saturating_since(zero).as_nanos() as u64;
+        said
+    }
+}
+
+fn event(kind: EventKind, path: Option<String>, text: String, amount: (&str, u128)) -> Event {
+    let detail = BTreeMap::from([(amount.0.to_owned(), amount.1.to_string())]);
+    Event { t_ns: 0, kind, host: None, path, text, detail }
+}
+
+/// Last state of every connection in every direction, and how long its window was full.
+#[derive(Debug, Clone, Default)]
+pub struct StackLog {
+    connections: BTreeMap<(u32, u32, DataDirection), (ConnectionState, u64)>,
+}
+
+impl StackLog {
+    /// Notes what an interval tells of its connection.
+    pub fn note(&mut self, interval: &Interval) {
+        let Some(state) = &interval.connection else { return };
+        let key = (interval.flow, interval.stream, interval.direction);
+        let before = self.connections.get(&key).map_or(0, |(_, blocked)| *blocked);
+        let blocked = before.saturating_add(state.window_blocked_ns);
+        self.connections.insert(key, (state.clone(), blocked));
+    }
+
+    /// A flow's figures in one direction; `None` when its stack told nothing.
+    pub fn figures(&self, flow: u32, direction: DataDirection) -> Option<StackFigures> {
+        let mut sum: Option<StackFigures> = None;
+        for ((of, _, way), (state, blocked_ns)) in &self.connections {
+            if (*of, *way) != (flow, direction) {
+                continue;
+            }
+            let sum = sum.get_or_insert_default();
+            sum.reinjected_bytes = sum.reinjected_bytes.saturating_add(state.reinjected_bytes);
+            sum.discarded_bytes = sum.discarded_bytes.saturating_add(state.discarded_bytes);
+            sum.reorder_peak_bytes = sum.reorder_peak_bytes.max(state.reorder_peak_bytes);
+            sum.window_blocked_ns = sum.window_blocked_ns.max(*blocked_ns);
+            sum.penalisations = sum.penalisations.saturating_add(state.penalisations);
+            sum.switches = sum.switches.saturating_add(state.switches);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn decisions_are_told_once_and_name_the_paths() {
+        let mut decisions = Decisions::default();
+        decisions.scheduled(0, 3_000);
+        decisions.scheduled(1, 1_000);
+        decisions.reinjected(1, 1_400, Cause::Opportunistic);
+        decisions.reinjected(1, 1_400, Cause::Opportunistic);
+        decisions.penalised(0);
+        let names = |number| ["wifi", "cellular"].get(number as usize).map(|n| (*n).to_owned());
+        let told = decisions.take(names);
+        let texts: Vec<&str> = told.iter().map(|event| event.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "2 switches between subflows, after 2.00 kB on average",
+                "2.80 kB again on cellular: it blocked the window (M1)",
+                "wifi slowed down, 1 ×: it blocked the window (M2)",
+            ]
+        );
+        assert_eq!(told[1].path.as_deref(), Some("cellular"));
+        assert_eq!(decisions.take(names), []);
+        assert_eq!(decisions.switches(), 2);
+    }
+
+    #[test]
+    fn only_a_window_that_was_full_for_long_is_an_event() {
+        let mut decisions = Decisions::default();
+        assert_eq!(decisions.window(at(5), false), None);
+        decisions.window(at(10), true);
+        assert_eq!(decisions.window(at(29), false), None);
+        decisions.window(at(40), true);
+        decisions.window(at(50), true);
+        let told = decisions.window(at(100), false).expect("60 ms");
+        let told = told.event(at(10));
+        assert_eq!((told.t_ns, told.kind), (90_000_000, EventKind::Window));
+        assert_eq!(told.detail["blocked_ns"], "60000000");
+    }
+
+    #[test]
+    fn a_flow_sums_its_connections_and_takes_the_worst_times() {
+        let mut log = StackLog::default();
+        let state = ConnectionState {
+            reorder_bytes: 0,
+            receive_buffer_bytes: 100,
+            reorder_peak_bytes: 70,
+            reinjected_bytes: 5,
+            reinjected_by_cause: BTreeMap::new(),
+            discarded_bytes: 2,
+            window_blocked_ns: 10,
+            penalisations: 1,
+            switches: 3,
+        };
+        for (stream, connection) in
+            [(0, Some(state.clone())), (0, Some(state.clone())), (1, Some(state)), (2, None)]
+        {
+            log.note(&Interval {
+                t_ns: 1,
+                span_ns: 1,
+                flow: 0,
+                stream,
+                direction: DataDirection::Up,
+                bytes: 0,
+                connection,
+            });
+        }
+        let figures = log.figures(0, DataDirection::Up).expect("told");
+        assert_eq!((figures.reinjected_bytes, figures.switches), (10, 6));
+        assert_eq!((figures.window_blocked_ns, figures.reorder_peak_bytes), (20, 70));
+        assert_eq!(log.figures(0, DataDirection::Down), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! The list of what happened, in which what a stack decides all the time is folded.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{Event, EventKind, Record};
+
+use super::panel::Style;
+use super::run::{LONG, fold, path_dot, table_end, table_head};
+use crate::Run;
+use crate::number;
+use crate::series::amount;
+use crate::text::esc;
+
+/// So many decisions of the same kind between two events of the timeline are still told one by one.
+const FEW: usize = 3;
+
+fn kind(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Timeline => "timeline",
+        EventKind::Flow => "flow",
+        EventKind::Subflow => "subflow",
+        EventKind::PathManager => "path manager",
+        EventKind::Link => "link",
+        EventKind::Address => "address",
+        EventKind::Stall => "stall",
+        EventKind::Scheduler => "scheduler",
+        EventKind::Reinjection => "reinjection",
+        EventKind::Penalisation => "penalisation",
+        EventKind::Window => "window",
+        EventKind::Fallback => "fallback",
+    }
+}
+
+/// One line of the list: an event, or many decisions of the same kind.
+#[derive(Debug)]
+struct Line<'a> {
+    first: &'a Event,
+    /// All of them, the first included.
+    all: Vec<&'a Event>,
+}
+
+pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+    let mut all: Vec<&Event> = Vec::new();
+    for record in &run.records {
+        if let Record::Event(event) = record {
+            all.push(event);
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    all.sort_by_key(|event| event.t_ns);
+    let lines = folded(&all);
+    fold(out, &format!("What happened ({} events)", all.len()), lines.len() <= LONG);
+    table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
+    for line in lines {
+        line.write(out, style);
+    }
+    table_end(out);
+    out.push_str("</details>");
+}
+
+/// Whether a stack tells so every sample.
+fn decided(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Scheduler
+        | EventKind::Reinjection
+        | EventKind::Penalisation
+        | EventKind::Window => true,
+        EventKind::Timeline
+        | EventKind::Flow
+        | EventKind::Subflow
+        | EventKind::PathManager
+        | EventKind::Link
+        | EventKind::Address
+        | EventKind::Stall
+        | EventKind::Fallback => false,
+    }
+}
+
+/// Takes decisions of the same kind together where there are many of them between two events of the
+/// timeline, so that it can be seen what each event changed.
+fn folded<'a>(events: &[&'a Event]) -> Vec<Line<'a>> {
+    let mut lines: Vec<Line<'a>> = Vec::new();
+    for part in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
+        let mut open: Vec<Line<'a>> = Vec::new();
+        for event in part {
+            let same = |line: &&mut Line<'_>| decided(event.kind) && alike(line.first, event);
+            match open.iter_mut().find(same) {
+                Some(line) => line.all.push(event),
+                None => open.push(Line { first: event, all: vec![event] }),
+            }
+        }
+        for line in open {
+            if line.all.len() > FEW {
+                lines.push(line);
+            } else {
+                lines.extend(
+                    line.all.into_iter().map(|event| Line { first: event, all: vec![event] }),
+                );
+            }
+        }
+    }
+    lines.sort_by_key(|line| line.first.t_ns);
+    lines
+}
+
+fn alike(a: &Event, b: &Event) -> bool {
+    let of = |event: &Event, name: &str| event.detail.get(name).cloned();
+    let same = |name: &str| of(a, name) == of(b, name);
+    (a.kind, &a.host, &a.path) == (b.kind, &b.host, &b.path) && same("cause") && same("stream")
+}
+
+impl Line<'_> {
+    fn write(&self, out: &mut String, style: &Style) {
+        let event = self.first;
+        let time = match self.all.last() {
+            Some(last) if last.t_ns > event.t_ns => {
+                number::spread(&number::moment(event.t_ns), &number::moment(last.t_ns))
+            }
+            _ => number::moment(event.t_ns),
+        };
+        let host = event.host.as_deref().unwrap_or("");
+        let path = event.path.as_deref().map_or(String::new(), |path| path_dot(style, path));
+        let _ = write!(
+            out,
+            "<tr class=\"k-{}\"><td class=\"n\">{time}</td><td>{}</td><td>{}</td><td>{path}</td>\
+             <td>{}",
+            kind(event.kind).replace(' ', "-"),
+            kind(event.kind),
+            esc(host),
+            esc(&self.text())
+        );
+        let detail: Vec<_> = event.detail.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        // What a decision's text says already needs no second saying.
+        if !detail.is_empty() && !decided(event.kind) {
+            let _ = write!(out, " <small>{}</small>", esc(&detail.join(", ")));
+        }
+        out.push_str("</td></tr>");
+    }
+
+    fn sum(&self, name: &str) -> Option<u64> {
+        self.all.iter().map(|event| amount(event, name)).sum()
+    }
+
+    fn text(&self) -> String {
+        let count = self.all.len();
+        if count == 1 {
+            return self.first.text.clone();
+        }
+        let cause = self.first.detail.get("cause").map(|why| format!(": {why}"));
+        let cause = cause.unwrap_or_default();
+        match self.first.kind {
+            EventKind::Scheduler => self.sum("switches").map(|switches| {
+                let run = self.sum("run_bytes").and_then(|bytes| bytes.checked_div(switches));
+                let run =
+                    run.map(|bytes| format!(", after {} on average", number::bytes(bytes as f64)));
+                let switches = number::count(switches as f64);
+                format!("{switches} switches between subflows{}", run.unwrap_or_default())
+            }),
+            EventKind::Reinjection => self
+                .sum("bytes")
+                .map(|bytes| format!("{} again{cause}", number::bytes(bytes as f64))),
+            EventKind::Penalisation => self.sum("times").map(|times| {
+                let times = number::count(times as f64);
+                format!("slowed down {times} ×: it blocked the window (M2)")
+            }),
+            EventKind::Window => self.sum("blocked_ns").map(|ns| {
+                let longest = self.all.iter().filter_map(|e| amount(e, "blocked_ns")).max();
+                let longest = number::time(longest.unwrap_or(0) as f64);
+                format!(
+                    "the window was full {count} ×, {} in all, {longest} at most",
+                    number::time(ns as f64)
+                )
+            }),
+            _ => None,
+        }
+        .unwrap_or_else(|| format!("{} (and {} more)", self.first.text, count - 1))
+    }
+}

@@ -1,0 +1,160 @@
+//! Charts of what a stack of our own did at connection level.
+
+use towpath_measure::result::Cause;
+use towpath_measure::scenario::DataDirection;
+
+use super::panel::{MAX_SUBFLOWS, Style, ceiling, medium, per_point, scaled, series as line};
+use crate::Run;
+use crate::chart::{Chart, Series, Shape, Size};
+use crate::number;
+use crate::series::{self, Grid, StackSeries, SubflowSeries, Values};
+use crate::text::{clean, cut};
+
+/// Heading of the charts.
+pub(super) const TITLE: &str = "What the stack did";
+/// Below it.
+pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflows: what overtakes \
+    on a fast path waits at the receiver, and a receiver that is full stops the sender.";
+
+/// A receive buffer so many times larger than what waited in it would flatten the chart.
+const FAR: f64 = 8.0;
+
+/// The charts of one direction; none where the stack told nothing.
+pub(super) fn charts(
+    run: &Run,
+    grid: &Grid,
+    way: DataDirection,
+    style: &Style,
+    suffix: &str,
+) -> Vec<Chart> {
+    let Some(stack) = StackSeries::of(run, grid, way) else { return Vec::new() };
+    let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
+    vec![
+        reorder(&stack, grid, suffix),
+        blocked(&stack, grid, suffix),
+        again(&stack, grid, style, suffix),
+        shares(&stack, &subflows, grid, style, suffix),
+    ]
+}
+
+fn most(values: &Values) -> f64 {
+    values.iter().flatten().copied().fold(0.0, f64::max)
+}
+
+fn reorder(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
+    let (waiting, buffer) = (most(&stack.waiting_bytes), most(&stack.buffer_bytes));
+    let far = buffer > waiting * FAR;
+    let unit = number::bytes_unit(if far { waiting } else { buffer });
+    let each = if grid.thinned { "largest of each" } else { "every" };
+    let mut about =
+        format!("bytes that wait for earlier data, at the receiver; {each} {}", per_point(grid));
+    let values = scaled(stack.waiting_bytes.clone(), unit.size);
+    let mut all = vec![line("waiting", "waiting band".to_owned(), Shape::Stack, values)];
+    if far {
+        about = format!("{about}; the receive buffer has {}", number::bytes(buffer));
+    } else {
+        let values = scaled(stack.buffer_bytes.clone(), unit.size);
+        all.push(line("receive buffer", "ink total d1".to_owned(), Shape::Steps, values));
+    }
+    medium(format!("Reorder buffer{suffix}"), about, unit.name, all)
+}
+
+fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
+    let percent = scaled(stack.blocked.clone(), 0.01);
+    Chart {
+        title: format!("Full window{suffix}"),
+        about: format!(
+            "part of each {} in which the sender had data and room, but the receiver allowed no more",
+            per_point(grid)
+        ),
+        unit: "%".to_owned(),
+        series: vec![line("window full", "full band".to_owned(), Shape::Stack, percent)],
+        max: 100.0,
+        size: Size::Medium,
+    }
+}
+
+/// A cause, as a legend says it, and its class.
+fn cause(cause: Option<Cause>) -> (&'static str, &'static str) {
+    match cause {
+        Some(Cause::Timeout) => ("timeout", "again0 band"),
+        Some(Cause::Closed) => ("subflow gone", "again1 band"),
+        Some(Cause::Connection) => ("connection\u{2019}s timer", "again2 band"),
+        Some(Cause::Opportunistic) => ("it blocked the window (M1)", "again3 band"),
+        Some(Cause::Scheduler) => ("wanted by the scheduler", "again4 band"),
+        None => ("sent again", "again0 band"),
+    }
+}
+
+/// Bytes sent again by cause, and above them when M2 slowed a path down.
+fn again(stack: &StackSeries, grid: &Grid, style: &Style, suffix: &str) -> Chart {
+    let sums = (0..grid.points).map(|at| {
+        let values = stack.again.iter().filter_map(|(_, values)| values.get(at).copied().flatten());
+        values.sum::<f64>()
+    });
+    let unit = number::bytes_unit(sums.fold(0.0, f64::max));
+    let mut all: Vec<Series> = stack
+        .again
+        .iter()
+        .map(|(why, values)| {
+            let (name, class) = cause(*why);
+            line(name, class.to_owned(), Shape::Stack, scaled(values.clone(), unit.size))
+        })
+        .collect();
+    let mut chart = medium(
+        format!("Sent again on another subflow{suffix}"),
+        format!("bytes in each {}, by cause, at the sender", per_point(grid)),
+        unit.name,
+        Vec::new(),
+    );
+    // Dots stand in a row of their own above the bars.
+    let rows = stack.slowed.len();
+    let top = crate::chart::top(&all) * (1.0 + 0.12 * rows as f64);
+    chart.max = ceiling(top, 5);
+    for (row, (path, values)) in stack.slowed.iter().enumerate() {
+        let height = chart.max * (0.94 - 0.1 * row as f64);
+        let name = format!("M2 slowed {} down", cut(&clean(path), 40));
+        let class = format!("{} dots", style.class(path));
+        let dots = line(&name, class, Shape::Dots, values.clone());
+        all.push(Series { base: vec![Some(height); values.len()], ..dots });
+    }
+    chart.series = all;
+    if chart.series.is_empty() {
+        chart.about = "nothing was sent again, and no path was slowed down".to_owned();
+    }
+    chart
+}
+
+/// Which subflow the scheduler gave data to.
+fn shares(
+    stack: &StackSeries,
+    subflows: &[SubflowSeries],
+    grid: &Grid,
+    style: &Style,
+    suffix: &str,
+) -> Chart {
+    let total = |at: usize| -> f64 {
+        subflows.iter().filter_map(|s| s.sent_bytes.get(at).copied().flatten()).sum()
+    };
+    let share = |subflow: &SubflowSeries| {
+        let part = |(at, bytes): (usize, &Option<f64>)| {
+            let total = total(at);
+            bytes.filter(|_| total > 0.0).map(|bytes| 100.0 * bytes / total)
+        };
+        let values = subflow.sent_bytes.iter().enumerate().map(part).collect();
+        line(&subflow.name, format!("{} band", style.class(&subflow.path)), Shape::Stack, values)
+    };
+    let switches = match stack.switches {
+        0 => String::new(),
+        1 => "; 1 switch of the scheduler in the run".to_owned(),
+        n => format!("; {} switches of the scheduler in the run", number::count(n as f64)),
+    };
+    Chart {
+        title: format!("Which subflow was given data{suffix}"),
+        about: format!("share of the bytes sent in each {}{switches}", per_point(grid)),
+        unit: "%".to_owned(),
+        series: subflows.iter().map(share).collect(),
+        max: 100.0,
+        size: Size::Medium,
+    }
+}

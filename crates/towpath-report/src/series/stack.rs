@@ -1,0 +1,124 @@
+//! Series of what a stack of our own did at connection level.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::{Cause, ConnectionState, Event, EventKind, Interval, Record};
+use towpath_measure::scenario::DataDirection;
+
+use super::{Grid, Values, bridge, merge};
+use crate::Run;
+
+/// What the stack did for all connections together, in one direction.
+#[derive(Debug)]
+pub(crate) struct StackSeries {
+    /// Bytes that wait for earlier data.
+    pub(crate) waiting_bytes: Values,
+    pub(crate) buffer_bytes: Values,
+    /// Share of each period with a full window, 0 to 1, of the connection where it was largest.
+    pub(crate) blocked: Values,
+    /// Bytes sent again in each period; without a cause where the result does not tell it.
+    pub(crate) again: Vec<(Option<Cause>, Values)>,
+    /// Times that M2 slowed each path down.
+    pub(crate) slowed: Vec<(String, Values)>,
+    /// Switches of the scheduler in the whole run.
+    pub(crate) switches: u64,
+}
+
+impl StackSeries {
+    /// The series; `None` when the stack told nothing, as the kernel's does.
+    pub(crate) fn of(run: &Run, grid: &Grid, direction: DataDirection) -> Option<Self> {
+        let mut connections: BTreeMap<(u32, u32), Vec<(&Interval, &ConnectionState)>> =
+            BTreeMap::new();
+        for record in &run.records {
+            if let Record::Interval(interval) = record
+                && interval.direction == direction
+                && let Some(state) = &interval.connection
+            {
+                let key = (interval.flow, interval.stream);
+                connections.entry(key).or_default().push((interval, state));
+            }
+        }
+        let mut sum: Option<Self> = None;
+        for records in connections.values() {
+            let one = connection(records, grid);
+            match &mut sum {
+                Some(sum) => sum.add(one),
+                None => sum = Some(one),
+            }
+        }
+        let mut sum = sum?;
+        sum.slowed = slowed(run, grid);
+        Some(sum)
+    }
+
+    fn add(&mut self, one: Self) {
+        let plus = |a: f64, b: f64| a + b;
+        merge(&mut self.waiting_bytes, &one.waiting_bytes, plus);
+        merge(&mut self.buffer_bytes, &one.buffer_bytes, plus);
+        merge(&mut self.blocked, &one.blocked, f64::max);
+        for (cause, values) in one.again {
+            match self.again.iter_mut().find(|(known, _)| *known == cause) {
+                Some((_, sum)) => merge(sum, &values, plus),
+                None => self.again.push((cause, values)),
+            }
+        }
+        self.switches = self.switches.saturating_add(one.switches);
+    }
+}
+
+fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSeries {
+    let [mut waiting, mut buffer, mut blocked] = [grid.empty(), grid.empty(), grid.empty()];
+    let causes = Cause::ALL.into_iter().map(Some).chain([None]);
+    let mut again: Vec<(Option<Cause>, Values, u64)> =
+        causes.map(|cause| (cause, grid.empty(), 0)).collect();
+    for (interval, state) in records {
+        grid.note(&mut waiting, interval.t_ns, state.reorder_bytes as f64);
+        grid.note(&mut buffer, interval.t_ns, state.receive_buffer_bytes as f64);
+        let (t_ns, span_ns) = (interval.t_ns, interval.span_ns);
+        grid.spread(&mut blocked, t_ns, span_ns, state.window_blocked_ns as f64);
+        let known: u64 = state.reinjected_by_cause.values().sum();
+        for (cause, values, before) in &mut again {
+            let total = match cause {
+                Some(cause) => state.reinjected_by_cause.get(cause).copied().unwrap_or(0),
+                None => state.reinjected_bytes.saturating_sub(known),
+            };
+            if let Some(value) = values.get_mut(grid.index(t_ns)) {
+                *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*before) as f64);
+            }
+            *before = total;
+        }
+    }
+    let share = |ns: f64| (ns / grid.step_ns as f64).min(1.0);
+    StackSeries {
+        waiting_bytes: bridge(waiting),
+        buffer_bytes: bridge(buffer),
+        blocked: bridge(blocked.into_iter().map(|ns| ns.map(share)).collect()),
+        again: again.into_iter().filter(|(.., all)| *all > 0).map(|(c, v, _)| (c, v)).collect(),
+        slowed: Vec::new(),
+        switches: records.last().map_or(0, |(_, state)| state.switches),
+    }
+}
+
+fn slowed(run: &Run, grid: &Grid) -> Vec<(String, Values)> {
+    let mut found: Vec<(String, Values)> = Vec::new();
+    for record in &run.records {
+        let Record::Event(event) = record else { continue };
+        if event.kind != EventKind::Penalisation {
+            continue;
+        }
+        let path = event.path.as_deref().unwrap_or("a path");
+        if !found.iter().any(|(known, _)| known == path) {
+            found.push((path.to_owned(), grid.empty()));
+        }
+        let Some((_, values)) = found.iter_mut().find(|(known, _)| known == path) else { continue };
+        if let Some(value) = values.get_mut(grid.index(event.t_ns)) {
+            *value = Some(value.unwrap_or(0.0) + amount(event, "times").unwrap_or(1) as f64);
+        }
+    }
+    found
+}
+
+/// A number among an event's details.
+pub(crate) fn amount(event: &Event, name: &str) -> Option<u64> {
+    event.detail.get(name)?.parse().ok()
+}
