@@ -152,7 +152,7 @@ impl StackLog {
         let Some(state) = &interval.connection else { return };
         let key = (interval.flow, interval.stream, interval.direction);
         let before = self.connections.get(&key).map_or(0, |(_, blocked)| *blocked);
-        let blocked = before.saturating_add(state.window_blocked_ns);
+        let blocked = before.saturating_add(state.window_blocked_ns.unwrap_or(0));
         self.connections.insert(key, (state.clone(), blocked));
     }
 
@@ -164,15 +164,27 @@ impl StackLog {
                 continue;
             }
             let sum = sum.get_or_insert_default();
-            sum.reinjected_bytes = sum.reinjected_bytes.saturating_add(state.reinjected_bytes);
-            sum.discarded_bytes = sum.discarded_bytes.saturating_add(state.discarded_bytes);
-            sum.reorder_peak_bytes = sum.reorder_peak_bytes.max(state.reorder_peak_bytes);
-            sum.window_blocked_ns = sum.window_blocked_ns.max(*blocked_ns);
-            sum.penalisations = sum.penalisations.saturating_add(state.penalisations);
-            sum.switches = sum.switches.saturating_add(state.switches);
+            let add = |a: u64, b: u64| a.saturating_add(b);
+            merge(&mut sum.reinjected_bytes, state.reinjected_bytes, add);
+            merge(&mut sum.discarded_bytes, state.discarded_bytes, add);
+            merge(&mut sum.reorder_peak_bytes, state.reorder_peak_bytes, u64::max);
+            merge(
+                &mut sum.window_blocked_ns,
+                state.window_blocked_ns.and(Some(*blocked_ns)),
+                u64::max,
+            );
+            merge(&mut sum.penalisations, state.penalisations, add);
+            merge(&mut sum.switches, state.switches, add);
         }
         sum
     }
+}
+
+fn merge(sum: &mut Option<u64>, one: Option<u64>, with: impl Fn(u64, u64) -> u64) {
+    *sum = match (*sum, one) {
+        (Some(a), Some(b)) => Some(with(a, b)),
+        (a, b) => a.or(b),
+    };
 }
 
 #[cfg(test)]
@@ -225,15 +237,15 @@ mod tests {
     fn a_flow_sums_its_connections_and_takes_the_worst_times() {
         let mut log = StackLog::default();
         let state = ConnectionState {
-            reorder_bytes: 0,
-            receive_buffer_bytes: 100,
-            reorder_peak_bytes: 70,
-            reinjected_bytes: 5,
+            reorder_bytes: Some(0),
+            receive_buffer_bytes: Some(100),
+            reorder_peak_bytes: Some(70),
+            reinjected_bytes: Some(5),
             reinjected_by_cause: BTreeMap::new(),
-            discarded_bytes: 2,
-            window_blocked_ns: 10,
-            penalisations: 1,
-            switches: 3,
+            discarded_bytes: Some(2),
+            window_blocked_ns: Some(10),
+            penalisations: Some(1),
+            switches: Some(3),
         };
         for (stream, connection) in
             [(0, Some(state.clone())), (0, Some(state.clone())), (1, Some(state)), (2, None)]
@@ -249,8 +261,8 @@ mod tests {
             });
         }
         let figures = log.figures(0, DataDirection::Up).expect("told");
-        assert_eq!((figures.reinjected_bytes, figures.switches), (10, 6));
-        assert_eq!((figures.window_blocked_ns, figures.reorder_peak_bytes), (20, 70));
+        assert_eq!((figures.reinjected_bytes, figures.switches), (Some(10), Some(6)));
+        assert_eq!((figures.window_blocked_ns, figures.reorder_peak_bytes), (Some(20), Some(70)));
         assert_eq!(log.figures(0, DataDirection::Down), None);
     }
 }

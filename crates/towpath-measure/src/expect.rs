@@ -146,9 +146,9 @@ impl Metric {
             Self::Discarded => stack_sum(flows, |stack| stack.discarded_bytes),
             Self::Penalisations => stack_sum(flows, |stack| stack.penalisations),
             Self::ReorderPeak => {
-                told(flows).map(|stack| stack.reorder_peak_bytes).max().map(|bytes| bytes as f64)
+                told(flows).filter_map(|s| s.reorder_peak_bytes).max().map(|bytes| bytes as f64)
             }
-            Self::WindowBlocked => worst(told(flows).map(|stack| stack.window_blocked_ns)),
+            Self::WindowBlocked => worst(told(flows).filter_map(|s| s.window_blocked_ns)),
         }
     }
 }
@@ -212,8 +212,8 @@ fn told(flows: &[FlowSummary]) -> impl Iterator<Item = StackFigures> {
     flows.iter().filter_map(|flow| flow.stack)
 }
 
-fn stack_sum(flows: &[FlowSummary], of: fn(StackFigures) -> u64) -> Option<f64> {
-    let each: Vec<u64> = told(flows).map(of).collect();
+fn stack_sum(flows: &[FlowSummary], of: fn(StackFigures) -> Option<u64>) -> Option<f64> {
+    let each: Vec<u64> = told(flows).filter_map(of).collect();
     (!each.is_empty()).then(|| each.iter().map(|amount| *amount as f64).sum())
 }
 
@@ -306,14 +306,15 @@ mod tests {
     #[test]
     fn what_a_stack_told_is_summed_or_the_worst_and_the_kernel_tells_nothing() {
         let told = StackFigures {
-            reinjected_bytes: 40_000,
-            discarded_bytes: 30_000,
-            reorder_peak_bytes: 200_000,
-            window_blocked_ns: 450_000_000,
-            penalisations: 3,
-            switches: 9,
+            reinjected_bytes: Some(40_000),
+            discarded_bytes: Some(30_000),
+            reorder_peak_bytes: Some(200_000),
+            window_blocked_ns: Some(450_000_000),
+            penalisations: Some(3),
+            switches: Some(9),
         };
-        let less = StackFigures { reorder_peak_bytes: 10, window_blocked_ns: 10, ..told };
+        let less =
+            StackFigures { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
         let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
         let flows = [with(Some(told)), with(Some(less)), with(None)];
         let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };

@@ -156,31 +156,38 @@ pub struct Interval {
     pub connection: Option<ConnectionState>,
 }
 
-/// State of one direction of a connection at the end of a period; totals count from its start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// State of one direction of a connection at the end of a period; totals count from its start. What
+/// only one end knows is absent when that end's stack does not tell it, as the kernel's does not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionState {
     /// Bytes at the receiver that wait for earlier data, at both levels.
-    pub reorder_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder_bytes: Option<u64>,
     /// Receive buffer as it is now.
-    pub receive_buffer_bytes: u64,
-    /// Most bytes that ever waited so.
-    #[serde(default)]
-    pub reorder_peak_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_buffer_bytes: Option<u64>,
+    /// Most bytes that ever waited for earlier data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder_peak_bytes: Option<u64>,
     /// Bytes that the sender sent again on another subflow, in total.
-    pub reinjected_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reinjected_bytes: Option<u64>,
     /// The same by cause; causes without any are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reinjected_by_cause: BTreeMap<Cause, u64>,
     /// Payload bytes that arrived and were not needed any more, in total.
-    pub discarded_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded_bytes: Option<u64>,
     /// Time of this period in which the sender had data and room, but the connection-level window
     /// was full.
-    pub window_blocked_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_blocked_ns: Option<u64>,
     /// Times that the sender slowed a path down because it blocked the window (M2), in total.
-    pub penalisations: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub penalisations: Option<u64>,
     /// Times that the scheduler gave new data to another subflow than before, in total.
-    #[serde(default)]
-    pub switches: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<u64>,
 }
 
 /// Why data was sent again on another subflow.
@@ -323,6 +330,23 @@ pub enum EventKind {
     Fallback,
 }
 
+impl EventKind {
+    /// Whether a stack of our own decides so all the time, sample after sample.
+    pub fn is_decision(self) -> bool {
+        match self {
+            Self::Scheduler | Self::Reinjection | Self::Penalisation | Self::Window => true,
+            Self::Timeline
+            | Self::Flow
+            | Self::Subflow
+            | Self::PathManager
+            | Self::Link
+            | Self::Address
+            | Self::Stall
+            | Self::Fallback => false,
+        }
+    }
+}
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
@@ -461,22 +485,29 @@ pub struct FlowSummary {
     pub stack: Option<StackFigures>,
 }
 
-/// What the connection level did for one flow in one direction; see `docs/metrics.md`.
+/// What the connection level did for one flow in one direction; see `docs/metrics.md`. What
+/// only one end knows is absent when its stack does not tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StackFigures {
     /// Bytes sent again on another subflow, all connections.
-    pub reinjected_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reinjected_bytes: Option<u64>,
     /// Payload bytes that arrived and were not needed any more, all connections.
-    pub discarded_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded_bytes: Option<u64>,
     /// Most bytes that waited for earlier data, of the connection where it was most.
-    pub reorder_peak_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder_peak_bytes: Option<u64>,
     /// Time with data and room, but a full connection-level window, of the connection where it was
     /// longest.
-    pub window_blocked_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_blocked_ns: Option<u64>,
     /// Times that a path was slowed down because it blocked the window (M2), all connections.
-    pub penalisations: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub penalisations: Option<u64>,
     /// Times that new data went to another subflow than before, all connections.
-    pub switches: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<u64>,
 }
 
 /// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.

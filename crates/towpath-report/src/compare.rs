@@ -139,7 +139,7 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 
 /// What our own stack tells of the connection level: only what happened in some run.
 fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
-    type Pick = fn(&StackFigures) -> u64;
+    type Pick = fn(&StackFigures) -> Option<u64>;
     let all: [(&str, &'static str, Pick, fn(f64) -> String); 5] = [
         (
             "Sent again elsewhere",
@@ -174,7 +174,7 @@ fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
     ];
     let told = |group: &Group<'_>, pick: Pick| -> Vec<u64> {
         let flows = group.flows(key);
-        flows.iter().filter_map(|flow| flow.stack.as_ref()).map(pick).collect()
+        flows.iter().filter_map(|flow| pick(flow.stack.as_ref()?)).collect()
     };
     let happened = |pick: Pick| groups.iter().any(|g| told(g, pick).iter().any(|n| *n > 0));
     let shown = all.into_iter().filter(|(_, _, pick, _)| happened(*pick));

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Plan, fade, handover, pair, path, repeated, run, three_paths};
+use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
 use towpath_measure::result::{Counter, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{Run, html};
@@ -311,4 +311,67 @@ fn a_path_keeps_its_colour_in_every_run() {
             assert!(page[start..at].contains(&format!("class=\"{class} ")), "{}", &page[start..at]);
         }
     }
+}
+
+#[test]
+fn what_a_stack_of_our_own_did_has_charts_and_the_kernel_none() {
+    let page = html(&[own_stack()]);
+    assert_well_formed(&page);
+    assert_self_contained(&page);
+    let titles =
+        ["Reorder buffer", "Full window", "Sent again on another subflow", "Share of each"];
+    for title in titles {
+        assert!(page.contains(&format!("<strong>{title}")), "{title}");
+    }
+    assert!(page.contains("<h3>What the stack did</h3>"));
+    assert!(page.contains("M2 slowed wifi down"), "the path is named");
+    assert!(page.contains("<li class=\"again0 band s\""), "the cause has a colour");
+    assert!(page.contains("4000 switches of the scheduler"));
+    let kernel = html(&[run(&handover(Transport::Mptcp, 1))]);
+    for title in titles.iter().chain(&["What the stack did"]) {
+        assert!(!kernel.contains(title), "{title}");
+    }
+}
+
+#[test]
+fn a_stack_at_one_end_shows_what_that_end_knows() {
+    let mut run = own_stack();
+    for record in &mut run.records {
+        if let Record::Interval(interval) = record
+            && let Some(state) = &mut interval.connection
+        {
+            (state.reorder_bytes, state.receive_buffer_bytes) = (None, None);
+        }
+    }
+    let page = html(&[run]);
+    assert!(!page.contains("Reorder buffer"));
+    assert!(page.contains("Full window"));
+}
+
+#[test]
+fn decisions_of_every_sample_are_one_line_between_two_events_of_the_timeline() {
+    let page = html(&[own_stack()]);
+    let lines: Vec<&str> = page.split("<tr class=\"k-scheduler\">").skip(1).collect();
+    assert_eq!(lines.len(), 2, "before and after Wi-Fi went down");
+    let line = lines.first().unwrap();
+    assert!(line.contains("0.100–2.900 s"), "{line:.300}");
+    assert!(
+        line.contains("1160 switches between subflows, after 2.00 kB on average"),
+        "{line:.300}"
+    );
+    assert!(page.contains("What happened (105 events)"), "all of them are counted");
+}
+
+#[test]
+fn an_older_result_without_causes_is_drawn_without_them() {
+    let mut run = own_stack();
+    for record in &mut run.records {
+        let Record::Interval(interval) = record else { continue };
+        let state = r#"{"reorder_bytes":5000,"receive_buffer_bytes":1000000,"reinjected_bytes":70000,
+            "discarded_bytes":0,"window_blocked_ns":0,"penalisations":0}"#;
+        interval.connection = Some(serde_json::from_str(state).unwrap());
+    }
+    let page = html(&[run]);
+    assert!(page.contains("<span>sent again</span>"));
+    assert!(page.contains("the receive buffer has 1.00 MB"), "too far above to be drawn");
 }

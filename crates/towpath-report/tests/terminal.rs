@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Plan, fade, handover, pair, repeated, run, three_paths};
+use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
+use towpath_measure::result::StackFigures;
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
@@ -19,6 +20,25 @@ fn repetitions_are_a_median_and_a_range() {
 #[test]
 fn one_run_over_three_paths_fits_a_narrow_terminal() {
     insta::assert_snapshot!(table(&[run(&three_paths())], 60, false));
+}
+
+#[test]
+fn what_a_stack_of_our_own_tells_has_rows_of_its_own() {
+    let mut runs = pair();
+    runs.push(own_stack());
+    insta::assert_snapshot!(table(&runs, 100, false));
+}
+
+#[test]
+fn what_never_happened_has_no_row() {
+    let mut own = own_stack();
+    let flows = own.summary.iter_mut().flat_map(|summary| &mut summary.flows);
+    let nothing = StackFigures { reinjected_bytes: Some(0), ..StackFigures::default() };
+    flows.for_each(|flow| flow.stack = Some(nothing));
+    let text = table(&[own], 100, false);
+    for label in ["Sent again", "Discarded", "reorder buffer", "Window full", "slowed down"] {
+        assert!(!text.contains(label), "{label}: {text}");
+    }
 }
 
 #[test]

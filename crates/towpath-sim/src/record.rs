@@ -265,15 +265,15 @@ impl<'a> Recorder<'a> {
         let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.connection?)));
         let decisions = sending.and_then(|of| self.decisions.get(&of));
         Some(ConnectionState {
-            reorder_bytes: receiver.reorder_bytes,
-            receive_buffer_bytes: receiver.receive_buffer_bytes,
-            reorder_peak_bytes: receiver.reorder_peak_bytes,
-            reinjected_bytes: sender.reinjected_bytes.iter().sum(),
+            reorder_bytes: Some(receiver.reorder_bytes),
+            receive_buffer_bytes: Some(receiver.receive_buffer_bytes),
+            reorder_peak_bytes: Some(receiver.reorder_peak_bytes),
+            reinjected_bytes: Some(sender.reinjected_bytes.iter().sum()),
             reinjected_by_cause: by_cause.filter(|(_, bytes)| *bytes > 0).collect(),
-            discarded_bytes: receiver.discarded_bytes,
-            window_blocked_ns: sender.window_blocked.saturating_sub(before).as_nanos() as u64,
-            penalisations: sender.penalisations,
-            switches: decisions.map_or(0, Decisions::switches),
+            discarded_bytes: Some(receiver.discarded_bytes),
+            window_blocked_ns: Some(sender.window_blocked.saturating_sub(before).as_nanos() as u64),
+            penalisations: Some(sender.penalisations),
+            switches: Some(decisions.map_or(0, Decisions::switches)),
         })
     }
 

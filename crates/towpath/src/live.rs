@@ -58,7 +58,8 @@ impl Live {
                     Side::Sender => sum.latest = Some(subflow.clone()),
                 }
             }
-            Record::Event(event) if event.kind != EventKind::Flow => {
+            // What a stack decides all the time is for the report.
+            Record::Event(event) if event.kind != EventKind::Flow && !event.kind.is_decision() => {
                 let host = event.host.as_ref().map(|host| format!(" ({host})")).unwrap_or_default();
                 let seconds = event.t_ns as f64 / 1e9;
                 self.events.push(format!("{seconds:.2} s  {}{host}", event.text));

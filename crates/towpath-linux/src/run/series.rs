@@ -92,7 +92,7 @@ impl Series {
         self.at = at;
         for stream in stage.streams() {
             let looks = self.ask(stage, &stream, at);
-            self.count(&stream, looks.as_ref(), at, span);
+            self.count(&stream, &looks, at, span);
             self.look(stage, &stream, at, span);
         }
         self.notice_closed(at);
@@ -103,9 +103,8 @@ impl Series {
         let _nobody_listens = self.records.send(record);
     }
 
-    /// Asks the ends that have our own stack what they did, and tells it; returns the state of both
-    /// ends, if both have.
-    fn ask(&self, stage: &Stage, stream: &Stream, at: Instant) -> Option<[Look; 2]> {
+    /// Asks the ends that have our own stack what they did, and tells it; returns their state.
+    fn ask(&self, stage: &Stage, stream: &Stream, at: Instant) -> [Option<Look>; 2] {
         let ask = |end: &StreamEnd| match end {
             StreamEnd::Kernel(_) => None,
             StreamEnd::Own(connection) => {
@@ -120,22 +119,25 @@ impl Series {
                 Some(look)
             }
         };
-        let (client, server) = (ask(&stream.client), ask(&stream.server));
-        Some([client?, server?])
+        [ask(&stream.client), ask(&stream.server)]
     }
 
-    fn count(&mut self, stream: &Stream, looks: Option<&[Look; 2]>, at: Instant, span: Duration) {
+    fn count(
+        &mut self,
+        stream: &Stream,
+        [client, server]: &[Option<Look>; 2],
+        at: Instant,
+        span: Duration,
+    ) {
         for (direction, received) in &stream.received {
-            let connection = looks.map(|[client, server]| {
-                let (sender, receiver) = match direction {
-                    DataDirection::Down => (server, client),
-                    DataDirection::Up | DataDirection::Both => (client, server),
-                };
-                let key = (stream.flow, stream.number, *direction);
-                let blocked = sender.status.window_blocked;
-                let before = self.blocked.insert(key, blocked).unwrap_or_default();
-                direction_state(sender, receiver, before)
-            });
+            let (sender, receiver) = match direction {
+                DataDirection::Down => (server.as_ref(), client.as_ref()),
+                DataDirection::Up | DataDirection::Both => (client.as_ref(), server.as_ref()),
+            };
+            let blocked = sender.map(|look| look.status.window_blocked).unwrap_or_default();
+            let key = (stream.flow, stream.number, *direction);
+            let before = self.blocked.insert(key, blocked).unwrap_or_default();
+            let connection = direction_state(sender, receiver, before);
             let total = received.load(Ordering::Relaxed);
             let before = self.counted.entry((stream.flow, stream.number, *direction)).or_default();
             let bytes = total - *before;

@@ -63,27 +63,31 @@ pub(crate) struct Look {
     pub(crate) decided: Vec<Event>,
 }
 
-/// State of the direction from `sender` to `receiver`; `blocked_before` is what the sender's clock
-/// of a full window showed at the end of the last period.
+/// State of the direction from `sender` to `receiver`, as far as these have our own stack;
+/// `blocked_before` is what the sender's clock of a full window showed at the end of the last period.
 pub(crate) fn direction_state(
-    sender: &Look,
-    receiver: &Look,
+    sender: Option<&Look>,
+    receiver: Option<&Look>,
     blocked_before: Duration,
-) -> ConnectionState {
-    let again = sender.status.reinjected_bytes;
-    let by_cause = Cause::ALL.into_iter().zip(again);
-    ConnectionState {
-        reorder_bytes: receiver.status.reorder_bytes,
-        receive_buffer_bytes: receiver.status.receive_buffer_bytes,
-        reorder_peak_bytes: receiver.status.reorder_peak_bytes,
-        reinjected_bytes: again.iter().sum(),
-        reinjected_by_cause: by_cause.filter(|(_, bytes)| *bytes > 0).collect(),
-        discarded_bytes: receiver.status.discarded_bytes,
-        window_blocked_ns: sender.status.window_blocked.saturating_sub(blocked_before).as_nanos()
-            as u64,
-        penalisations: sender.status.penalisations,
-        switches: sender.switches,
+) -> Option<ConnectionState> {
+    sender.or(receiver)?;
+    let mut state = ConnectionState::default();
+    if let Some(Look { status, .. }) = receiver {
+        state.reorder_bytes = Some(status.reorder_bytes);
+        state.receive_buffer_bytes = Some(status.receive_buffer_bytes);
+        state.reorder_peak_bytes = Some(status.reorder_peak_bytes);
+        state.discarded_bytes = Some(status.discarded_bytes);
     }
+    if let Some(Look { status, switches, .. }) = sender {
+        let by_cause = Cause::ALL.into_iter().zip(status.reinjected_bytes);
+        let blocked = status.window_blocked.saturating_sub(blocked_before);
+        state.reinjected_bytes = Some(status.reinjected_bytes.iter().sum());
+        state.reinjected_by_cause = by_cause.filter(|(_, bytes)| *bytes > 0).collect();
+        state.window_blocked_ns = Some(blocked.as_nanos() as u64);
+        state.penalisations = Some(status.penalisations);
+        state.switches = Some(*switches);
+    }
+    Some(state)
 }
 
 fn understand(status: &Status) -> sample::Connection {

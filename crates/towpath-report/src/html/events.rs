@@ -60,24 +60,6 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
     out.push_str("</details>");
 }
 
-/// Whether a stack tells so every sample.
-fn decided(kind: EventKind) -> bool {
-    match kind {
-        EventKind::Scheduler
-        | EventKind::Reinjection
-        | EventKind::Penalisation
-        | EventKind::Window => true,
-        EventKind::Timeline
-        | EventKind::Flow
-        | EventKind::Subflow
-        | EventKind::PathManager
-        | EventKind::Link
-        | EventKind::Address
-        | EventKind::Stall
-        | EventKind::Fallback => false,
-    }
-}
-
 /// Takes decisions of the same kind together where there are many of them between two events of the
 /// timeline, so that it can be seen what each event changed.
 fn folded<'a>(events: &[&'a Event]) -> Vec<Line<'a>> {
@@ -85,7 +67,7 @@ fn folded<'a>(events: &[&'a Event]) -> Vec<Line<'a>> {
     for part in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
         let mut open: Vec<Line<'a>> = Vec::new();
         for event in part {
-            let same = |line: &&mut Line<'_>| decided(event.kind) && alike(line.first, event);
+            let same = |line: &&mut Line<'_>| event.kind.is_decision() && alike(line.first, event);
             match open.iter_mut().find(same) {
                 Some(line) => line.all.push(event),
                 None => open.push(Line { first: event, all: vec![event] }),
@@ -133,7 +115,7 @@ impl Line<'_> {
         );
         let detail: Vec<_> = event.detail.iter().map(|(k, v)| format!("{k} {v}")).collect();
         // What a decision's text says already needs no second saying.
-        if !detail.is_empty() && !decided(event.kind) {
+        if !detail.is_empty() && !event.kind.is_decision() {
             let _ = write!(out, " <small>{}</small>", esc(&detail.join(", ")));
         }
         out.push_str("</td></tr>");

@@ -179,7 +179,8 @@ pub(super) fn series(name: &str, class: String, shape: Shape, values: Values) ->
 }
 
 pub(super) fn per_point(grid: &Grid) -> String {
-    number::period(grid.step_ns)
+    // A number and its unit stay on one line.
+    number::period(grid.step_ns).replace(' ', "\u{a0}")
 }
 
 /// Every chart of one run.

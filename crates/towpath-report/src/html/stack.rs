@@ -1,7 +1,7 @@
 //! Charts of what a stack of our own did at connection level.
 
 use towpath_measure::result::Cause;
-use towpath_measure::scenario::DataDirection;
+use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::panel::{MAX_SUBFLOWS, Style, ceiling, medium, per_point, scaled, series as line};
 use crate::Run;
@@ -19,7 +19,7 @@ pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflow
 /// A receive buffer so many times larger than what waited in it would flatten the chart.
 const FAR: f64 = 8.0;
 
-/// The charts of one direction; none where the stack told nothing.
+/// The charts of one direction; none where the stack told nothing, or has only one path.
 pub(super) fn charts(
     run: &Run,
     grid: &Grid,
@@ -27,14 +27,21 @@ pub(super) fn charts(
     style: &Style,
     suffix: &str,
 ) -> Vec<Chart> {
+    if matches!(run.meta.transport, Transport::Tcp | Transport::Quic) {
+        return Vec::new();
+    }
     let Some(stack) = StackSeries::of(run, grid, way) else { return Vec::new() };
-    let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
-    vec![
-        reorder(&stack, grid, suffix),
-        blocked(&stack, grid, suffix),
-        again(&stack, grid, style, suffix),
-        shares(&stack, &subflows, grid, style, suffix),
-    ]
+    let mut charts = Vec::new();
+    if stack.waiting_bytes.iter().any(Option::is_some) {
+        charts.push(reorder(&stack, grid, suffix));
+    }
+    if stack.sender {
+        let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
+        charts.push(blocked(&stack, grid, suffix));
+        charts.push(again(&stack, grid, style, suffix));
+        charts.push(shares(&stack, &subflows, grid, style, suffix));
+    }
+    charts
 }
 
 fn most(values: &Values) -> f64 {
@@ -64,7 +71,7 @@ fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
     Chart {
         title: format!("Full window{suffix}"),
         about: format!(
-            "part of each {} in which the sender had data and room, but the receiver allowed no more",
+            "part of each {} in which there was data and room to send it, but the receiver allowed no more",
             per_point(grid)
         ),
         unit: "%".to_owned(),
@@ -150,8 +157,8 @@ fn shares(
         n => format!("; {} switches of the scheduler in the run", number::count(n as f64)),
     };
     Chart {
-        title: format!("Which subflow was given data{suffix}"),
-        about: format!("share of the bytes sent in each {}{switches}", per_point(grid)),
+        title: format!("Share of each subflow{suffix}"),
+        about: format!("of the bytes sent in each {}{switches}", per_point(grid)),
         unit: "%".to_owned(),
         series: subflows.iter().map(share).collect(),
         max: 100.0,

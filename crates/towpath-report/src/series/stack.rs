@@ -20,6 +20,8 @@ pub(crate) struct StackSeries {
     pub(crate) again: Vec<(Option<Cause>, Values)>,
     /// Times that M2 slowed each path down.
     pub(crate) slowed: Vec<(String, Values)>,
+    /// Whether the sender's end told anything.
+    pub(crate) sender: bool,
     /// Switches of the scheduler in the whole run.
     pub(crate) switches: u64,
 }
@@ -62,6 +64,7 @@ impl StackSeries {
                 None => self.again.push((cause, values)),
             }
         }
+        self.sender |= one.sender;
         self.switches = self.switches.saturating_add(one.switches);
     }
 }
@@ -72,15 +75,21 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
     let mut again: Vec<(Option<Cause>, Values, u64)> =
         causes.map(|cause| (cause, grid.empty(), 0)).collect();
     for (interval, state) in records {
-        grid.note(&mut waiting, interval.t_ns, state.reorder_bytes as f64);
-        grid.note(&mut buffer, interval.t_ns, state.receive_buffer_bytes as f64);
         let (t_ns, span_ns) = (interval.t_ns, interval.span_ns);
-        grid.spread(&mut blocked, t_ns, span_ns, state.window_blocked_ns as f64);
+        if let Some(bytes) = state.reorder_bytes {
+            grid.note(&mut waiting, t_ns, bytes as f64);
+        }
+        if let Some(bytes) = state.receive_buffer_bytes {
+            grid.note(&mut buffer, t_ns, bytes as f64);
+        }
+        if let Some(ns) = state.window_blocked_ns {
+            grid.spread(&mut blocked, t_ns, span_ns, ns as f64);
+        }
         let known: u64 = state.reinjected_by_cause.values().sum();
         for (cause, values, before) in &mut again {
             let total = match cause {
                 Some(cause) => state.reinjected_by_cause.get(cause).copied().unwrap_or(0),
-                None => state.reinjected_bytes.saturating_sub(known),
+                None => state.reinjected_bytes.unwrap_or(0).saturating_sub(known),
             };
             if let Some(value) = values.get_mut(grid.index(t_ns)) {
                 *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*before) as f64);
@@ -95,7 +104,8 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
         blocked: bridge(blocked.into_iter().map(|ns| ns.map(share)).collect()),
         again: again.into_iter().filter(|(.., all)| *all > 0).map(|(c, v, _)| (c, v)).collect(),
         slowed: Vec::new(),
-        switches: records.last().map_or(0, |(_, state)| state.switches),
+        sender: records.iter().any(|(_, state)| state.reinjected_bytes.is_some()),
+        switches: records.last().and_then(|(_, state)| state.switches).unwrap_or(0),
     }
 }
 

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{
-    Checked, Counter, Event, EventKind, FlowSummary, Interface, Interval, Link, Meta, MetaEvent,
-    MetaFlow, MetaPath, Multipath, Noise, Record, Recovery, SCHEMA_VERSION, Side, Stall, Subflow,
-    SubflowSummary, Summary, Warning,
+    Cause, Checked, ConnectionState, Counter, Event, EventKind, FlowSummary, Interface, Interval,
+    Link, Meta, MetaEvent, MetaFlow, MetaPath, Multipath, Noise, Record, Recovery, SCHEMA_VERSION,
+    Side, StackFigures, Stall, Subflow, SubflowSummary, Summary, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::Run;
@@ -108,6 +108,62 @@ pub(crate) fn fade() -> Run {
         }));
     }
     fade
+}
+
+/// The handover over a stack of our own: cellular's data wait for Wi-Fi's, and after 3 s what was on
+/// Wi-Fi is sent again.
+pub(crate) fn own_stack() -> Run {
+    let mut own = run(&handover(Transport::Mptcp, 1));
+    "towpath".clone_into(&mut own.meta.stack);
+    let mut again = 0;
+    for record in &mut own.records {
+        let Record::Interval(interval) = record else { continue };
+        let step = interval.t_ns / (100 * MS);
+        let gone = (31..=34).contains(&step);
+        again += if gone { 80_000 } else { 0 };
+        let waiting = if gone { 900_000 } else { 40_000 + step % 7 * 9_000 };
+        interval.connection = Some(ConnectionState {
+            reorder_bytes: Some(waiting),
+            receive_buffer_bytes: Some(1_000_000),
+            reorder_peak_bytes: Some(if step < 31 { 94_000 } else { 900_000 }),
+            reinjected_bytes: Some(again),
+            reinjected_by_cause: BTreeMap::from([(Cause::Timeout, again)]),
+            discarded_bytes: Some(again / 2),
+            window_blocked_ns: Some(if gone { 60 * MS } else { 0 }),
+            penalisations: Some(u64::from(step >= 32)),
+            switches: Some(step * 40),
+        });
+    }
+    for step in 1..=100 {
+        let detail = [("switches", "40"), ("run_bytes", "80000")];
+        own.records.push(Record::Event(Event {
+            t_ns: step * 100 * MS,
+            kind: EventKind::Scheduler,
+            host: Some("phone".to_owned()),
+            path: None,
+            text: "40 switches between subflows, after 2.00 kB on average".to_owned(),
+            detail: detail.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        }));
+    }
+    own.records.push(Record::Event(Event {
+        t_ns: 3_200 * MS,
+        kind: EventKind::Penalisation,
+        host: Some("phone".to_owned()),
+        path: Some("wifi".to_owned()),
+        text: "wifi slowed down, 1 ×: it blocked the window (M2)".to_owned(),
+        detail: BTreeMap::from([("times".to_owned(), "1".to_owned())]),
+    }));
+    if let Some(flow) = own.summary.as_mut().and_then(|summary| summary.flows.first_mut()) {
+        flow.stack = Some(StackFigures {
+            reinjected_bytes: Some(again),
+            discarded_bytes: Some(again / 2),
+            reorder_peak_bytes: Some(900_000),
+            window_blocked_ns: Some(240 * MS),
+            penalisations: Some(1),
+            switches: Some(4_000),
+        });
+    }
+    own
 }
 
 /// Repeatable noise between -1 and 1.

@@ -518,11 +518,41 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
         key("paths", Bound, Else("a number"), "Paths that carried data"),
         key("share.PATH", Bound, Else("a percentage"), "Part of the bytes that this path carried"),
         key("connect", Bound, Else("a time"), "Time to open the connection"),
+        key(
+            "reinjected",
+            Bound,
+            Else("a size"),
+            "Bytes sent again on another subflow (own stack only)",
+        ),
+        key(
+            "discarded",
+            Bound,
+            Else("a size"),
+            "Bytes that arrived and were not needed any more (own stack only)",
+        ),
+        key(
+            "reorder_peak",
+            Bound,
+            Else("a size"),
+            "Most bytes that waited for earlier data at the receiver (own stack only)",
+        ),
+        key(
+            "window_blocked",
+            Bound,
+            Else("a time"),
+            "Time with data and room, but a full connection-level window (own stack only)",
+        ),
+        key(
+            "penalisations",
+            Bound,
+            Else("a number"),
+            "Times that M2 slowed a path down (own stack only)",
+        ),
     ]],
 };
 
 /// A metric that an expectation may be about, and what its bound is.
-pub(in crate::scenario) static METRICS: [(&str, Metric); 11] = [
+pub(in crate::scenario) static METRICS: [(&str, Metric); 16] = [
     ("goodput", Metric::Quantity(Dimension::Rate)),
     ("completed", Metric::Truth),
     ("stall.longest", Metric::Quantity(Dimension::Duration)),
@@ -534,6 +564,11 @@ pub(in crate::scenario) static METRICS: [(&str, Metric); 11] = [
     ("paths", Metric::Quantity(Dimension::Count)),
     ("share.PATH", Metric::Quantity(Dimension::Share)),
     ("connect", Metric::Quantity(Dimension::Duration)),
+    ("reinjected", Metric::Quantity(Dimension::Size)),
+    ("discarded", Metric::Quantity(Dimension::Size)),
+    ("reorder_peak", Metric::Quantity(Dimension::Size)),
+    ("window_blocked", Metric::Quantity(Dimension::Duration)),
+    ("penalisations", Metric::Quantity(Dimension::Count)),
 ];
 
 /// What a metric's bound is.
