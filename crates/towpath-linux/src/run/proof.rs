@@ -87,10 +87,19 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use towpath_measure::decisions::StackLog;
+
     use super::*;
 
     fn totals(multipath: usize, single: usize) -> Totals {
-        Totals { subflows: Vec::new(), reinjected_bytes: 0, multipath, single, reason: None }
+        Totals {
+            subflows: Vec::new(),
+            reinjected_bytes: 0,
+            multipath,
+            single,
+            reason: None,
+            stack: StackLog::default(),
+        }
     }
 
     fn counter(name: &str) -> Counter {
