@@ -1,6 +1,6 @@
 //! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
 //! their terminal summary. A second argument chooses: `repeated`, `four`,
-//! `three`, `fade`, `stack`, `many`, or a stored result.
+//! `three`, `own`, `fade`, `many`, or a stored result.
 
 use std::io::Write as _;
 
@@ -19,8 +19,8 @@ fn main() -> std::io::Result<()> {
             all.iter().map(|transport| common::run(&common::handover(*transport, 1))).collect()
         }
         Some("three") => vec![common::run(&common::three_paths())],
+        Some("own") => vec![common::own_stack()],
         Some("fade") => vec![common::fade()],
-        Some("stack") => vec![common::own_stack()],
         Some("many") => {
             let plan = common::handover(Transport::Mptcp, 1);
             vec![common::run(&common::Plan { streams: 20, sample_ms: 10, ..plan })]

@@ -52,9 +52,9 @@ fn reorder(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
     let (waiting, buffer) = (most(&stack.waiting_bytes), most(&stack.buffer_bytes));
     let far = buffer > waiting * FAR;
     let unit = number::bytes_unit(if far { waiting } else { buffer });
-    let each = if grid.thinned { "largest of each" } else { "every" };
+    let each = if grid.thinned { "largest of each" } else { "at the end of each" };
     let mut about =
-        format!("bytes that wait for earlier data, at the receiver; {each} {}", per_point(grid));
+        format!("bytes that wait for earlier data, at the receiver, {each} {}", per_point(grid));
     let values = scaled(stack.waiting_bytes.clone(), unit.size);
     let mut all = vec![line("waiting", "waiting band".to_owned(), Shape::Stack, values)];
     if far {
