@@ -84,10 +84,10 @@ impl Decisions {
         let switches = std::mem::take(&mut self.switches);
         let run_bytes = std::mem::take(&mut self.run_bytes);
         let count: u64 = switches.values().sum();
-        if count > 0 {
+        if let Some(average) = run_bytes.checked_div(count) {
             let text = format!(
                 "{count} switches between subflows, after {} on average",
-                format::bytes(run_bytes / count)
+                format::bytes(average)
             );
             let mut said = event(EventKind::Scheduler, None, text, ("switches", u128::from(count)));
             said.detail.insert("run_bytes".to_owned(), run_bytes.to_string());

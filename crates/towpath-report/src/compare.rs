@@ -140,7 +140,8 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 /// What our own stack tells of the connection level: only what happened in some run.
 fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
     type Pick = fn(&StackFigures) -> Option<u64>;
-    let all: [(&str, &'static str, Pick, fn(f64) -> String); 5] = [
+    type Write = fn(f64) -> String;
+    let all: [(&str, &'static str, Pick, Write); 5] = [
         (
             "Sent again elsewhere",
             "bytes that were sent again on another subflow",

@@ -155,7 +155,14 @@ impl Line<'_> {
                     number::time(ns as f64)
                 )
             }),
-            _ => None,
+            EventKind::Timeline
+            | EventKind::Flow
+            | EventKind::Subflow
+            | EventKind::PathManager
+            | EventKind::Link
+            | EventKind::Address
+            | EventKind::Stall
+            | EventKind::Fallback => None,
         }
         .unwrap_or_else(|| format!("{} (and {} more)", self.first.text, count - 1))
     }

@@ -127,7 +127,7 @@ fn again(stack: &StackSeries, grid: &Grid, style: &Style, suffix: &str) -> Chart
     }
     chart.series = all;
     if chart.series.is_empty() {
-        chart.about = "nothing was sent again, and no path was slowed down".to_owned();
+        "nothing was sent again, and no path was slowed down".clone_into(&mut chart.about);
     }
     chart
 }
