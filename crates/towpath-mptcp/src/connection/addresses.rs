@@ -48,9 +48,14 @@ impl Announcement {
 }
 
 impl Connection {
+    /// Whether there may be more or fewer subflows.
+    pub(super) fn asks_path_manager(&self) -> bool {
+        self.is_confirmed() && !self.finishing && self.closed.is_none()
+    }
+
     /// Tells the path manager what happened and does what it wants.
     pub(super) fn path_event(&mut self, host: &Host<'_>, event: Event) {
-        if !self.is_confirmed() || self.finishing || self.closed.is_some() {
+        if !self.asks_path_manager() {
             return;
         }
         let subflows: Vec<SubflowView> = self
@@ -112,8 +117,7 @@ impl Connection {
 
     fn close_flow(&mut self, host: &Host<'_>, path: PathId) {
         let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
-        flow.closing = true;
-        flow.tcp.close(host.now);
+        flow.close(host.now);
         self.reinject_all(path, crate::stack::Reinjection::Closed);
     }
 

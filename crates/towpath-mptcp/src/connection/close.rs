@@ -16,7 +16,13 @@ const NO_REASON: Reset = Reset { transient: false, reason: 0, reserved: 0 };
 impl Connection {
     /// See [`crate::stack::Stack::shutdown`].
     pub(crate) fn shutdown(&mut self, host: &Host<'_>) {
+        if self.forgotten && self.is_single() {
+            for flow in &mut self.flows {
+                flow.tcp.set_orphaned(host.now);
+            }
+        }
         if self.send.fin().is_some() {
+            self.progress_close(host); // it may be forgotten by now
             return;
         }
         self.send.finish();
@@ -63,8 +69,12 @@ impl Connection {
         let all_pushed = self.send.unsent_bytes() == 0;
         let fin = self.send.fin().is_some();
         let Some(flow) = self.flows.first_mut() else { return };
-        if fin && all_pushed && !flow.closing {
+        // Closing in SYN-SENT would withdraw the connection (RFC 9293 §3.10.4).
+        if fin && all_pushed && !flow.closing && flow.tcp.state() != State::SynSent {
             flow.closing = true;
+            if self.forgotten {
+                flow.tcp.set_orphaned(now);
+            }
             flow.tcp.close(now);
         }
         if matches!(flow.tcp.state(), State::FinWait2 | State::TimeWait) {
@@ -76,11 +86,13 @@ impl Connection {
     }
 
     fn progress_multipath_close(&mut self, now: Instant) {
+        if self.forgotten && self.send.fin_acked() && self.give_up_at.is_none() {
+            self.give_up_at = Some(now + self.config.close_timeout);
+        }
         if self.send.fin_acked() && self.receive.finished() && !self.finishing {
             self.finishing = true;
             for flow in &mut self.flows {
-                flow.closing = true;
-                flow.tcp.close(now);
+                flow.close(now);
             }
             // Nothing is open at connection level. The subflows end as a courtesy to what is on the
             // way (§3.3.3), and nobody waits for one that is dead.

@@ -9,7 +9,7 @@ use crate::wire::{
 };
 
 use super::addresses::Announcement;
-use super::{Connection, Host, Mode};
+use super::{Connection, Host, Mode, Room};
 
 /// DSS with 64-bit numbers, and checksum or padding (RFC 8684 §3.3.1).
 pub(super) const DATA_OPTION_BYTES: u16 = 28;
@@ -23,11 +23,12 @@ const SIGNAL_PAUSE: Duration = Duration::from_millis(200);
 const OPTION_BYTES: usize = 40;
 
 impl Connection {
-    /// The next packet, for an interface with `room`.
+    /// The next packet, for an interface with `room`. To TCP, an interface that is off is a path that
+    /// loses everything: its timers run, and it gives up in time.
     pub(crate) fn poll_transmit(
         &mut self,
         host: &Host<'_>,
-        room: &dyn Fn(InterfaceId) -> bool,
+        room: &dyn Fn(InterfaceId) -> Room,
         identification: u16,
     ) -> Option<(InterfaceId, Packet)> {
         if self.window_changed {
@@ -40,10 +41,14 @@ impl Connection {
             for index in 0..self.flows.len() {
                 let option_bytes = self.ack_option_bytes(index);
                 let Some(flow) = self.flows.get_mut(index) else { continue };
-                if !room(flow.interface) {
+                let room = room(flow.interface);
+                if room == Room::Full {
                     continue;
                 }
-                if let Some(transmit) = flow.tcp.poll_transmit(host.now, option_bytes) {
+                while let Some(transmit) = flow.tcp.poll_transmit(host.now, option_bytes) {
+                    if room == Room::Down {
+                        continue;
+                    }
                     let interface = flow.interface;
                     return Some((interface, self.compose(index, &transmit, identification)));
                 }

@@ -14,22 +14,28 @@ use super::{Connection, Host, Mode, Output, Queued};
 /// MP_TCPRST when something on the path changes data or takes options away.
 pub(super) const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
 
+/// Subflows that are gone and still reported; a peer may open and close as many as it likes.
+const GONE_LIMIT: usize = 256;
+
 impl Connection {
     /// A DSS checksum was wrong; `start` is the data offset of its mapping.
     pub(super) fn on_bad_checksum(&mut self, host: &Host<'_>, index: usize, start: u64) {
+        let several = self.flows.len() > 1 || self.send_is_scattered();
+        if self.awaiting_infinite && (!several || self.mode == Mode::Infinite) {
+            return; // the peer was told where to go on
+        }
         let Some(flow) = self.flows.get_mut(index) else { return };
         flow.fail_due = Some(start);
         self.receive.forget_fin(start);
-        if self.flows.len() > 1 || self.send_is_scattered() {
+        if several {
+            // A subflow that crossed with an MP_FAIL has made that one void.
+            self.awaiting_infinite = false;
             if self.flows.len() == 1 {
                 // Nobody else will bring what is missing: all of it comes again (§3.7).
                 self.counts.discarded_bytes += self.receive.discard_from(start);
             }
             // Others can go on: this subflow is reset with MP_FAIL (§3.7).
             self.reset_flow(host, index, MIDDLEBOX);
-            return;
-        }
-        if self.awaiting_infinite {
             return;
         }
         self.awaiting_infinite = true;
@@ -125,7 +131,6 @@ impl Connection {
         }
         if let Some(mapping) = segment.options.dss.and_then(|dss| dss.mapping)
             && mapping.len == 0
-            && self.awaiting_infinite
         {
             self.on_late_infinite(index, &mapping);
         }
@@ -221,6 +226,9 @@ impl Connection {
         }
         let flow = self.flows.remove(index);
         self.send.forget_path(flow.path);
+        if self.gone.len() >= GONE_LIMIT {
+            self.gone.remove(0);
+        }
         self.gone.push(flow.status());
         self.out.push(Output::Gone(flow.local, flow.remote));
         let (path, number) = (flow.path, flow.number);
@@ -242,7 +250,8 @@ impl Connection {
             return;
         }
         match reason {
-            CloseReason::Finished => self.finish(),
+            CloseReason::Finished if self.receive.finished() => self.finish(),
+            CloseReason::Finished => self.fail(host, ConnectionError::NoPath),
             CloseReason::Reset => self.fail(host, ConnectionError::Reset),
             CloseReason::Refused => self.fail(host, ConnectionError::Refused),
             CloseReason::TimedOut => self.fail(host, ConnectionError::TimedOut),

@@ -78,6 +78,14 @@ impl Flow {
         joined && open && !self.closing && self.closed.is_none()
     }
 
+    /// Ends it, as a part of a connection that goes on or is over: nobody waits for what the peer
+    /// still sends here.
+    pub(super) fn close(&mut self, now: Instant) {
+        self.closing = true;
+        self.tcp.close(now);
+        self.tcp.set_orphaned(now);
+    }
+
     /// Gives data to TCP and keeps it until it is acknowledged here.
     pub(super) fn push(&mut self, now: Instant, mapping: Mapping, payload: Payload, psh: bool) {
         let ssn = self.tcp.push(now, mapping, psh);

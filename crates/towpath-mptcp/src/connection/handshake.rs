@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use towpath_multipath::PathId;
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_net::Instant;
 
@@ -260,13 +261,19 @@ impl Connection {
         }
     }
 
-    /// Opens another subflow (MP_JOIN).
-    pub(crate) fn open(&mut self, tuple: &Tuple, isn: u32, nonce: u32, now: Instant) {
-        if !self.is_confirmed() {
-            return;
+    /// Opens another subflow (MP_JOIN); `false` if the connection has fallen back or ended since it
+    /// was asked for.
+    pub(crate) fn open(&mut self, tuple: &Tuple, isn: u32, nonce: u32, now: Instant) -> bool {
+        // Subflows of the peer may have come in between.
+        let others = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
+        let room = others.count() <= usize::from(self.config.subflow_limit)
+            && self.flows.len() < usize::from(PathId::SLOTS);
+        if !room || !self.asks_path_manager() {
+            return false;
         }
         let tcp = Subflow::connect(self.subflow_config(tuple), isn, now);
         self.new_flow(tuple, tcp, Some(Join::initiator(nonce)), now);
+        true
     }
 
     /// Whether a SYN with MP_JOIN may be answered (RFC 8684 §3.2).

@@ -199,19 +199,22 @@ impl Connection {
             self.reset_flow(host, index, MIDDLEBOX);
             return;
         }
-        if self.mode != (Mode::Multipath { confirmed: false }) || self.next_number > 1 {
+        let bare = segment.options.mptcp.is_empty() && !segment.flags.has(Flags::SYN);
+        if !self.is_multipath() || segment.flags.has(Flags::RST) || !bare {
             return;
         }
-        let bare = segment.options.mptcp.is_empty() && !segment.flags.has(Flags::SYN);
         let first = received.data.first().map(|(ssn, _)| *ssn);
         let unmapped = first.is_some_and(|ssn| {
             self.flows.get(index).is_some_and(|flow| !flow.mappings.covers(ssn))
         });
-        if !segment.flags.has(Flags::RST) && bare && (unmapped || received.acked_bytes > 0) {
-            let why = if unmapped { Fallback::NoDss } else { Fallback::NoCapableInAck };
-            self.become_plain_midway(index, why);
-            self.on_single_ack(host, index);
+        // Before options have passed in both directions, any bare segment says that the peer has
+        // fallen back, or that something takes options out. Later it is too late to fall back (§3.7).
+        if self.next_number > 1 || self.is_confirmed() {
+            return;
         }
+        let why = if unmapped { Fallback::NoDss } else { Fallback::NoCapableInAck };
+        self.become_plain_midway(index, why);
+        self.on_single_ack(host, index);
     }
 
     fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss) {
@@ -245,7 +248,11 @@ impl Connection {
         if fin && (data > 0 || self.fin_is_intact(start, mapping)) {
             let arrived = self.receive.on_fin(start.wrapping_add(data));
             self.on_arrived(arrived);
-            if let Some(flow) = self.flows.get_mut(index) {
+            // Out of order, an answer would say nothing new, and, as it repeats our own DATA_FIN, two
+            // hosts that miss data could answer each other for ever.
+            if (self.receive.finished() || !self.fin_due())
+                && let Some(flow) = self.flows.get_mut(index)
+            {
                 flow.tcp.want_ack();
             }
         }
@@ -294,6 +301,7 @@ impl Connection {
         let Some(acked) = self.send.on_data_ack(until, window) else { return };
         if acked.bytes > 0 || acked.fin {
             self.backoff = 0;
+            self.unanswered_since = None;
             self.arm_retransmission(host.now);
         }
         if acked.window_opened || acked.bytes > 0 {
@@ -360,8 +368,13 @@ impl Connection {
 
     /// The peer ends one subflow: the end of the data in plain TCP, and of this path in Multipath TCP.
     fn on_subflow_fin(&mut self, host: &Host<'_>, index: usize) {
-        let Some(flow) = self.flows.get_mut(index) else { return };
         if self.mode == Mode::Plain || self.mode == Mode::Infinite {
+            let unmapped =
+                self.flows.get(index).is_some_and(|flow| flow.mappings.unmapped_bytes() > 0);
+            if (self.awaiting_infinite || unmapped) && !self.receive.finished() {
+                self.fail(host, ConnectionError::Protocol("data without a mapping at the end"));
+                return;
+            }
             let arrived = self.receive.on_fin(self.receive.next());
             self.on_arrived(arrived);
             return;
@@ -371,8 +384,14 @@ impl Connection {
         if self.receive.finished() && !self.finishing {
             return;
         }
-        flow.tcp.close(host.now);
-        flow.closing = true;
+        if self.flows.len() == 1 && !self.send.fin_acked() {
+            // The peer may have fallen back without our knowledge: to it, a FIN would be the end of
+            // the data.
+            self.reset_flow(host, index, MPTCP_ERROR);
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(index) else { return };
+        flow.close(host.now);
         let path = flow.path;
         self.reinject_all(path, crate::stack::Reinjection::Closed);
     }

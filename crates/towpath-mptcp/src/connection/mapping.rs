@@ -71,8 +71,11 @@ pub(super) struct Mappings {
 impl Mappings {
     /// Everything is mapped one to one: data offset = subflow offset + `shift` (wrapping).
     pub(super) fn set_infinite(&mut self, from_ssn: u64, shift: u64) {
-        if self.infinite.is_none() {
-            self.infinite = Some((from_ssn, shift));
+        match &mut self.infinite {
+            None => self.infinite = Some((from_ssn, shift)),
+            // The packet where it begins was overtaken by the next.
+            Some((from, known)) if *known == shift => *from = from_ssn.min(*from),
+            Some(_) => {}
         }
     }
 

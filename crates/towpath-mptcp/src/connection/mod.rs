@@ -89,6 +89,17 @@ pub(crate) struct Host<'a> {
     pub(crate) trace: bool,
 }
 
+/// What an interface would do with a packet now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Take it.
+    Free,
+    /// Take it later.
+    Full,
+    /// Lose it: it is switched off.
+    Down,
+}
+
 /// Addresses of a new subflow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuple {
@@ -138,7 +149,9 @@ pub(crate) struct Connection {
     /// The connection's own retransmission timer and its back-off.
     retransmit_at: Option<Instant>,
     backoff: u32,
-    /// When a connection without subflows is given up.
+    /// When the timer fired first since something was acknowledged.
+    unanswered_since: Option<Instant>,
+    /// When a connection without subflows, or one that nobody waits for, is given up.
     give_up_at: Option<Instant>,
     established: bool,
     fallback: Option<Fallback>,
@@ -163,6 +176,8 @@ pub(crate) struct Connection {
     data_waiting: bool,
     /// The scheduler waits for a better path, until then at the latest.
     ask_scheduler_at: Option<Instant>,
+    /// How often in a row it waited in vain.
+    scheduler_waits: u32,
     /// Options wait, because too many acknowledgements in a row would carry one (RFC 8684 §3).
     signals_held: bool,
     signals_again_at: Option<Instant>,
@@ -235,6 +250,7 @@ impl Connection {
             withdrawals: Vec::new(),
             retransmit_at: None,
             backoff: 0,
+            unanswered_since: None,
             give_up_at: None,
             established: false,
             fallback: None,
@@ -249,6 +265,7 @@ impl Connection {
             readable_told: false,
             data_waiting: true,
             ask_scheduler_at: None,
+            scheduler_waits: 0,
             signals_held: false,
             signals_again_at: None,
             end_was_read: false,
@@ -451,7 +468,8 @@ impl Connection {
             flow.tcp.set_receive_window(window, shared);
         }
         // One subflow is enough to tell the peer: the one that it used last.
-        let latest = self.flows.iter_mut().filter(|flow| flow.usable());
+        // What we have ended ourselves still receives in plain TCP.
+        let latest = self.flows.iter_mut().filter(|flow| flow.usable() || !shared);
         if let Some(flow) = latest.max_by_key(|flow| (flow.last_data_at, flow.path))
             && flow.tcp.window_update_due()
         {
@@ -460,16 +478,24 @@ impl Connection {
     }
 
     /// Subflows that may carry data, as the scheduler sees them.
-    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> bool) {
+    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> Room) {
         self.views.clear();
-        let usable = self.flows.iter().filter(|flow| flow.usable());
         let cautious = self.config.cautious_joins;
-        self.views.extend(usable.map(|flow| flow.view(now, room(flow.interface), cautious)));
+        // Nobody should wait for a path whose interface is off, unless there is no other: then TCP
+        // tries, and gives up in time.
+        let up = |flow: &&Flow| room(flow.interface) != Room::Down;
+        let usable = || self.flows.iter().filter(|flow| flow.usable());
+        if usable().any(|flow| up(&flow)) {
+            let view = |flow: &Flow| flow.view(now, room(flow.interface) == Room::Free, cautious);
+            self.views.extend(usable().filter(up).map(view));
+        } else {
+            self.views.extend(usable().map(|flow| flow.view(now, true, cautious)));
+        }
         self.views.sort_unstable_by_key(|view| view.id);
     }
 
     fn tell_scheduler(&mut self, now: Instant, event: SchedulerEvent) {
-        self.fill_views(now, &|_| true);
+        self.fill_views(now, &|_| Room::Free);
         let view = schedule::view(&self.send, &self.views, self.write_blocked, now);
         self.scheduler.on_event(event, &view);
     }

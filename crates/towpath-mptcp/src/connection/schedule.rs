@@ -10,10 +10,13 @@ use crate::stack::{InterfaceId, Reinjection, Trace};
 use crate::subflow::Mapping;
 
 use super::send::SendStore;
-use super::{Connection, Host, Mode, Queued};
+use super::{Connection, Host, Mode, Queued, Room};
 
 /// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
 const MAPPING_BYTES: u64 = 65_534;
+
+/// Most doublings of the time for which a scheduler waits.
+const LONGEST_WAIT: u32 = 8;
 
 /// What schedulers see.
 pub(super) fn view<'a>(
@@ -38,7 +41,7 @@ pub(super) fn view<'a>(
 
 impl Connection {
     /// Gives a subflow one more piece to send; `false` when there is none to give.
-    pub(super) fn pull(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> bool) -> bool {
+    pub(super) fn pull(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
         if self.mode == Mode::Offered || self.closed.is_some() {
             return false;
         }
@@ -99,11 +102,23 @@ impl Connection {
                 self.send_again(host, path, range, Reinjection::Scheduler)
             }
             Decision::Wait { until } => {
-                self.ask_scheduler_at = until.filter(|until| *until > host.now);
+                self.wait_for_scheduler(host.now, until);
                 false
             }
             Decision::Idle => false,
         }
+    }
+
+    /// Whatever arrives wakes the scheduler, too; so the more often the time passes in vain, the longer
+    /// the next wait may be.
+    fn wait_for_scheduler(&mut self, now: Instant, until: Option<Instant>) {
+        if self.ask_scheduler_at.is_some() {
+            return;
+        }
+        let wait = until.map(|until| until.saturating_since(now)).filter(|wait| !wait.is_zero());
+        let longer = 2_u32.saturating_pow(self.scheduler_waits.min(LONGEST_WAIT));
+        self.ask_scheduler_at = wait.map(|wait| now + wait.saturating_mul(longer));
+        self.scheduler_waits = self.scheduler_waits.saturating_add(1);
     }
 
     /// Sends new data on one path or, the same data, on several.
@@ -125,6 +140,7 @@ impl Connection {
             self.push(host, path, DataRange { start, bytes }, psh);
         }
         self.send.on_sent_new(bytes, paths, host.now);
+        (self.ask_scheduler_at, self.scheduler_waits) = (None, 0);
         if self.retransmit_at.is_none() {
             self.arm_retransmission(host.now);
         }

@@ -16,6 +16,9 @@ use super::{Connection, Host, Queued};
 /// Bounds of the connection's retransmission timer.
 const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
+/// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
+/// does with 15 retransmissions.
+const LONGEST_SILENCE: Duration = Duration::from_secs(960);
 /// What the timer sends again at once.
 const HEAD_BYTES: u64 = 65_536;
 
@@ -27,7 +30,7 @@ impl Connection {
         let joins = self.flows.iter().filter_map(|flow| flow.join.as_ref()?.poll_timeout());
         let own = own.into_iter().flatten().chain(joins);
         let own = own.map(|at| (at, TimeoutReason::Connection));
-        let paths = self.path_manager.poll_timeout();
+        let paths = self.path_manager_deadline();
         let paths = paths.map(|at| (at, TimeoutReason::PathManager));
         let flows = self.flows.iter().filter_map(|flow| flow.tcp.poll_timeout());
         let flows = flows.map(|(at, timer)| (at, TimeoutReason::Subflow(timer)));
@@ -48,13 +51,18 @@ impl Connection {
             self.give_up_at,
             self.ask_scheduler_at,
             self.signals_again_at,
-            self.path_manager.poll_timeout(),
+            self.path_manager_deadline(),
         ];
         first = own.into_iter().flatten().fold(first, Instant::min);
         if !self.announcements.is_empty() {
             first = first.min(self.announcement_timeout().unwrap_or(Instant::MAX));
         }
         (first != Instant::MAX).then_some(first)
+    }
+
+    /// What it may do nothing with must not wake us again and again.
+    fn path_manager_deadline(&self) -> Option<Instant> {
+        self.path_manager.poll_timeout().filter(|_| self.asks_path_manager())
     }
 
     /// Runs everything that is due.
@@ -142,8 +150,16 @@ impl Connection {
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
     fn on_retransmission(&mut self, host: &Host<'_>) {
+        let since = *self.unanswered_since.get_or_insert(host.now);
+        let silent = host.now.saturating_since(since) >= LONGEST_SILENCE;
+        if silent {
+            // Subflows may live, and acknowledge, without anything arriving at the connection.
+            self.fail(host, ConnectionError::TimedOut);
+            return;
+        }
         self.find_stale_subflows();
-        if let Some(head) = self.send.head() {
+        // Before the peer has confirmed, data stays the subflow's own stream, for a fallback.
+        if let Some(head) = self.send.head().filter(|_| self.is_confirmed()) {
             let bytes = self.send.unacked_bytes().min(HEAD_BYTES);
             let range = DataRange { start: head.start, bytes };
             let queued = self.reinjections.iter().any(|known| known.range.start <= range.start);
@@ -157,9 +173,10 @@ impl Connection {
                     on: None,
                 });
             }
-        } else if self.fin_due() {
+        } else {
             self.backoff += 1;
-            for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
+            let fin = self.fin_due();
+            for flow in self.flows.iter_mut().filter(|flow| fin && flow.usable()) {
                 flow.tcp.want_ack();
             }
         }

@@ -115,7 +115,8 @@ impl Endpoints {
                 let change = |of: &super::SubflowView| Action::SetBackup { subflow: of.id, backup };
                 actions.extend(subflows.map(change));
             }
-            if !local.signal && self.announced.remove(&local.address_id) {
+            // Withdrawing the first subflow's address would end that subflow.
+            if !local.signal && self.announced.remove(&local.address_id) && id != 0 {
                 actions.push(Action::Withdraw { address_id: id });
             }
         }

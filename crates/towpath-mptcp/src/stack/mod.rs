@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use crate::connection::{self, Connection, Host, Output, Tuple};
+use crate::connection::{self, Connection, Host, Output, Room, Tuple};
 use crate::path_manager::Action;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
@@ -371,7 +371,11 @@ impl Stack {
             let identification = self.identification;
             let host = Host { now, local: &self.addresses, trace: self.config.trace };
             let interfaces = &self.interfaces;
-            let room = |id| interfaces.get(&id).is_some_and(|known| known.up && known.room);
+            let room = |id| match interfaces.get(&id) {
+                Some(Interface { up: true, room: true, .. }) => Room::Free,
+                Some(Interface { up: true, room: false, .. }) => Room::Full,
+                Some(Interface { up: false, .. }) | None => Room::Down,
+            };
             let known = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut);
             let packet = known.and_then(|known| known.poll_transmit(&host, &room, identification));
             if let Some((interface, packet)) = packet {
@@ -398,6 +402,15 @@ impl Stack {
         // Deadlines of connections that are about to send are kept when they have sent.
         let ready = self.ready.iter().filter_map(|id| self.get(*id)?.poll_timeout());
         known.into_iter().chain(ready).min()
+    }
+
+    /// Whether every connection is over and leaves nothing on the host: no subflow (in TIME-WAIT
+    /// neither), no token, no timer.
+    pub fn is_idle(&self) -> bool {
+        self.subflows.is_empty()
+            && self.tokens.is_empty()
+            && self.timeouts.is_empty()
+            && self.half_open.is_empty()
     }
 
     /// The next event.
@@ -533,8 +546,7 @@ impl Stack {
         let tuple = Tuple { interface, mtu_bytes, local, remote, local_id, remote_id, backup };
         let isn = self.secrets.isn(now, local, remote);
         let nonce = self.secrets.next() as u32;
-        if let Some(known) = self.get_mut(id) {
-            known.open(&tuple, isn, nonce, now);
+        if self.get_mut(id).is_some_and(|known| known.open(&tuple, isn, nonce, now)) {
             self.subflows.insert((local, remote), id);
             self.make_ready(id);
         }

@@ -264,12 +264,12 @@ impl Subflow {
         self.timers.set(Timer::TimeWait, now + self.config.time_wait);
     }
 
-    /// RFC 9293 lets FIN-WAIT-2 last for ever; a peer that vanished must not. While somebody may
-    /// still read, the wait is longer than any repetition of the peer takes.
+    /// RFC 9293 lets FIN-WAIT-2 last for ever, and so it may while somebody reads: the peer takes the
+    /// time that it needs. A peer that vanished must not keep what nobody waits for.
     pub(super) fn arm_fin_wait(&mut self, now: Instant) {
-        let reading = self.config.rto_max * 2;
-        let wait = if self.orphaned { self.config.time_wait } else { reading };
-        self.timers.set(Timer::TimeWait, now + wait);
+        if self.orphaned {
+            self.timers.set(Timer::TimeWait, now + self.config.time_wait);
+        }
     }
 
     /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.

@@ -59,7 +59,7 @@ pub(super) struct OwnWindow {
 impl OwnWindow {
     pub(super) fn new() -> Self {
         let bytes = u64::from(u16::MAX);
-        Self { bytes, shared: false, largest: bytes, edge: 1, told: 0, shift: 0 }
+        Self { bytes, shared: false, largest: 0, edge: 1, told: 0, shift: 0 }
     }
 
     pub(super) fn set(&mut self, bytes: u64, shared: bool) {
