@@ -25,3 +25,8 @@ fn stored_packets_are_parsed_without_harm() {
 fn stored_packets_do_no_harm_to_a_host() {
     replay("handle_packet", fuzzing::handle_packet);
 }
+
+#[test]
+fn stored_conversations_do_no_harm() {
+    replay("converse", fuzzing::converse);
+}

@@ -6,7 +6,7 @@ use towpath_mptcp::connection::Config;
 use towpath_mptcp::stack::ConnectionError;
 use towpath_mptcp::subflow::State;
 
-use crate::world::{Line, World, address, pattern};
+use crate::world::{Line, World, pattern};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -82,7 +82,7 @@ fn the_end_of_data_outlives_the_last_subflow() {
         world.ends[0].finish();
         world.ends[1].finish();
         world.run(millis(2_100), |_| false);
-        world.stacks[0].remove_address(world.now, address(0, 0));
+        world.stacks[0].remove_address(world.now, world.address(0, 0));
         world.lines[0][0].up = true;
         world.give_other_address(0, 0, "10.64.0.77".parse().unwrap(), 9);
         world.run(seconds(100), World::finished);

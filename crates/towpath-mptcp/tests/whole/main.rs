@@ -5,11 +5,14 @@
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stdout,
-    reason = "tests fail by panicking"
+    clippy::struct_excessive_bools,
+    reason = "tests fail by panicking, and plans are made of switches"
 )]
 
 mod combinations;
 mod endings;
+mod middlebox;
+mod operations;
 mod paths;
 mod transfer;
 mod windows;

@@ -10,6 +10,7 @@ use crate::world::Middlebox;
 
 /// What a middlebox does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(dead_code, reason = "plans leave `StripAll` and `Coalesce` out, see `MANGLES`")]
 pub(crate) enum Mangle {
     Nothing,
     /// Takes out all options of Multipath TCP.
@@ -29,19 +30,6 @@ pub(crate) enum Mangle {
 }
 
 impl Mangle {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Nothing,
-        Self::StripAll,
-        Self::StripDss,
-        Self::StripJoin,
-        Self::StripAddAddress,
-        Self::Split,
-        Self::Coalesce,
-        Self::ChangePayload,
-        Self::Duplicate,
-        Self::Corrupt,
-    ];
-
     pub(crate) fn middlebox(self) -> Option<Middlebox> {
         if self == Self::Nothing {
             return None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use towpath_mptcp::connection::Config;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId, Notice};
 
-use crate::world::{Line, World, address, pattern};
+use crate::world::{Line, World, pattern};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -53,7 +53,7 @@ fn survives(what: &str, paths: usize, change: impl Fn(&mut World, Duration)) {
 fn the_only_address_is_replaced_by_another() {
     // The old one goes first: for two seconds there is no path at all (break before make).
     survives("break before make", 1, |world, _| {
-        world.stacks[0].remove_address(world.now, address(0, 0));
+        world.stacks[0].remove_address(world.now, world.address(0, 0));
         world.run(world.elapsed() + seconds(2), |_| false);
         world.stacks[0].add_interface(InterfaceId(0), 1_500);
         let other = "10.64.0.77".parse().unwrap();
@@ -64,14 +64,14 @@ fn the_only_address_is_replaced_by_another() {
 #[test]
 fn the_first_subflow_can_go_and_others_carry_on() {
     survives("first address removed", 2, |world, _| {
-        world.stacks[0].remove_address(world.now, address(0, 0));
+        world.stacks[0].remove_address(world.now, world.address(0, 0));
     });
 }
 
 #[test]
 fn a_joined_subflow_can_go_and_the_first_carries_on() {
     survives("second address removed", 2, |world, _| {
-        world.stacks[0].remove_address(world.now, address(0, 1));
+        world.stacks[0].remove_address(world.now, world.address(0, 1));
     });
 }
 
@@ -80,7 +80,7 @@ fn the_servers_address_can_go() {
     survives("server's address removed", 2, |world, _| {
         world.give_address(1, 1, false, true);
         world.run(world.elapsed() + millis(100), |_| false);
-        world.stacks[1].remove_address(world.now, address(1, 1));
+        world.stacks[1].remove_address(world.now, world.address(1, 1));
     });
 }
 
@@ -160,7 +160,7 @@ fn without_any_path_the_connection_ends_after_the_configured_time() {
         let mut world = World::new(1, vec![line()], [profile(), profile()]);
         world.ends[0].send(pattern(1_000_000, 1));
         world.run(millis(500), |_| false);
-        world.stacks[0].remove_address(world.now, address(0, 0));
+        world.stacks[0].remove_address(world.now, world.address(0, 0));
         world.run(millis(490) + profile().close_timeout, World::finished);
         assert_eq!(world.ends[0].closed, None);
         world.run(millis(510) + profile().close_timeout, World::finished);

@@ -1,7 +1,7 @@
 //! Two hosts with our stack and a few lossy paths between them, in virtual time.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +60,8 @@ pub(crate) struct End {
     shut_when_sent: bool,
     pub(crate) received: Vec<u8>,
     pub(crate) ended: bool,
+    /// It does not read for now.
+    pub(crate) paused: bool,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
     pub(crate) notices: Vec<Notice>,
 }
@@ -76,7 +78,22 @@ impl End {
         self.to_send = data.into();
     }
 
-    /// Ends the stream after what is still to be sent.
+    /// Sends this, too, and leaves the stream open.
+    pub(crate) fn append(&mut self, data: &[u8]) {
+        self.to_send = [&self.to_send, data].concat().into();
+    }
+
+    /// Bytes that the stack has not taken yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.to_send.len()
+    }
+
+    /// The end of the stream is wanted.
+    pub(crate) fn finishes(&self) -> bool {
+        self.shut_when_sent
+    }
+
+    /// Ends the stream when everything is sent.
     pub(crate) fn finish(&mut self) {
         self.shut_when_sent = true;
     }
@@ -100,14 +117,22 @@ pub(crate) struct World {
     pub(crate) read_limit: usize,
     /// When each end had read everything.
     pub(crate) ended_at: [Instant; 2],
-}
-
-pub(crate) fn address(host: usize, path: usize) -> IpAddr {
-    Ipv4Addr::new(10, 64, path as u8, host as u8 + 1).into()
+    /// Steps after which there seems to be no end.
+    pub(crate) step_limit: u64,
+    v6: bool,
 }
 
 impl World {
     pub(crate) fn new(seed: u64, lines: Vec<[Line; 2]>, configs: [Config; 2]) -> Self {
+        Self::of_family(false, seed, lines, configs)
+    }
+
+    pub(crate) fn of_family(
+        v6: bool,
+        seed: u64,
+        lines: Vec<[Line; 2]>,
+        configs: [Config; 2],
+    ) -> Self {
         let stack = |host: u64| {
             let config = stack::Config { seed: seed * 2 + host, ..stack::Config::default() };
             Stack::new(config)
@@ -126,23 +151,26 @@ impl World {
             trace: std::env::var_os("WORLD_TRACE").is_some(),
             read_limit: usize::MAX,
             ended_at: [Instant::ZERO; 2],
+            step_limit: 20_000_000,
+            v6,
         };
         for path in 0..world.lines.len() {
             for host in 0..2 {
                 world.stacks[host].add_interface(InterfaceId(path as u32), 1_500);
-                world.give_address(host, path, host == 0, false);
+                let local = LocalAddress { subflow: host == 0, ..world.local(host, path) };
+                world.stacks[host].set_address(world.now, local);
             }
         }
         let [client, server] = configs;
         world.stacks[1].listen(PORT, server).unwrap();
-        let remote = SocketAddr::new(address(1, 0), PORT);
+        let remote = SocketAddr::new(world.address(1, 0), PORT);
         let id = world.stacks[0].connect(world.now, None, remote, client).unwrap();
         world.ends[0].connection = Some(id);
         world
     }
 
     pub(crate) fn give_address(&mut self, host: usize, path: usize, subflow: bool, signal: bool) {
-        let local = Self::local(path as u8 + 1, path, address(host, path));
+        let local = self.local(host, path);
         self.stacks[host].set_address(self.now, LocalAddress { subflow, signal, ..local });
     }
 
@@ -154,18 +182,28 @@ impl World {
         address: IpAddr,
         address_id: u8,
     ) {
-        let local = Self::local(address_id, path, address);
+        let local = LocalAddress { address_id, address, subflow: true, ..self.local(host, path) };
         self.stacks[host].set_address(self.now, local);
     }
 
-    fn local(address_id: u8, path: usize, address: IpAddr) -> LocalAddress {
+    pub(crate) fn address(&self, host: usize, path: usize) -> IpAddr {
+        let (host, path) = (host as u8 + 1, path as u8);
+        if self.v6 {
+            Ipv6Addr::new(0xfd00, u16::from(path), 0, 0, 0, 0, 0, u16::from(host)).into()
+        } else {
+            Ipv4Addr::new(10, 64, path, host).into()
+        }
+    }
+
+    /// A host's address on a path, without any flag.
+    pub(crate) fn local(&self, host: usize, path: usize) -> LocalAddress {
         LocalAddress {
-            address_id,
-            address,
+            address_id: path as u8 + 1,
+            address: self.address(host, path),
             port: None,
             interface: InterfaceId(path as u32),
             up: true,
-            subflow: true,
+            subflow: false,
             signal: false,
             backup: false,
             fullmesh: false,
@@ -205,7 +243,7 @@ impl World {
     /// Runs until nothing happens any more, `until`, or `done`.
     pub(crate) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         let until = Instant::ZERO + until;
-        for _ in 0..20_000_000_u64 {
+        for _ in 0..self.step_limit {
             self.applications();
             self.transmit();
             if done(self) {
@@ -225,6 +263,13 @@ impl World {
             }
         }
         panic!("no end at {} after {} packets", self.now, self.packets);
+    }
+
+    /// Runs for this time, whatever happens.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        self.run(until.saturating_since(Instant::ZERO), |_| false);
+        self.now = until;
     }
 
     fn next(&self) -> Option<Instant> {
@@ -247,7 +292,7 @@ impl World {
                 end.shut = true;
                 stack.shutdown(self.now, id);
             }
-            while !end.ended && end.received.len() < self.read_limit {
+            while !end.paused && !end.ended && end.received.len() < self.read_limit {
                 let Some(bytes) = stack.read(self.now, id) else { break };
                 end.ended = bytes.is_empty();
                 self.ended_at[host] = self.now;
@@ -259,7 +304,12 @@ impl World {
     fn on_event(&mut self, host: usize, event: &Event) {
         let end = &mut self.ends[host];
         match event {
-            Event::Accepted { connection, .. } => end.connection = Some(*connection),
+            Event::Accepted { connection, .. } if end.connection.is_none() => {
+                end.connection = Some(*connection);
+            }
+            // Something on the way made it, such as who takes MP_JOIN out of a SYN.
+            Event::Accepted { connection, .. } => self.stacks[host].forget(self.now, *connection),
+            Event::Closed { connection, .. } if Some(*connection) != end.connection => {}
             Event::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
             Event::Notice { notice, .. } => end.notices.push(*notice),
             Event::Connected(_) | Event::Readable(_) | Event::Writable(_) => {}

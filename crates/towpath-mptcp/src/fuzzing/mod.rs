@@ -1,5 +1,7 @@
 //! Bodies of the fuzz targets, which a test replays over the stored corpora.
 
+mod converse;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +12,8 @@ use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::stack::{Config, Stack};
 use crate::wire::option::OPTION_BYTES;
 use crate::wire::{self, Incoming, Packet, Segment};
+
+pub use converse::converse;
 
 /// Any bytes: nothing panics, and what we understand is still the same when we write it ourselves.
 ///

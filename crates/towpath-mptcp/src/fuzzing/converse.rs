@@ -1,0 +1,372 @@
+//! Two hosts that talk, and a path that the input describes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_multipath::PathId;
+use towpath_net::Instant;
+
+use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode};
+use crate::path_manager::{InterfaceId, LocalAddress};
+use crate::stack::{Config, ConnectionId, Event, Stack, SubflowStatus};
+use crate::subflow::State;
+use crate::wire::{
+    AddAddress, DataAck, Dss, DssMapping, Flags, IcmpKind, MptcpOption, Packet, Payload, Reset,
+    Segment,
+};
+
+const PORT: u16 = 5_001;
+/// Packets on the way, each with who sent it and where.
+const KEPT: usize = 64;
+const BUFFER_BYTES: u64 = 40_000;
+const SUBFLOWS: u8 = 3;
+/// Options besides DSS in a segment that is changed.
+const MPTCP_OPTIONS: usize = 3;
+
+/// Reads `data` as what applications and a path do, two bytes each: packets are real ones, delivered
+/// as they are, late, again, changed in one field, or not at all. Nothing panics, and no host keeps
+/// more than its settings allow.
+///
+/// # Panics
+/// If it does.
+pub fn converse(data: &[u8]) {
+    let mut rest = data;
+    let mut world = World::new();
+    while let Some((&[operation, value], tail)) = rest.split_first_chunk() {
+        rest = tail;
+        world.operate(operation, value);
+        world.settle();
+        world.check();
+    }
+    // At the end the path is good, and time does the rest: deadlines must move on.
+    for _ in 0..200 {
+        while world.deliver(0) {}
+        let next = world.hosts.iter().filter_map(Stack::poll_timeout).map(|(at, _)| at).min();
+        let Some(next) = next else { break };
+        world.now = world.now.max(next);
+        world.settle();
+        world.check();
+    }
+}
+
+struct World {
+    now: Instant,
+    hosts: [Stack; 2],
+    connections: [Option<ConnectionId>; 2],
+    way: Vec<(usize, InterfaceId, Packet)>,
+    /// Delivered ones, for repetition.
+    past: Vec<(usize, InterfaceId, Packet)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::ZERO;
+        let hosts = [0, 1].map(|host: u8| {
+            let seed = u64::from(host) + 1;
+            let mut stack =
+                Stack::new(Config { seed, syn_backlog: 4, time_wait_limit: 4, trace: true });
+            for path in 0..2 {
+                stack.add_interface(InterfaceId(u32::from(path)), 1_500);
+                stack.set_address(now, local(host, path));
+            }
+            stack
+        });
+        let mut world =
+            Self { now, hosts, connections: [None; 2], way: Vec::new(), past: Vec::new() };
+        let [client, server] = &mut world.hosts;
+        let _ = server.listen(PORT, configuration(true));
+        let remote = (address(1, 0), PORT).into();
+        world.connections[0] = client.connect(now, None, remote, configuration(false)).ok();
+        world.settle();
+        world
+    }
+
+    fn operate(&mut self, operation: u8, value: u8) {
+        let host = usize::from(operation >> 7);
+        let position = usize::from(value) % self.way.len().max(1);
+        match operation & 0x0f {
+            0 | 1 => {
+                for _ in 0..=value % 32 {
+                    if !self.deliver(0) {
+                        break;
+                    }
+                }
+            }
+            2 => drop(self.deliver(position)),
+            3 => {
+                if position < self.way.len() {
+                    self.way.remove(position);
+                }
+            }
+            4 => {
+                let again = self.past.get(usize::from(value) % self.past.len().max(1)).cloned();
+                self.way.extend(again);
+            }
+            5..=7 => self.change(operation >> 4 & 7, value),
+            8 => self.now += Duration::from_micros(u64::from(value) * u64::from(value) * 500),
+            9 => self.write(host, usize::from(value) * 64 + 1),
+            10 => self.option(operation >> 4 & 7, value),
+            11 => self.icmp(value),
+            12 => self.interface(host, value),
+            13 => self.address(host, value),
+            14 => {
+                if let Some(id) = self.connections.get(host).copied().flatten() {
+                    self.end(host, id, value);
+                }
+            }
+            _ => self.now += Duration::from_millis(u64::from(value) * 50),
+        }
+    }
+
+    fn write(&mut self, host: usize, bytes: usize) {
+        let Some(id) = self.connections.get(host).copied().flatten() else { return };
+        if let Some(stack) = self.hosts.get_mut(host) {
+            stack.write(self.now, id, &mut Bytes::from(vec![7; bytes]));
+        }
+    }
+
+    fn end(&mut self, host: usize, id: ConnectionId, value: u8) {
+        let Some(stack) = self.hosts.get_mut(host) else { return };
+        match value & 3 {
+            0 => stack.abort(self.now, id),
+            1 => stack.forget(self.now, id),
+            _ => stack.shutdown(self.now, id),
+        }
+    }
+
+    fn interface(&mut self, host: usize, value: u8) {
+        let Some(stack) = self.hosts.get_mut(host) else { return };
+        let interface = InterfaceId(u32::from(value >> 1 & 1));
+        if value & 4 == 0 {
+            stack.set_up(self.now, interface, value & 1 == 1);
+        } else {
+            stack.set_room(self.now, interface, value & 1 == 1);
+        }
+    }
+
+    fn address(&mut self, host: usize, value: u8) {
+        let Some(stack) = self.hosts.get_mut(host) else { return };
+        let path = value & 1;
+        if value & 2 == 0 {
+            stack.remove_address(self.now, address(host as u8, path));
+            return;
+        }
+        let local = LocalAddress {
+            subflow: value & 4 != 0,
+            signal: value & 8 != 0,
+            backup: value & 16 != 0,
+            fullmesh: value & 32 != 0,
+            ..local(host as u8, path)
+        };
+        stack.set_address(self.now, local);
+    }
+
+    /// Changes a field of the packet that is next.
+    fn change(&mut self, field: u8, value: u8) {
+        self.edit(|segment| {
+            let near = u32::from(value).wrapping_sub(128).wrapping_mul(if value & 1 == 0 {
+                1
+            } else {
+                700
+            });
+            match field {
+                0 => segment.seq = segment.seq.wrapping_add(near),
+                1 => segment.ack = segment.ack.wrapping_add(near),
+                2 => segment.flags = Flags(segment.flags.0 ^ value),
+                3 => segment.window = u16::from(value) << (value & 7),
+                4 => segment.payload.truncate(usize::from(value) * 4),
+                5 => {
+                    segment.payload =
+                        Payload::from(Bytes::from(vec![value; usize::from(value) * 5]));
+                }
+                6 => change_dss(segment.options.dss.as_mut(), value),
+                _ => match value & 7 {
+                    0 => segment.options.dss = None,
+                    1 => segment.options.mptcp.clear(),
+                    2 => segment.options.timestamps = None,
+                    3 => segment.options.sack.clear(),
+                    4 => segment.source.set_port(segment.source.port() ^ u16::from(value)),
+                    5 => segment.options.sack.extend(
+                        [(segment.ack, segment.ack.wrapping_add(near))]
+                            .into_iter()
+                            .take(4 - segment.options.sack.len().min(4)),
+                    ),
+                    6 => segment.options.mss = Some(u16::from(value)),
+                    _ => segment.options.window_scale = Some(value),
+                },
+            }
+        });
+    }
+
+    /// Adds an option to the packet that is next.
+    fn option(&mut self, kind: u8, value: u8) {
+        self.edit(|segment| {
+            let option = match kind {
+                0 => MptcpOption::Priority { backup: value & 1 == 1 },
+                1 => MptcpOption::Fail { dsn: dsn(segment).wrapping_add(u64::from(value)) },
+                2 => MptcpOption::RemoveAddress([value & 7].into_iter().collect()),
+                3 => MptcpOption::Reset(Reset {
+                    transient: value & 1 == 1,
+                    reason: value >> 1,
+                    reserved: 0,
+                }),
+                4 => MptcpOption::FastClose { key: u64::from(value) },
+                5 => MptcpOption::AddAddress(AddAddress {
+                    address_id: value,
+                    address: address(value & 1, value >> 1 & 3),
+                    port: None,
+                    hmac: (value & 8 == 0).then_some(u64::from(value)),
+                }),
+                _ => {
+                    let mapping = DssMapping {
+                        dsn: DataAck::Long(dsn(segment)),
+                        ssn: u32::from(value),
+                        len: u16::from(value & 7),
+                        checksum: None,
+                    };
+                    segment.options.dss = Some(Dss {
+                        data_fin: value & 8 != 0,
+                        data_ack: None,
+                        mapping: Some(mapping),
+                    });
+                    return;
+                }
+            };
+            if segment.options.mptcp.len() < MPTCP_OPTIONS {
+                segment.options.mptcp.push(option);
+            }
+        });
+    }
+
+    fn edit(&mut self, what: impl FnOnce(&mut Segment)) {
+        let Some((_, _, packet)) = self.way.first_mut() else { return };
+        let Ok(mut segment) = packet.parse() else { return };
+        what(&mut segment);
+        if segment.options.encoded_len() > 40 {
+            segment.options.timestamps = None;
+            segment.options.sack.clear();
+        }
+        if segment.options.encoded_len() <= 40 {
+            *packet = Packet::emit(&segment, 0);
+        }
+    }
+
+    /// A router complains about a packet that was delivered.
+    fn icmp(&mut self, value: u8) {
+        let Some((sender, interface, packet)) = self.past.last().cloned() else { return };
+        let kind = match value & 3 {
+            0 => IcmpKind::Unreachable { hard: false },
+            1 => IcmpKind::Unreachable { hard: true },
+            _ => IcmpKind::TooBig { mtu: u32::from(value) * 8 },
+        };
+        if let Some(answer) = kind.emit(address(9, 9), &packet) {
+            self.way.push((1 - sender, interface, answer));
+        }
+    }
+
+    /// Takes one packet to where it goes.
+    fn deliver(&mut self, position: usize) -> bool {
+        if position >= self.way.len() {
+            return false;
+        }
+        let (sender, interface, packet) = self.way.remove(position);
+        if let Some(stack) = self.hosts.get_mut(1 - sender) {
+            stack.handle_packet(self.now, interface, packet.clone());
+        }
+        if self.past.len() >= KEPT {
+            self.past.remove(0);
+        }
+        self.past.push((sender, interface, packet));
+        self.settle();
+        true
+    }
+
+    fn settle(&mut self) {
+        for (host, stack) in self.hosts.iter_mut().enumerate() {
+            stack.handle_timeout(self.now);
+            while let Some((interface, packet)) = stack.poll_transmit(self.now) {
+                let room = KEPT.saturating_sub(self.way.len());
+                self.way.extend(packet.split().take(room).map(|part| (host, interface, part)));
+            }
+            while let Some(event) = stack.poll_event() {
+                if let (Event::Accepted { connection, .. }, Some(known)) =
+                    (event, self.connections.get_mut(host))
+                {
+                    *known = Some(known.unwrap_or(connection));
+                }
+            }
+            let Some(id) = self.connections.get(host).copied().flatten() else { continue };
+            while stack.read(self.now, id).is_some_and(|bytes| !bytes.is_empty()) {}
+        }
+    }
+
+    fn check(&self) {
+        for (stack, id) in self.hosts.iter().zip(self.connections) {
+            let Some(status) = id.and_then(|id| stack.status(id)) else { continue };
+            // At both levels, each within the window that was offered.
+            assert!(status.reorder_bytes <= BUFFER_BYTES * (2 + u64::from(SUBFLOWS)), "{status:?}");
+            assert!(status.receive_buffer_bytes <= BUFFER_BYTES, "{status:?}");
+            let known = |flow: &&SubflowStatus| flow.state != State::Closed;
+            let open = status.subflows.iter().filter(known).count();
+            assert!(open <= usize::from(PathId::SLOTS), "{status:?}");
+            assert!(status.subflows.len() <= 300, "{status:?}");
+        }
+    }
+}
+
+fn change_dss(dss: Option<&mut Dss>, value: u8) {
+    let Some(dss) = dss else { return };
+    let near = u64::from(value >> 3).wrapping_sub(16).wrapping_mul(100);
+    match (value & 7, &mut dss.mapping, &mut dss.data_ack) {
+        (0, Some(mapping), _) => mapping.ssn = mapping.ssn.wrapping_add(near as u32),
+        (1, Some(mapping), _) => mapping.len = mapping.len.wrapping_add(near as u16),
+        (2, Some(DssMapping { dsn: DataAck::Long(dsn), .. }), _)
+        | (3, _, Some(DataAck::Long(dsn))) => *dsn = dsn.wrapping_add(near),
+        (4, Some(mapping), _) => mapping.checksum = Some(u16::from(value)),
+        (5, Some(mapping), _) => mapping.len = 0,
+        _ => dss.data_fin = !dss.data_fin,
+    }
+}
+
+/// A data sequence number that means something to the receiver.
+fn dsn(segment: &Segment) -> u64 {
+    let mapping = segment.options.dss.and_then(|dss| dss.mapping);
+    match mapping.map(|mapping| mapping.dsn) {
+        Some(DataAck::Long(dsn)) => dsn,
+        Some(DataAck::Short(_)) | None => 0,
+    }
+}
+
+fn address(host: u8, path: u8) -> std::net::IpAddr {
+    [10, 64, path, host.saturating_add(1)].into()
+}
+
+fn local(host: u8, path: u8) -> LocalAddress {
+    LocalAddress {
+        address_id: path + 1,
+        address: address(host, path),
+        port: None,
+        interface: InterfaceId(u32::from(path)),
+        up: true,
+        subflow: host == 0,
+        signal: host == 1 && path == 1,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+fn configuration(checksum: bool) -> connection::Config {
+    connection::Config {
+        checksum,
+        subflow_limit: SUBFLOWS,
+        send_buffer_bytes: BUFFER_BYTES,
+        receive_buffer: ReceiveBuffer {
+            mode: ReceiveBufferMode::Linux,
+            initial_bytes: BUFFER_BYTES / 4,
+            max_bytes: BUFFER_BYTES,
+            window_percent: 50,
+        },
+        ..connection::Config::linux()
+    }
+}
