@@ -89,6 +89,12 @@ impl Stage {
         Instant::ZERO + self.clock().now().saturating_since(self.zero)
     }
 
+    /// What flow number `flow` speaks in this run.
+    pub(crate) fn transport_of(&self, flow: u32) -> Transport {
+        let flow = self.network.scenario.flows.get(flow as usize);
+        flow.map_or(self.transport, |flow| flow.transport_in(self.transport))
+    }
+
     fn is_over(&self, deadline: Instant) -> bool {
         self.interrupted.load(Ordering::Relaxed) || self.now() >= deadline
     }
@@ -158,8 +164,11 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
         Family::V4 => Domain::IPV4,
         Family::V6 => Domain::IPV6,
     };
-    let protocol =
-        if stage.transport == Transport::Mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let protocol = if flow.transport_in(stage.transport) == Transport::Mptcp {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
     let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let socket = space.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
     let scenario = &stage.network.scenario;
@@ -175,7 +184,7 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
 pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Listener> {
     let port = FIRST_PORT + index as u16;
     if let Some(stack) = own_stack(stage, flow.to) {
-        let kind = ListenerKind::Own(own::listen(stage, flow.to, stack, port)?);
+        let kind = ListenerKind::Own(own::listen(stage, flow, stack, port)?);
         return Ok(Listener { kind, port });
     }
     let socket = new_socket(stage, flow, flow.to)?;
@@ -311,12 +320,13 @@ fn open(
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
         let halves = halves(flow, true, received);
-        own::connect(stage, (flow.from, stack), ends, halves, patience)
+        own::connect(stage, (flow, stack), ends, halves, patience)
             .map(Opened::Own)
             .map_err(refused)?
     } else {
-        let client = new_socket(stage, flow, flow.from)
-            .map_err(|error| explain(&error, stage.transport, name(flow.from)))?;
+        let client = new_socket(stage, flow, flow.from).map_err(|error| {
+            explain(&error, flow.transport_in(stage.transport), name(flow.from))
+        })?;
         client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
         Opened::Kernel(Arc::new(client))
     };

@@ -51,7 +51,7 @@ fn bulk(size_bytes: Option<u64>) -> Flow {
     let (duration, direction) = (Duration::from_secs(10), DataDirection::Up);
     let pattern = Pattern::Bulk { size_bytes, duration, direction };
     let start = Duration::ZERO;
-    Flow { from: 0, to: 1, pattern, via: WIFI, start, family: Family::V4 }
+    Flow { from: 0, to: 1, pattern, via: WIFI, start, family: Family::V4, transport: None }
 }
 
 /// Two links of 100 Mbit/s and one timed transfer.

@@ -8,6 +8,7 @@ use towpath_mptcp::stack::Status;
 use towpath_net::Instant;
 
 use crate::error::SimError;
+use crate::traffic::Stream;
 use crate::world::World;
 
 /// Writes the records that come last.
@@ -140,11 +141,16 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
         let status = host.stack.status(end.connection?)?;
         Some(status.multipath && status.fallback.is_none())
     };
-    let good = world.streams.iter().filter(|stream| {
+    // A flow that was never meant to speak Multipath TCP proves nothing.
+    let meant = |stream: &&Stream| {
+        let flow = world.scenario.flows.get(stream.flow);
+        flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)
+    };
+    let good = world.streams.iter().filter(meant).filter(|stream| {
         // One end that has fallen back is enough: the proof needs both.
         stream.ends.iter().all(|end| speaks(end) == Some(true))
     });
-    let (good, all) = (good.count(), world.streams.len());
+    let (good, all) = (good.count(), world.streams.iter().filter(meant).count());
     let mut evidence = vec![format!(
         "{good} of {all} connections spoke Multipath TCP without fallback on both ends"
     )];

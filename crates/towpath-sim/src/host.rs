@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use towpath_measure::network::{address, end_of, endpoints, families};
-use towpath_measure::scenario::{Family, Scenario, Transport};
+use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
+use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::{HostSettings, SettingError};
 use towpath_mptcp::stack::{self, ConnectionId, Stack};
@@ -47,14 +48,12 @@ impl Host {
     pub(crate) fn new(
         scenario: &Scenario,
         index: usize,
-        transport: Transport,
         (seed, trace): (u64, bool),
     ) -> Result<Self, SettingError> {
         let host = scenario.hosts.get(index);
         let texts = host.map_or_else(Vec::new, |host| scenario.stack_settings(host));
         let pairs: Vec<_> = texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let mut settings = HostSettings::from_texts(pairs)?;
-        settings.connection.multipath = transport == Transport::Mptcp;
+        let settings = HostSettings::from_texts(pairs)?;
         let name = host.map_or_else(String::new, |host| host.name.clone());
         let config = stack::Config {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),
@@ -82,6 +81,12 @@ impl Host {
             }
         }
         Ok(made)
+    }
+
+    /// How a flow's connection behaves in a run over `compared`.
+    pub(crate) fn connection(&self, flow: &Flow, compared: Transport) -> connection::Config {
+        let multipath = flow.transport_in(compared) == Transport::Mptcp;
+        connection::Config { multipath, ..self.settings.connection.clone() }
     }
 
     fn give_addresses(&mut self, now: Instant, scenario: &Scenario, index: usize, path: usize) {

@@ -31,6 +31,7 @@ use crate::traffic::{FlowRun, Stream, port, refusal};
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     pub(crate) scenario: &'a Scenario,
+    transport: Transport,
     pub(crate) network: Network<'a>,
     pub(crate) hosts: Vec<Host>,
     small_queues: Vec<bool>,
@@ -55,20 +56,22 @@ impl<'a> World<'a> {
         let network = Network::new(scenario, seed, capture)?;
         let mut hosts = Vec::new();
         for (index, host) in scenario.hosts.iter().enumerate() {
-            let made = Host::new(scenario, index, transport, (seed, trace));
+            let made = Host::new(scenario, index, (seed, trace));
             let name = host.name.clone();
             hosts.push(made.map_err(|source| SimError::Setting { host: name, source })?);
         }
         let mut listeners = Vec::new();
         for (index, flow) in scenario.flows.iter().enumerate() {
             let Some(host) = hosts.get_mut(flow.to) else { continue };
-            let listening = host.stack.listen(port(index), host.settings.connection.clone());
+            let config = host.connection(flow, transport);
+            let listening = host.stack.listen(port(index), config);
             let name = || host.name.clone();
             let id = listening.map_err(|source| SimError::Name { host: name(), source })?;
             listeners.push((flow.to, id, index));
         }
         Ok(Self {
             scenario,
+            transport,
             network,
             small_queues: hosts.iter().map(|host| host.settings.small_queues).collect(),
             hosts,
@@ -260,7 +263,7 @@ impl<'a> World<'a> {
             return;
         };
         host.touched = true;
-        let config = host.settings.connection.clone();
+        let config = host.connection(flow, self.transport);
         match host.stack.connect(self.now, local, remote, config) {
             Ok(connection) => {
                 let [opener, _] = &mut stream.ends;

@@ -229,7 +229,7 @@ fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::F
             let hosts = &stage.network.scenario.hosts;
             let host = hosts.get(flow.to).map_or("?", |host| host.name.as_str());
             Outcome {
-                failure: Some(traffic::explain(&error, stage.transport, host)),
+                failure: Some(traffic::explain(&error, stage.transport_of(index as u32), host)),
                 ..Outcome::default()
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use towpath_measure::decisions::StackLog;
 use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
-use towpath_measure::scenario::{DataDirection, Scenario};
+use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
 
 use crate::netlink::{SocketDiag, States};
@@ -157,7 +157,7 @@ impl Series {
     }
 
     fn look(&mut self, stage: &Stage, stream: &Stream, at: Instant, span: Duration) {
-        let multipath = stage.transport == towpath_measure::scenario::Transport::Mptcp;
+        let multipath = stage.transport_of(stream.flow) == Transport::Mptcp;
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
         for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
@@ -183,7 +183,8 @@ impl Series {
                 self.note(stage, stream, end, sample, at, span);
             }
         }
-        if let Some(fallback) = fallen_back {
+        // A flow that was never meant to speak Multipath TCP proves nothing.
+        if let Some(fallback) = fallen_back.filter(|_| multipath) {
             self.fallbacks.insert(id, fallback);
         }
     }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::Flow;
 use towpath_measure::traffic::{Receiver, Sender};
+use towpath_mptcp::connection;
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
@@ -46,12 +48,11 @@ pub(super) struct OwnListener {
 
 pub(super) fn listen(
     stage: &Stage,
-    host: usize,
+    flow: &Flow,
     stack: &Arc<Host>,
     port: u16,
 ) -> io::Result<OwnListener> {
-    let config = plan::connection(&stage.network.scenario, host, stage.transport)
-        .map_err(io::Error::other)?;
+    let config = config(stage, flow, flow.to)?;
     let (tell, accepted) = mpsc::channel();
     let listening = stack.call(move |turn| {
         let listener = turn.stack.listen(port, config)?;
@@ -64,6 +65,12 @@ pub(super) fn listen(
     let wrong = |error: towpath_mptcp::stack::ConfigError| io::Error::other(error);
     listening.map_err(wrong)?;
     Ok(OwnListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
+}
+
+/// How the flow's connection behaves on one of its hosts.
+fn config(stage: &Stage, flow: &Flow, host: usize) -> io::Result<connection::Config> {
+    let transport = flow.transport_in(stage.transport);
+    plan::connection(&stage.network.scenario, host, transport).map_err(io::Error::other)
 }
 
 impl OwnListener {
@@ -91,13 +98,12 @@ impl OwnListener {
 /// Opens a connection and waits until it is established.
 pub(super) fn connect(
     stage: &Stage,
-    (host, stack): (usize, &Arc<Host>),
+    (flow, stack): (&Flow, &Arc<Host>),
     (local, remote): (Option<IpAddr>, SocketAddr),
     halves: Halves,
     patience: Duration,
 ) -> io::Result<Opened> {
-    let config = plan::connection(&stage.network.scenario, host, stage.transport)
-        .map_err(io::Error::other)?;
+    let config = config(stage, flow, flow.from)?;
     let (end, heard, sink) = make(stage, halves, false);
     let connected = stack.call(move |turn| {
         let id = turn.stack.connect(turn.now, local, remote, config)?;

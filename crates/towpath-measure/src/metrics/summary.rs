@@ -161,7 +161,7 @@ impl<'a> Summarizer<'a> {
         let described = self.scenario.flows.get(flow as usize);
         let plan = described.map_or(Plan::Command(Duration::MAX), |flow| (&flow.pattern).into());
         let disruptions = described.map_or_else(Vec::new, |flow| {
-            disruptions(self.scenario, self.transport, flow, direction)
+            disruptions(self.scenario, flow.transport_in(self.transport), flow, direction)
         });
         let end = end_of(plan, &delivery);
         let failure = failure(plan, &delivery, end, input.failure);

@@ -50,6 +50,7 @@ static BUILTINS: &[Builtin] = builtins![
     "three-paths",
     "shared-bottleneck",
     "fading-wifi",
+    "wifi-3g",
 ];
 
 /// All scenarios that come with the program, the best first one first.

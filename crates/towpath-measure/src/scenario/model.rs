@@ -220,6 +220,15 @@ pub struct Flow {
     pub start: Duration,
     /// Address family.
     pub family: Family,
+    /// Its own transport, whatever the run compares: background traffic.
+    pub transport: Option<Transport>,
+}
+
+impl Flow {
+    /// What it uses in a run over `compared`.
+    pub fn transport_in(&self, compared: Transport) -> Transport {
+        self.transport.unwrap_or(compared)
+    }
 }
 
 /// What a flow sends.

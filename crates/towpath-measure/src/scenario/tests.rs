@@ -147,7 +147,8 @@ fn flows_have_the_usual_defaults() {
     let flows = with(
         "[[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"bulk\"\nsize = \"1 MB\"\n
         [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"iperf\"\n
-        [[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"curl b\"\nfamily = \"v6\"\n",
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"curl b\"\nfamily = \"v6\"\n
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"iperf\"\ntransport = \"tcp\"\n",
     )
     .flows;
     let minute = Duration::from_secs(60);
@@ -157,6 +158,8 @@ fn flows_have_the_usual_defaults() {
     let duration = Duration::from_secs(10);
     assert_eq!(flows[1].pattern, Pattern::Iperf { duration, direction: up, streams: 1 });
     assert_eq!((flows[2].pattern.duration(), flows[2].family), (minute, Family::V6));
+    let transports = [&flows[1], &flows[3]].map(|flow| flow.transport_in(Transport::Mptcp));
+    assert_eq!(transports, [Transport::Mptcp, Transport::Tcp]);
 }
 
 #[test]

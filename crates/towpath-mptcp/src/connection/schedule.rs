@@ -60,7 +60,7 @@ impl Connection {
         }
         let window = self.send.window_bytes();
         let admitted = unsent > 0 && window > 0;
-        if (admitted || self.scheduler.repeats()) && self.schedule(host) {
+        if (admitted || self.scheduler.repeats()) && self.schedule_new(host, room) {
             return true;
         }
         // A window that ends within a packet blocks like a closed one.
@@ -81,6 +81,22 @@ impl Connection {
     /// M1 and M2 also act when the send buffer is full of sent data.
     fn may_be_blocked(&self) -> bool {
         self.write_blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0
+    }
+
+    /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
+    fn schedule_new(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> bool) -> bool {
+        if !self.is_multipath() || !self.scheduler.queues_ahead() {
+            return self.schedule(host);
+        }
+        for view in &mut self.views {
+            let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
+            view.room_bytes = flow.map_or(0, |flow| flow.tcp.queue_room_bytes());
+        }
+        let did = self.schedule(host);
+        if !did {
+            self.fill_views(host.now, room);
+        }
+        did
     }
 
     fn schedule(&mut self, host: &Host<'_>) -> bool {

@@ -37,6 +37,9 @@ pub(super) struct Recovery {
     undone: u64,
     /// The window was full; until this is acknowledged that counts.
     limited_until: Option<u64>,
+    /// The most that was outstanding in this round, and where the round ends.
+    most_out: u64,
+    usage_until: u64,
     round_end: u64,
     /// The next retransmission is caused by a timeout.
     pub(super) after_timeout: bool,
@@ -80,8 +83,18 @@ impl Recovery {
         self.undone
     }
 
-    pub(super) fn cwnd_limited(&self) -> bool {
-        self.limited_until.is_some()
+    /// Whether the window limits what is sent. In slow start half of it must be used, as a window that
+    /// doubles is always ahead of what has been sent (RFC 7661 §4.3, Linux `tcp_is_cwnd_limited`).
+    pub(super) fn cwnd_limited(&self, slow_start: bool, cwnd_bytes: u64) -> bool {
+        let half_used = slow_start && cwnd_bytes < self.most_out.saturating_mul(2);
+        self.limited_until.is_some() || half_used
+    }
+
+    /// `out` bytes are outstanding, of which all below `acked` is not, after sending up to `until`.
+    pub(super) fn note_outstanding(&mut self, out: u64, acked: u64, until: u64) {
+        if acked >= self.usage_until || out > self.most_out {
+            (self.most_out, self.usage_until) = (out, until);
+        }
     }
 
     pub(super) fn count_timeout(&mut self) -> u32 {
@@ -481,7 +494,7 @@ impl Subflow {
             rtt,
             srtt,
             min_rtt: self.rtt.smallest().unwrap_or(srtt),
-            cwnd_limited: self.recovery.cwnd_limited(),
+            cwnd_limited: self.is_cwnd_limited(),
             round_ended,
             // Duplicate acknowledgements leave the window alone (RFC 5681 §3.2 step 1, RFC 3042 §2),
             // unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).

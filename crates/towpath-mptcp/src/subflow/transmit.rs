@@ -180,6 +180,8 @@ impl Subflow {
         let bytes = u64::from(record.len);
         let full = self.in_flight() + u64::from(packet) > self.cwnd();
         self.recovery.note_sent(bytes, self.send.sent_until(), full);
+        let (out, acked) = (self.send.outstanding(), self.send.acked_until());
+        self.recovery.note_outstanding(out, acked, self.send.sent_until());
         self.last_sent = now;
         self.arm_retransmission(now);
         self.arm_tail_probe(now);

@@ -3,8 +3,8 @@
 //!
 //! `linger = (queued + in flight) / pacing rate`, where the rate is an average weighted by bytes
 //! over the bursts that the subflow was given. A burst is 64 KiB or what the peer's window admits.
-//! Linux does not look at the congestion window, because a subflow has a queue of its own; here
-//! only paths with room are asked, so that the queue stays with the connection.
+//! Linux does not look at the congestion window, because a subflow has a queue of its own: data that
+//! the window admits is shared out at once, also to a slow subflow that will carry it much later.
 
 use std::collections::BTreeMap;
 
@@ -60,18 +60,22 @@ fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
 
 impl Scheduler for Linux {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
-        // Timeout recovery is no reason for Linux to avoid a subflow, until it is stale.
-        let with_room = || active(view).filter(|path| path.room_bytes > 0);
         let turn = self.turn.filter(|(_, left)| *left > 0);
-        let again = turn.and_then(|(id, left)| Some((with_room().find(|one| one.id == id)?, left)));
-        if let Some((path, left)) = again {
+        let with_room = |path: &&PathView| path.room_bytes > 0;
+        let own = |id| active(view).filter(with_room).find(|path| path.id == id);
+        if let Some((path, left)) = turn.and_then(|(id, left)| Some((own(id)?, left))) {
             return Decision::Send { path: path.id, max_bytes: piece(left, path, view) };
         }
-        let Some(path) = with_room().min_by_key(|path| (self.linger(path), path.id)) else {
-            return Decision::Idle;
-        };
+        // Timeout recovery is no reason for Linux to avoid a subflow, until it is stale. And when the
+        // best one's queue is full, no other one is taken.
+        let best = active(view).min_by_key(|path| (self.linger(path), path.id));
+        let Some(path) = best.filter(with_room) else { return Decision::Idle };
         let burst = self.begin_burst(path, view);
         Decision::Send { path: path.id, max_bytes: burst.min(path.room_bytes) }
+    }
+
+    fn queues_ahead(&self) -> bool {
+        true
     }
 
     /// `mptcp_subflow_get_retrans`: the first idle subflow, whether it had the data or not; a backup

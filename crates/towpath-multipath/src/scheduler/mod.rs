@@ -135,6 +135,12 @@ pub trait Scheduler: fmt::Debug + Send {
     fn repeats(&self) -> bool {
         false
     }
+
+    /// Whether it gives paths more than their windows have room for. [`Scheduler::next`] then sees
+    /// in [`PathView::room_bytes`] what a path's own queue still takes.
+    fn queues_ahead(&self) -> bool {
+        false
+    }
 }
 
 /// One scheduler for users to choose.

@@ -441,6 +441,12 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
         ),
         key("start", Duration, Else("0 s"), "When, counted from the start of the traffic"),
         key("family", Words(&["v4", "v6"]), Else("`v4`"), "Address family"),
+        key(
+            "transport",
+            Words(&["tcp", "mptcp"]),
+            Else("the one that is compared"),
+            "Transport of this flow in every run, as for background traffic (not for `run`)",
+        ),
     ]],
 };
 

@@ -53,6 +53,8 @@ fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow
     let families = [("v4", Family::V4), ("v6", Family::V6)];
     let family_value = section.take("family");
     let family = family_value.as_ref().map_or(Some(Family::V4), |v| v.word(&families));
+    let transports = [("tcp", Transport::Tcp), ("mptcp", Transport::Mptcp)];
+    let transport = section.take("transport").map(|v| v.word(&transports));
     let (from, to, to_value) = (from?, to?, to_value?);
     if from == to {
         to_value.fail("a flow cannot lead from a host to itself", "expected another host");
@@ -84,7 +86,9 @@ fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow
         let message = format!("IPv6 does not pass a path with an MTU of {}", path.mtu_bytes);
         value.fail(message, "expected `v4`, or an MTU of 1280");
     }
-    Some(Flow { from, to, pattern: pattern?, via, start, family: family? })
+    // A word that is none of them was reported.
+    let transport = transport.map_or(Some(None), |given| given.map(Some))?;
+    Some(Flow { from, to, pattern: pattern?, via, start, family: family?, transport })
 }
 
 #[derive(Clone, Copy)]
