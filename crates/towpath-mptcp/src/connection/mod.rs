@@ -462,7 +462,12 @@ impl Connection {
     fn update_windows(&mut self) {
         self.window_changed = false;
         let unit = 1 << self.window_scale().unwrap_or(0);
-        let window = self.receive.window(self.tuning.offered_bytes(), unit);
+        // In Linux what waits for earlier data takes memory of the buffer besides its place in the
+        // window, so that the window shrinks by it once more (`tcp_space`).
+        let accounts = self.config.receive_buffer.window_percent < 100;
+        let waiting = if accounts { self.receive.waiting_bytes() } else { 0 };
+        let offered = self.tuning.offered_bytes().saturating_sub(waiting);
+        let window = self.receive.window(offered, unit);
         let shared = !self.is_single();
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);

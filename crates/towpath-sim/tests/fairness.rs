@@ -1,0 +1,198 @@
+//! Coupled congestion control does what it was made for (RFC 6356 §2): over a shared bottleneck it
+//! takes no more than TCP would, over links of its own it fills them, alone it is Reno.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use towpath_measure::result::{Record, Summary};
+use towpath_measure::scenario::{Scenario, Transport, no_files};
+use towpath_sim::{Job, batch, run};
+
+const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
+
+/// A run: its summary, and every other record as text.
+struct Ended {
+    summary: Summary,
+    records: Vec<String>,
+    capture: Vec<u8>,
+}
+
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
+    let scenario = Arc::clone(scenario);
+    let job = Job { scenario, transport: Transport::Mptcp, repeat, trace: false };
+    let (mut records, mut summary, mut captured) = (Vec::new(), None, Vec::new());
+    let out: Option<&mut (dyn std::io::Write + Send)> = capture.then_some(&mut captured);
+    run(&job, out, &mut |record| {
+        match record {
+            Record::Meta(_) => {}
+            Record::Summary(ended) => summary = Some(*ended.clone()),
+            _ => records.push(format!("{record:?}")),
+        }
+        Ok(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    Ended { summary: summary.unwrap(), records, capture: captured }
+}
+
+/// Several repetitions, each with its own seed, on both processors of a small machine.
+fn all(scenario: Scenario, repeats: u32) -> Vec<Summary> {
+    let (scenario, mut done) = (Arc::new(scenario), Vec::new());
+    let work = |index: usize| simulate(&scenario, index as u32 + 1, false).summary;
+    batch::in_order(repeats as usize, 2, work, |_, summary| {
+        done.push(summary);
+        true
+    });
+    done
+}
+
+/// One connection with `subflows` paths and one of plain TCP with Reno through one queue. Jitter
+/// keeps them from falling into step, which without it decides who loses packets.
+fn shared(control: &str, subflows: usize, seconds: u32) -> Scenario {
+    let path = |host: &str, name: &str| {
+        format!(
+            "[paths.{name}]\nbetween = [\"{host}\", \"server\"]\ndelay = \"10 ms\"
+            jitter = {{ sd = \"500 us\" }}\nthrough = [\"shared\"]\n"
+        )
+    };
+    let paths: String = (0..subflows).map(|n| path("many", &format!("path-{n}"))).collect();
+    let flow = |host: &str, transport: &str| {
+        format!(
+            "[[flows]]\nfrom = \"{host}\"\nto = \"server\"\npattern = \"bulk\"
+            duration = \"{seconds} s\"\ntransport = \"{transport}\"\n"
+        )
+    };
+    scenario(&format!(
+        "name = \"shared\"
+        [hosts.many]\ncongestion-control = \"{control}\"
+        [hosts.one]\ncongestion-control = \"reno\"
+        [hosts.server]
+        [bottlenecks.shared]\nrate = \"10 Mbit/s\"\nqueue = \"60 ms\"
+        {paths}{}{}{}",
+        path("one", "tcp"),
+        flow("many", "mptcp"),
+        flow("one", "tcp"),
+    ))
+}
+
+/// How many fair shares of the bottleneck the connection with several subflows takes; 1 is TCP's.
+fn fair_shares(control: &str, subflows: usize, seconds: u32, repeats: u32) -> Vec<f64> {
+    let shares = all(shared(control, subflows, seconds), repeats).into_iter().map(|summary| {
+        let [many, one] = summary.flows.as_slice() else { panic!("{:?}", summary.flows) };
+        let used = many.goodput_bps + one.goodput_bps;
+        assert!(used > 8.5e6, "the bottleneck is not filled: {used} bit/s");
+        many.goodput_bps / (used / 2.0)
+    });
+    shares.collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Two links of the connection's own; the goodput on each.
+fn own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
+    let text = format!(
+        "name = \"own\"
+        [hosts.client]\ncongestion-control = \"{control}\"
+        [hosts.server]
+        [paths.first]\nbetween = [\"client\", \"server\"]\nrate = \"10 Mbit/s\"\ndelay = \"10 ms\"
+        jitter = {{ sd = \"500 us\" }}\nqueue = \"60 ms\"
+        [paths.second]\nbetween = [\"client\", \"server\"]\nrate = \"5 Mbit/s\"\ndelay = \"30 ms\"
+        jitter = {{ sd = \"500 us\" }}\nqueue = \"120 ms\"
+        [[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = \"bulk\"
+        duration = \"{seconds} s\""
+    );
+    let rates = all(scenario(&text), repeats).into_iter().map(|summary| {
+        ["first", "second"].map(|path| {
+            let own = summary.subflows.iter().filter(|subflow| subflow.path == path);
+            own.map(|subflow| subflow.bytes).sum::<u64>() as f64 * 8.0 / f64::from(seconds)
+        })
+    });
+    rates.collect()
+}
+
+/// What 10 Mbit/s carry of payload: 1448 of 1514 bytes, less 20 of DSS.
+const PAYLOAD: f64 = 1_428.0 / 1_514.0;
+
+#[test]
+fn a_coupled_connection_takes_no_more_than_tcp_from_a_shared_bottleneck() {
+    for control in COUPLED {
+        for subflows in [2, 3] {
+            let shares = fair_shares(control, subflows, 60, 3);
+            assert!(mean(&shares) <= 1.15, "{control} over {subflows} subflows: {shares:?}");
+            // Nor does it give way.
+            assert!(mean(&shares) >= 0.6, "{control} over {subflows} subflows: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn an_uncoupled_connection_takes_more_with_each_subflow() {
+    let [two, three] = [2, 3].map(|subflows| mean(&fair_shares("reno", subflows, 60, 3)));
+    assert!(two > 1.22, "two subflows: {two} shares");
+    assert!(three > two, "three subflows: {three} shares, two: {two}");
+}
+
+#[test]
+fn a_single_subflow_gets_what_tcp_gets() {
+    let shares = fair_shares("reno", 1, 60, 3);
+    assert!((0.85..1.15).contains(&mean(&shares)), "{shares:?}");
+}
+
+#[test]
+fn a_coupled_connection_fills_links_of_its_own() {
+    for control in COUPLED {
+        for [first, second] in own_links(control, 60, 1) {
+            assert!(first >= 0.9 * 10e6 * PAYLOAD, "{control}: {first} bit/s");
+            assert!(second >= 0.9 * 5e6 * PAYLOAD, "{control}: {second} bit/s");
+        }
+    }
+}
+
+#[test]
+fn with_one_subflow_lia_is_reno_to_the_last_packet() {
+    let [lia, reno] = ["lia", "reno"].map(|control| {
+        let text = format!(
+            "name = \"lone\"
+            [hosts.client]\n[hosts.server]
+            [paths.only]\nbetween = [\"client\", \"server\"]\nrate = \"10 Mbit/s\"
+            delay = \"10 ms\"\nloss = \"0.1 %\"\nqueue = \"60 ms\"
+            [[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = \"bulk\"
+            duration = \"20 s\"
+            [run]\ncongestion-control = \"{control}\""
+        );
+        simulate(&Arc::new(scenario(&text)), 1, true)
+    });
+    assert!(lia.capture == reno.capture, "the packets differ");
+    assert_eq!(lia.records, reno.records);
+    let [lia, reno] = [&lia, &reno].map(|run| run.summary.flows.first().unwrap());
+    assert!(reno.retransmissions > 10, "{}: no losses, no test", reno.retransmissions);
+    assert_eq!((lia.bytes, &lia.stall), (reno.bytes, &reno.stall));
+}
+
+/// The figures of `docs/validation.md`.
+#[test]
+#[ignore = "takes a minute when optimised"]
+#[expect(clippy::print_stdout, reason = "it makes a table")]
+fn table() {
+    let span = |values: &[f64]| {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        format!("{:.2} [{least:.2}–{most:.2}]", mean(values))
+    };
+    for control in ["reno", "lia", "olia", "balia", "wvegas", "cubic"] {
+        let shares = [2, 3].map(|subflows| span(&fair_shares(control, subflows, 300, 5)));
+        let links = own_links(control, 300, 5);
+        let part = |index: usize, rate: f64| {
+            let of = |run: &[f64; 2]| run.get(index).unwrap() / (rate * PAYLOAD);
+            span(&links.iter().map(of).collect::<Vec<_>>())
+        };
+        let [two, three] = shares;
+        println!("| `{control}` | {two} | {three} | {} | {} |", part(0, 10e6), part(1, 5e6));
+    }
+}
