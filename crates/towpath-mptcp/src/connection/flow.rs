@@ -119,7 +119,7 @@ impl Flow {
 
     /// Whether the peer may still wait for the fourth packet of the handshake (RFC 8684 §3.2): we
     /// have sent it, and nothing that came since says that it has arrived.
-    fn unconfirmed(&self) -> bool {
+    pub(super) fn unconfirmed(&self) -> bool {
         let tcp = self.tcp.statistics();
         let responds = self.join.as_ref().is_some_and(|join| join.responds);
         responds && tcp.acked_bytes == 0 && tcp.received_bytes == 0

@@ -84,13 +84,17 @@ impl Connection {
     }
 
     /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
-    fn schedule_new(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> bool) -> bool {
+    fn schedule_new(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
         if !self.is_multipath() || !self.scheduler.queues_ahead() {
             return self.schedule(host);
         }
+        let cautious = self.config.cautious_joins;
         for view in &mut self.views {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
-            view.room_bytes = flow.map_or(0, |flow| flow.tcp.queue_room_bytes());
+            // A subflow that must begin with one packet has no queue behind it either.
+            if let Some(flow) = flow.filter(|flow| !(cautious && flow.unconfirmed())) {
+                view.room_bytes = flow.tcp.queue_room_bytes();
+            }
         }
         let did = self.schedule(host);
         if !did {
