@@ -81,7 +81,7 @@ pub struct Subflow {
     handshake: Handshake,
     send: SendQueue,
     /// The largest send buffer so far ([`Subflow::queue_room_bytes`]).
-    queue_bytes: u64,
+    queue_bytes: u32,
     receive: Reassembly,
     peer_window: PeerWindow,
     own_window: OwnWindow,
@@ -225,11 +225,12 @@ impl Subflow {
         if !self.may_send_data() || self.send.fin_ssn().is_some() {
             return 0;
         }
-        self.queue_bytes = self.queue_bytes.max(self.cwnd().saturating_mul(QUEUED_WINDOWS));
+        let grown = u32::try_from(self.cwnd().saturating_mul(QUEUED_WINDOWS)).unwrap_or(u32::MAX);
+        self.queue_bytes = self.queue_bytes.max(grown);
         let mss = u64::from(self.mss());
         let busy = self.send.outstanding() + self.send.queued();
         let window = self.peer_window.usable(self.send.pushed_until());
-        self.queue_bytes.saturating_sub(busy).min(window) / mss * mss
+        u64::from(self.queue_bytes).saturating_sub(busy).min(window) / mss * mss
     }
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are

@@ -38,7 +38,7 @@ pub(super) struct Recovery {
     /// The window was full; until this is acknowledged that counts.
     limited_until: Option<u64>,
     /// The most that was outstanding in this round, and where the round ends.
-    most_out: u64,
+    most_out: u32,
     usage_until: u64,
     round_end: u64,
     /// The next retransmission is caused by a timeout.
@@ -86,12 +86,13 @@ impl Recovery {
     /// Whether the window limits what is sent. In slow start half of it must be used, as a window that
     /// doubles is always ahead of what has been sent (RFC 7661 §4.3, Linux `tcp_is_cwnd_limited`).
     pub(super) fn cwnd_limited(&self, slow_start: bool, cwnd_bytes: u64) -> bool {
-        let half_used = slow_start && cwnd_bytes < self.most_out.saturating_mul(2);
+        let half_used = slow_start && cwnd_bytes < 2 * u64::from(self.most_out);
         self.limited_until.is_some() || half_used
     }
 
     /// `out` bytes are outstanding, of which all below `acked` is not, after sending up to `until`.
     pub(super) fn note_outstanding(&mut self, out: u64, acked: u64, until: u64) {
+        let out = u32::try_from(out).unwrap_or(u32::MAX);
         if acked >= self.usage_until || out > self.most_out {
             (self.most_out, self.usage_until) = (out, until);
         }
