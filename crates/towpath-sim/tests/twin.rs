@@ -39,10 +39,11 @@ const KERNEL: [(&str, Option<&str>, f64); 6] = [
     ("wifi-3g", Some("800 KB"), 5.50),
 ];
 
+/// `wifi-3g` with 100 KB is too fast (docs/validation.md says what is known of it); the others hold
+/// the 10 % that were promised.
 #[test]
-#[ignore = "prints the figures of docs/validation.md"]
 #[expect(clippy::print_stdout, reason = "it makes a table")]
-fn table() {
+fn goodput_is_near_the_kernels() {
     for (name, buffer, kernel) in KERNEL {
         let summary = simulate(name, buffer);
         let flow = summary.flows.first().unwrap();
@@ -55,5 +56,7 @@ fn table() {
             buffer.unwrap_or(""),
             flow.recoveries,
         );
+        let allowed = if buffer == Some("100 KB") { 25.0 } else { 10.0 };
+        assert!(difference.abs() <= allowed, "{name} {buffer:?}: {ours} beside {kernel}");
     }
 }

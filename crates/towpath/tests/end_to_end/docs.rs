@@ -16,12 +16,13 @@ use crate::program::{Ended, Folder, binary, emulator};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
-const CARGO: [&str; 7] = [
+const CARGO: [&str; 8] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
     "cargo install --path crates/towpath",
     "cargo test",
     "cargo xtask test",
+    "cargo xtask specs",
     "cargo xtask tidy",
     "cargo bench",
 ];
