@@ -93,7 +93,7 @@ impl Connection {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
             // A subflow that must begin with one packet has no queue behind it either.
             if let Some(flow) = flow.filter(|flow| !(cautious && flow.unconfirmed())) {
-                view.room_bytes = flow.tcp.queue_room_bytes();
+                view.room_bytes = view.room_bytes.max(flow.tcp.queue_room_bytes());
             }
         }
         let did = self.schedule(host);
