@@ -59,10 +59,7 @@ fn two_paths_are_both_used() {
         both(&mut world, 4_000_000);
         let status = world.status(0);
         let carried: Vec<u64> = status.subflows.iter().map(|flow| flow.tcp.acked_bytes).collect();
-        assert!(
-            carried.len() == 2 && carried.iter().all(|bytes| *bytes > 800_000),
-            "{carried:?}"
-        );
+        assert!(carried.len() == 2 && carried.iter().all(|bytes| *bytes > 800_000), "{carried:?}");
     }
 }
 
