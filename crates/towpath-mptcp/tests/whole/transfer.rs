@@ -56,10 +56,13 @@ fn two_paths_are_both_used() {
     for config in [Config::linux(), Config::ideal()] {
         let configs = [config.clone(), config];
         let mut world = World::new(1, vec![[Line::default(); 2]; 2], configs);
-        both(&mut world, 4_000_000);
+        both(&mut world, 8_000_000);
         let status = world.status(0);
         let carried: Vec<u64> = status.subflows.iter().map(|flow| flow.tcp.acked_bytes).collect();
-        assert!(carried.len() == 2 && carried.iter().all(|bytes| *bytes > 800_000), "{carried:?}");
+        assert!(
+            carried.len() == 2 && carried.iter().all(|bytes| *bytes > 2_000_000),
+            "{carried:?}"
+        );
     }
 }
 
