@@ -330,22 +330,8 @@ impl<'a> Network<'a> {
 
     /// State of every link.
     pub(crate) fn link_records(&self, now: Instant) -> impl Iterator<Item = Link> {
-        self.reported.iter().filter_map(move |Reported { id, name, direction }| {
-            let counters = self.topology.counters(*id)?;
-            let backlog_bytes = self.topology.queue_length(*id).map_or(0, |(_, bytes)| bytes);
-            Some(Link {
-                t_ns: now.as_nanos(),
-                path: name.clone(),
-                direction: *direction,
-                offered_packets: counters.offered.packets,
-                delivered_bytes: counters.delivered.bytes,
-                delivered_packets: counters.delivered.packets,
-                dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
-                dropped_loss_packets: counters.loss.packets,
-                dropped_down_packets: counters.down.packets,
-                backlog_bytes,
-            })
-        })
+        let t_ns = now.as_nanos();
+        self.reported.iter().filter_map(move |link| link.record(t_ns, &self.topology))
     }
 
     /// Totals of every interface, and the end of the capture.

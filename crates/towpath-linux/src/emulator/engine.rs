@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use towpath_measure::metrics::Histogram;
-use towpath_measure::result::{Link, Record};
+use towpath_measure::result::Record;
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Instant, Topology};
@@ -336,22 +336,9 @@ impl Engine {
         while reporting.next <= now {
             reporting.next += reporting.period;
         }
-        for Reported { id, name, direction } in &self.reported {
-            let Some(counters) = self.topology.counters(*id) else { continue };
-            let backlog = self.topology.queue_length(*id);
-            let record = Record::Link(Link {
-                t_ns: at.saturating_since(reporting.zero).as_nanos() as u64,
-                path: name.clone(),
-                direction: *direction,
-                offered_packets: counters.offered.packets,
-                delivered_bytes: counters.delivered.bytes,
-                delivered_packets: counters.delivered.packets,
-                dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
-                dropped_loss_packets: counters.loss.packets,
-                dropped_down_packets: counters.down.packets,
-                backlog_bytes: backlog.map_or(0, |(_, bytes)| bytes),
-            });
-            let _nobody_listens = reporting.to.send(record);
+        let t_ns = at.saturating_since(reporting.zero).as_nanos() as u64;
+        for link in self.reported.iter().filter_map(|link| link.record(t_ns, &self.topology)) {
+            let _nobody_listens = reporting.to.send(Record::Link(link));
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use towpath_net::config::{DirectionConfig, Loss, Probability, Queue, QueueLimit, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
-use towpath_net::{Topology, stream_seed};
+use towpath_net::{Packet, Topology, stream_seed};
 
+use crate::result::Link;
 use crate::scenario::{Change, DataDirection, LinkSide, Path, Scenario, Segments, Target};
 
 /// Links at least this fast carry super-segments whole, unless the scenario says otherwise.
@@ -18,6 +19,25 @@ pub struct Reported {
     pub name: String,
     /// `up` or `down`.
     pub direction: DataDirection,
+}
+
+impl Reported {
+    /// Its state and totals at `t_ns`; `None` if the topology does not have it.
+    pub fn record<P: Packet>(&self, t_ns: u64, topology: &Topology<P>) -> Option<Link> {
+        let counters = topology.counters(self.id)?;
+        Some(Link {
+            t_ns,
+            path: self.name.clone(),
+            direction: self.direction,
+            offered_packets: counters.offered.packets,
+            delivered_bytes: counters.delivered.bytes,
+            delivered_packets: counters.delivered.packets,
+            dropped_queue_packets: counters.queue_full.packets + counters.aqm.packets,
+            dropped_loss_packets: counters.loss.packets,
+            dropped_down_packets: counters.down.packets,
+            backlog_bytes: topology.queue_length(self.id).map_or(0, |(_, bytes)| bytes),
+        })
+    }
 }
 
 /// Where each direction of each path and bottleneck is in the topology.
@@ -63,7 +83,7 @@ impl Directions {
 
 /// Builds the topology. Directions in `at_host` are shaped by the sending host's kernel, so the
 /// emulator leaves their rate and queue out.
-pub fn topology<P: towpath_net::Packet>(
+pub fn topology<P: Packet>(
     scenario: &Scenario,
     seed: u64,
     at_host: &[[bool; 2]],
