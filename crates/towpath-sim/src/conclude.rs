@@ -26,9 +26,8 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     for warning in warnings(&world) {
         summarizer = summarizer.warning(warning);
     }
-    let World { scenario: _, network, mut recorder, .. } = world;
-    let (interfaces, captured) = network.finish();
-    captured.map_err(SimError::Capture)?;
+    let World { scenario, network, mut recorder, .. } = world;
+    let interfaces = network.finish(scenario)?;
     for counter in &counters {
         recorder.add(&Record::Counter(counter.clone()));
     }

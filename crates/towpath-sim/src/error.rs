@@ -32,7 +32,12 @@ pub enum SimError {
     /// The reader of the records is gone.
     #[error("cannot write the result: {0}")]
     Write(io::Error),
-    /// The capture cannot be written.
-    #[error("cannot write the capture: {0}")]
-    Capture(io::Error),
+    /// A capture cannot be written.
+    #[error("cannot write the capture of host `{host}`: {source}")]
+    Capture {
+        /// Whose.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use towpath_measure::network::{Directions, Reported, path_of, split, topology};
+use towpath_measure::network::{Directions, Reported, end_of, path_of, split, topology};
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
 use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent};
 use towpath_mptcp::wire;
@@ -11,6 +11,7 @@ use towpath_net::config::{DirectionConfig, Position, Shaper};
 use towpath_net::topology::RouteError;
 use towpath_net::{Instant, Topology};
 
+use crate::error::SimError;
 use crate::middlebox::{Boxes, Direction};
 use crate::packet::Packet;
 use crate::pcap::{Capture, Way};
@@ -25,6 +26,8 @@ const SMALL_QUEUE_MOST_BYTES: u64 = 4 * 1_024 * 1_024;
 #[derive(Debug, Default)]
 struct Interface {
     host: usize,
+    /// Its number in the host's capture.
+    number: u32,
     totals: InterfaceTotals,
     up: bool,
     /// The first queue on the way out stands in the host and tells it when it is full.
@@ -57,7 +60,8 @@ pub(crate) struct Network<'a> {
     mtu_bytes: Vec<u32>,
     /// For each path and direction, what a millisecond of the link's rate is.
     small_queue_bytes: Vec<[u64; 2]>,
-    capture: Option<Capture<'a>>,
+    /// One for each host, or none.
+    captures: Vec<Capture<'a>>,
     passing: VecDeque<wire::Packet>,
     arrived: VecDeque<Arrival>,
     pub(crate) delivered_packets: u64,
@@ -67,15 +71,18 @@ impl<'a> Network<'a> {
     pub(crate) fn new(
         scenario: &Scenario,
         seed: u64,
-        capture: Option<Capture<'a>>,
+        captures: Vec<Capture<'a>>,
     ) -> Result<Self, RouteError> {
         let (topology, links) = topology::<Packet>(scenario, seed, &[])?;
-        let interface = |path: &towpath_measure::scenario::Path, end: usize| {
+        let interface = |index: usize, path: &towpath_measure::scenario::Path, end: usize| {
             let host = path.between.get(end).copied().unwrap_or_default();
+            let earlier = scenario.paths.iter().take(index);
+            let earlier = earlier.filter(|path| end_of(path, host).is_some()).count();
             let config = if end == 0 { &path.up } else { &path.down };
             let name = scenario.hosts.get(host).map_or_else(String::new, |h| h.name.clone());
             Interface {
                 host,
+                number: u32::try_from(earlier).unwrap_or(u32::MAX),
                 totals: totals(name, path.name.clone()),
                 up: true,
                 // On the way back a bottleneck would come first.
@@ -92,7 +99,11 @@ impl<'a> Network<'a> {
             topology,
             reported: links.reported(scenario),
             links,
-            interfaces: paths.iter().map(|p| [interface(p, 0), interface(p, 1)]).collect(),
+            interfaces: paths
+                .iter()
+                .enumerate()
+                .map(|(index, path)| [0, 1].map(|end| interface(index, path, end)))
+                .collect(),
             has_boxes: boxes.iter().any(|boxes| !boxes.is_empty()),
             // A box sees packets as they are on the wire.
             split: (0..paths.len()).map(|path| split(path, scenario) || !whole(path)).collect(),
@@ -102,7 +113,7 @@ impl<'a> Network<'a> {
                 .iter()
                 .map(|path| [&path.up, &path.down].map(small_queue_bytes))
                 .collect(),
-            capture,
+            captures,
             passing: VecDeque::new(),
             arrived: VecDeque::new(),
             delivered_packets: 0,
@@ -215,9 +226,13 @@ impl<'a> Network<'a> {
     }
 
     fn note(&mut self, now: Instant, path: usize, end: usize, way: Way, packet: &wire::Packet) {
-        if let Some(capture) = &mut self.capture {
-            let number = u32::try_from(path * 2 + end).unwrap_or(u32::MAX);
-            capture.packet(now, number, way, packet);
+        if self.captures.is_empty() {
+            return;
+        }
+        let interface = self.interfaces.get(path).and_then(|ends| ends.get(end));
+        let Some(Interface { host, number, .. }) = interface else { return };
+        if let Some(capture) = self.captures.get_mut(*host) {
+            capture.packet(now, *number, way, packet);
         }
     }
 
@@ -334,10 +349,13 @@ impl<'a> Network<'a> {
         self.reported.iter().filter_map(move |link| link.record(t_ns, &self.topology))
     }
 
-    /// Totals of every interface, and the end of the capture.
-    pub(crate) fn finish(self) -> (Vec<InterfaceTotals>, std::io::Result<()>) {
-        let totals = self.interfaces.into_iter().flatten().map(|interface| interface.totals);
-        (totals.collect(), self.capture.map_or(Ok(()), Capture::finish))
+    /// Totals of every interface, and the end of the captures.
+    pub(crate) fn finish(self, scenario: &Scenario) -> Result<Vec<InterfaceTotals>, SimError> {
+        for (capture, host) in self.captures.into_iter().zip(&scenario.hosts) {
+            let host = || host.name.clone();
+            capture.finish().map_err(|source| SimError::Capture { host: host(), source })?;
+        }
+        Ok(self.interfaces.into_iter().flatten().map(|interface| interface.totals).collect())
     }
 }
 

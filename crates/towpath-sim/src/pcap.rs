@@ -1,4 +1,5 @@
-//! Captures as pcapng files, one interface for each host and path (draft-ietf-opsawg-pcapng).
+//! Captures as pcapng files (draft-ietf-opsawg-pcapng), one for each host: who sees a packet leave one
+//! host and reach the other in the same file takes it for a retransmission, as Wireshark does.
 
 use std::io::{self, Write};
 use std::time::Duration;

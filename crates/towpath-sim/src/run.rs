@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use towpath_measure::network::end_of;
 use towpath_measure::result::{Meta, Record};
 use towpath_measure::scenario::{Scenario, StackKind, Transport, World as Worlds};
 use towpath_mptcp::path_manager;
@@ -46,34 +47,27 @@ pub fn known_names() -> [Vec<&'static str>; 3] {
     ]
 }
 
-/// Runs `job` and hands every record to `write`; every packet that a host sends or receives is
-/// written to `capture` as pcapng.
+/// Runs `job` and hands every record to `write`. The packets that a host sends or receives are written
+/// as pcapng to its place in `captures`, which are in the order of the scenario's hosts, or none.
 pub fn run(
     job: &Job,
-    capture: Option<&mut (dyn io::Write + Send)>,
+    captures: Vec<&mut (dyn io::Write + Send)>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<Report, SimError> {
     let scenario = &*job.scenario;
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     write(&Record::Meta(Box::new(meta(job, seed)))).map_err(SimError::Write)?;
-    let capture = capture.map(|out| {
-        let names: Vec<_> = scenario.paths.iter().flat_map(|path| names(scenario, path)).collect();
-        Capture::begin(out, names.iter().map(String::as_str))
+    let captures = captures.into_iter().enumerate().map(|(host, out)| {
+        let paths = scenario.paths.iter().filter(|path| end_of(path, host).is_some());
+        Capture::begin(out, paths.map(|path| path.name.as_str()))
     });
-    let mut world = World::new(scenario, job.transport, (seed, job.trace), capture, write)?;
+    let captures = captures.collect();
+    let mut world = World::new(scenario, job.transport, (seed, job.trace), captures, write)?;
     world.run()?;
     let virtual_time = world.now.saturating_since(Instant::ZERO);
     let packets = world.network.delivered_packets;
     conclude(world, job.transport)?;
     Ok(Report { virtual_time, packets })
-}
-
-/// `phone wifi`: the two interfaces of a path.
-fn names(scenario: &Scenario, path: &towpath_measure::scenario::Path) -> [String; 2] {
-    path.between.map(|host| {
-        let host = scenario.hosts.get(host).map_or("?", |host| host.name.as_str());
-        format!("{host} {}", path.name)
-    })
 }
 
 /// The first record.

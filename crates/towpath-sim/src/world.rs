@@ -50,10 +50,10 @@ impl<'a> World<'a> {
         scenario: &'a Scenario,
         transport: Transport,
         (seed, trace): (u64, bool),
-        capture: Option<Capture<'a>>,
+        captures: Vec<Capture<'a>>,
         write: Write<'a>,
     ) -> Result<Self, SimError> {
-        let network = Network::new(scenario, seed, capture)?;
+        let network = Network::new(scenario, seed, captures)?;
         let mut hosts = Vec::new();
         for (index, host) in scenario.hosts.iter().enumerate() {
             let made = Host::new(scenario, index, (seed, trace));

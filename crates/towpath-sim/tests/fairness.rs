@@ -15,7 +15,7 @@ const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
 struct Ended {
     summary: Summary,
     records: Vec<String>,
-    capture: Vec<u8>,
+    captures: Vec<Vec<u8>>,
 }
 
 fn scenario(text: &str) -> Scenario {
@@ -25,9 +25,12 @@ fn scenario(text: &str) -> Scenario {
 fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
     let scenario = Arc::clone(scenario);
     let job = Job { scenario, transport: Transport::Mptcp, repeat, trace: false };
-    let (mut records, mut summary, mut captured) = (Vec::new(), None, Vec::new());
-    let out: Option<&mut (dyn std::io::Write + Send)> = capture.then_some(&mut captured);
-    run(&job, out, &mut |record| {
+    let (mut records, mut summary, mut captured) = (Vec::new(), None, Vec::<Vec<u8>>::new());
+    if capture {
+        captured = vec![Vec::new(); job.scenario.hosts.len()];
+    }
+    let outs = captured.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
+    run(&job, outs, &mut |record| {
         match record {
             Record::Meta(_) => {}
             Record::Summary(ended) => summary = Some(*ended.clone()),
@@ -42,7 +45,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
         Ok(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
-    Ended { summary: summary.unwrap(), records, capture: captured }
+    Ended { summary: summary.unwrap(), records, captures: captured }
 }
 
 /// Several repetitions, each with its own seed, on both processors of a small machine.
@@ -174,7 +177,7 @@ fn with_one_subflow_lia_is_reno_to_the_last_packet() {
         );
         simulate(&Arc::new(scenario(&text)), 1, true)
     });
-    assert!(lia.capture == reno.capture, "the packets differ");
+    assert!(lia.captures == reno.captures, "the packets differ");
     assert_eq!(lia.records, reno.records);
     let [lia, reno] = [&lia, &reno].map(|run| run.summary.flows.first().unwrap());
     assert!(reno.retransmissions > 10, "{}: no losses, no test", reno.retransmissions);

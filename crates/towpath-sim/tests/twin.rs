@@ -19,7 +19,7 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     let scenario = Arc::new(scenario);
     let job = Job { scenario, transport: Transport::Mptcp, repeat: 1, trace: false };
     let mut summary = None;
-    run(&job, None, &mut |record| {
+    run(&job, Vec::new(), &mut |record| {
         if let Record::Summary(ended) = record {
             summary = Some(*ended.clone());
         }

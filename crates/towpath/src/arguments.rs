@@ -49,7 +49,7 @@ pub(crate) struct RunArguments {
     /// Simulated runs at once [default: the number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) jobs: Option<u32>,
-    /// Folder for captures of simulated runs (pcapng, every packet that a host sends or receives)
+    /// Folder for captures of simulated runs (pcapng, one file for each host)
     #[arg(long, value_name = "FOLDER")]
     pub(crate) pcap: Option<PathBuf>,
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]

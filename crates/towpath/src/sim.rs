@@ -115,28 +115,45 @@ fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
     let clock = Clock::start();
     let began = clock.now();
     let mut lines = Vec::new();
-    let mut capture = match captures {
-        Some(folder) => Some(begin_capture(folder, job)?),
-        None => None,
+    let mut captures = match captures {
+        Some(folder) => begin_captures(folder, job)?,
+        None => Vec::new(),
     };
-    let out = capture.as_mut().map(|(_, file)| file as &mut (dyn Write + Send));
-    let report = towpath_sim::run(job, out, &mut |record| {
+    let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
+    let report = towpath_sim::run(job, outs.collect(), &mut |record| {
         if interrupt::seen() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         write_record(&mut lines, record)
     });
-    let report = report.map_err(|error| match (error, &capture) {
-        (SimError::Capture(source), Some((path, _))) => unwritable(path, source),
-        (error, _) => CliError::Sim(error.to_string()),
+    let report = report.map_err(|error| match error {
+        SimError::Capture { host, source } => {
+            let capture = captures.iter().find(|capture| capture.host == host);
+            unwritable(capture.map_or(Path::new(""), |capture| &capture.path), source)
+        }
+        error @ (SimError::Network(_)
+        | SimError::Setting { .. }
+        | SimError::Name { .. }
+        | SimError::Write(_)) => CliError::Sim(error.to_string()),
     })?;
     Ok(Ended { lines, report, took: clock.now().saturating_since(began) })
 }
 
-fn begin_capture(folder: &Path, job: &Job) -> Result<(PathBuf, BufWriter<File>), CliError> {
-    let path = folder.join(format!("{}.pcapng", name(job.transport, job.repeat)));
-    let file = File::create(&path).map_err(|source| unwritable(&path, source))?;
-    Ok((path, BufWriter::new(file)))
+/// What one host sees of a run.
+struct HostCapture {
+    host: String,
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+fn begin_captures(folder: &Path, job: &Job) -> Result<Vec<HostCapture>, CliError> {
+    let begin = |host: &Host| {
+        let name = format!("{}-{}.pcapng", name(job.transport, job.repeat), host.name);
+        let path = folder.join(name);
+        let file = File::create(&path).map_err(|source| unwritable(&path, source))?;
+        Ok(HostCapture { host: host.name.clone(), path, out: BufWriter::new(file) })
+    };
+    job.scenario.hosts.iter().map(begin).collect()
 }
 
 fn unwritable(path: &Path, source: io::Error) -> CliError {

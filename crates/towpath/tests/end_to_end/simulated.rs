@@ -54,10 +54,14 @@ fn results_and_captures_do_not_depend_on_the_number_of_jobs() {
             "sim-mptcp-2.jsonl.zst",
             "sim-tcp-1.jsonl.zst",
             "sim-tcp-2.jsonl.zst",
-            "sim-mptcp-1.pcapng",
-            "sim-mptcp-2.pcapng",
-            "sim-tcp-1.pcapng",
-            "sim-tcp-2.pcapng",
+            "sim-mptcp-1-phone.pcapng",
+            "sim-mptcp-1-server.pcapng",
+            "sim-mptcp-2-phone.pcapng",
+            "sim-mptcp-2-server.pcapng",
+            "sim-tcp-1-phone.pcapng",
+            "sim-tcp-1-server.pcapng",
+            "sim-tcp-2-phone.pcapng",
+            "sim-tcp-2-server.pcapng",
         ]
     );
     for ((name, first), (_, second)) in one.iter().zip(&two) {
