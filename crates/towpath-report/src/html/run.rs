@@ -187,7 +187,7 @@ fn counter_table(out: &mut String, counters: &[&Counter]) {
     if counters.is_empty() {
         return;
     }
-    fold(out, &format!("Kernel counters that changed ({})", counters.len()), false);
+    fold(out, &format!("Counters that changed ({})", counters.len()), false);
     table_head(out, "list", &["host", "counter", "before", "after", "change"]);
     for counter in counters {
         let (before, after) = (counter.before as f64, counter.after as f64);
