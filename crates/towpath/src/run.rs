@@ -109,7 +109,7 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         ui.warn(&Warning { text: format!("{what}; they are left out"), hint: Some(hint) });
     }
     if worlds.contains(&World::Sim) {
-        sim::check(scenario)?;
+        sim::check(scenario, &arguments.stack)?;
     }
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;

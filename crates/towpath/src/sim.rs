@@ -18,6 +18,7 @@ use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::files::{self, ResultFolder};
 use crate::run::Plan;
+use crate::stacks::StackChoice;
 use crate::ui::Ui;
 
 /// What a thread hands over.
@@ -28,7 +29,13 @@ struct Ended {
 }
 
 /// Refuses what cannot be simulated, before anything is written.
-pub(crate) fn check(scenario: &Scenario) -> Result<(), CliError> {
+pub(crate) fn check(scenario: &Scenario, stacks: &[StackChoice]) -> Result<(), CliError> {
+    if let Some(choice) = stacks.iter().find(|choice| !choice.own) {
+        return Err(CliError::Unavailable {
+            what: format!("no kernel in the simulated world, so `--stack {choice}` is in vain"),
+            hint: "leave it out, or run it with `--world emu`".to_owned(),
+        });
+    }
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     if let Some(number) = scenario.flows.iter().position(|flow| commands(&flow.pattern)) {
         return Err(CliError::Unavailable {

@@ -1,5 +1,6 @@
 //! `--stack`: whose TCP and Multipath TCP hosts speak, in place of the scenario's choice.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use crate::error::CliError;
 /// One `--stack`: a stack, and the host that gets it (all without).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StackChoice {
-    own: bool,
+    pub(crate) own: bool,
     host: Option<String>,
 }
 
@@ -29,6 +30,13 @@ impl FromStr for StackChoice {
                 Err("expected kernel or towpath, or one of them with a host: towpath:server".into())
             }
         }
+    }
+}
+
+impl fmt::Display for StackChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.own { "towpath" } else { "kernel" })?;
+        self.host.iter().try_for_each(|host| write!(f, ":{host}"))
     }
 }
 

@@ -24,6 +24,7 @@ wrong! {
     seed_that_is_no_number: ["run", "two-links", "--seed", "one"];
     option_that_is_unknown: ["run", "two-links", "--jsn"];
     world_of_a_later_version: ["run", "two-links", "--world", "live"];
+    kernel_in_the_simulated_world: ["run", "two-links", "--world", "sim", "--stack", "kernel:left"];
     transports_of_a_later_version: ["run", "two-links", "--transport", "quic,mpquic"];
     result_that_is_missing: ["report", "missing.zst"];
     no_result: ["report"];
