@@ -9,6 +9,7 @@ use crate::stack::{ConnectionError, Fallback, Notice, Reinjection};
 use crate::subflow::CloseReason;
 use crate::wire::{MptcpOption, Reset, Segment};
 
+use super::timers::LONGEST_SILENCE;
 use super::{Connection, Host, Mode, Output, Queued};
 
 /// MP_TCPRST when something on the path changes data or takes options away.
@@ -241,6 +242,12 @@ impl Connection {
         // A server knows both keys before it is confirmed: the client may come back by MP_JOIN.
         if self.is_single() || !(self.is_confirmed() || self.is_multipath() && !self.client) {
             self.end_with_subflow(host, reason);
+        }
+        let silent =
+            |flow: &super::Flow| host.now.saturating_since(flow.tcp.last_heard()) > LONGEST_SILENCE;
+        if self.forgotten && reason == CloseReason::TimedOut && self.flows.iter().all(silent) {
+            // Nobody waits, and the peer is as silent everywhere: others would only take as long.
+            self.fail(host, ConnectionError::TimedOut);
         }
     }
 

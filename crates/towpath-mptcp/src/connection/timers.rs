@@ -18,7 +18,7 @@ const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
 /// does with 15 retransmissions.
-const LONGEST_SILENCE: Duration = Duration::from_secs(960);
+pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(960);
 /// What the timer sends again at once.
 const HEAD_BYTES: u64 = 65_536;
 

@@ -635,6 +635,21 @@ fn regression_infinite_mappings_that_overtake_each_other_are_joined() {
 }
 
 #[test]
+fn regression_a_forgotten_connection_ends_when_its_peers_address_is_gone() {
+    let operations = [
+        (0, Operation::Pause { host: 1, paused: true }),
+        (0, Operation::Write { host: 0, bytes: 1_413 }),
+        (8, Operation::RemoveAddress { host: 1, path: 0 }),
+        (0, Operation::Forget { host: 0 }),
+    ];
+    let [client, server] = small().hosts;
+    let client = Host { accept_joins: false, ..client };
+    let hosts = [client, Host { scheduler: "min-rtt", path_manager: "ndiffports", ..server }];
+    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..with(&operations) };
+    assert_eq!(plan.check(), Ok(()));
+}
+
+#[test]
 fn regression_a_withdrawn_signal_flag_keeps_the_first_subflow() {
     let address =
         |signal| Operation::Address { host: 1, path: 0, what: Use { signal, ..Use::default() } };
