@@ -88,18 +88,6 @@ impl Connection {
         self.notice(Notice::Fallback(why));
     }
 
-    /// Options do not pass from the peer to us. The other way they may: so that the peer does not wait
-    /// for mappings, our next data has an infinite one (§3.7).
-    pub(super) fn become_plain_midway(&mut self, index: usize, why: Fallback) {
-        self.become_plain(Some(why));
-        self.mode = Mode::Infinite;
-        let from = self.flows.get(index).map_or(1, |flow| flow.tcp.pushed_until());
-        self.sent_shift = Some((from, 0));
-        self.reinjections.clear();
-        self.retransmit_at = None;
-        self.update_data_options();
-    }
-
     /// The peer maps the rest of its data one to one (§3.7).
     pub(super) fn on_infinite_mapping(
         &mut self,

@@ -50,6 +50,11 @@ pub(crate) struct Flow {
     pub(super) signals: u8,
     /// A DATA_ACK came on it: options pass.
     pub(super) data_ack_seen: bool,
+    /// A DATA_ACK came on it with an acknowledgement of data: options pass in both directions
+    /// (RFC 8684 §3.7).
+    pub(super) data_answered: bool,
+    /// The last segment on it that should have had a DATA_ACK had none.
+    pub(super) without_data_ack: bool,
     /// MP_TCPRST for the RST.
     pub(super) reset_reason: Option<Reset>,
     /// MP_FASTCLOSE is to be sent with the RST.

@@ -78,7 +78,7 @@ impl Connection {
         self.mode = Mode::Plain;
         self.fallback = why;
         if let Some(flow) = self.flows.first_mut() {
-            flow.mappings.set_infinite(1, 0);
+            flow.mappings.forget_all();
         }
         self.update_data_options();
         self.window_changed = true;

@@ -9,7 +9,6 @@ use crate::subflow::{CloseReason, IcmpError, Received, State};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
-use super::flow::Flow;
 use super::handshake::{MPTCP_ERROR, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
@@ -127,7 +126,7 @@ impl Connection {
         }
     }
 
-    fn on_single_ack(&mut self, host: &Host<'_>, index: usize) {
+    pub(super) fn on_single_ack(&mut self, host: &Host<'_>, index: usize) {
         let Some(flow) = self.flows.get(index) else { return };
         if flow.tcp.state() == State::SynSent || flow.tcp.state() == State::SynReceived {
             return;
@@ -179,51 +178,17 @@ impl Connection {
         }
     }
 
-    /// A segment without DSS before the peer has shown that options pass (RFC 8684 §3.7).
-    fn on_missing_dss(
-        &mut self,
-        host: &Host<'_>,
-        index: usize,
-        segment: &Segment,
-        received: &Received,
-    ) {
-        let handshake = segment.flags.has(Flags::SYN) || capable(segment).is_some();
-        if let (true, 1, Some(flow)) = (handshake, self.send.acked(), self.flows.get(index)) {
-            // No DATA_ACK yet: the window counts from the first byte. Otherwise, a window without
-            // DATA_ACK says nothing of the connection's (§3.3.2).
-            self.on_data_ack(host, 1, flow.tcp.peer_window_bytes());
-        }
-        let stripped = |flow: &Flow| flow.join.is_some() && !flow.data_ack_seen;
-        if received.acked_bytes > 0 && self.flows.get(index).is_some_and(stripped) {
-            // Someone has taken the options from data or acknowledgements (§3.7).
-            self.reset_flow(host, index, MIDDLEBOX);
-            return;
-        }
-        let bare = segment.options.mptcp.is_empty() && !segment.flags.has(Flags::SYN);
-        if !self.is_multipath() || segment.flags.has(Flags::RST) || !bare {
-            return;
-        }
-        let first = received.data.first().map(|(ssn, _)| *ssn);
-        let unmapped = first.is_some_and(|ssn| {
-            self.flows.get(index).is_some_and(|flow| !flow.mappings.covers(ssn))
-        });
-        // Before options have passed in both directions, any bare segment says that the peer has
-        // fallen back, or that something takes options out. Later it is too late to fall back (§3.7).
-        if self.next_number > 1 || self.is_confirmed() {
-            return;
-        }
-        let why = if unmapped { Fallback::NoDss } else { Fallback::NoCapableInAck };
-        self.become_plain_midway(index, why);
-        self.on_single_ack(host, index);
-    }
-
     fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss) {
         if let Some(mapping) = dss.mapping {
             self.on_mapping(host, index, dss.data_fin, &mapping);
         }
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.without_data_ack = dss.data_ack.is_none();
+        }
         if let Some(ack) = dss.data_ack {
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.data_ack_seen = true;
+                flow.data_answered |= flow.tcp.acked_until() > 1;
             }
             let until = relative(ack, self.local_idsn, self.send.acked());
             let window = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
@@ -343,13 +308,17 @@ impl Connection {
                 Mapped::Unmapped => self.reset_flow(host, index, MIDDLEBOX),
             }
         }
+        self.note_order(index);
     }
 
     fn on_mapped(&mut self, start: u64, payload: Payload) {
         let end = start.saturating_add(payload.len() as u64);
-        if self.awaiting_infinite || start == 0 || !self.receive.admits(end) {
+        // Plain TCP has acknowledged what it admitted: that cannot be refused any more.
+        let admitted = self.is_single() || self.receive.admits(end);
+        if self.awaiting_infinite || start == 0 || !admitted {
             // Not acknowledged at connection level, so the peer keeps it and sends it again.
             self.counts.discarded_bytes += payload.len() as u64;
+            self.lost_until = self.lost_until.max(end);
             return;
         }
         let arrived = self.receive.insert(start, payload);
@@ -369,10 +338,8 @@ impl Connection {
     /// The peer ends one subflow: the end of the data in plain TCP, and of this path in Multipath TCP.
     fn on_subflow_fin(&mut self, host: &Host<'_>, index: usize) {
         if self.mode == Mode::Plain || self.mode == Mode::Infinite {
-            let unmapped =
-                self.flows.get(index).is_some_and(|flow| flow.mappings.unmapped_bytes() > 0);
-            if (self.awaiting_infinite || unmapped) && !self.receive.finished() {
-                self.fail(host, ConnectionError::Protocol("data without a mapping at the end"));
+            if let Some(what) = self.missing_at_the_end(index) {
+                self.fail(host, ConnectionError::Protocol(what));
                 return;
             }
             let arrived = self.receive.on_fin(self.receive.next());
@@ -384,7 +351,8 @@ impl Connection {
         if self.receive.finished() && !self.finishing {
             return;
         }
-        if self.flows.len() == 1 && !self.send.fin_acked() {
+        let bare = self.flows.get(index).is_some_and(|flow| flow.without_data_ack);
+        if (self.flows.len() == 1 || bare) && !self.send.fin_acked() {
             // The peer may have fallen back without our knowledge: to it, a FIN would be the end of
             // the data.
             self.reset_flow(host, index, MPTCP_ERROR);

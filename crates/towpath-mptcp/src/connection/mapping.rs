@@ -79,6 +79,23 @@ impl Mappings {
         }
     }
 
+    /// The subflow's stream is the data from its first byte on, whatever was announced.
+    pub(super) fn forget_all(&mut self) {
+        self.infinite = Some((1, 0));
+        // Of a mapping with a checksum, what has come was not handed out yet.
+        for map in self.announced.drain(..).rev() {
+            if let Some(check) = map.checksum.filter(|check| !check.collected.is_empty()) {
+                self.unmapped.insert(0, (map.ssn, check.collected));
+            }
+        }
+    }
+
+    /// Bytes whose mapping must be complete before its checksum can be verified.
+    pub(super) fn unchecked_bytes(&self) -> u64 {
+        let check = self.announced.front().and_then(|map| map.checksum.as_ref());
+        check.map_or(0, |check| check.collected.len() as u64)
+    }
+
     /// Whether this subflow offset has a mapping.
     pub(super) fn covers(&self, ssn: u64) -> bool {
         self.infinite.is_some_and(|(from, _)| ssn >= from)

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets), `flow` (a
 //! subflow as a part of the connection), `handshake` and `join` (how it begins), `input` (a segment's
-//! way), `schedule` (who sends what), `emit` (the packet), `addresses`, `failure` (fallback, MP_FAIL,
-//! reinjection), `timers`, `close`.
+//! way), `schedule` (who sends what), `emit` (the packet), `addresses`, `fallback` (options vanish),
+//! `failure` (MP_FAIL, reinjection), `timers`, `close`.
 //!
 //! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
 //! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
@@ -14,6 +14,7 @@ mod close;
 pub mod config;
 mod emit;
 mod failure;
+mod fallback;
 mod flow;
 mod handshake;
 mod input;
@@ -160,6 +161,12 @@ pub(crate) struct Connection {
     sent_shift: Option<(u64, u64)>,
     /// Incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
     awaiting_infinite: bool,
+    /// Data was sent a second time for the connection: our data is not the only subflow's stream.
+    sent_twice: bool,
+    /// Data of the peer was not in its place at once: neither is the peer's.
+    uneven: bool,
+    /// Behind the last data that came in order in its subflow, and was dropped all the same.
+    lost_until: u64,
     /// The application was told that it is over.
     closed: Option<Result<(), ConnectionError>>,
     /// DATA_FIN was sent at least once.
@@ -256,6 +263,9 @@ impl Connection {
             fallback: None,
             sent_shift: None,
             awaiting_infinite: false,
+            sent_twice: false,
+            uneven: false,
+            lost_until: 1,
             closed: None,
             fin_begun: false,
             finishing: false,
@@ -390,6 +400,8 @@ impl Connection {
             fail_due: None,
             signals: 0,
             data_ack_seen: false,
+            data_answered: false,
+            without_data_ack: false,
             reset_reason: None,
             fast_close: false,
             peer_reset: None,

@@ -120,6 +120,11 @@ impl ReceiveQueue {
         }
     }
 
+    /// Whether something is missing before `until`, before what waits, or before the announced end.
+    pub(super) fn misses(&self, until: u64) -> bool {
+        self.next < until || self.waiting_bytes > 0 || self.fin.is_some_and(|fin| fin > self.next)
+    }
+
     /// Drops what waits from `offset` on, and says how much it was.
     pub(super) fn discard_from(&mut self, offset: u64) -> u64 {
         let before = self.waiting_bytes;

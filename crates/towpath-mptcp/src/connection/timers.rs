@@ -158,6 +158,12 @@ impl Connection {
             return;
         }
         self.find_stale_subflows();
+        if self.options_vanished() {
+            self.backoff += 1;
+            self.end_without_options(host);
+            self.arm_retransmission(host.now);
+            return;
+        }
         // Before the peer has confirmed, data stays the subflow's own stream, for a fallback.
         if let Some(head) = self.send.head().filter(|_| self.is_confirmed()) {
             let bytes = self.send.unacked_bytes().min(HEAD_BYTES);

@@ -10,7 +10,6 @@ use crate::world::Middlebox;
 
 /// What a middlebox does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(dead_code, reason = "plans leave `StripAll` and `Coalesce` out, see `MANGLES`")]
 pub(crate) enum Mangle {
     Nothing,
     /// Takes out all options of Multipath TCP.

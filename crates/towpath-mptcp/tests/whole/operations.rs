@@ -431,15 +431,16 @@ fn host() -> impl Strategy<Value = Host> {
     )
 }
 
-/// What plans put on paths. Left out are `StripAll`, `StripDss` and `Coalesce`: when options vanish
-/// after one host alone has confirmed, the other falls back, and takes what the first repeats at the
-/// connection's level for new data. `ChangePayload` too: a fallback after a wrong checksum may end
-/// "in order" without all data.
-const MANGLES: [Mangle; 6] = [
+/// What plans put on paths.
+const MANGLES: [Mangle; 10] = [
     Mangle::Nothing,
+    Mangle::StripAll,
+    Mangle::StripDss,
     Mangle::StripJoin,
     Mangle::StripAddAddress,
     Mangle::Split,
+    Mangle::Coalesce,
+    Mangle::ChangePayload,
     Mangle::Duplicate,
     Mangle::Corrupt,
 ];
@@ -632,6 +633,33 @@ fn regression_infinite_mappings_that_overtake_each_other_are_joined() {
     let hosts = [client, Host { checksum: true, ..server }];
     let middlebox = Mangle::ChangePayload;
     assert_eq!(Plan { seed: 1_232_681_230, hosts, middlebox, ..plan }.check(), Ok(()));
+}
+
+#[test]
+fn regression_options_that_vanish_early_end_no_data_before_its_time() {
+    let strip = (0, Operation::Mangle { path: 0, mangle: Mangle::StripAll });
+    for (there, back) in [(1, 1_433), (13_113, 1)] {
+        let there = (50, Operation::Write { host: 1, bytes: there });
+        let back = (16, Operation::Write { host: 0, bytes: back });
+        let plan = Plan { delays_ms: vec![15], ..with(&[there, strip, back]) };
+        assert_eq!(plan.check(), Ok(()));
+    }
+}
+
+#[test]
+fn regression_a_peer_that_fell_back_gets_no_fin_before_the_end_of_data() {
+    let operations = [
+        (0, Operation::Mangle { path: 0, mangle: Mangle::Nothing }),
+        (0, Operation::Write { host: 0, bytes: 1 }),
+        (4, Operation::Write { host: 0, bytes: 1_433 }),
+    ];
+    let [client, server] = small().hosts;
+    let client =
+        Host { scheduler: "min-rtt", send_buffer_bytes: 10_000, accept_joins: false, ..client };
+    let hosts = [client, Host { scheduler: "min-rtt", accept_joins: false, ..server }];
+    let delays_ms = vec![1, 9];
+    let plan = Plan { hosts, delays_ms, middlebox: Mangle::StripDss, ..with(&operations) };
+    assert_eq!(plan.check(), Ok(()));
 }
 
 #[test]

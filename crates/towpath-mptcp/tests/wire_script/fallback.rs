@@ -117,6 +117,73 @@ fn after_the_fallback_acknowledgements_count_also_for_data_that_was_sent_before(
 }
 
 #[test]
+fn who_accepted_falls_back_too_when_its_first_data_is_acknowledged_without_dss() {
+    // The peer's DATA_ACK of nothing says that options pass to us, not that ours pass.
+    let mut script = Script::accepted(config());
+    script.write(b"hello");
+    let _ = script.expect();
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().acked_bytes, 5);
+    script.write(b" again");
+    let sent = script.expect();
+    assert_eq!(infinite_of(&script, &sent), Some((6, 6)));
+}
+
+#[test]
+fn data_whose_options_vanish_in_the_middle_goes_on_as_plain_tcp() {
+    let mut script = Script::accepted(config());
+    script.data(0, 1, b"mapped, ");
+    script.send(0, ACK, Options::default(), b"plain");
+    assert_eq!(script.read(), b"mapped, plain");
+    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert!(script.drain().iter().skip(1).all(|(_, segment)| plain(segment)));
+}
+
+#[test]
+fn data_with_a_place_of_its_own_keeps_the_receiver_from_falling_back() {
+    let mut script = Script::accepted(config());
+    script.data(0, 1, b"once ");
+    script.data(0, 1, b"once ");
+    script.send(0, ACK, Options::default(), b"again?");
+    assert_eq!(script.read(), b"once ");
+    assert!(script.status().multipath);
+}
+
+#[test]
+fn what_is_acknowledged_without_a_data_ack_is_not_repeated() {
+    let mut script = Script::accepted(config());
+    script.write(b"hello");
+    let _ = script.drain();
+    script.send(0, ACK, script.data_ack(6), b"");
+    script.write(b" again");
+    let _ = script.drain();
+    // Later on, a segment need not have one (§3.3.2), so this is no reason yet.
+    script.send(0, ACK, Options::default(), b"");
+    assert!(script.status().multipath);
+    script.wait(seconds(3));
+    script.silence();
+    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().acked_bytes, 11);
+}
+
+#[test]
+fn who_has_repeated_data_resets_the_only_subflow_when_options_vanish() {
+    let mut script = Script::accepted(config());
+    script.write(b"hello");
+    let _ = script.drain();
+    script.send(0, ACK, script.data_ack(1), b"");
+    script.wait(seconds(3));
+    let again = script.drain();
+    assert!(again.iter().any(|(_, segment)| !segment.payload.is_empty()), "{again:?}");
+    script.send(0, ACK, Options::default(), b"");
+    script.wait(seconds(60));
+    let sent = script.drain();
+    assert!(sent.iter().all(|(_, segment)| segment.payload.is_empty()), "{sent:?}");
+    assert_eq!(reset_of(&sent.last().unwrap().1), Some(MIDDLEBOX));
+}
+
+#[test]
 fn a_joined_subflow_that_acknowledges_data_without_dss_is_reset() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
