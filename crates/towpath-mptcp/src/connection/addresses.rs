@@ -48,9 +48,10 @@ impl Announcement {
 }
 
 impl Connection {
-    /// Whether there may be more or fewer subflows.
+    /// Whether there may be more or fewer subflows: not after MP_FAIL, which one subflow can answer.
     pub(super) fn asks_path_manager(&self) -> bool {
-        self.is_confirmed() && !self.finishing && self.closed.is_none()
+        let open = !self.finishing && self.closed.is_none();
+        self.is_confirmed() && open && !self.awaiting_infinite
     }
 
     /// Tells the path manager what happened and does what it wants.

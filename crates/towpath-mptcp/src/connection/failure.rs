@@ -7,7 +7,7 @@ use towpath_multipath::{DataRange, PathId, PathSet};
 use crate::path_manager;
 use crate::stack::{ConnectionError, Fallback, Notice, Reinjection};
 use crate::subflow::CloseReason;
-use crate::wire::{MptcpOption, Reset, Segment};
+use crate::wire::{DssMapping, MptcpOption, Reset, Segment};
 
 use super::timers::LONGEST_SILENCE;
 use super::{Connection, Host, Mode, Output, Queued};
@@ -21,14 +21,16 @@ const GONE_LIMIT: usize = 256;
 impl Connection {
     /// A DSS checksum was wrong; `start` is the data offset of its mapping.
     pub(super) fn on_bad_checksum(&mut self, host: &Host<'_>, index: usize, start: u64) {
-        let several = self.flows.len() > 1 || self.send_is_scattered();
-        if self.awaiting_infinite && (!several || self.mode == Mode::Infinite) {
-            return; // the peer was told where to go on
+        self.lost_until = self.lost_until.max(start.saturating_add(1));
+        if self.mode == Mode::Infinite {
+            return; // it comes again under the infinite mapping, or is missed at the end
         }
-        let Some(flow) = self.flows.get_mut(index) else { return };
-        flow.fail_due = Some(start);
+        let several = self.flows.len() > 1 || self.send_is_scattered();
         self.receive.forget_fin(start);
         if several {
+            if let Some(flow) = self.flows.get_mut(index) {
+                flow.fail_due = Some(start);
+            }
             // A subflow that crossed with an MP_FAIL has made that one void.
             self.awaiting_infinite = false;
             if self.flows.len() == 1 {
@@ -40,7 +42,16 @@ impl Connection {
             return;
         }
         self.awaiting_infinite = true;
-        if let Some(flow) = self.flows.get_mut(index) {
+        self.ask_for_infinite();
+    }
+
+    /// MP_FAIL in the next acknowledgement: all from the first byte that is missing must come again.
+    /// Repeated as long as what comes has to be dropped, as the acknowledgement may be lost.
+    pub(super) fn ask_for_infinite(&mut self) {
+        let missing = self.receive.next();
+        let multipath = self.is_multipath();
+        for flow in self.flows.iter_mut().filter(|_| multipath) {
+            flow.fail_due = Some(missing);
             flow.tcp.want_ack();
         }
     }
@@ -64,8 +75,8 @@ impl Connection {
         let already = self.awaiting_infinite;
         self.become_infinite(if already { Fallback::Checksum } else { Fallback::Peer });
         if !already {
-            // The other direction falls back, too: the peer is told where to go on.
-            self.awaiting_infinite = true;
+            // The other direction falls back, too: the peer is told where to go on. Nothing of it
+            // failed, so what is under way is still welcome.
             let next = self.receive.next();
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.fail_due = Some(next);
@@ -100,7 +111,7 @@ impl Connection {
             self.reset_flow(host, index, super::handshake::MPTCP_ERROR);
             return;
         }
-        self.awaiting_infinite = false;
+        let failed = std::mem::take(&mut self.awaiting_infinite);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
         }
@@ -110,18 +121,19 @@ impl Connection {
             let from = flow.map_or(1, |flow| flow.tcp.pushed_until());
             self.sent_shift = Some((from, self.send.next().wrapping_sub(from)));
         }
-        self.become_infinite(Fallback::Peer);
+        self.become_infinite(if failed { Fallback::Checksum } else { Fallback::Peer });
     }
 
-    /// Options after a fallback: an infinite mapping may still come, or MP_FAIL.
+    /// Options after a fallback: an infinite mapping may still come, and mappings of data that was
+    /// sent before it.
     pub(super) fn on_late_options(&mut self, host: &Host<'_>, index: usize, segment: &Segment) {
         if self.mode != Mode::Infinite {
             return;
         }
-        if let Some(mapping) = segment.options.dss.and_then(|dss| dss.mapping)
-            && mapping.len == 0
+        if let Some(dss) = segment.options.dss
+            && let Some(mapping) = dss.mapping
         {
-            self.on_late_infinite(index, &mapping);
+            self.on_late_mapping(index, &mapping, dss.data_fin);
         }
         for option in &segment.options.mptcp {
             if let MptcpOption::FastClose { key } = option {
@@ -130,13 +142,21 @@ impl Connection {
         }
     }
 
-    fn on_late_infinite(&mut self, index: usize, mapping: &crate::wire::DssMapping) {
+    fn on_late_mapping(&mut self, index: usize, mapping: &DssMapping, fin: bool) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let peer_isn = flow.tcp.peer_isn().unwrap_or(0);
         let ssn = flow.tcp.offset_of(peer_isn.wrapping_add(mapping.ssn));
         let start = super::input::relative(mapping.dsn, self.remote_idsn, self.receive.next());
-        flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
-        self.awaiting_infinite = false;
+        if mapping.len == 0 {
+            flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
+            self.awaiting_infinite = false;
+        } else if mapping.ssn != 0
+            && !flow.mappings.covers(ssn)
+            && self.checksum == mapping.checksum.is_some()
+        {
+            let DssMapping { len, checksum, .. } = *mapping;
+            self.announce_mapping(index, ssn, start, len, u16::from(fin), checksum);
+        }
     }
 
     /// Resets a subflow because of what came on it.
@@ -262,7 +282,11 @@ impl Connection {
         }
         if self.finishing || (self.send.fin_acked() && self.receive.finished()) {
             self.finish();
-        } else if self.give_up_at.is_none() {
+            return;
+        }
+        // What was dropped was never acknowledged: it comes again on another subflow, with mappings.
+        self.awaiting_infinite = false;
+        if self.give_up_at.is_none() {
             self.give_up_at = Some(host.now + self.config.close_timeout);
         }
     }

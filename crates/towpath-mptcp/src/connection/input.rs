@@ -245,7 +245,7 @@ impl Connection {
         })
     }
 
-    fn announce_mapping(
+    pub(super) fn announce_mapping(
         &mut self,
         index: usize,
         ssn: u64,
@@ -319,6 +319,9 @@ impl Connection {
             // Not acknowledged at connection level, so the peer keeps it and sends it again.
             self.counts.discarded_bytes += payload.len() as u64;
             self.lost_until = self.lost_until.max(end);
+            if self.awaiting_infinite {
+                self.ask_for_infinite();
+            }
             return;
         }
         let arrived = self.receive.insert(start, payload);

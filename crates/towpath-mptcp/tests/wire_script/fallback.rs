@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use towpath_mptcp::connection::Config;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::Fallback;
+use towpath_mptcp::stack::{ConnectionError, Fallback};
 use towpath_mptcp::wire::{DataAck, Dss, DssMapping, MptcpOption, Options, Payload, Segment};
 
 use crate::script::*;
@@ -300,6 +300,61 @@ fn mp_fail_is_answered_by_mp_fail_and_data_from_there_on_is_sent_again_under_an_
     script.send(0, ACK, mapping, b"one to one");
     script.send(0, ACK, Options::default(), b" from here");
     assert_eq!(script.read(), b"one to one from here");
+}
+
+#[test]
+fn mp_fail_is_repeated_until_the_infinite_mapping_comes() {
+    let mut script = Script::accepted(with_checksums());
+    send_damaged(&mut script, 0, 1, b"bad");
+    let told = |script: &mut Script| script.drain().iter().any(|(_, sent)| failed(sent) == Some(1));
+    assert!(told(&mut script));
+    send_checked(&mut script, 0, 4, b"behind it");
+    assert!(told(&mut script), "the first may be lost");
+    // Another subflow could not be answered by an infinite mapping.
+    let line = script.add_line(
+        std::net::SocketAddr::new(host(1), PORT),
+        std::net::SocketAddr::new(peer(1), 6_000),
+    );
+    script.send(line, SYN, mptcp(script.join_syn(2)), b"");
+    assert!(script.expect_on(line).flags.has(RST));
+    let mapping = infinite(&script, 0, 1);
+    script.send(0, ACK, mapping, b"good, behind it");
+    assert_eq!(script.read(), b"good, behind it");
+    assert_eq!(script.status().fallback, Some(Fallback::Checksum));
+}
+
+#[test]
+fn data_under_way_when_the_other_direction_fails_is_not_lost() {
+    let mut script = Script::accepted(with_checksums());
+    script.write(b"damaged");
+    let _ = script.drain();
+    let mut options = script.data_ack(1);
+    options.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(1) });
+    script.send(0, ACK, options, b"");
+    // Sent before the host's MP_FAIL came; the peer learns of the fallback by the infinite mapping
+    // alone, and goes on behind it.
+    send_checked(&mut script, 0, 1, b"mapped, ");
+    let mapping = infinite(&script, 0, 9);
+    script.send(0, ACK, mapping, b"infinite");
+    assert_eq!(script.read(), b"mapped, infinite");
+}
+
+#[test]
+fn what_never_came_again_is_missed_at_the_end() {
+    let mut script = Script::accepted(with_checksums());
+    send_damaged(&mut script, 0, 1, b"bad");
+    // The peer goes on behind what failed.
+    let mapping = infinite(&script, 0, 4);
+    script.send(0, ACK, mapping, b"good");
+    script.shutdown();
+    let _ = script.drain();
+    script.send(0, FIN.with(ACK), Options::default(), b"");
+    assert!(
+        matches!(script.closed, Some(Err(ConnectionError::Protocol(_)))),
+        "{:?}",
+        script.closed
+    );
+    assert_eq!(script.read(), b"");
 }
 
 #[test]
