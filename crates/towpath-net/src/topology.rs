@@ -34,6 +34,8 @@ pub struct Topology<P> {
     directions: Vec<Direction<Travelling<P>>>,
     /// When each direction is due and which packet it is about.
     due: Vec<Option<(Instant, u64)>>,
+    /// The first of them, with its direction: asked more often than it changes.
+    first_due: Option<((Instant, u64), usize)>,
     routes: Vec<Vec<usize>>,
     arrived: VecDeque<(Instant, RouteId, P)>,
     entered: u64,
@@ -63,6 +65,7 @@ impl<P> Default for Topology<P> {
         Self {
             directions: Vec::new(),
             due: Vec::new(),
+            first_due: None,
             routes: Vec::new(),
             arrived: VecDeque::new(),
             entered: 0,
@@ -109,7 +112,7 @@ impl<P: Packet> Topology<P> {
     /// When [`Self::pop`] must be called next.
     pub fn next_due(&self) -> Option<Instant> {
         let arrived = self.arrived.front().map(|(time, _, _)| *time);
-        let moving = self.due.iter().flatten().min().map(|(time, _)| *time);
+        let moving = self.first_due.map(|((time, _), _)| time);
         [arrived, moving].into_iter().flatten().min()
     }
 
@@ -186,9 +189,7 @@ impl<P: Packet> Topology<P> {
     /// Moves packets in order of time until one has left its last hop.
     fn forward(&mut self, now: Instant) -> Option<(Instant, RouteId, P)> {
         loop {
-            let due = self.due.iter().enumerate();
-            let due = due.filter_map(|(index, due)| due.map(|due| (due, index)));
-            let ((time, _), index) = due.min().filter(|((time, _), _)| *time <= now)?;
+            let ((time, _), index) = self.first_due.filter(|((time, _), _)| *time <= now)?;
             let gone = self.directions.get_mut(index)?.pop(time);
             self.note_due(index);
             let Some((time, mut travelling)) = gone else {
@@ -219,9 +220,22 @@ impl<P: Packet> Topology<P> {
     }
 
     fn note_due(&mut self, index: usize) {
-        if let (Some(direction), Some(due)) = (self.directions.get(index), self.due.get_mut(index))
-        {
-            *due = direction.upcoming().map(|(time, travelling)| (time, travelling.sequence));
+        let (Some(direction), Some(due)) = (self.directions.get(index), self.due.get_mut(index))
+        else {
+            return;
+        };
+        let upcoming = direction.upcoming().map(|(time, travelling)| (time, travelling.sequence));
+        *due = upcoming;
+        match (upcoming, self.first_due) {
+            (Some(own), first) if first.is_none_or(|first| (own, index) <= first) => {
+                self.first_due = Some((own, index));
+            }
+            // It was the first, and is due later or never.
+            (_, Some((_, first))) if first == index => {
+                let due = self.due.iter().enumerate();
+                self.first_due = due.filter_map(|(index, due)| due.map(|due| (due, index))).min();
+            }
+            _ => {}
         }
     }
 }
