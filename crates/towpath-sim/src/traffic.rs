@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Flow};
 use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
@@ -27,6 +28,8 @@ pub(crate) struct End {
     pub(crate) open: bool,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
+    /// What was offered to the stack, and not taken so far.
+    offered: Bytes,
     /// Bytes written and read so far: positions in the content.
     sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -44,6 +47,7 @@ impl End {
             open: false,
             sender,
             receiver,
+            offered: Bytes::new(),
             sent_bytes: 0,
             received_bytes: 0,
             damaged_at: None,
@@ -65,9 +69,11 @@ impl End {
         let Some(sender) = &mut self.sender else { return false };
         let mut did = false;
         while let Allowance::Send(most) = sender.allowance(now) {
-            let mut data = content.from(self.sent_bytes, most);
-            let offered = data.len();
-            let taken = stack.write(now, connection, &mut data);
+            if self.offered.is_empty() {
+                self.offered = content.from(self.sent_bytes, most);
+            }
+            let offered = self.offered.len();
+            let taken = stack.write(now, connection, &mut self.offered);
             sender.on_sent(now, taken as u64);
             self.sent_bytes += taken as u64;
             did |= taken > 0;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use towpath_multipath::path::Unsent;
 use towpath_multipath::{DataRange, PathId, PathSet};
 use towpath_net::Instant;
@@ -15,8 +15,8 @@ use crate::wire::Payload;
 /// Bytes that were written and not yet acknowledged at connection level.
 #[derive(Debug)]
 pub(super) struct SendStore {
-    /// Slices as the application gave them, with the offset of each one's first byte.
-    chunks: VecDeque<(u64, Bytes)>,
+    /// Slices as the application gave them.
+    chunks: VecDeque<Chunk>,
     /// What was sent, in order and without gaps, from `acked` to `next`.
     sent: VecDeque<SentRange>,
     /// Everything before is acknowledged at connection level.
@@ -31,6 +31,30 @@ pub(super) struct SendStore {
     finished: bool,
     /// DATA_FIN was acknowledged.
     fin_acked: bool,
+}
+
+/// What was written, without gaps in memory.
+#[derive(Debug)]
+struct Chunk {
+    /// Offset of the first byte.
+    start: u64,
+    /// At least `len` bytes: more if more was offered than there was room for.
+    memory: Bytes,
+    len: usize,
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
+
+    /// Whether `data` lies directly behind it in the same memory: an application goes on with the
+    /// rest of a buffer of which a part was taken.
+    fn is_followed_by(&self, data: &[u8]) -> bool {
+        let memory = self.memory.as_ptr() as usize;
+        let behind = (data.as_ptr() as usize).wrapping_sub(memory);
+        behind == self.len && behind.saturating_add(data.len()) <= self.memory.len()
+    }
 }
 
 /// A part of what was sent, and where.
@@ -71,10 +95,18 @@ impl SendStore {
             return 0;
         }
         let taken = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-        if taken > 0 {
-            self.chunks.push_back((self.end, data.split_to(taken)));
-            self.end += taken as u64;
+        if taken == 0 {
+            return 0;
         }
+        match self.chunks.back_mut() {
+            // Packets of one slice are cheaper than packets of several.
+            Some(last) if last.is_followed_by(data) => last.len += taken,
+            Some(_) | None => {
+                self.chunks.push_back(Chunk { start: self.end, memory: data.clone(), len: taken });
+            }
+        }
+        data.advance(taken);
+        self.end += taken as u64;
         taken
     }
 
@@ -134,14 +166,14 @@ impl SendStore {
     pub(super) fn slice(&self, start: u64, bytes: u64) -> Payload {
         let mut out = Payload::EMPTY;
         let end = start + bytes;
-        let first = self.chunks.partition_point(|(at, chunk)| at + chunk.len() as u64 <= start);
-        for (at, chunk) in self.chunks.range(first..) {
-            if *at >= end {
+        let first = self.chunks.partition_point(|chunk| chunk.end() <= start);
+        for chunk in self.chunks.range(first..) {
+            if chunk.start >= end {
                 break;
             }
-            let from = start.saturating_sub(*at) as usize;
-            let to = (end - at).min(chunk.len() as u64) as usize;
-            out.push(chunk.slice(from..to));
+            let from = start.saturating_sub(chunk.start) as usize;
+            let to = (end - chunk.start).min(chunk.len as u64) as usize;
+            out.push(chunk.memory.slice(from..to));
         }
         out
     }
@@ -264,10 +296,7 @@ impl SendStore {
             }
             break;
         }
-        while let Some((at, chunk)) = self.chunks.front() {
-            if at + chunk.len() as u64 > self.acked {
-                break;
-            }
+        while self.chunks.front().is_some_and(|chunk| chunk.end() <= self.acked) {
             self.chunks.pop_front();
         }
     }
@@ -303,6 +332,23 @@ mod tests {
         store.finish();
         assert_eq!(store.write(&mut Bytes::from_static(b"x"), 100), 0);
         assert_eq!(store.fin(), Some(11));
+    }
+
+    #[test]
+    fn the_rest_of_a_buffer_makes_no_new_slice() {
+        let mut store = SendStore::new();
+        let all = Bytes::from((0..100).collect::<Vec<u8>>());
+        let mut data = all.clone();
+        for room in [10, 20, 30] {
+            assert_eq!(store.write(&mut data, room), room as usize);
+        }
+        assert_eq!(store.chunks.len(), 1);
+        // The same bytes, but not the rest of that buffer; then another part of its memory.
+        store.write(&mut Bytes::copy_from_slice(&all[60..70]), u64::MAX);
+        store.write(&mut all.slice(50..60), u64::MAX);
+        assert_eq!(store.chunks.len(), 3);
+        let expected = [&all[..70], &all[50..60]].concat();
+        assert_eq!(store.slice(1, 80).to_bytes(), expected);
     }
 
     #[test]
