@@ -110,7 +110,7 @@ impl Connection {
     /// An option is to be sent on any subflow.
     pub(super) fn want_ack_somewhere(&mut self) {
         let usable = self.flows.iter_mut().filter(|flow| flow.usable() && !flow.stale);
-        let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.statistics().srtt, flow.path));
+        let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.srtt(), flow.path));
         if let Some(flow) = best {
             flow.tcp.want_ack();
         }

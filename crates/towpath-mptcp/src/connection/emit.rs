@@ -50,7 +50,7 @@ impl Connection {
                         continue;
                     }
                     let interface = flow.interface;
-                    return Some((interface, self.compose(index, &transmit, identification)));
+                    return Some((interface, self.compose(index, transmit, identification)));
                 }
             }
             if !self.pull(host, room) && !self.begin_fin(host.now) && !self.let_go(host) {
@@ -85,13 +85,13 @@ impl Connection {
         if due { 28 } else { 0 }
     }
 
-    fn compose(&mut self, index: usize, transmit: &Transmit, identification: u16) -> Packet {
-        let mut options = transmit.options.clone();
+    fn compose(&mut self, index: usize, mut transmit: Transmit, identification: u16) -> Packet {
+        let mut options = std::mem::take(&mut transmit.options);
         let payload = match (&transmit.data, self.flows.get(index)) {
             (Some(sent), Some(flow)) => flow.payload_of(sent),
             _ => Payload::EMPTY,
         };
-        self.add_options(index, transmit, &mut options);
+        self.add_options(index, &transmit, &mut options);
         let (source, destination) = match self.flows.get(index) {
             Some(flow) => (flow.local, flow.remote),
             None => (([0, 0, 0, 0], 0).into(), ([0, 0, 0, 0], 0).into()),
@@ -105,10 +105,10 @@ impl Connection {
             window: transmit.window,
             ecn: transmit.ecn,
             options,
-            payload,
+            payload: Payload::EMPTY,
             segment_bytes: transmit.segment_bytes,
         };
-        Packet::emit(&segment, identification)
+        Packet::write(&segment, payload, identification)
     }
 
     fn add_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {

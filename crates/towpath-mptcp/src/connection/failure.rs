@@ -242,7 +242,7 @@ impl Connection {
         self.out.push(Output::Gone(flow.local, flow.remote));
         let (path, number) = (flow.path, flow.number);
         self.notice(Notice::SubflowClosed { path, number, reason });
-        self.tell_scheduler(host.now, SchedulerEvent::Closed { path });
+        self.scheduler.on_event(SchedulerEvent::Closed { path });
         let failed = !flow.closing && reason != CloseReason::Finished;
         let retry = flow.peer_reset.is_none_or(|reset| reset.transient);
         let subflow = flow.path_manager_view();

@@ -125,38 +125,19 @@ impl Flow {
     /// Whether the peer may still wait for the fourth packet of the handshake (RFC 8684 §3.2): we
     /// have sent it, and nothing that came since says that it has arrived.
     pub(super) fn unconfirmed(&self) -> bool {
-        let tcp = self.tcp.statistics();
-        let responds = self.join.as_ref().is_some_and(|join| join.responds);
-        responds && tcp.acked_bytes == 0 && tcp.received_bytes == 0
+        self.join.as_ref().is_some_and(|join| join.responds) && self.tcp.is_unused()
     }
 
     /// What a scheduler sees; `room`: the interface takes packets, `cautious`: one packet first.
     pub(super) fn view(&self, now: Instant, room: bool, cautious: bool) -> PathView {
-        let tcp = self.tcp.statistics();
+        let tcp = self.tcp.path_view();
         let mut room_bytes = if room { self.tcp.room_bytes(now) } else { 0 };
         if cautious && self.unconfirmed() {
             let first = u64::from(tcp.mss_bytes);
             let waiting = tcp.in_flight_bytes.saturating_add(tcp.queued_bytes);
             room_bytes = if waiting == 0 { room_bytes.min(first) } else { 0 };
         }
-        PathView {
-            id: self.path,
-            backup: self.backup(),
-            stale: self.stale,
-            phase: tcp.phase,
-            slow_start: tcp.cwnd_bytes < tcp.ssthresh_bytes,
-            srtt: tcp.srtt,
-            rttvar: tcp.rttvar,
-            min_rtt: tcp.min_rtt,
-            rto: tcp.rto,
-            timeouts: tcp.timeouts,
-            mss_bytes: tcp.mss_bytes,
-            cwnd_bytes: tcp.cwnd_bytes,
-            in_flight_bytes: tcp.in_flight_bytes,
-            queued_bytes: tcp.queued_bytes,
-            pacing_rate: tcp.pacing_rate,
-            room_bytes,
-        }
+        PathView { id: self.path, backup: self.backup(), stale: self.stale, room_bytes, ..tcp }
     }
 
     pub(super) fn path_manager_view(&self) -> SubflowView {

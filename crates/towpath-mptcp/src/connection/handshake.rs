@@ -255,7 +255,7 @@ impl Connection {
         self.give_up_at = None;
         self.notice(Notice::SubflowEstablished { path, number });
         self.update_data_options();
-        self.tell_scheduler(host.now, SchedulerEvent::Opened { path });
+        self.scheduler.on_event(SchedulerEvent::Opened { path });
         if self.is_confirmed() {
             self.path_event(host, path_manager::Event::SubflowEstablished(path));
         }

@@ -9,6 +9,7 @@ use crate::subflow::{CloseReason, IcmpError, Received, State};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
+use super::flow::Flow;
 use super::handshake::{MPTCP_ERROR, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
@@ -30,7 +31,8 @@ impl Connection {
         let group = self.siblings(index);
         let Some(flow) = self.flows.get_mut(index) else { return };
         let was_syn_sent = flow.tcp.state() == State::SynSent;
-        let received = flow.tcp.on_segment(host.now, segment, flow.path, &group);
+        let mut received = std::mem::take(&mut self.received);
+        flow.tcp.on_segment_into(host.now, segment, flow.path, &group, &mut received);
         if was_syn_sent && flow.join.is_none() && received.established {
             self.on_syn_ack(segment);
         }
@@ -46,13 +48,14 @@ impl Connection {
             self.on_options(host, index, segment, &received);
         }
         self.announce_flow(index, host);
-        self.on_data(host, index, received.data);
+        self.on_data(host, index, received.data.drain(..));
         if received.fin {
             self.on_subflow_fin(host, index);
         }
         if let Some(reason) = received.closed {
             self.on_subflow_closed(host, index, reason, segment);
         }
+        self.received = received;
         self.progress_close(host);
     }
 
@@ -61,9 +64,10 @@ impl Connection {
     fn is_fast_close(&self, index: usize, segment: &Segment) -> bool {
         let ours = MptcpOption::FastClose { key: self.local_key };
         let rst = segment.flags.has(Flags::RST) && segment.options.mptcp.contains(&ours);
-        let flow = self.flows.get(index);
-        let in_window = flow.is_some_and(|flow| flow.tcp.would_accept(segment));
-        rst && in_window && self.is_multipath() && self.closed.is_none()
+        let in_window = |flow: &Flow| flow.tcp.would_accept(segment);
+        rst && self.flows.get(index).is_some_and(in_window)
+            && self.is_multipath()
+            && self.closed.is_none()
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
@@ -105,24 +109,16 @@ impl Connection {
                 let number = flow.number;
                 self.notice(Notice::Stale { number, stale: false });
             }
-            self.tell_scheduler_of_acks(host, path, received.acked_bytes);
+            if self.flows.len() > 1 {
+                let bytes = received.acked_bytes;
+                self.scheduler.on_event(SchedulerEvent::Acked { path, bytes });
+            }
         }
         if received.lost {
-            self.tell_scheduler(host.now, SchedulerEvent::Lost { path });
+            self.scheduler.on_event(SchedulerEvent::Lost { path });
         }
         if self.is_single() && received.acceptable {
             self.on_single_ack(host, index);
-        }
-    }
-
-    fn tell_scheduler_of_acks(
-        &mut self,
-        host: &Host<'_>,
-        path: towpath_multipath::PathId,
-        bytes: u64,
-    ) {
-        if self.flows.len() > 1 {
-            self.tell_scheduler(host.now, SchedulerEvent::Acked { path, bytes });
         }
     }
 
@@ -285,9 +281,8 @@ impl Connection {
         index: usize,
         data: impl IntoIterator<Item = (u64, Payload)>,
     ) {
-        let mut mapped = Vec::new();
-        {
-            let Some(flow) = self.flows.get_mut(index) else { return };
+        let mut mapped = std::mem::take(&mut self.mapped);
+        if let Some(flow) = self.flows.get_mut(index) {
             let mut any = false;
             for (ssn, payload) in data {
                 any = true;
@@ -300,7 +295,7 @@ impl Connection {
                 flow.mappings.take(until, Payload::EMPTY, &mut mapped);
             }
         }
-        for piece in mapped {
+        for piece in mapped.drain(..) {
             match piece {
                 Mapped::Data(start, payload) => self.on_mapped(start, payload),
                 Mapped::BadChecksum(start) => self.on_bad_checksum(host, index, start),
@@ -308,6 +303,7 @@ impl Connection {
                 Mapped::Unmapped => self.reset_flow(host, index, MIDDLEBOX),
             }
         }
+        self.mapped = mapped;
         self.note_order(index);
     }
 

@@ -177,26 +177,22 @@ impl Mappings {
             }
             let Some(map) = self.announced.front_mut() else { return };
             let count = (map.ssn + map.len - ssn).min(payload.len() as u64);
-            let whole = count == payload.len() as u64;
-            let piece = if whole { payload.clone() } else { payload.slice(0, count as usize) };
+            let rest = payload.split_off(count as usize);
             let start = map.start + (ssn - map.ssn);
             match &mut map.checksum {
-                None => out.push(Mapped::Data(start, piece)),
-                Some(check) => check.collect(&piece, map.start, map.len, out),
+                None => out.push(Mapped::Data(start, payload)),
+                Some(check) => check.collect(payload, map.start, map.len, out),
             }
-            if whole {
-                return;
-            }
-            payload.advance(count as usize);
+            payload = rest;
             ssn += count;
         }
     }
 }
 
 impl Check {
-    fn collect(&mut self, piece: &Payload, start: u64, len: u64, out: &mut Vec<Mapped>) {
-        for chunk in piece.chunks() {
-            self.collected.push(chunk.clone());
+    fn collect(&mut self, piece: Payload, start: u64, len: u64, out: &mut Vec<Mapped>) {
+        for chunk in piece.into_chunks() {
+            self.collected.push(chunk);
         }
         if (self.collected.len() as u64) < len {
             return;

@@ -26,6 +26,7 @@ mod schedule;
 mod send;
 mod status;
 mod timers;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +35,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_multipath::opportunistic::Opportunistic;
-use towpath_multipath::scheduler::{self, Scheduler, SchedulerEvent};
+use towpath_multipath::scheduler::{self, Scheduler};
 use towpath_multipath::{DataRange, PathId, PathView};
 use towpath_net::Instant;
 
@@ -191,8 +192,10 @@ pub(crate) struct Connection {
     end_was_read: bool,
     window_changed: bool,
     out: Vec<Output>,
-    /// Reused for views, so that scheduling allocates nothing.
+    /// Reused for views, so that scheduling allocates nothing, and for what a segment brings.
     views: Vec<PathView>,
+    received: subflow::Received,
+    mapped: Vec<mapping::Mapped>,
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
     counts: Counts,
@@ -282,6 +285,8 @@ impl Connection {
             window_changed: true,
             out: Vec::new(),
             views: Vec::new(),
+            received: subflow::Received::default(),
+            mapped: Vec::new(),
             last_scheduled: None,
             window_blocked_since: None,
             counts: Counts::default(),
@@ -423,7 +428,7 @@ impl Connection {
         }
         if self.config.smallest_mss {
             let usable = self.flows.iter().filter(|flow| flow.usable());
-            let smallest = usable.map(|flow| flow.tcp.statistics().mss_bytes).min();
+            let smallest = usable.map(|flow| flow.tcp.mss_bytes()).min();
             for flow in &mut self.flows {
                 flow.tcp.set_mss_cap(smallest);
             }
@@ -462,12 +467,13 @@ impl Connection {
         if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed {
             return;
         }
-        let figures = self.flows.iter().map(|flow| flow.tcp.statistics());
-        let (rtt, mss) = figures.fold((Duration::ZERO, 0), |(rtt, mss), tcp| {
-            (rtt.max(tcp.srtt), mss.max(tcp.mss_bytes))
-        });
+        let rtt = self.flows.iter().map(|flow| flow.tcp.srtt()).max().unwrap_or_default();
+        if !self.tuning.is_due(now, rtt) {
+            return;
+        }
+        let mss = self.flows.iter().map(|flow| flow.tcp.mss_bytes()).max().unwrap_or_default();
         let arrived = self.receive.received_bytes() + self.receive.waiting_bytes();
-        self.tuning.update(now, self.receive.read_bytes(), arrived, rtt, mss);
+        self.tuning.update(now, self.receive.read_bytes(), arrived, mss);
     }
 
     /// Offers the shared window on every subflow.
@@ -500,20 +506,16 @@ impl Connection {
         let cautious = self.config.cautious_joins;
         // Nobody should wait for a path whose interface is off, unless there is no other: then TCP
         // tries, and gives up in time.
-        let up = |flow: &&Flow| room(flow.interface) != Room::Down;
-        let usable = || self.flows.iter().filter(|flow| flow.usable());
-        if usable().any(|flow| up(&flow)) {
-            let view = |flow: &Flow| flow.view(now, room(flow.interface) == Room::Free, cautious);
-            self.views.extend(usable().filter(up).map(view));
-        } else {
-            self.views.extend(usable().map(|flow| flow.view(now, true, cautious)));
+        let up = |flow: &Flow| flow.usable() && room(flow.interface) != Room::Down;
+        let any = self.flows.iter().any(up);
+        for flow in self.flows.iter().filter(|flow| flow.usable()) {
+            let room = if any { room(flow.interface) } else { Room::Free };
+            if room != Room::Down {
+                self.views.push(flow.view(now, room == Room::Free, cautious));
+            }
         }
-        self.views.sort_unstable_by_key(|view| view.id);
-    }
-
-    fn tell_scheduler(&mut self, now: Instant, event: SchedulerEvent) {
-        self.fill_views(now, &|_| Room::Free);
-        let view = schedule::view(&self.send, &self.views, self.write_blocked, now);
-        self.scheduler.on_event(event, &view);
+        if !self.views.is_sorted_by_key(|view| view.id) {
+            self.views.sort_unstable_by_key(|view| view.id);
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! The receive side of a connection: data offsets put in order, and the window that all subflows
 //! share (RFC 8684 §3.3.4).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use crate::wire::Payload;
+
+use super::waiting::Waiting;
 
 /// What the application has not read, and what waits for earlier data.
 #[derive(Debug)]
@@ -13,9 +15,8 @@ pub(super) struct ReceiveQueue {
     /// In order, unread.
     ready: VecDeque<Bytes>,
     ready_bytes: u64,
-    /// Out of order, by offset; entries do not overlap.
-    waiting: BTreeMap<u64, Payload>,
-    waiting_bytes: u64,
+    /// Out of order.
+    waiting: Waiting,
     /// The next offset in order; DATA_ACK is this one.
     next: u64,
     /// Offset of the peer's DATA_FIN, once it was announced.
@@ -42,8 +43,7 @@ impl ReceiveQueue {
         Self {
             ready: VecDeque::new(),
             ready_bytes: 0,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
+            waiting: Waiting::default(),
             next: 1,
             fin: None,
             finished: false,
@@ -62,7 +62,7 @@ impl ReceiveQueue {
     }
 
     pub(super) fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes
+        self.waiting.bytes()
     }
 
     /// Bytes that became in order, read or not.
@@ -97,10 +97,11 @@ impl ReceiveQueue {
             return self.settle(before);
         }
         if start == self.next {
-            self.append(&payload);
+            self.append(payload);
             self.drain();
         } else {
-            self.hold(start, &payload);
+            let bytes = payload.len() as u64;
+            self.duplicate_bytes += bytes - self.waiting.hold(start, payload);
         }
         self.settle(before)
     }
@@ -122,21 +123,12 @@ impl ReceiveQueue {
 
     /// Whether something is missing before `until`, before what waits, or before the announced end.
     pub(super) fn misses(&self, until: u64) -> bool {
-        self.next < until || self.waiting_bytes > 0 || self.fin.is_some_and(|fin| fin > self.next)
+        self.next < until || self.waiting_bytes() > 0 || self.fin.is_some_and(|fin| fin > self.next)
     }
 
     /// Drops what waits from `offset` on, and says how much it was.
     pub(super) fn discard_from(&mut self, offset: u64) -> u64 {
-        let before = self.waiting_bytes;
-        let gone = self.waiting.split_off(&offset);
-        self.waiting_bytes -= gone.values().map(|held| held.len() as u64).sum::<u64>();
-        if let Some(mut last) = self.waiting.last_entry() {
-            let keep = usize::try_from(offset - last.key()).unwrap_or(usize::MAX);
-            let len = last.get().len();
-            last.get_mut().truncate(keep);
-            self.waiting_bytes -= len.saturating_sub(keep) as u64;
-        }
-        before - self.waiting_bytes
+        self.waiting.discard_from(offset)
     }
 
     fn settle(&mut self, before: u64) -> Arrived {
@@ -149,52 +141,21 @@ impl ReceiveQueue {
         Arrived { in_order, finished }
     }
 
-    fn append(&mut self, payload: &Payload) {
+    fn append(&mut self, payload: Payload) {
         self.next += payload.len() as u64;
         self.ready_bytes += payload.len() as u64;
-        self.ready.extend(payload.chunks().cloned());
+        self.ready.extend(payload.into_chunks());
     }
 
     fn drain(&mut self) {
-        while let Some(entry) = self.waiting.first_entry() {
-            if *entry.key() > self.next {
-                break;
-            }
-            let (start, mut payload) = entry.remove_entry();
-            self.waiting_bytes -= payload.len() as u64;
+        while let Some((start, mut payload)) = self.waiting.take_until(self.next) {
             let known = (self.next - start).min(payload.len() as u64);
             self.duplicate_bytes += known;
             payload.advance(known as usize);
             if !payload.is_empty() {
-                self.append(&payload);
+                self.append(payload);
             }
         }
-    }
-
-    /// Keeps the parts that are not there yet.
-    fn hold(&mut self, start: u64, payload: &Payload) {
-        let end = start + payload.len() as u64;
-        let before = self.waiting.range(..start).next_back();
-        let covered = before.map_or(start, |(at, held)| at + held.len() as u64);
-        let mut at = start.max(covered.min(end));
-        let mut pieces: Vec<(u64, u64)> = Vec::new();
-        for (held_at, held) in self.waiting.range(at..end) {
-            if *held_at > at {
-                pieces.push((at, *held_at));
-            }
-            at = held_at + held.len() as u64;
-        }
-        if at < end {
-            pieces.push((at, end));
-        }
-        let mut kept = 0;
-        for (from, to) in pieces {
-            kept += to - from;
-            let piece = payload.slice((from - start) as usize, (to - start) as usize);
-            self.waiting.insert(from, piece);
-        }
-        self.waiting_bytes += kept;
-        self.duplicate_bytes += payload.len() as u64 - kept;
     }
 
     /// The next slice for the application; `None` when there is none now.
@@ -275,8 +236,6 @@ mod tests {
             let mut queue = ReceiveQueue::new();
             for (start, len) in pieces.into_iter().chain([(200, 300), (1, 250)]) {
                 let _ = queue.insert(start, payload(start, len));
-                let held: u64 = queue.waiting.values().map(|held| held.len() as u64).sum();
-                prop_assert_eq!(held, queue.waiting_bytes());
             }
             let mut at = 1_u64;
             while let Some(bytes) = queue.read() {

@@ -43,19 +43,20 @@ impl Tuning {
         self.buffer_bytes * u64::from(self.config.window_percent) / 100
     }
 
-    /// Called when the application has read or data has arrived: totals so far, the longest round-trip
-    /// time of all subflows, and the largest packet's payload.
+    /// Whether the round trip that is being measured has ended; `rtt_max` is the longest round-trip
+    /// time of all subflows.
+    pub(super) fn is_due(&self, now: Instant, rtt_max: Duration) -> bool {
+        now.saturating_since(self.since) >= rtt_max && !rtt_max.is_zero()
+    }
+
+    /// Called at the end of a round trip: totals so far, and the largest packet's payload.
     pub(super) fn update(
         &mut self,
         now: Instant,
         read_bytes: u64,
         arrived_bytes: u64,
-        rtt_max: Duration,
         mss_bytes: u32,
     ) {
-        if now.saturating_since(self.since) < rtt_max || rtt_max.is_zero() {
-            return;
-        }
         let read = read_bytes - self.read_bytes;
         let arrived = arrived_bytes.saturating_sub(self.arrived_bytes);
         let wanted = match self.config.mode {
@@ -107,7 +108,9 @@ mod tests {
 
     fn after(tuning: &mut Tuning, millis: u64, read: u64, arrived: u64) -> u64 {
         let now = Instant::ZERO + Duration::from_millis(millis);
-        tuning.update(now, read, arrived, Duration::from_millis(100), 1_000);
+        if tuning.is_due(now, Duration::from_millis(100)) {
+            tuning.update(now, read, arrived, 1_000);
+        }
         tuning.buffer_bytes()
     }
 

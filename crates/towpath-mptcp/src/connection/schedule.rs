@@ -60,12 +60,16 @@ impl Connection {
         }
         let window = self.send.window_bytes();
         let admitted = unsent > 0 && window > 0;
-        if (admitted || self.scheduler.repeats()) && self.schedule_new(host, room) {
+        let asked = admitted || self.scheduler.repeats();
+        if asked && self.schedule_new(host) {
             return true;
         }
         // A window that ends within a packet blocks like a closed one.
         let packet = self.views.iter().map(|view| u64::from(view.mss_bytes)).min().unwrap_or(1);
         let blocked = if unsent > 0 { window < unsent.min(packet) } else { self.may_be_blocked() };
+        if blocked && asked {
+            self.fill_views(host.now, room); // the scheduler has seen queues in place of windows
+        }
         blocked && self.act_on_block(host, unsent)
     }
 
@@ -84,7 +88,7 @@ impl Connection {
     }
 
     /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
-    fn schedule_new(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+    fn schedule_new(&mut self, host: &Host<'_>) -> bool {
         if !self.is_multipath() || !self.scheduler.queues_ahead() {
             return self.schedule(host);
         }
@@ -96,11 +100,7 @@ impl Connection {
                 view.room_bytes = view.room_bytes.max(flow.tcp.queue_room_bytes());
             }
         }
-        let did = self.schedule(host);
-        if !did {
-            self.fill_views(host.now, room);
-        }
-        did
+        self.schedule(host)
     }
 
     fn schedule(&mut self, host: &Host<'_>) -> bool {
@@ -198,8 +198,7 @@ impl Connection {
         });
         flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
         if self.flows.len() > 1 {
-            let view = view(&self.send, &self.views, self.write_blocked, host.now);
-            self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes }, &view);
+            self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes });
         }
     }
 
@@ -355,7 +354,7 @@ impl Connection {
             (None, true) => {
                 self.window_blocked_since = Some(host.now);
                 self.trace(host, Trace::WindowBlocked(true));
-                self.tell_scheduler_blocked(host);
+                self.scheduler.on_event(SchedulerEvent::WindowBlocked);
             }
             (Some(since), false) => {
                 self.window_blocked_since = None;
@@ -364,11 +363,6 @@ impl Connection {
             }
             (None, false) | (Some(_), true) => {}
         }
-    }
-
-    fn tell_scheduler_blocked(&mut self, host: &Host<'_>) {
-        let view = view(&self.send, &self.views, self.write_blocked, host.now);
-        self.scheduler.on_event(SchedulerEvent::WindowBlocked, &view);
     }
 
     fn note_scheduled(&mut self, host: &Host<'_>, path: PathId, bytes: u64) {

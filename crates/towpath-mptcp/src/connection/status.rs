@@ -32,7 +32,7 @@ impl Connection {
     }
 
     pub(super) fn reorder_bytes(&self) -> u64 {
-        let below: u64 = self.flows.iter().map(|flow| flow.tcp.statistics().reorder_bytes).sum();
+        let below: u64 = self.flows.iter().map(|flow| flow.tcp.reorder_bytes()).sum();
         below + self.receive.waiting_bytes()
     }
 }

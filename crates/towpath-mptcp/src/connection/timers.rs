@@ -116,7 +116,7 @@ impl Connection {
             flow.closed = flow.closed.or(Some(reason));
         }
         if outcome.retransmission && flow.usable() {
-            self.tell_scheduler(host.now, SchedulerEvent::Timeout { path });
+            self.scheduler.on_event(SchedulerEvent::Timeout { path });
             self.on_subflow_retransmission(index);
         }
     }

@@ -18,14 +18,30 @@ impl Subflow {
         own: PathId,
         group: &[Sibling],
     ) -> Received {
+        let mut received = Received::default();
+        self.on_segment_into(now, segment, own, group, &mut received);
+        received
+    }
+
+    /// As [`Subflow::on_segment`], into a `received` of before, whose memory is used again.
+    pub fn on_segment_into(
+        &mut self,
+        now: Instant,
+        segment: &mut Segment,
+        own: PathId,
+        group: &[Sibling],
+        received: &mut Received,
+    ) {
         self.own = own;
         if self.congestion.is_coupled() {
             group.clone_into(&mut self.group);
         }
-        let mut received = Received::default();
+        received.data.clear();
+        let data = std::mem::take(&mut received.data);
+        *received = Received { data, ..Received::default() };
         match self.state {
             State::Closed => {}
-            State::SynSent => self.on_segment_in_syn_sent(now, segment, &mut received),
+            State::SynSent => self.on_segment_in_syn_sent(now, segment, received),
             State::SynReceived
             | State::Established
             | State::FinWait1
@@ -33,10 +49,9 @@ impl Subflow {
             | State::CloseWait
             | State::Closing
             | State::LastAck
-            | State::TimeWait => self.on_segment_in_sequence(now, segment, &mut received),
+            | State::TimeWait => self.on_segment_in_sequence(now, segment, received),
         }
         received.closed = self.unreported_close.take();
-        received
     }
 
     /// Whether [`Subflow::on_segment`] would accept its sequence and acknowledgement numbers: before

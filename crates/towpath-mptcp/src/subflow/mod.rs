@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use towpath_multipath::congestion::{self, CongestionControl, Sibling, Start};
-use towpath_multipath::path::{PathId, Phase};
+use towpath_multipath::path::{PathId, PathView, Phase};
 use towpath_net::Instant;
 
 use crate::wire::Segment;
@@ -93,6 +93,8 @@ pub struct Subflow {
     echo: Echo,
     challenges: Challenges,
     path_mtu: PathMtu,
+    /// What [`PathMtu::packet_bytes`] says, which is asked for often.
+    packet_bytes: u32,
     pacer: Pacer,
     timers: Timers,
     congestion: Box<dyn CongestionControl>,
@@ -167,6 +169,7 @@ impl Subflow {
             timestamps: Timestamping::new(isn),
             echo: Echo::default(),
             challenges: Challenges::default(),
+            packet_bytes: path_mtu.packet_bytes(),
             path_mtu,
             pacer: Pacer::default(),
             timers: Timers::new(config.timer_granularity),
@@ -250,9 +253,11 @@ impl Subflow {
 
     /// How long nothing was sent, if that is long enough to restart slowly (RFC 5681 §4.1).
     fn idle_for(&self, now: Instant) -> Option<Duration> {
+        if self.send.outstanding() > 0 || self.send.next_unsent().is_some() {
+            return None;
+        }
         let idle = now.saturating_since(self.last_sent);
-        let quiet = self.send.outstanding() == 0 && self.send.next_unsent().is_none();
-        let long = quiet && self.sent_bytes > 0 && idle > self.rtt.timeout();
+        let long = self.sent_bytes > 0 && idle > self.rtt.timeout();
         (self.config.restart_after_idle && long).then_some(idle)
     }
 
@@ -390,7 +395,8 @@ impl Subflow {
     }
 
     fn on_packet_size(&mut self) {
-        self.congestion.set_mss(self.path_mtu.packet_bytes());
+        self.packet_bytes = self.path_mtu.packet_bytes();
+        self.congestion.set_mss(self.packet_bytes);
     }
 
     /// State.
@@ -432,6 +438,49 @@ impl Subflow {
             timeouts_total: self.recovery.timeouts_total(),
             undone: self.recovery.undone(),
             reorder_bytes: self.receive.waiting_bytes(),
+        }
+    }
+
+    /// Smoothed round-trip time; zero before one was measured.
+    pub fn srtt(&self) -> Duration {
+        self.rtt.smoothed().unwrap_or_default()
+    }
+
+    /// Payload bytes of a full packet with today's options.
+    pub fn mss_bytes(&self) -> u32 {
+        self.mss()
+    }
+
+    /// Bytes that wait here for earlier ones.
+    pub fn reorder_bytes(&self) -> u64 {
+        self.receive.waiting_bytes()
+    }
+
+    /// Whether no data has passed on it in either direction.
+    pub fn is_unused(&self) -> bool {
+        self.acked_bytes == 0 && self.receive.data_until() == 1
+    }
+
+    /// What a scheduler sees of it; `id`, priority and room are the owner's.
+    pub fn path_view(&self) -> PathView {
+        let cwnd_bytes = self.cwnd();
+        PathView {
+            id: self.own,
+            backup: false,
+            stale: false,
+            phase: self.phase(),
+            slow_start: cwnd_bytes < self.congestion.ssthresh_bytes(),
+            srtt: self.srtt(),
+            rttvar: self.rtt.deviation(),
+            min_rtt: self.rtt.smallest().unwrap_or_default(),
+            rto: self.rtt.timeout(),
+            timeouts: self.recovery.timeouts(),
+            mss_bytes: self.mss(),
+            cwnd_bytes,
+            in_flight_bytes: self.send.in_flight(),
+            queued_bytes: self.send.queued(),
+            pacing_rate: self.pacing_rate(),
+            room_bytes: 0,
         }
     }
 
@@ -539,7 +588,7 @@ impl Subflow {
     }
 
     fn mss(&self) -> u32 {
-        self.path_mtu.packet_bytes()
+        self.packet_bytes
     }
 
     fn may_send_data(&self) -> bool {

@@ -15,11 +15,17 @@ pub(super) struct Pacer {
 impl Subflow {
     /// Bytes a second: a share of the window for each round-trip time.
     pub(super) fn pacing_rate(&self) -> u64 {
-        let Some(srtt) = self.rtt.smoothed() else { return u64::MAX };
-        let nanos = srtt.as_nanos().max(1);
-        let window = u128::from(self.cwnd().max(self.send.in_flight()));
-        let bytes = window * u128::from(self.congestion.pacing_percent());
-        u64::try_from(bytes * 10_000_000 / nanos).unwrap_or(u64::MAX)
+        let Some(nanos) = self.rtt.smoothed_nanos().map(|srtt| srtt.max(1)) else {
+            return u64::MAX;
+        };
+        let window = self.cwnd().max(self.send.in_flight());
+        let percent = u64::from(self.congestion.pacing_percent());
+        // Asked for every decision, so that the usual case does without a wide division.
+        if let Some(work) = percent.checked_mul(10_000_000).and_then(|by| window.checked_mul(by)) {
+            return work / nanos;
+        }
+        let work = u128::from(window) * u128::from(percent) * 10_000_000;
+        u64::try_from(work / u128::from(nanos)).unwrap_or(u64::MAX)
     }
 
     /// Whether pacing lets a packet leave.

@@ -47,18 +47,45 @@ impl Timer {
 #[derive(Debug, Clone)]
 pub(super) struct Timers {
     at: [Instant; Timer::ALL.len()],
-    granularity: u64,
+    granularity: Granularity,
+}
+
+/// Nanoseconds of which deadlines are multiples. Every acknowledgement moves deadlines, so that a
+/// division is done as a multiplication.
+#[derive(Debug, Clone, Copy)]
+struct Granularity {
+    nanos: u64,
+    /// 2⁶⁴ / `nanos`, at most 1 too small: so is each quotient.
+    reciprocal: u64,
+}
+
+impl Granularity {
+    fn new(granularity: Duration) -> Self {
+        let nanos = u64::try_from(granularity.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self { nanos, reciprocal: u64::MAX / nanos }
+    }
+
+    /// The next multiple; at the end of time, never.
+    fn round_up(self, at: Instant) -> Instant {
+        let at = at.as_nanos();
+        let quotient = ((u128::from(at) * u128::from(self.reciprocal)) >> 64) as u64;
+        let mut rest = at - quotient * self.nanos;
+        if rest >= self.nanos {
+            rest -= self.nanos;
+        }
+        let missing = if rest == 0 { 0 } else { self.nanos - rest };
+        Instant::from_nanos(at.saturating_add(missing))
+    }
 }
 
 impl Timers {
     pub(super) fn new(granularity: Duration) -> Self {
-        let granularity = u64::try_from(granularity.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let granularity = Granularity::new(granularity);
         Self { at: [Instant::MAX; Timer::ALL.len()], granularity }
     }
 
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
-        let nanos = at.as_nanos().checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX);
-        self.set_exactly(timer, Instant::from_nanos(nanos));
+        self.set_exactly(timer, self.granularity.round_up(at));
     }
 
     /// Without rounding: pacing has timers of its own in Linux.
@@ -228,5 +255,24 @@ impl Subflow {
 
     fn half_open(&self) -> bool {
         matches!(self.state, State::SynSent | State::SynReceived)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn deadlines_are_rounded_up_to_the_next_multiple(
+            at in prop_oneof![any::<u64>(), 0..100_000_000_000_u64, (u64::MAX - 9)..=u64::MAX],
+            granularity in prop_oneof![any::<u64>(), 1..10_u64, Just(4_000_000), Just(0)],
+        ) {
+            let rounded = Granularity::new(Duration::from_nanos(granularity));
+            let expected = at.checked_next_multiple_of(granularity.max(1)).unwrap_or(u64::MAX);
+            prop_assert_eq!(rounded.round_up(Instant::from_nanos(at)).as_nanos(), expected);
+        }
     }
 }

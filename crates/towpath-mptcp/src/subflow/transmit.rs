@@ -120,7 +120,7 @@ impl Subflow {
     }
 
     fn next_retransmission(&mut self, now: Instant) -> Option<Transmit> {
-        let lost = *self.send.next_lost()?;
+        let len = self.send.next_lost()?.len;
         if self.recovery.prefers_new_data() {
             if self.send.next_unsent().is_some() {
                 return None;
@@ -134,7 +134,7 @@ impl Subflow {
         } else if self.paced(now) {
             return None;
         }
-        let len = self.share_of(lost.len, share)?;
+        let len = self.share_of(len, share)?;
         let record = self.send.repeat_lost(now, len, packet)?;
         let after_timeout = std::mem::take(&mut self.recovery.after_timeout);
         let reason = if after_timeout { Reason::Timeout } else { Reason::Retransmit };
@@ -144,14 +144,19 @@ impl Subflow {
 
     /// How much of `len` bytes may go when `share` is allowed: all, or whole packets.
     fn share_of(&self, len: u32, share: u64) -> Option<u32> {
-        let (packet, most) = (self.mss(), self.quantum_bytes());
+        let packet = self.mss();
+        if share < u64::from(packet.min(len)) {
+            return None;
+        }
+        let most = self.quantum_bytes();
         let allowed = u32::try_from(share).unwrap_or(u32::MAX).min(most);
         let part = if len <= allowed { len } else { allowed / packet * packet };
         (part > 0).then_some(part)
     }
 
     fn next_new(&mut self, now: Instant) -> Option<Transmit> {
-        let record = *self.send.next_unsent()?;
+        let next = self.send.next_unsent()?;
+        let (fin, len) = (next.fin, next.len);
         let packet = self.mss();
         let probing = self.probe_reason();
         let mut share = self.cwnd().saturating_sub(self.in_flight());
@@ -160,12 +165,12 @@ impl Subflow {
         } else if self.paced(now) {
             return None;
         }
-        let len = if record.fin {
+        let len = if fin {
             1
         } else {
             let window = u32::try_from(self.window_share()).unwrap_or(u32::MAX);
-            if window >= packet.min(record.len) {
-                self.share_of(record.len, share.min(u64::from(window)))?
+            if window >= packet.min(len) {
+                self.share_of(len, share.min(u64::from(window)))?
             } else if share >= u64::from(window) && window > 0 {
                 window
             } else {

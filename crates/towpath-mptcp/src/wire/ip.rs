@@ -57,10 +57,10 @@ pub(crate) fn pseudo_header(
 ) -> Sum {
     let sum = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            Sum::default().bytes(&source.octets()).bytes(&destination.octets())
+            Sum::default().quads(&source.octets()).quads(&destination.octets())
         }
         (source, destination) => {
-            Sum::default().bytes(&v6(source).octets()).bytes(&v6(destination).octets())
+            Sum::default().quads(&v6(source).octets()).quads(&v6(destination).octets())
         }
     };
     sum.word(u16::from(protocol)).word((upper_bytes >> 16) as u16).word(upper_bytes as u16)
@@ -90,7 +90,7 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
         return Err(ParseError::Malformed("IPv4 total length"));
     }
     let header = bytes.get(..header_bytes).ok_or(ParseError::Truncated("IPv4 header"))?;
-    if Sum::default().bytes(header).folded() != 0xffff {
+    if Sum::default().quads(header).folded() != 0xffff {
         return Err(ParseError::Checksum("IPv4 header"));
     }
     // More fragments, or not the first one.
@@ -165,7 +165,7 @@ pub(crate) fn emit_v4(
         .word(identification)
         .word(0x4000)
         .word(u16::from_be_bytes([HOP_LIMIT, protocol]))
-        .bytes(&[s0, s1, s2, s3, d0, d1, d2, d3]);
+        .quads(&[s0, s1, s2, s3, d0, d1, d2, d3]);
     let [c0, c1] = sum.finish().to_be_bytes();
     [
         0x45, ecn, l0, l1, i0, i1, 0x40, 0, HOP_LIMIT, protocol, c0, c1, s0, s1, s2, s3, d0, d1,
@@ -196,7 +196,7 @@ pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = [0, 0];
             }
-            let checksum = Sum::default().bytes(header).finish();
+            let checksum = Sum::default().quads(header).finish();
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = checksum.to_be_bytes();
             }

@@ -52,6 +52,11 @@ impl Packet {
         IpHeader::parse(&self.header).ok().map(|ip| ip.destination)
     }
 
+    /// Sender and receiver, if this is an IP packet.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        IpHeader::parse(&self.header).ok().map(|ip| (ip.source, ip.destination))
+    }
+
     /// Takes `bytes` as they came from a device: TCP, or ICMP. The payload is not copied.
     /// `offloaded`: the device says that the checksum is right, or not there yet.
     pub fn from_bytes(
@@ -111,9 +116,14 @@ impl Packet {
     /// Addresses are of one family, and the payload fits into one IP packet
     /// (see [`Packet`]).
     pub fn emit(segment: &Segment, identification: u16) -> Self {
+        Self::write(segment, segment.payload.clone(), identification)
+    }
+
+    /// Writes `segment`, with this payload in place of its own.
+    pub(crate) fn write(segment: &Segment, payload: Payload, identification: u16) -> Self {
         let options = segment.options.emit();
         let tcp_bytes = TCP_BYTES + options.len();
-        let upper_bytes = tcp_bytes + segment.payload.len();
+        let upper_bytes = tcp_bytes + payload.len();
         let (source, destination) = (segment.source.ip(), segment.destination.ip());
         let mut header = ArrayVec::new();
         match (source, destination) {
@@ -133,16 +143,26 @@ impl Packet {
         let sum = ip::pseudo_header(source, destination, ip::TCP, upper_bytes).folded();
         append(&mut header, &tcp_header(segment, tcp_bytes, sum));
         append(&mut header, &options);
-        Self {
-            header,
-            payload: segment.payload.clone(),
-            segment_bytes: segment.segment_bytes,
-            checksum_offloaded: true,
-        }
+        Self { header, payload, segment_bytes: segment.segment_bytes, checksum_offloaded: true }
     }
 
     /// Takes it apart; verifies the checksum unless it is offloaded.
     pub fn parse(&self) -> Result<Segment, ParseError> {
+        let mut segment = self.read_header()?;
+        segment.payload = self.payload.clone();
+        Ok(segment)
+    }
+
+    /// As [`Packet::parse`], but the payload leaves the packet.
+    pub fn take_apart(&mut self) -> Result<Segment, ParseError> {
+        let mut segment = self.read_header()?;
+        segment.payload = std::mem::take(&mut self.payload);
+        Ok(segment)
+    }
+
+    /// All but the payload.
+    #[inline]
+    fn read_header(&self) -> Result<Segment, ParseError> {
         let ip = self.ip()?;
         if ip.protocol != ip::TCP {
             return Err(ParseError::NotTcp(ip.protocol));
@@ -168,7 +188,7 @@ impl Packet {
             window: u16::from_be_bytes([w0, w1]),
             ecn: ip.ecn,
             options: Options::default(),
-            payload: self.payload.clone(),
+            payload: Payload::EMPTY,
             segment_bytes: self.segment_bytes,
         };
         segment.options.read_all(options);
@@ -312,8 +332,10 @@ impl Split {
     /// The part of the payload from `done_bytes` on; `last` is the one that may have FIN and PSH.
     fn part(&self, whole: &Packet, ip: &IpHeader, last: bool) -> Packet {
         let end = self.done_bytes + usize::from(whole.segment_bytes);
+        let mut header = ArrayVec::new();
+        append(&mut header, &whole.header);
         let mut part = Packet {
-            header: whole.header.clone(),
+            header,
             payload: whole.payload.slice(self.done_bytes, end),
             segment_bytes: 0,
             checksum_offloaded: true,

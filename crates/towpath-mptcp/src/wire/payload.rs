@@ -30,6 +30,11 @@ impl Payload {
         std::iter::once(&self.first).chain(&self.more).filter(|chunk| !chunk.is_empty())
     }
 
+    /// As [`Payload::chunks`], without counting new references to the slices.
+    pub fn into_chunks(self) -> impl Iterator<Item = Bytes> {
+        std::iter::once(self.first).chain(self.more).filter(|chunk| !chunk.is_empty())
+    }
+
     /// Appends a slice.
     pub fn push(&mut self, chunk: Bytes) {
         self.len += chunk.len();
@@ -48,6 +53,17 @@ impl Payload {
         } else {
             *self = self.slice(count, self.len);
         }
+    }
+
+    /// Cuts off and returns what is behind the first `count` bytes.
+    #[must_use]
+    pub fn split_off(&mut self, count: usize) -> Self {
+        if count >= self.len {
+            return Self::EMPTY;
+        }
+        let rest = self.slice(count, self.len);
+        self.truncate(count);
+        rest
     }
 
     /// Keeps the first `count` bytes.

@@ -130,7 +130,7 @@ impl Scheduler for Blest {
         Decision::send_or_idle(Some(slow))
     }
 
-    fn on_event(&mut self, event: SchedulerEvent, _: &ConnectionView<'_>) {
+    fn on_event(&mut self, event: SchedulerEvent) {
         match event {
             SchedulerEvent::WindowBlocked => self.blocked = true,
             SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {

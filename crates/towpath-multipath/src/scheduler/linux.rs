@@ -89,7 +89,7 @@ impl Scheduler for Linux {
         regular.or(backup.filter(|_| stuck)).map(|path| path.id)
     }
 
-    fn on_event(&mut self, event: SchedulerEvent, _: &ConnectionView<'_>) {
+    fn on_event(&mut self, event: SchedulerEvent) {
         match event {
             SchedulerEvent::Sent { path, bytes } => {
                 if let Some((_, left)) = self.turn.as_mut().filter(|(turn, _)| *turn == path) {

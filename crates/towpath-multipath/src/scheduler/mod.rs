@@ -125,9 +125,10 @@ pub trait Scheduler: fmt::Debug + Send {
         min_rtt::lowest_srtt(view, |path| !sent_on.contains(path.id))
     }
 
-    /// Notes what happened.
-    fn on_event(&mut self, event: SchedulerEvent, view: &ConnectionView<'_>) {
-        let _ = (event, view);
+    /// Notes what happened. It comes without a view, which would have to be made for every
+    /// acknowledgement: the next decision sees how things are.
+    fn on_event(&mut self, event: SchedulerEvent) {
+        let _ = event;
     }
 
     /// Whether it wants to be asked even when there is no new data, because it sends data again on

@@ -24,7 +24,7 @@ impl Scheduler for RoundRobin {
         }
     }
 
-    fn on_event(&mut self, event: SchedulerEvent, _: &ConnectionView<'_>) {
+    fn on_event(&mut self, event: SchedulerEvent) {
         if let SchedulerEvent::Sent { path, .. } = event {
             self.last = Some(path);
         }

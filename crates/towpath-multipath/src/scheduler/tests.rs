@@ -158,7 +158,7 @@ fn round_robin_gives_each_path_a_packet_in_turn() {
         let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
         assert_eq!(max_bytes, 1_000);
         order.push(path.0);
-        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
     }
     assert_eq!(order, [0, 2, 5, 0, 5, 0, 5]);
 }
@@ -196,7 +196,7 @@ fn linux_keeps_a_path_for_a_burst() {
         let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
         sent.push((path.0, max_bytes));
         model.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
-        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
     }
     let rest = 65_428 - 40_000;
     assert_eq!(sent, [(0, 40_000), (0, rest), (1, 40_000), (1, rest), (0, 40_000)]);
@@ -216,7 +216,7 @@ fn linux_averages_the_rate_of_a_path_over_its_bursts() {
         model.paths[0].pacing_rate = rate;
         model.window_bytes = 10_000;
         let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
-        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes }, &model.view());
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
         path == PathId(0)
     };
     assert!(first_is_chosen(500_000, [0, 0]));
@@ -325,7 +325,7 @@ fn blest_learns_from_a_full_window() {
         for round in 1..=6_u32 {
             model.now = Instant::ZERO + Duration::from_millis(100) * round;
             if blocked {
-                scheduler.on_event(SchedulerEvent::WindowBlocked, &model.view());
+                scheduler.on_event(SchedulerEvent::WindowBlocked);
             }
             scheduler.next(&model.view());
         }
@@ -432,7 +432,7 @@ proptest! {
                 let room = view.path(id).map(|path| path.room_bytes);
                 prop_assert!(bytes > 0 && Some(bytes) <= room, "{}: {decision:?}", entry.name);
                 for scheduler in [&mut one, &mut other] {
-                    scheduler.on_event(SchedulerEvent::Sent { path: id, bytes }, &view);
+                    scheduler.on_event(SchedulerEvent::Sent { path: id, bytes });
                 }
                 let had = PathSet::only(id);
                 let range = DataRange { start: 0, bytes: 1 };
