@@ -32,7 +32,7 @@ pub(crate) struct Host {
     /// The processor is busy with earlier packets until then.
     busy_until: Instant,
     /// Packets that wait for the processor.
-    inbox: VecDeque<(InterfaceId, Packet)>,
+    inbox: VecDeque<(InterfaceId, Box<Packet>)>,
     /// The address that each path has here now, by path and whether it is an IPv6 one.
     addresses: BTreeMap<(usize, bool), IpAddr>,
     next_identifier: u8,
@@ -157,10 +157,10 @@ impl Host {
     }
 
     /// A packet has arrived.
-    pub(crate) fn receive(&mut self, now: Instant, path: usize, packet: Packet) {
+    pub(crate) fn receive(&mut self, now: Instant, path: usize, mut packet: Box<Packet>) {
         let cost = self.settings.cpu_per_packet;
         if cost.is_zero() {
-            self.stack.handle_packet(now, interface(path), packet);
+            self.stack.receive(now, interface(path), &mut packet);
             self.touched = true;
         } else {
             if self.inbox.is_empty() {
@@ -173,8 +173,8 @@ impl Host {
     /// Runs what is due: packets for which the processor has had its time, then timers.
     pub(crate) fn wake(&mut self, now: Instant) {
         while self.busy_until <= now {
-            let Some((interface, packet)) = self.inbox.pop_front() else { break };
-            self.stack.handle_packet(now, interface, packet);
+            let Some((interface, mut packet)) = self.inbox.pop_front() else { break };
+            self.stack.receive(now, interface, &mut packet);
             self.touched = true;
             if !self.inbox.is_empty() {
                 self.busy_until += self.settings.cpu_per_packet;
@@ -204,7 +204,7 @@ impl Host {
     /// past is called in the next nanosecond, so that time goes on.
     pub(crate) fn settle(&mut self, now: Instant) {
         let earliest = now + Duration::from_nanos(1);
-        let stack = self.stack.poll_timeout().map(|(at, _)| at.max(earliest));
+        let stack = self.stack.next_deadline().map(|at| at.max(earliest));
         let busy = Some(self.busy_until).filter(|until| *until > now);
         self.deadline = match (stack, busy) {
             (Some(stack), Some(busy)) => Some(stack.min(busy)),

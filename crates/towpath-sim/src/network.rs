@@ -43,7 +43,7 @@ struct Interface {
 pub(crate) struct Arrival {
     pub(crate) host: usize,
     pub(crate) path: usize,
-    pub(crate) packet: wire::Packet,
+    pub(crate) packet: Box<wire::Packet>,
 }
 
 /// The network of a scenario.
@@ -56,6 +56,7 @@ pub(crate) struct Network<'a> {
     interfaces: Vec<[Interface; 2]>,
     boxes: Vec<Boxes>,
     has_boxes: bool,
+    any_pushes_back: bool,
     split: Vec<bool>,
     mtu_bytes: Vec<u32>,
     /// For each path and direction, what a millisecond of the link's rate is.
@@ -92,6 +93,9 @@ impl<'a> Network<'a> {
             }
         };
         let paths = &scenario.paths;
+        let ends = paths.iter().enumerate();
+        let interfaces: Vec<_> =
+            ends.map(|(index, path)| [0, 1].map(|end| interface(index, path, end))).collect();
         let boxes: Vec<_> =
             (0..paths.len()).map(|path| Boxes::new(&scenario.middleboxes, path)).collect();
         let whole = |index: usize| boxes.get(index).is_none_or(Boxes::is_empty);
@@ -99,11 +103,8 @@ impl<'a> Network<'a> {
             topology,
             reported: links.reported(scenario),
             links,
-            interfaces: paths
-                .iter()
-                .enumerate()
-                .map(|(index, path)| [0, 1].map(|end| interface(index, path, end)))
-                .collect(),
+            any_pushes_back: interfaces.iter().flatten().any(|interface| interface.pushes_back),
+            interfaces,
             has_boxes: boxes.iter().any(|boxes| !boxes.is_empty()),
             // A box sees packets as they are on the wire.
             split: (0..paths.len()).map(|path| split(path, scenario) || !whole(path)).collect(),
@@ -133,8 +134,10 @@ impl<'a> Network<'a> {
     /// Sends a packet of `host` on its way. The first host's address decides the path, whichever
     /// interface the stack had in mind.
     pub(crate) fn send(&mut self, now: Instant, host: usize, packet: wire::Packet) {
-        let ends = packet.source().zip(packet.destination());
-        let Some(path) = ends.and_then(|(source, target)| path_of(source, target)) else { return };
+        let Some(path) = packet.addresses().and_then(|(source, target)| path_of(source, target))
+        else {
+            return;
+        };
         let Some(ends) = self.interfaces.get_mut(path) else { return };
         let Some(end) = ends.iter().position(|interface| interface.host == host) else { return };
         let Some(interface) = ends.get_mut(end) else { return };
@@ -159,7 +162,7 @@ impl<'a> Network<'a> {
         self.note(now, path, end, Way::Out, &packet);
         let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
         if end == 1 || no_boxes {
-            self.push(now, path, end, packet);
+            self.push(now, path, end, Box::new(packet));
             return;
         }
         let mut passing = std::mem::take(&mut self.passing);
@@ -167,12 +170,12 @@ impl<'a> Network<'a> {
             boxes.pass(now, Direction::Up, packet, &mut passing);
         }
         for packet in passing.drain(..) {
-            self.push(now, path, end, packet);
+            self.push(now, path, end, Box::new(packet));
         }
         self.passing = passing;
     }
 
-    fn push(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
+    fn push(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         if let Some(route) = route {
             // A drop shows in the link's counters; TCP finds out as it does on a real link.
@@ -196,33 +199,43 @@ impl<'a> Network<'a> {
             let Some((path, end)) = place else { continue };
             let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
             if end == 1 || no_boxes {
-                self.arrive(time, path, end, packet.0);
+                let arrival = self.arrive(time, path, end, packet.0);
+                if arrival.is_some() {
+                    return arrival;
+                }
                 continue;
             }
             let mut passing = std::mem::take(&mut self.passing);
             if let Some(boxes) = self.boxes.get_mut(path) {
-                boxes.pass(time, Direction::Down, packet.0, &mut passing);
+                boxes.pass(time, Direction::Down, *packet.0, &mut passing);
             }
             for packet in passing.drain(..) {
-                self.arrive(time, path, end, packet);
+                let arrival = self.arrive(time, path, end, Box::new(packet));
+                self.arrived.extend(arrival);
             }
             self.passing = passing;
         }
     }
 
-    fn arrive(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
-        let interface = self.interfaces.get_mut(path).and_then(|ends| ends.get_mut(end));
-        let Some(interface) = interface else { return };
+    /// What a packet that has left the network means for its host; `None`: the interface is off.
+    fn arrive(
+        &mut self,
+        now: Instant,
+        path: usize,
+        end: usize,
+        packet: Box<wire::Packet>,
+    ) -> Option<Arrival> {
+        let interface = self.interfaces.get_mut(path).and_then(|ends| ends.get_mut(end))?;
         if !interface.up {
             interface.totals.rx_dropped += 1;
-            return;
+            return None;
         }
         interface.totals.rx_packets += 1;
         interface.totals.rx_bytes += packet.len() as u64;
         let host = interface.host;
         self.delivered_packets += 1;
         self.note(now, path, end, Way::In, &packet);
-        self.arrived.push_back(Arrival { host, path, packet });
+        Some(Arrival { host, path, packet })
     }
 
     fn note(&mut self, now: Instant, path: usize, end: usize, way: Way, packet: &wire::Packet) {
@@ -247,9 +260,13 @@ impl<'a> Network<'a> {
                     boxes.expired(now, direction, &mut passing);
                 }
                 for packet in passing.drain(..) {
+                    let packet = Box::new(packet);
                     match direction {
                         Direction::Up => self.push(now, path, 0, packet),
-                        Direction::Down => self.arrive(now, path, 0, packet),
+                        Direction::Down => {
+                            let arrival = self.arrive(now, path, 0, packet);
+                            self.arrived.extend(arrival);
+                        }
                     }
                 }
                 self.passing = passing;
@@ -264,6 +281,9 @@ impl<'a> Network<'a> {
         small_queues: &[bool],
         mut tell: impl FnMut(usize, usize, bool),
     ) {
+        if !self.any_pushes_back {
+            return;
+        }
         for path in 0..self.interfaces.len() {
             for end in 0..2 {
                 let ends = self.interfaces.get(path);

@@ -2,9 +2,10 @@
 
 use towpath_mptcp::wire;
 
-/// A packet, or a super-segment on a path that carries them whole.
+/// A packet, or a super-segment on a path that carries them whole. Boxed: it is moved from queue to
+/// queue, and most of it is header.
 #[derive(Debug, Clone)]
-pub(crate) struct Packet(pub(crate) wire::Packet);
+pub(crate) struct Packet(pub(crate) Box<wire::Packet>);
 
 impl towpath_net::Packet for Packet {
     fn len_bytes(&self) -> u32 {

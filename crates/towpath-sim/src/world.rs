@@ -39,6 +39,8 @@ pub(crate) struct World<'a> {
     pub(crate) streams: Vec<Stream>,
     content: Content,
     listeners: Vec<(usize, ListenerId, usize)>,
+    /// When a flow or a sender must look at the clock, as of the last jump in time.
+    clock: Option<Instant>,
     /// Events of the timeline that have happened.
     played: usize,
     pub(crate) now: Instant,
@@ -79,6 +81,7 @@ impl<'a> World<'a> {
             streams: Vec::new(),
             content: Content::new(),
             listeners,
+            clock: None,
             played: 0,
             now: Instant::ZERO,
             recorder: Recorder::new(scenario, write),
@@ -115,13 +118,14 @@ impl<'a> World<'a> {
         self.recorder.check()
     }
 
-    fn next_due(&self) -> Option<Instant> {
+    fn next_due(&mut self) -> Option<Instant> {
         let timeline = self.scenario.timeline.get(self.played);
         let timeline = timeline.map(|event| Instant::ZERO + event.at);
         let hosts = self.hosts.iter().filter_map(Host::next_due);
         let flows = self.flows.iter().filter_map(FlowRun::next_due);
         let senders = self.streams.iter().filter_map(Stream::next_due);
-        let all = hosts.chain(flows).chain(senders).chain(timeline);
+        self.clock = flows.chain(senders).min();
+        let all = hosts.chain(self.clock).chain(timeline);
         all.chain(self.network.next_due()).min()
     }
 
@@ -192,6 +196,9 @@ impl<'a> World<'a> {
     }
 
     fn begin_and_end_flows(&mut self) {
+        if self.clock.is_none_or(|clock| clock > self.now) {
+            return;
+        }
         for index in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(index).filter(|flow| !flow.over) else { continue };
             if self.now >= flow.deadline {
@@ -337,6 +344,9 @@ impl<'a> World<'a> {
     /// Senders whose time is over end their data.
     fn write_at_deadlines(&mut self, index: usize) -> bool {
         let mut did = false;
+        if self.clock.is_none_or(|clock| clock > self.now) {
+            return false;
+        }
         for stream in &mut self.streams {
             if stream.next_due().is_none_or(|due| due > self.now) {
                 continue;

@@ -8,37 +8,46 @@ use towpath_net::Instant;
 use crate::connection::{Connection, Tuple};
 use crate::subflow::IcmpError;
 use crate::wire::{
-    Flags, IcmpKind, IcmpMessage, Incoming, Join, MptcpOption, Options, Packet, Payload, Reset,
-    Segment, Timestamps, parse,
+    Flags, IcmpKind, IcmpMessage, Join, MptcpOption, Options, Packet, ParseError, Payload, Reset,
+    Segment, Timestamps,
 };
 
 use super::{ConnectionId, Event, InterfaceId, Stack};
 
 impl Stack {
     /// A packet arrived (TCP, or ICMP about TCP). What makes no sense is counted and dropped.
-    #[expect(clippy::needless_pass_by_value, reason = "the packet is used up")]
-    pub fn handle_packet(&mut self, now: Instant, interface: InterfaceId, packet: Packet) {
+    pub fn handle_packet(&mut self, now: Instant, interface: InterfaceId, mut packet: Packet) {
+        self.receive(now, interface, &mut packet);
+    }
+
+    /// As [`Stack::handle_packet`], for who keeps the packet's memory; its payload is taken.
+    pub fn receive(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         self.counters.received += 1;
-        match parse(&packet) {
-            Ok(Incoming::Tcp(segment)) => self.on_segment(now, interface, segment),
-            Ok(Incoming::Icmp(message)) => self.on_icmp(now, &message),
+        match packet.take_apart() {
+            Ok(mut segment) => self.on_segment(now, interface, &mut segment),
+            Err(ParseError::NotTcp(_)) => match IcmpMessage::parse(packet) {
+                Ok(message) => self.on_icmp(now, &message),
+                Err(_) => self.counters.malformed += 1,
+            },
             Err(_) => self.counters.malformed += 1,
         }
     }
 
-    fn on_segment(&mut self, now: Instant, interface: InterfaceId, mut segment: Segment) {
+    fn on_segment(&mut self, now: Instant, interface: InterfaceId, segment: &mut Segment) {
         if !self.addresses.iter().any(|known| known.address == segment.destination.ip()) {
             self.counters.unknown += 1;
             return; // not for us: no answer either
         }
         let tuple = (segment.destination, segment.source);
-        if let Some(id) = self.subflows.get(&tuple).copied() {
+        if let Some(id) = self.subflows.get(&tuple) {
             let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
             if let Some(index) = index {
-                if let Some(used_until) = self.reopen(now, id, index, &segment) {
-                    return self.on_syn(now, interface, &segment, Some(used_until));
+                if segment.flags.has(Flags::SYN)
+                    && let Some(used_until) = self.reopen(now, id, index, segment)
+                {
+                    return self.on_syn(now, interface, segment, Some(used_until));
                 }
-                self.with(now, id, |known, host| known.on_segment(host, index, &mut segment));
+                self.with(now, id, |known, host| known.on_segment(host, index, segment));
                 return;
             }
             self.subflows.remove(&tuple);
@@ -51,9 +60,9 @@ impl Stack {
             && !segment.flags.has(Flags::ACK)
             && !segment.flags.has(Flags::RST);
         if only_syn {
-            self.on_syn(now, interface, &segment, None);
+            self.on_syn(now, interface, segment, None);
         } else {
-            self.refuse(interface, &segment, None);
+            self.refuse(interface, segment, None);
         }
     }
 
@@ -174,7 +183,7 @@ impl Stack {
 
     fn on_icmp(&mut self, now: Instant, message: &IcmpMessage) {
         let tuple = (message.local, message.remote);
-        let Some(id) = self.subflows.get(&tuple).copied() else { return };
+        let Some(id) = self.subflows.get(&tuple) else { return };
         let seq = message.seq;
         let error = match message.kind {
             IcmpKind::TooBig { mtu } => IcmpError::TooBig { mtu_bytes: mtu, seq },

@@ -3,6 +3,7 @@
 //! Reading order: [`event`], [`error`] and [`status`] (what comes out), this file (the host's own
 //! state, and what an application does), `input` (packets that arrive), `secrets`.
 
+mod demultiplexer;
 pub mod error;
 pub mod event;
 mod input;
@@ -28,6 +29,7 @@ pub use error::{ConfigError, ConnectError, ConnectionError};
 pub use event::{Event, Fallback, Notice, Reinjection, Trace};
 pub use status::{Status, SubflowStatus};
 
+use demultiplexer::Demultiplexer;
 use secrets::Secrets;
 
 /// A host's own settings.
@@ -90,13 +92,14 @@ struct Listener {
 pub struct Stack {
     config: Config,
     secrets: Secrets,
-    interfaces: BTreeMap<InterfaceId, Interface>,
+    /// Few, and looked up all the time.
+    interfaces: Vec<(InterfaceId, Interface)>,
     addresses: Vec<LocalAddress>,
     listeners: BTreeMap<u16, Listener>,
     /// Never reused slots: the index is the [`ConnectionId`].
     connections: Vec<Option<Box<Connection>>>,
-    /// Local and remote address of every subflow. Looked up only, never walked through.
-    subflows: HashMap<(SocketAddr, SocketAddr), ConnectionId>,
+    subflows: Demultiplexer,
+    /// Looked up only, never walked through.
     tokens: HashMap<u32, ConnectionId>,
     /// Connections that were accepted and are not established yet, per listener.
     half_open: BTreeMap<ConnectionId, ListenerId>,
@@ -136,11 +139,11 @@ impl Stack {
         Self {
             secrets: Secrets::new(config.seed),
             config,
-            interfaces: BTreeMap::new(),
+            interfaces: Vec::new(),
             addresses: Vec::new(),
             listeners: BTreeMap::new(),
             connections: Vec::new(),
-            subflows: HashMap::new(),
+            subflows: Demultiplexer::new(),
             tokens: HashMap::new(),
             half_open: BTreeMap::new(),
             timeouts: BTreeSet::new(),
@@ -156,12 +159,16 @@ impl Stack {
 
     /// Adds an interface, up, with its MTU (or gives it another one).
     pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
-        self.interfaces.insert(interface, Interface { mtu_bytes, up: true, room: true });
+        let fresh = Interface { mtu_bytes, up: true, room: true };
+        match self.interface_mut(interface) {
+            Some(known) => *known = fresh,
+            None => self.interfaces.push((interface, fresh)),
+        }
     }
 
     /// Gives an interface an address (or changes what it may be used for). `up` is the interface's.
     pub fn set_address(&mut self, now: Instant, mut address: LocalAddress) {
-        address.up = self.interfaces.get(&address.interface).is_some_and(|known| known.up);
+        address.up = find(&self.interfaces, address.interface).is_some_and(|known| known.up);
         match self.addresses.iter_mut().find(|known| known.address == address.address) {
             Some(known) => *known = address,
             None => self.addresses.push(address),
@@ -183,7 +190,7 @@ impl Stack {
     /// The interface is switched on or off. Off: its subflows stay but send nothing there, and path
     /// managers may replace them.
     pub fn set_up(&mut self, now: Instant, interface: InterfaceId, up: bool) {
-        let Some(known) = self.interfaces.get_mut(&interface) else { return };
+        let Some(known) = self.interface_mut(interface) else { return };
         if known.up == up {
             return;
         }
@@ -197,7 +204,7 @@ impl Stack {
     /// Back-pressure: while `false`, nothing is taken from [`Stack::poll_transmit`] for this
     /// interface, and schedulers see its subflows without room (as TCP small queues do).
     pub fn set_room(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
-        let Some(known) = self.interfaces.get_mut(&interface) else { return };
+        let Some(known) = self.interface_mut(interface) else { return };
         let opened = room && !known.room;
         known.room = room;
         if opened {
@@ -258,8 +265,13 @@ impl Stack {
         Ok(id)
     }
 
+    fn interface_mut(&mut self, interface: InterfaceId) -> Option<&mut Interface> {
+        let known = self.interfaces.iter_mut().find(|(id, _)| *id == interface);
+        known.map(|(_, known)| known)
+    }
+
     fn mtu_bytes(&self, interface: InterfaceId) -> u32 {
-        self.interfaces.get(&interface).map_or(1_500, |known| known.mtu_bytes)
+        find(&self.interfaces, interface).map_or(1_500, |known| known.mtu_bytes)
     }
 
     fn insert(
@@ -287,7 +299,7 @@ impl Stack {
         for _ in PORTS {
             let port = self.next_port;
             self.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
-            if !self.subflows.contains_key(&(SocketAddr::new(local, port), remote)) {
+            if !self.subflows.contains(&(SocketAddr::new(local, port), remote)) {
                 return Some(port);
             }
         }
@@ -371,7 +383,7 @@ impl Stack {
             let identification = self.identification;
             let host = Host { now, local: &self.addresses, trace: self.config.trace };
             let interfaces = &self.interfaces;
-            let room = |id| match interfaces.get(&id) {
+            let room = |id| match find(interfaces, id) {
                 Some(Interface { up: true, room: true, .. }) => Room::Free,
                 Some(Interface { up: true, room: false, .. }) => Room::Full,
                 Some(Interface { up: false, .. }) | None => Room::Down,
@@ -401,6 +413,13 @@ impl Stack {
         });
         // Deadlines of connections that are about to send are kept when they have sent.
         let ready = self.ready.iter().filter_map(|id| self.get(*id)?.poll_timeout());
+        known.into_iter().chain(ready).min()
+    }
+
+    /// As [`Stack::poll_timeout`], without the reason, which takes longer to find.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let known = self.timeouts.first().map(|(at, _)| *at);
+        let ready = self.ready.iter().filter_map(|id| self.get(*id)?.next_deadline());
         known.into_iter().chain(ready).min()
     }
 
@@ -529,7 +548,7 @@ impl Stack {
             Output::Open(action) => self.open_subflow(now, id, action),
             Output::Gone(local, remote) => {
                 // Another connection may have its place already.
-                if self.subflows.get(&(local, remote)) == Some(&id) {
+                if self.subflows.get(&(local, remote)) == Some(id) {
                     self.subflows.remove(&(local, remote));
                 }
             }
@@ -551,4 +570,8 @@ impl Stack {
             self.make_ready(id);
         }
     }
+}
+
+fn find(interfaces: &[(InterfaceId, Interface)], wanted: InterfaceId) -> Option<&Interface> {
+    interfaces.iter().find(|(id, _)| *id == wanted).map(|(_, known)| known)
 }

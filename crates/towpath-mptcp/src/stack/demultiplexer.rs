@@ -1,0 +1,101 @@
+//! Which connection a packet belongs to.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use super::ConnectionId;
+
+/// Local and remote address of a subflow.
+pub(super) type Tuple = (SocketAddr, SocketAddr);
+
+/// Found lately: a power of two, so that a place is a part of a number.
+const RECENT: usize = 16;
+
+/// Every subflow's addresses. Looked up only, never walked through.
+///
+/// The map's hash is keyed, because peers choose what is hashed, and therefore slow; what was found
+/// lately is found without it.
+#[derive(Debug)]
+pub(super) struct Demultiplexer {
+    all: HashMap<Tuple, ConnectionId>,
+    recent: [Option<(Tuple, ConnectionId)>; RECENT],
+}
+
+impl Demultiplexer {
+    pub(super) fn new() -> Self {
+        Self { all: HashMap::new(), recent: [None; RECENT] }
+    }
+
+    pub(super) fn get(&mut self, tuple: &Tuple) -> Option<ConnectionId> {
+        let place = self.recent.get_mut(place(tuple))?;
+        if let Some((_, id)) = place.as_ref().filter(|(known, _)| known == tuple) {
+            return Some(*id);
+        }
+        let id = *self.all.get(tuple)?;
+        *place = Some((*tuple, id));
+        Some(id)
+    }
+
+    pub(super) fn contains(&self, tuple: &Tuple) -> bool {
+        self.all.contains_key(tuple)
+    }
+
+    pub(super) fn insert(&mut self, tuple: Tuple, id: ConnectionId) {
+        self.forget(&tuple);
+        self.all.insert(tuple, id);
+    }
+
+    pub(super) fn remove(&mut self, tuple: &Tuple) {
+        self.forget(tuple);
+        self.all.remove(tuple);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn forget(&mut self, tuple: &Tuple) {
+        if let Some(place) = self.recent.get_mut(place(tuple)) {
+            *place = None;
+        }
+    }
+}
+
+/// Subflows of one host differ in one of their ports, usually by a little.
+fn place((local, remote): &Tuple) -> usize {
+    usize::from(local.port().wrapping_add(remote.port())) % RECENT
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into())
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_map(steps in prop::collection::vec((0_u8..4, 0_u16..40, 0_u32..9), 1..200)) {
+            let (mut own, mut model) = (Demultiplexer::new(), HashMap::new());
+            for (what, port, id) in steps {
+                let (tuple, id) = (tuple(port), ConnectionId(id));
+                match what {
+                    0 => {
+                        own.insert(tuple, id);
+                        model.insert(tuple, id);
+                    }
+                    1 => {
+                        own.remove(&tuple);
+                        model.remove(&tuple);
+                    }
+                    _ => prop_assert_eq!(own.get(&tuple), model.get(&tuple).copied()),
+                }
+                prop_assert_eq!(own.contains(&tuple), model.contains_key(&tuple));
+                prop_assert_eq!(own.is_empty(), model.is_empty());
+            }
+        }
+    }
+}
