@@ -172,7 +172,7 @@ impl Connection {
         self.reinject_all(path, Reinjection::Closed);
     }
 
-    /// Sends again elsewhere what only `path` has carried.
+    /// Sends again elsewhere what only `path` has carried; in Linux, everything if there is such.
     pub(super) fn reinject_all(&mut self, path: PathId, cause: Reinjection) {
         if !self.is_multipath() {
             return;
@@ -194,6 +194,10 @@ impl Connection {
                 Some(last) if last.end() == range.start => last.bytes += range.bytes,
                 Some(_) | None => ranges.push(range),
             }
+        }
+        if self.repeats_as_new(cause) && !ranges.is_empty() {
+            self.reinjections.clear();
+            ranges = vec![whole];
         }
         for range in ranges {
             let known = self

@@ -103,9 +103,8 @@ impl Connection {
         let path = flow.path;
         if received.acked_bytes > 0 {
             flow.drop_acked();
-            flow.silent_rounds = 0;
             if flow.stale {
-                flow.stale = false;
+                (flow.stale, flow.silent_rounds) = (false, 0);
                 let number = flow.number;
                 self.notice(Notice::Stale { number, stale: false });
             }

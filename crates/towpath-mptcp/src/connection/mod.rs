@@ -150,6 +150,8 @@ pub(crate) struct Connection {
     withdrawals: Vec<u8>,
     /// The connection's own retransmission timer and its back-off.
     retransmit_at: Option<Instant>,
+    /// How long it runs before back-off.
+    retransmit_after: Duration,
     backoff: u32,
     /// When the timer fired first since something was acknowledged.
     unanswered_since: Option<Instant>,
@@ -259,6 +261,7 @@ impl Connection {
             echoes: Vec::new(),
             withdrawals: Vec::new(),
             retransmit_at: None,
+            retransmit_after: timers::RETRANSMIT_MIN,
             backoff: 0,
             unanswered_since: None,
             give_up_at: None,

@@ -55,8 +55,11 @@ impl Connection {
         if self.views.is_empty() {
             return false;
         }
-        if self.reinject_next(host) {
+        if self.reinject_next(host, room) {
             return true;
+        }
+        if self.reinjections.front().is_some_and(|queued| self.repeats_as_new(queued.cause)) {
+            return false; // what is new comes behind it
         }
         let window = self.send.window_bytes();
         let admitted = unsent > 0 && window > 0;
@@ -92,6 +95,12 @@ impl Connection {
         if !self.is_multipath() || !self.scheduler.queues_ahead() {
             return self.schedule(host);
         }
+        self.look_at_queues();
+        self.schedule(host)
+    }
+
+    /// Room in views becomes what the subflows' own queues still take.
+    fn look_at_queues(&mut self) {
         let cautious = self.config.cautious_joins;
         for view in &mut self.views {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
@@ -100,7 +109,6 @@ impl Connection {
                 view.room_bytes = view.room_bytes.max(flow.tcp.queue_room_bytes());
             }
         }
-        self.schedule(host)
     }
 
     fn schedule(&mut self, host: &Host<'_>) -> bool {
@@ -154,6 +162,7 @@ impl Connection {
         if bytes == 0 || self.holds_back(bytes, paths) {
             return false;
         }
+        self.measure_repair_time(host.now);
         let start = self.send.next();
         let psh = bytes == self.send.unsent_bytes();
         for path in paths.iter() {
@@ -242,7 +251,7 @@ impl Connection {
     }
 
     /// The next of the queued reinjections.
-    fn reinject_next(&mut self, host: &Host<'_>) -> bool {
+    fn reinject_next(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
         while let Some(queued) = self.reinjections.front().copied() {
             let Queued { range, cause, on } = queued;
             let next = self.send.unacked_in(range).next();
@@ -250,9 +259,13 @@ impl Connection {
                 self.reinjections.pop_front(); // acknowledged in the meantime
                 continue;
             };
+            if self.repeats_as_new(cause) {
+                let rest = DataRange { start: piece.start, bytes: range.end() - piece.start };
+                return self.repeat_as_new(host, room, rest, cause);
+            }
             let again = on.filter(|path| self.views.iter().any(|view| view.id == *path));
             let path = again.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
-            let Some(path) = path else { return self.drop_needless(range) };
+            let Some(path) = path else { return self.drop_needless(&queued) };
             // What the connection's timer repeats goes out in one run, whoever had it (Linux).
             let whole = cause == Reinjection::Connection;
             let piece = if whole { DataRange { start: piece.start, ..range } } else { piece };
@@ -274,8 +287,42 @@ impl Connection {
         false
     }
 
+    /// In Linux what a dead path leaves behind becomes new data again.
+    pub(super) fn repeats_as_new(&self, cause: Reinjection) -> bool {
+        matches!(cause, Reinjection::Timeout | Reinjection::Closed) && self.scheduler.queues_ahead()
+    }
+
+    /// Gives the scheduler the front of the reinjections (`rest`) as if it were new.
+    fn repeat_as_new(
+        &mut self,
+        host: &Host<'_>,
+        room: &dyn Fn(InterfaceId) -> Room,
+        rest: DataRange,
+        cause: Reinjection,
+    ) -> bool {
+        self.measure_repair_time(host.now);
+        self.look_at_queues();
+        let mut view = view(&self.send, &self.views, self.write_blocked, host.now);
+        // It lies within the peer's window, whatever that says of new data.
+        (view.unsent_bytes, view.window_bytes) = (rest.bytes, rest.bytes);
+        if let Decision::Send { path, max_bytes } = self.scheduler.next(&view) {
+            let bytes = self.most_again(path).min(max_bytes).min(rest.bytes);
+            if self.send_again(host, path, DataRange { bytes, ..rest }, cause) {
+                let range = DataRange { start: rest.start + bytes, bytes: rest.bytes - bytes };
+                if range.bytes == 0 {
+                    self.reinjections.pop_front();
+                } else if let Some(front) = self.reinjections.front_mut() {
+                    front.range = range;
+                }
+                return true;
+            }
+        }
+        self.fill_views(host.now, room);
+        false
+    }
+
     /// What the scheduler does for the connection's timer is its own affair; what a dead path leaves
-    /// behind takes the fastest way (in Linux it becomes new data again).
+    /// behind takes the fastest way.
     fn path_for_reinjection(
         &mut self,
         host: &Host<'_>,
@@ -306,8 +353,14 @@ impl Connection {
         waiting.map(|flow| flow.path).filter(|path| sent_on.contains(*path)).collect()
     }
 
-    /// Nobody can carry the front now; data that is still under way on a living path need not wait.
-    fn drop_needless(&mut self, range: DataRange) -> bool {
+    /// Nobody can carry the front now; data that is still under way on a living path need not wait. In
+    /// Linux the connection's timer repeats something when it fires, or not at all.
+    fn drop_needless(&mut self, front: &Queued) -> bool {
+        if front.cause == Reinjection::Connection && self.scheduler.queues_ahead() {
+            self.reinjections.pop_front();
+            return false;
+        }
+        let range = front.range;
         let usable: PathSet =
             self.views.iter().filter(|view| !view.stale).map(|view| view.id).collect();
         let alone = self.views.len() <= 1;

@@ -14,13 +14,13 @@ use super::handshake::MPTCP_ERROR;
 use super::{Connection, Host, Queued};
 
 /// Bounds of the connection's retransmission timer.
-const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
+pub(super) const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
 /// does with 15 retransmissions.
 pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(960);
-/// What the timer sends again at once.
-const HEAD_BYTES: u64 = 65_536;
+/// What the timer sends again at once: a piece of Linux's send buffer, 32 KiB less its header.
+const HEAD_BYTES: u64 = 32_728;
 
 impl Connection {
     /// The earliest deadline.
@@ -131,21 +131,26 @@ impl Connection {
         }
     }
 
-    /// Starts the connection's timer anew: something was acknowledged, or sent after silence. As in
-    /// Linux, a subflow that may still repair its losses itself gets the time for it.
+    /// Starts the connection's timer anew: something was acknowledged, or sent after silence.
     pub(super) fn arm_retransmission(&mut self, now: Instant) {
         let fin_waits = self.fin_due();
         if !self.is_multipath() || (self.send.unacked_bytes() == 0 && !fin_waits) {
             self.retransmit_at = None;
             return;
         }
-        // What is left until such a subflow looks at its own losses (`mptcp_timeout_from_subflow`).
+        let doubled = 2_u32.saturating_pow(self.backoff.min(16));
+        let wait = self.retransmit_after.saturating_mul(doubled);
+        self.retransmit_at = Some(now + wait.min(RETRANSMIT_MAX));
+    }
+
+    /// How long the timer is to run: as in Linux, until the last subflow that is not silent would look
+    /// at its own losses (`mptcp_timeout_from_subflow`). Linux asks whenever the scheduler is asked, so
+    /// that a connection without new data keeps an old answer.
+    pub(super) fn measure_repair_time(&mut self, now: Instant) {
         let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
         let left = hopeful.filter_map(|flow| flow.tcp.repair_at());
         let left = left.map(|at| at.saturating_since(now)).max();
-        let left = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
-        let left = left.saturating_mul(2_u32.saturating_pow(self.backoff.min(16)));
-        self.retransmit_at = Some(now + left.min(RETRANSMIT_MAX));
+        self.retransmit_after = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
     }
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
