@@ -148,7 +148,7 @@ impl HostSettings {
             "pacing" => subflow.pacing = truth(name, value)?,
             "rmem-scaling" => {
                 self.connection.receive_buffer.window_percent =
-                    if truth(name, value)? { 50 } else { 100 };
+                    if truth(name, value)? { 60 } else { 100 };
             }
             "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
             _ => return Err(SettingError::Unknown(name.to_owned())),

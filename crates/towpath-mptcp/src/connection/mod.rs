@@ -443,11 +443,18 @@ impl Connection {
         if self.send.fin().is_some() || self.closed.is_some() {
             return 0;
         }
-        self.config.send_buffer_bytes.saturating_sub(self.send.held_bytes())
+        let mut most = self.config.send_buffer_bytes;
+        if self.config.send_buffer_grows {
+            // `__mptcp_sync_sndbuf`: the sum of what its subflows have.
+            let usable = self.flows.iter().filter(|flow| flow.usable());
+            most = most.min(usable.map(|flow| flow.tcp.send_buffer_bytes()).sum());
+        }
+        most.saturating_sub(self.send.held_bytes())
     }
 
     /// See [`crate::stack::Stack::write`].
     pub(crate) fn write(&mut self, data: &mut Bytes) -> usize {
+        self.flows.iter_mut().for_each(|flow| flow.tcp.grow_send_buffer());
         let taken = self.send.write(data, self.writable_bytes());
         self.counts.written_bytes += taken as u64;
         self.write_blocked = !data.is_empty();

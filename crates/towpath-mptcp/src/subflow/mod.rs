@@ -61,9 +61,11 @@ use timers::Timers;
 use transmit::PendingReset;
 use window::{OwnWindow, PeerWindow};
 
-/// Linux's `tcp_sndbuf_expand`: memory for twice the window in packets of 4352 bytes, while sent data
-/// takes about 1.4 times its size.
-const QUEUED_WINDOWS: u64 = 4;
+/// Linux's `tcp_sndbuf_expand`: memory for each packet of the window, twice 2048 bytes and a header.
+const SEND_BUFFER_PACKET_BYTES: u64 = 4_608;
+/// Its bounds (`tcp_wmem`).
+const SEND_BUFFER_MIN_BYTES: u64 = 4_096;
+const SEND_BUFFER_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 const DEFAULT_CONTROL: congestion::Entry = match congestion::ALL {
     [first, ..] => *first,
@@ -80,8 +82,8 @@ pub struct Subflow {
     peer_isn: Option<u32>,
     handshake: Handshake,
     send: SendQueue,
-    /// The largest send buffer so far ([`Subflow::queue_room_bytes`]).
-    queue_bytes: u32,
+    /// The largest send buffer so far ([`Subflow::send_buffer_bytes`]).
+    send_buffer_bytes: u32,
     receive: Reassembly,
     peer_window: PeerWindow,
     own_window: OwnWindow,
@@ -158,7 +160,7 @@ impl Subflow {
             peer_isn: None,
             handshake: Handshake::default(),
             send: SendQueue::new(),
-            queue_bytes: 0,
+            send_buffer_bytes: 0,
             receive: Reassembly::new(),
             peer_window: PeerWindow::default(),
             own_window: OwnWindow::new(),
@@ -228,12 +230,26 @@ impl Subflow {
         if !self.may_send_data() || self.send.fin_ssn().is_some() {
             return 0;
         }
-        let grown = u32::try_from(self.cwnd().saturating_mul(QUEUED_WINDOWS)).unwrap_or(u32::MAX);
-        self.queue_bytes = self.queue_bytes.max(grown);
+        // Sent data takes about a tenth more than its size.
+        self.grow_send_buffer();
+        let most = self.send_buffer_bytes() / 11 * 10;
         let mss = u64::from(self.mss());
         let busy = self.send.outstanding() + self.send.queued();
         let window = self.peer_window.usable(self.send.pushed_until());
-        u64::from(self.queue_bytes).saturating_sub(busy).min(window) / mss * mss
+        most.saturating_sub(busy).min(window) / mss * mss
+    }
+
+    /// Memory that Linux would give to what is sent here: it grows with the window and never shrinks.
+    pub fn send_buffer_bytes(&self) -> u64 {
+        let packets = self.cwnd() / u64::from(self.mss());
+        let grown = packets.saturating_mul(SEND_BUFFER_PACKET_BYTES);
+        let grown = grown.clamp(SEND_BUFFER_MIN_BYTES, SEND_BUFFER_MAX_BYTES);
+        grown.max(u64::from(self.send_buffer_bytes))
+    }
+
+    /// Keeps what [`Subflow::send_buffer_bytes`] says now.
+    pub fn grow_send_buffer(&mut self) {
+        self.send_buffer_bytes = u32::try_from(self.send_buffer_bytes()).unwrap_or(u32::MAX);
     }
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are
