@@ -48,7 +48,12 @@ impl Connection {
             self.on_options(host, index, segment, &received);
         }
         self.announce_flow(index, host);
+        let unwanted = !received.data.is_empty() && self.is_closed_for_reading(index);
         self.on_data(host, index, received.data.drain(..));
+        if unwanted {
+            // The peer must not believe that somebody reads it (RFC 9293 §3.6.1, RFC 2525 §2.17).
+            self.fail(host, ConnectionError::Aborted);
+        }
         if received.fin {
             self.on_subflow_fin(host, index);
         }
@@ -57,6 +62,12 @@ impl Connection {
         }
         self.received = received;
         self.progress_close(host);
+    }
+
+    /// Plain TCP whose application has closed both directions, and whose FIN is on its way.
+    fn is_closed_for_reading(&self, index: usize) -> bool {
+        let closing = self.flows.get(index).is_some_and(|flow| flow.closing);
+        self.forgotten && self.is_single() && closing && self.closed.is_none()
     }
 
     /// MP_FASTCLOSE in a RST (§3.5). Our key proves more than a sequence number that is exactly the

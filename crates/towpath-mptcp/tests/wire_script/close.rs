@@ -210,6 +210,31 @@ fn mp_fastclose_counts_only_where_tcp_agrees() {
 }
 
 #[test]
+fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by_rst() {
+    for forgotten in [false, true] {
+        let mut script = Script::server(Config { multipath: false, ..config() });
+        script.send(0, SYN, Options::default(), b"");
+        let _ = script.expect();
+        script.send(0, ACK, Options::default(), b"");
+        script.write(b"last words");
+        if forgotten {
+            script.stack.forget(script.now, script.id.unwrap());
+        } else {
+            script.shutdown();
+        }
+        let sent = script.drain();
+        assert_eq!(fins(&sent), [0]);
+        // An acknowledgement alone is welcome.
+        script.send(0, ACK, Options::default(), b"");
+        script.silence();
+        script.send(0, ACK, Options::default(), b"who reads this?");
+        let answer = script.expect();
+        assert_eq!(answer.flags.has(RST), forgotten, "{answer:?}");
+        assert_eq!(script.stack.is_idle(), forgotten);
+    }
+}
+
+#[test]
 fn keys_are_sent_in_handshakes_and_aborts_only() {
     let mut script = Script::connected(config());
     script.write(b"hello");
