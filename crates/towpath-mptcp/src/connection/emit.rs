@@ -209,6 +209,8 @@ impl Connection {
                 self.want_fin(index, fin);
             }
             shrink(options);
+            // The DATA_ACK may be that of data: without another packet the peer would wait for it.
+            self.want_fin(index, options.dss.is_none());
         }
     }
 

@@ -678,6 +678,27 @@ fn regression_a_forgotten_connection_ends_when_its_peers_address_is_gone() {
 }
 
 #[test]
+fn regression_an_announcement_does_not_take_the_place_of_a_data_ack() {
+    let signal = Use { signal: true, ..Use::default() };
+    let operations = [
+        (0, Operation::Address { host: 0, path: 0, what: signal }),
+        (0, Operation::Write { host: 1, bytes: 1 }),
+        (2_000_000, Operation::Write { host: 0, bytes: 1 }),
+    ];
+    let options = (true, false, false);
+    let [client, server] = small().hosts.map(|host| Host {
+        scheduler: "min-rtt",
+        accept_joins: false,
+        options,
+        ..host
+    });
+    let client = Host { buffer: (ReceiveBufferMode::Fixed, 8_000), ..client };
+    let hosts = [client, Host { ideal: true, nagle: true, ..server }];
+    let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..with(&operations) };
+    assert_eq!(plan.check(), Ok(()));
+}
+
+#[test]
 fn regression_a_withdrawn_signal_flag_keeps_the_first_subflow() {
     let address =
         |signal| Operation::Address { host: 1, path: 0, what: Use { signal, ..Use::default() } };
