@@ -2,10 +2,11 @@
 //! penalisation (M2), two independent switches (Raiciu et al., NSDI 2012, §4.2).
 //!
 //! M1 sends the oldest data again, on the path that could send now. M2 halves the window of the path
-//! that holds that data, at most once per round trip of the fast path. The guards of mptcp.org's later
-//! versions: M1 only if the slow path has four packets of window at most or more than four times
-//! the srtt; M2 only if the slow path's srtt is larger and it is not in recovery, and, when the send
-//! buffer is the limit, only if the application really waits for it.
+//! that holds that data, at most once per round trip of the fast path. Both help against a slower path
+//! and never the other way round: the path that could send now may well be the slow one, when the fast
+//! one's window is full. The guards of mptcp.org's later versions: M1 only if the slow path has four
+//! packets of window at most or more than four times the srtt; M2 only if it is not in recovery, and,
+//! when the send buffer is the limit, only if the application really waits for it.
 
 use std::fmt;
 
@@ -24,7 +25,7 @@ pub enum Variant {
     /// Never.
     #[default]
     Off,
-    /// As in the paper: whenever the window is full.
+    /// As in the paper: whenever the window is full of what a slower path holds up.
     Nsdi12,
     /// As in mptcp.org's later versions, with its guards.
     Guarded,
@@ -92,7 +93,9 @@ impl Opportunistic {
     ) -> Option<(PathId, DataRange)> {
         let worthwhile = match self.switches.retransmission {
             Variant::Off => false,
-            Variant::Nsdi12 => true,
+            Variant::Nsdi12 => {
+                slowest(view, fast, sent_on).is_some_and(|slow| slow.srtt > fast.srtt)
+            }
             Variant::Guarded => slowest(view, fast, sent_on).is_some_and(|slow| {
                 let few = FEW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
                 slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(MUCH_SLOWER)
@@ -116,7 +119,7 @@ impl Opportunistic {
         let slow = slowest(view, fast, sent_on)?;
         let justified = match self.switches.penalisation {
             Variant::Off => false,
-            Variant::Nsdi12 => true,
+            Variant::Nsdi12 => slow.srtt > fast.srtt,
             Variant::Guarded => {
                 let limited = why == Blocked::Window || view.send_buffer_full;
                 limited && slow.srtt > fast.srtt && slow.phase == Phase::Open
@@ -213,6 +216,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_path_with_room_does_not_relieve_a_fast_one_without() {
+        let mut model = blocked();
+        model.head = Some((HEAD, PathSet::only(FAST)));
+        model.paths[0].room_bytes = 0;
+        for variant in [Variant::Nsdi12, Variant::Guarded] {
+            let actions = both(variant).on_blocked(&model.view(), Blocked::Window, SLOW);
+            assert_eq!(actions, Actions::default(), "{variant}");
+        }
+    }
+
+    #[test]
     fn m1_sends_what_fits_but_a_packet_at_least() {
         for (room, bytes) in
             [(0, None), (10, Some(1_000)), (2_000, Some(2_000)), (9_000, Some(3_000))]
@@ -239,23 +253,23 @@ mod tests {
     #[test]
     fn m2_is_guarded_by_srtt_phase_and_a_send_buffer_that_is_really_full() {
         type Change = fn(&mut Model);
-        let faster = |model: &mut Model| model.paths[1].srtt = Duration::from_millis(20);
+        let as_fast = |model: &mut Model| model.paths[1].srtt = Duration::from_millis(20);
         let recovering = |model: &mut Model| model.paths[1].phase = Phase::Recovery;
         let nothing = |_: &mut Model| {};
         let full = |model: &mut Model| model.send_buffer_full = true;
-        let cases: [(Change, Blocked, bool); 5] = [
-            (nothing, Blocked::Window, true),
-            (faster, Blocked::Window, false),
-            (recovering, Blocked::Window, false),
-            (nothing, Blocked::SendBuffer, false),
-            (full, Blocked::SendBuffer, true),
+        let cases: [(Change, Blocked, [bool; 2]); 5] = [
+            (nothing, Blocked::Window, [true, true]),
+            (as_fast, Blocked::Window, [false, false]),
+            (recovering, Blocked::Window, [true, false]),
+            (nothing, Blocked::SendBuffer, [true, false]),
+            (full, Blocked::SendBuffer, [true, true]),
         ];
         for (number, (change, why, acts)) in cases.into_iter().enumerate() {
             let mut model = blocked();
             change(&mut model);
             let [paper, guarded] = [Variant::Nsdi12, Variant::Guarded]
                 .map(|variant| act(variant, &model, why).penalise.is_some());
-            assert_eq!((paper, guarded), (true, acts), "case {number}");
+            assert_eq!([paper, guarded], acts, "case {number}");
         }
     }
 
