@@ -80,7 +80,8 @@ impl Delivery {
             self.original_end = self.original_end.max(Some(end));
         } else {
             let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
-            self.needless |= earlier && record.transmissions == 2;
+            // A part that arrived says nothing of the rest: a packet may have been split on its way.
+            self.needless |= earlier && record.transmissions == 2 && end == record.end();
             self.old_echo |= earlier;
             // Which transmission arrived is not known (RFC 8985 §6.2 step 2).
             if earlier || self.now.saturating_since(at) < self.min_rtt {
@@ -96,4 +97,31 @@ impl Delivery {
 /// Milliseconds since the start: the clock of our timestamps.
 pub(super) fn milliseconds(at: Instant) -> u64 {
     at.as_nanos() / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::send_queue::{Mapping, SendQueue};
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn half_of_a_packet_does_not_show_that_repeating_it_was_needless() {
+        let mut queue = SendQueue::new();
+        queue.push(Mapping { dsn: 1, len: 1_420, checksum: None }, false);
+        assert!(queue.send(at(0), 1_420, 1_420).is_some());
+        queue.mark_lost_sent_until(at(100));
+        assert!(queue.repeat_lost(at(100), 1_420, 1_420).is_some());
+        // Both answers echo what was sent first.
+        let mut answer = |until| {
+            let mut delivery = Delivery::new(at(110), Duration::from_millis(5), Some(0), 0);
+            queue.acknowledge(until, &mut delivery);
+            delivery.needless
+        };
+        assert!(!answer(711));
+        assert!(answer(1_421));
+    }
 }
