@@ -29,34 +29,71 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     summary.unwrap()
 }
 
-/// Scenario, receive buffer, and the kernel's median in Mbit/s.
-const KERNEL: [(&str, Option<&str>, f64); 6] = [
-    ("two-links", None, 187.0),
-    ("wifi-cellular-handover", None, 24.9),
-    ("wifi-3g", Some("100 KB"), 5.71),
-    ("wifi-3g", Some("200 KB"), 4.07),
-    ("wifi-3g", Some("400 KB"), 4.34),
-    ("wifi-3g", Some("800 KB"), 5.50),
+/// What four runs of the kernel gave (`docs/validation.md`).
+struct Kernel {
+    scenario: &'static str,
+    receive_buffer: Option<&'static str>,
+    mbps: f64,
+    /// Longest stall; where Linux sometimes oversteps the peer's window, of the runs in which it does not.
+    stall_ms: u64,
+    /// From the first event until goodput is back at 90 %.
+    t90_ms: Option<u64>,
+}
+
+const fn wifi_3g(size: &'static str, mbps: f64, stall_ms: u64) -> Kernel {
+    Kernel { scenario: "wifi-3g", receive_buffer: Some(size), mbps, stall_ms, t90_ms: None }
+}
+
+const KERNEL: [Kernel; 6] = [
+    Kernel {
+        scenario: "two-links",
+        receive_buffer: None,
+        mbps: 187.0,
+        stall_ms: 118,
+        t90_ms: None,
+    },
+    Kernel {
+        scenario: "wifi-cellular-handover",
+        receive_buffer: None,
+        mbps: 24.9,
+        stall_ms: 1_250,
+        t90_ms: Some(1_940),
+    },
+    wifi_3g("100 KB", 7.64, 41),
+    wifi_3g("200 KB", 4.16, 122),
+    wifi_3g("400 KB", 4.47, 104),
+    wifi_3g("800 KB", 5.45, 149),
 ];
 
-/// `wifi-3g` with 100 KB is too fast (docs/validation.md says what is known of it); the others hold
-/// the 10 % that were promised.
+/// Within 30 % or 200 ms.
+fn is_near(ours_ms: u64, kernel_ms: u64) -> bool {
+    ours_ms.abs_diff(kernel_ms) <= (kernel_ms * 3 / 10).max(200)
+}
+
 #[test]
 #[expect(clippy::print_stdout, reason = "it makes a table")]
-fn goodput_is_near_the_kernels() {
-    for (name, buffer, kernel) in KERNEL {
-        let summary = simulate(name, buffer);
+fn goodput_stalls_and_recovery_are_near_the_kernels() {
+    for kernel in KERNEL {
+        let summary = simulate(kernel.scenario, kernel.receive_buffer);
         let flow = summary.flows.first().unwrap();
-        let (ours, stall) = (flow.goodput_bps / 1e6, flow.stall.longest_ns / 1_000_000);
+        let (ours, stall_ms) = (flow.goodput_bps / 1e6, flow.stall.longest_ns / 1_000_000);
+        let t90_ms =
+            flow.recoveries.first().and_then(|first| first.t90_ns).map(|ns| ns / 1_000_000);
         let shares: Vec<_> =
             summary.subflows.iter().map(|s| format!("{} {:.1}", s.path, s.share * 100.0)).collect();
-        let difference = (ours / kernel - 1.0) * 100.0;
+        let difference = (ours / kernel.mbps - 1.0) * 100.0;
+        let name = format!("{} {}", kernel.scenario, kernel.receive_buffer.unwrap_or(""));
         println!(
-            "| {name} {} | {ours:.2} | {kernel} | {difference:+.1} % | {stall} ms | {shares:?} | {:?} |",
-            buffer.unwrap_or(""),
-            flow.recoveries,
+            "| {name} | {ours:.2} | {} | {difference:+.1} % | {stall_ms} ms | {shares:?} | {:?} |",
+            kernel.mbps, flow.recoveries,
         );
-        let allowed = if buffer == Some("100 KB") { 25.0 } else { 10.0 };
-        assert!(difference.abs() <= allowed, "{name} {buffer:?}: {ours} beside {kernel}");
+        assert!(difference.abs() <= 10.0, "{name}: {ours} beside {}", kernel.mbps);
+        assert!(is_near(stall_ms, kernel.stall_ms), "{name}: a stall of {stall_ms} ms");
+        if let Some(expected) = kernel.t90_ms {
+            assert!(
+                t90_ms.is_some_and(|ms| is_near(ms, expected)),
+                "{name}: back at {t90_ms:?} ms"
+            );
+        }
     }
 }
