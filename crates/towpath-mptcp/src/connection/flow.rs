@@ -97,6 +97,14 @@ impl Flow {
         self.payloads.push_back((ssn, payload));
     }
 
+    /// Makes the mapping pushed last longer; `payload` is all that it maps then.
+    pub(super) fn lengthen(&mut self, bytes: u32, payload: Payload, psh: bool) {
+        if let Some((_, last)) = self.payloads.back_mut() {
+            *last = payload;
+            self.tcp.lengthen(bytes, psh);
+        }
+    }
+
     /// Drops what the peer has acknowledged on this subflow.
     pub(super) fn drop_acked(&mut self) {
         let acked = self.tcp.acked_until();

@@ -197,18 +197,38 @@ impl Connection {
 
     /// Gives bytes of the store to a path, as one mapping.
     fn push(&mut self, host: &Host<'_>, path: PathId, range: DataRange, psh: bool) {
-        let payload = self.send.slice(range.start, range.bytes);
+        let lengthened = self.lengthened(path, range);
         let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
         let len = range.bytes as u32;
-        let ssn = flow.tcp.pushed_until();
-        let checksum = (self.checksum && matches!(self.mode, Mode::Multipath { .. })).then(|| {
-            let dsn = self.local_idsn.wrapping_add(range.start);
-            keys::dss_checksum(dsn, ssn as u32, len as u16, &payload)
-        });
-        flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
+        if let Some(whole) = lengthened {
+            flow.lengthen(len, self.send.slice(whole.start, whole.bytes), psh);
+        } else {
+            let payload = self.send.slice(range.start, range.bytes);
+            let ssn = flow.tcp.pushed_until();
+            let checksum =
+                (self.checksum && matches!(self.mode, Mode::Multipath { .. })).then(|| {
+                    let dsn = self.local_idsn.wrapping_add(range.start);
+                    keys::dss_checksum(dsn, ssn as u32, len as u16, &payload)
+                });
+            flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
+        }
         if self.flows.len() > 1 {
             self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes });
         }
+    }
+
+    /// What one mapping maps if a single packet is put to the one that still waits at the end of a path's
+    /// queue, as in Linux: a mapping of one packet is lost with the options of that packet.
+    fn lengthened(&self, path: PathId, range: DataRange) -> Option<DataRange> {
+        let flow = self.flows.iter().find(|flow| flow.path == path)?;
+        let tail = flow.tcp.unsent_tail().filter(|tail| tail.checksum.is_none())?;
+        let before = u64::from(tail.len);
+        let bytes = before + range.bytes;
+        let follows = tail.dsn + before == range.start && tail.dsn >= self.send.acked();
+        let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
+        let grows = self.is_multipath() && !self.checksum && follows && single;
+        let grows = grows && bytes <= MAPPING_BYTES;
+        grows.then_some(DataRange { start: tail.dsn, bytes })
     }
 
     /// Sends data again on a path, as far as it has room; `false` if that is nothing.

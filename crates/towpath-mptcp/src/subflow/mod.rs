@@ -267,6 +267,16 @@ impl Subflow {
         ssn
     }
 
+    /// The mapping pushed last, if it waits as a whole: [`Subflow::lengthen`] may make it longer.
+    pub fn unsent_tail(&self) -> Option<Mapping> {
+        self.send.unsent_tail()
+    }
+
+    /// Appends new data to the mapping pushed last, see [`Subflow::unsent_tail`].
+    pub fn lengthen(&mut self, bytes: u32, psh: bool) {
+        self.send.lengthen_tail(bytes, psh);
+    }
+
     /// How long nothing was sent, if that is long enough to restart slowly (RFC 5681 §4.1).
     fn idle_for(&self, now: Instant) -> Option<Duration> {
         if self.send.outstanding() > 0 || self.send.next_unsent().is_some() {

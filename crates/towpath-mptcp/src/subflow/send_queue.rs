@@ -214,6 +214,26 @@ impl SendQueue {
         }
     }
 
+    /// The last push, if none of its bytes was sent: its mapping may still grow.
+    pub(super) fn unsent_tail(&self) -> Option<Mapping> {
+        let index = self.records.len().checked_sub(1).filter(|index| *index >= self.sent)?;
+        let record = self.records.get(index)?;
+        (!record.fin && record.ssn == record.mapping_ssn).then_some(record.mapping)
+    }
+
+    /// The same with so many more bytes.
+    pub(super) fn lengthen_tail(&mut self, bytes: u32, psh: bool) {
+        if self.unsent_tail().is_none() {
+            return;
+        }
+        let Some(record) = self.records.back_mut() else { return };
+        record.len += bytes;
+        record.mapping.len += bytes;
+        record.packet_bytes = record.len;
+        record.psh |= psh;
+        self.pushed_until += u64::from(bytes);
+    }
+
     fn append(&mut self, mapping: Mapping, psh: bool, fin: bool) {
         self.records.push_back(Record {
             ssn: self.pushed_until,
