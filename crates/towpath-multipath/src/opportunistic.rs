@@ -72,6 +72,11 @@ impl Opportunistic {
         Self { switches, penalised: Vec::new() }
     }
 
+    /// Whether it never acts.
+    pub fn is_off(&self) -> bool {
+        self.switches == Switches::default()
+    }
+
     /// Asked when nothing new can be sent because of `why`; `fast` is the path that the scheduler
     /// would use now.
     pub fn on_blocked(&mut self, view: &ConnectionView<'_>, why: Blocked, fast: PathId) -> Actions {

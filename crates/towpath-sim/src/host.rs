@@ -156,17 +156,24 @@ impl Host {
         [self.deadline, waiting].into_iter().flatten().min()
     }
 
-    /// A packet has arrived.
-    pub(crate) fn receive(&mut self, now: Instant, path: usize, mut packet: Box<Packet>) {
+    /// A packet has arrived; its memory comes back when it is used up.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        path: usize,
+        mut packet: Box<Packet>,
+    ) -> Option<Box<Packet>> {
         let cost = self.settings.cpu_per_packet;
         if cost.is_zero() {
             self.stack.receive(now, interface(path), &mut packet);
             self.touched = true;
+            Some(packet)
         } else {
             if self.inbox.is_empty() {
                 self.busy_until = self.busy_until.max(now) + cost;
             }
             self.inbox.push_back((interface(path), packet));
+            None
         }
     }
 
@@ -186,18 +193,18 @@ impl Host {
         }
     }
 
-    /// The next packet to send, if the processor is free.
-    pub(crate) fn transmit(&mut self, now: Instant) -> Option<Packet> {
+    /// Makes `packet` the next one to send, if the processor is free and there is one.
+    pub(crate) fn transmit(&mut self, now: Instant, packet: &mut Packet) -> bool {
         let cost = self.settings.cpu_per_packet;
         if !cost.is_zero() && self.busy_until > now {
             self.deadline = Some(self.deadline.map_or(self.busy_until, |d| d.min(self.busy_until)));
-            return None;
+            return false;
         }
-        let (_, packet) = self.stack.poll_transmit(now)?;
-        if !cost.is_zero() {
-            self.busy_until = now + cost.saturating_mul(packets_of(&packet));
+        let any = self.stack.transmit(now, packet).is_some();
+        if any && !cost.is_zero() {
+            self.busy_until = now + cost.saturating_mul(packets_of(packet));
         }
-        Some(packet)
+        any
     }
 
     /// Nothing more comes out: asks when to be called next. A stack that wants to be called in the

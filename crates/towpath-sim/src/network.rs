@@ -6,7 +6,7 @@ use std::time::Duration;
 use towpath_measure::network::{Directions, Reported, end_of, path_of, split, topology};
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
 use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent};
-use towpath_mptcp::wire;
+use towpath_mptcp::wire::{self, Cutter};
 use towpath_net::config::{DirectionConfig, Position, Shaper};
 use towpath_net::topology::RouteError;
 use towpath_net::{Instant, Topology};
@@ -21,6 +21,9 @@ use crate::pcap::{Capture, Way};
 const SMALL_QUEUE: Duration = Duration::from_micros(977);
 /// And never more (Linux: `tcp_limit_output_bytes`).
 const SMALL_QUEUE_MOST_BYTES: u64 = 4 * 1_024 * 1_024;
+
+/// Packets whose memory is kept for others.
+const SPARE: usize = 4_096;
 
 /// One end of a path: an interface of a host.
 #[derive(Debug, Default)]
@@ -64,6 +67,9 @@ pub(crate) struct Network<'a> {
     /// One for each host, or none.
     captures: Vec<Capture<'a>>,
     passing: VecDeque<wire::Packet>,
+    /// Memory of packets that are gone.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept: they travel as they are")]
+    spare: Vec<Box<wire::Packet>>,
     arrived: VecDeque<Arrival>,
     pub(crate) delivered_packets: u64,
 }
@@ -116,6 +122,7 @@ impl<'a> Network<'a> {
                 .collect(),
             captures,
             passing: VecDeque::new(),
+            spare: Vec::new(),
             arrived: VecDeque::new(),
             delivered_packets: 0,
         })
@@ -133,7 +140,7 @@ impl<'a> Network<'a> {
 
     /// Sends a packet of `host` on its way. The first host's address decides the path, whichever
     /// interface the stack had in mind.
-    pub(crate) fn send(&mut self, now: Instant, host: usize, packet: wire::Packet) {
+    pub(crate) fn send(&mut self, now: Instant, host: usize, packet: Box<wire::Packet>) {
         let Some(path) = packet.addresses().and_then(|(source, target)| path_of(source, target))
         else {
             return;
@@ -149,25 +156,49 @@ impl<'a> Network<'a> {
         }
         interface.totals.tx_packets += 1;
         interface.totals.tx_bytes += len;
-        if packet.segment_bytes > 0 && self.split.get(path).copied().unwrap_or(true) {
-            for packet in packet.split() {
-                self.send_one(now, path, end, packet);
+        let whole = packet.segment_bytes == 0 || !self.split.get(path).copied().unwrap_or(true);
+        if whole {
+            return self.send_one(now, path, end, packet);
+        }
+        let Some(mut cutter) = Cutter::new(&packet) else {
+            let mut packet = packet;
+            packet.segment_bytes = 0;
+            return self.send_one(now, path, end, packet);
+        };
+        loop {
+            let mut part = self.blank();
+            if !cutter.next(&packet, &mut part) {
+                self.recycle(part);
+                break;
             }
-        } else {
-            self.send_one(now, path, end, packet);
+            self.send_one(now, path, end, part);
+        }
+        self.recycle(packet);
+    }
+
+    /// A packet to write into.
+    pub(crate) fn blank(&mut self) -> Box<wire::Packet> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a packet that nobody needs any more.
+    pub(crate) fn recycle(&mut self, mut packet: Box<wire::Packet>) {
+        if self.spare.len() < SPARE {
+            packet.payload = wire::Payload::EMPTY;
+            self.spare.push(packet);
         }
     }
 
-    fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: wire::Packet) {
+    fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
         self.note(now, path, end, Way::Out, &packet);
         let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
         if end == 1 || no_boxes {
-            self.push(now, path, end, Box::new(packet));
+            self.push(now, path, end, packet);
             return;
         }
         let mut passing = std::mem::take(&mut self.passing);
         if let Some(boxes) = self.boxes.get_mut(path) {
-            boxes.pass(now, Direction::Up, packet, &mut passing);
+            boxes.pass(now, Direction::Up, *packet, &mut passing);
         }
         for packet in passing.drain(..) {
             self.push(now, path, end, Box::new(packet));

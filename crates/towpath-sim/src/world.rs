@@ -190,7 +190,10 @@ impl<'a> World<'a> {
     fn deliver(&mut self) {
         while let Some(arrival) = self.network.arrival(self.now) {
             if let Some(host) = self.hosts.get_mut(arrival.host) {
-                host.receive(self.now, arrival.path, arrival.packet);
+                let packet = host.receive(self.now, arrival.path, arrival.packet);
+                if let Some(packet) = packet {
+                    self.network.recycle(packet);
+                }
             }
         }
     }
@@ -325,12 +328,13 @@ impl<'a> World<'a> {
                 self.on_event(index, &event);
             }
             did |= self.write_at_deadlines(index);
-            let now = self.now;
-            let packet = self.hosts.get_mut(index).and_then(|host| host.transmit(now));
-            if let Some(packet) = packet {
+            let (now, mut packet) = (self.now, self.network.blank());
+            if self.hosts.get_mut(index).is_some_and(|host| host.transmit(now, &mut packet)) {
                 self.network.send(self.now, index, packet);
                 self.tell_rooms();
                 did = true;
+            } else {
+                self.network.recycle(packet);
             }
             if !did {
                 break;

@@ -30,7 +30,8 @@ impl Connection {
         host: &Host<'_>,
         room: &dyn Fn(InterfaceId) -> Room,
         identification: u16,
-    ) -> Option<(InterfaceId, Packet)> {
+        packet: &mut Packet,
+    ) -> Option<InterfaceId> {
         if self.window_changed {
             self.update_windows();
         }
@@ -39,6 +40,9 @@ impl Connection {
         }
         loop {
             for index in 0..self.flows.len() {
+                if self.flows.get(index).is_none_or(|flow| flow.tcp.is_quiet()) {
+                    continue;
+                }
                 let option_bytes = self.ack_option_bytes(index);
                 let Some(flow) = self.flows.get_mut(index) else { continue };
                 let room = room(flow.interface);
@@ -50,7 +54,8 @@ impl Connection {
                         continue;
                     }
                     let interface = flow.interface;
-                    return Some((interface, self.compose(index, transmit, identification)));
+                    self.compose(index, transmit, identification, packet);
+                    return Some(interface);
                 }
             }
             if !self.pull(host, room) && !self.begin_fin(host.now) && !self.let_go(host) {
@@ -85,7 +90,13 @@ impl Connection {
         if due { 28 } else { 0 }
     }
 
-    fn compose(&mut self, index: usize, mut transmit: Transmit, identification: u16) -> Packet {
+    fn compose(
+        &mut self,
+        index: usize,
+        mut transmit: Transmit,
+        identification: u16,
+        packet: &mut Packet,
+    ) {
         let mut options = std::mem::take(&mut transmit.options);
         let payload = match (&transmit.data, self.flows.get(index)) {
             (Some(sent), Some(flow)) => flow.payload_of(sent),
@@ -108,7 +119,7 @@ impl Connection {
             payload: Payload::EMPTY,
             segment_bytes: transmit.segment_bytes,
         };
-        Packet::write(&segment, payload, identification)
+        packet.write(&segment, payload, identification);
     }
 
     fn add_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {

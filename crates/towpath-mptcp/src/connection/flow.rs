@@ -114,6 +114,9 @@ impl Flow {
             }
             self.payloads.pop_front();
         }
+        if self.payloads.is_empty() {
+            self.payloads.shrink_to_fit();
+        }
     }
 
     /// The bytes of a transmission.

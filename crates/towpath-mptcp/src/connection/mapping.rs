@@ -17,7 +17,7 @@ struct Announced {
     len: u64,
     /// Data offset of the first byte.
     start: u64,
-    checksum: Option<Check>,
+    checksum: Option<Box<Check>>,
 }
 
 /// A mapping whose checksum is still to be verified: it is delivered as a whole.
@@ -124,12 +124,8 @@ impl Mappings {
         if self.announced.len() >= AHEAD_LIMIT {
             return;
         }
-        let checksum = new.checksum.map(|(sum, len, dsn, wire_ssn)| Check {
-            sum,
-            len,
-            dsn,
-            wire_ssn,
-            collected: Payload::EMPTY,
+        let checksum = new.checksum.map(|(sum, len, dsn, wire_ssn)| {
+            Box::new(Check { sum, len, dsn, wire_ssn, collected: Payload::EMPTY })
         });
         let map = Announced { ssn: new.ssn, len: new.len, start: new.start, checksum };
         self.announced.insert(index, map);

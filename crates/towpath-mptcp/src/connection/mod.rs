@@ -83,6 +83,16 @@ pub(crate) enum Output {
     Gone(SocketAddr, SocketAddr),
 }
 
+/// Memory that all connections of a host use in turn, so that neither scheduling nor a segment
+/// allocates any, and idle connections have none of it.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) out: Vec<Output>,
+    views: Vec<PathView>,
+    received: subflow::Received,
+    mapped: Vec<mapping::Mapped>,
+}
+
 /// What a connection sees of its host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Host<'a> {
@@ -194,7 +204,7 @@ pub(crate) struct Connection {
     end_was_read: bool,
     window_changed: bool,
     out: Vec<Output>,
-    /// Reused for views, so that scheduling allocates nothing, and for what a segment brings.
+    /// As [`Scratch`], lent by the stack.
     views: Vec<PathView>,
     received: subflow::Received,
     mapped: Vec<mapping::Mapped>,
@@ -255,7 +265,7 @@ impl Connection {
             path_manager: path_manager::by_name(&config.path_manager)?,
             reinjections: VecDeque::new(),
             first: None,
-            remote_addresses: Vec::new(),
+            remote_addresses: Vec::with_capacity(1),
             no_join_to_initial: false,
             announcements: Vec::new(),
             echoes: Vec::new(),
@@ -303,9 +313,30 @@ impl Connection {
         keys::token(self.local_key)
     }
 
-    /// Hands out what the stack must do, for an empty list.
-    pub(crate) fn swap_output(&mut self, output: &mut Vec<Output>) {
-        std::mem::swap(&mut self.out, output);
+    /// Does something with the memory that is lent to it; what the stack must do is in
+    /// [`Scratch::out`] then, behind what was not carried out before.
+    pub(crate) fn with_scratch<T>(
+        &mut self,
+        scratch: &mut Scratch,
+        what: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        scratch.out.append(&mut self.out);
+        self.swap(scratch);
+        let done = what(self);
+        self.swap(scratch);
+        done
+    }
+
+    fn swap(&mut self, scratch: &mut Scratch) {
+        std::mem::swap(&mut self.out, &mut scratch.out);
+        std::mem::swap(&mut self.views, &mut scratch.views);
+        std::mem::swap(&mut self.received, &mut scratch.received);
+        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
+    }
+
+    /// Hands out what the stack must do.
+    pub(crate) fn take_output(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.out)
     }
 
     pub(crate) fn has_output(&self) -> bool {

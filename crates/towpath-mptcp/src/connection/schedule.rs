@@ -51,6 +51,9 @@ impl Connection {
         if unsent == 0 && !again && !self.may_be_blocked() {
             return false;
         }
+        if unsent > 0 && !again && self.is_in_vain(host, room) {
+            return false;
+        }
         self.fill_views(host.now, room);
         if self.views.is_empty() {
             return false;
@@ -76,6 +79,35 @@ impl Connection {
         blocked && self.act_on_block(host, unsent)
     }
 
+    /// Whether neither the scheduler nor M1 and M2 can do anything for new data, and views need not be
+    /// made to see that; `false` if it is not sure.
+    fn is_in_vain(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+        match self.send.window_bytes() {
+            0 => self.window_blocked_since.is_some() && self.opportunistic.is_off(),
+            window if window > MAPPING_BYTES => {
+                self.scheduler.needs_room() && self.is_full(host, room)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether no path takes anything now; `false` if that is not sure. Found sooner than views are
+    /// made.
+    fn is_full(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+        let ahead = self.is_multipath() && self.scheduler.queues_ahead();
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
+            let open = match room(flow.interface) {
+                Room::Free => flow.tcp.room_bytes(host.now) > 0,
+                Room::Full => false,
+                Room::Down => return false,
+            };
+            if open || self.config.cautious_joins || (ahead && flow.tcp.queue_room_bytes() > 0) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// TCP probes a closed window as long as there is something to send.
     fn note_waiting(&mut self, now: Instant, waiting: bool) {
         if std::mem::replace(&mut self.data_waiting, waiting) != waiting {
@@ -87,7 +119,8 @@ impl Connection {
 
     /// M1 and M2 also act when the send buffer is full of sent data.
     fn may_be_blocked(&self) -> bool {
-        self.write_blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0
+        let full = self.write_blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
+        full && !self.opportunistic.is_off()
     }
 
     /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.

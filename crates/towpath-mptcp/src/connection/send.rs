@@ -299,6 +299,11 @@ impl SendStore {
         while self.chunks.front().is_some_and(|chunk| chunk.end() <= self.acked) {
             self.chunks.pop_front();
         }
+        // Idle connections keep no memory.
+        if self.chunks.is_empty() {
+            self.chunks.shrink_to_fit();
+            self.sent.shrink_to_fit();
+        }
     }
 }
 

@@ -23,14 +23,16 @@ impl Stack {
     /// As [`Stack::handle_packet`], for who keeps the packet's memory; its payload is taken.
     pub fn receive(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         self.counters.received += 1;
-        match packet.take_apart() {
-            Ok(mut segment) => self.on_segment(now, interface, &mut segment),
+        let mut segment = self.segment.take().unwrap_or_else(|| Box::new(Segment::EMPTY));
+        match packet.take_apart(&mut segment) {
+            Ok(()) => self.on_segment(now, interface, &mut segment),
             Err(ParseError::NotTcp(_)) => match IcmpMessage::parse(packet) {
                 Ok(message) => self.on_icmp(now, &message),
                 Err(_) => self.counters.malformed += 1,
             },
             Err(_) => self.counters.malformed += 1,
         }
+        self.segment = Some(segment);
     }
 
     fn on_segment(&mut self, now: Instant, interface: InterfaceId, segment: &mut Segment) {
@@ -106,7 +108,7 @@ impl Stack {
             return; // the peer tries again
         }
         let tuple = self.tuple_of(interface, syn, 0, 0);
-        let id = ConnectionId(self.connections.len() as u32);
+        let id = self.fresh_id();
         let mut isn = self.secrets.isn(now, tuple.local, tuple.remote);
         if let Some(used_until) = used_until.filter(|until| isn.wrapping_sub(*until) > u32::MAX / 2)
         {

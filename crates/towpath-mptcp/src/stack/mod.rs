@@ -19,11 +19,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use crate::connection::{self, Connection, Host, Output, Room, Tuple};
+use crate::connection::{self, Connection, Host, Output, Room, Scratch, Tuple};
 use crate::path_manager::Action;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
-use crate::wire::Packet;
+use crate::wire::{Packet, Segment};
 
 pub use error::{ConfigError, ConnectError, ConnectionError};
 pub use event::{Event, Fallback, Notice, Reinjection, Trace};
@@ -55,7 +55,7 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 
-/// Names a connection; never reused within a stack.
+/// Names a connection; not used again within a stack (before four thousand million others).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
@@ -96,8 +96,8 @@ pub struct Stack {
     interfaces: Vec<(InterfaceId, Interface)>,
     addresses: Vec<LocalAddress>,
     listeners: BTreeMap<u16, Listener>,
-    /// Never reused slots: the index is the [`ConnectionId`].
-    connections: Vec<Option<Box<Connection>>>,
+    connections: BTreeMap<ConnectionId, Box<Connection>>,
+    next_id: u32,
     subflows: Demultiplexer,
     /// Looked up only, never walked through.
     tokens: HashMap<u32, ConnectionId>,
@@ -109,8 +109,9 @@ pub struct Stack {
     /// Packets that belong to no connection: resets.
     stray: VecDeque<(InterfaceId, Packet)>,
     events: VecDeque<Event>,
-    /// Reused, so that events allocate nothing.
-    output: Vec<Output>,
+    scratch: Scratch,
+    /// Reused for each packet that arrives.
+    segment: Option<Box<Segment>>,
     next_port: u16,
     identification: u16,
     counters: Counters,
@@ -142,7 +143,8 @@ impl Stack {
             interfaces: Vec::new(),
             addresses: Vec::new(),
             listeners: BTreeMap::new(),
-            connections: Vec::new(),
+            connections: BTreeMap::new(),
+            next_id: 0,
             subflows: Demultiplexer::new(),
             tokens: HashMap::new(),
             half_open: BTreeMap::new(),
@@ -150,7 +152,8 @@ impl Stack {
             ready: VecDeque::new(),
             stray: VecDeque::new(),
             events: VecDeque::new(),
-            output: Vec::new(),
+            scratch: Scratch::default(),
+            segment: None,
             next_port: *PORTS.start(),
             identification: 0,
             counters: Counters::default(),
@@ -208,9 +211,10 @@ impl Stack {
         let opened = room && !known.room;
         known.room = room;
         if opened {
-            let all = 0..self.connections.len();
-            for id in all.map(|index| ConnectionId(index as u32)) {
-                self.make_ready(id);
+            for (id, known) in &mut self.connections {
+                if !std::mem::replace(&mut known.queued, true) {
+                    self.ready.push_back(*id);
+                }
             }
         }
     }
@@ -233,8 +237,9 @@ impl Stack {
         now: Instant,
         local: Option<IpAddr>,
         remote: SocketAddr,
-        config: connection::Config,
+        config: impl Into<Arc<connection::Config>>,
     ) -> Result<ConnectionId, ConnectError> {
+        let config = config.into();
         config.check()?;
         if !input::names_one_host(remote.ip()) {
             return Err(ConnectError::NoHost(remote));
@@ -256,10 +261,10 @@ impl Stack {
             remote_id: 0,
             backup: false,
         };
-        let id = ConnectionId(self.connections.len() as u32);
+        let id = self.fresh_id();
         let isn = self.secrets.isn(now, local, remote);
         let key = self.fresh_key();
-        let connection = Connection::connect(id, Arc::new(config), &tuple, isn, key, now)?;
+        let connection = Connection::connect(id, config, &tuple, isn, key, now)?;
         self.insert(id, connection, (local, remote));
         self.touch(now, id);
         Ok(id)
@@ -282,7 +287,18 @@ impl Stack {
     ) {
         self.tokens.insert(connection.token(), id);
         self.subflows.insert(tuple, id);
-        self.connections.push(Some(Box::new(connection)));
+        self.connections.insert(id, Box::new(connection));
+    }
+
+    /// The next number that no connection has.
+    fn fresh_id(&mut self) -> ConnectionId {
+        loop {
+            let id = ConnectionId(self.next_id);
+            self.next_id = self.next_id.wrapping_add(1);
+            if !self.connections.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// A key whose token is not in use (RFC 8684 §3.1).
@@ -376,8 +392,15 @@ impl Stack {
 
     /// The next packet to send, for an interface that is up and has room.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(InterfaceId, Packet)> {
-        if let Some(packet) = self.stray.pop_front() {
-            return Some(packet);
+        let mut packet = Packet::default();
+        self.transmit(now, &mut packet).map(|interface| (interface, packet))
+    }
+
+    /// As [`Stack::poll_transmit`], into the memory of a packet of before.
+    pub fn transmit(&mut self, now: Instant, packet: &mut Packet) -> Option<InterfaceId> {
+        if let Some((interface, stray)) = self.stray.pop_front() {
+            *packet = stray;
+            return Some(interface);
         }
         while let Some(id) = self.ready.front().copied() {
             let identification = self.identification;
@@ -388,13 +411,17 @@ impl Stack {
                 Some(Interface { up: true, room: false, .. }) => Room::Full,
                 Some(Interface { up: false, .. }) | None => Room::Down,
             };
-            let known = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut);
-            let packet = known.and_then(|known| known.poll_transmit(&host, &room, identification));
-            if let Some((interface, packet)) = packet {
+            let known = self.connections.get_mut(&id);
+            let interface = known.and_then(|known| {
+                known.with_scratch(&mut self.scratch, |known| {
+                    known.poll_transmit(&host, &room, identification, packet)
+                })
+            });
+            if let Some(interface) = interface {
                 let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
                 self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
                 self.carry_out_all(now, id);
-                return Some((interface, packet));
+                return Some(interface);
             }
             self.ready.pop_front();
             if let Some(known) = self.get_mut(id) {
@@ -438,11 +465,11 @@ impl Stack {
     }
 
     fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.connections.get(id.0 as usize)?.as_deref()
+        self.connections.get(&id).map(Box::as_ref)
     }
 
     fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.connections.get_mut(id.0 as usize)?.as_deref_mut()
+        self.connections.get_mut(&id).map(Box::as_mut)
     }
 
     /// Does something to a connection, and what follows from it.
@@ -453,19 +480,17 @@ impl Stack {
         what: impl FnOnce(&mut Connection, &Host<'_>),
     ) {
         let host = Host { now, local: &self.addresses, trace: self.config.trace };
-        let known = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut);
-        if let Some(known) = known {
-            what(known, &host);
+        if let Some(known) = self.connections.get_mut(&id) {
+            known.with_scratch(&mut self.scratch, |known| what(known, &host));
         }
         self.touch(now, id);
     }
 
     fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &Host<'_>)) {
-        for index in 0..self.connections.len() {
-            let id = ConnectionId(index as u32);
-            if self.get(id).is_some_and(|known| !known.is_closed()) {
-                self.with(now, id, &what);
-            }
+        let open = self.connections.iter().filter(|(_, known)| !known.is_closed());
+        let open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
+        for id in open {
+            self.with(now, id, &what);
         }
     }
 
@@ -485,15 +510,18 @@ impl Stack {
 
     /// Carries out what a connection asked for.
     fn carry_out_all(&mut self, now: Instant, id: ConnectionId) {
-        while self.get(id).is_some_and(Connection::has_output) {
-            let mut output = std::mem::take(&mut self.output);
-            if let Some(known) = self.get_mut(id) {
-                known.swap_output(&mut output);
-            }
+        if !self.scratch.out.is_empty() {
+            let mut output = std::mem::take(&mut self.scratch.out);
             for item in output.drain(..) {
                 self.carry_out(now, id, item);
             }
-            self.output = output;
+            self.scratch.out = output;
+        }
+        // What it asked for outside of packets and timers.
+        while self.get(id).is_some_and(Connection::has_output) {
+            for item in self.get_mut(id).map(Connection::take_output).unwrap_or_default() {
+                self.carry_out(now, id, item);
+            }
         }
     }
 
@@ -527,10 +555,8 @@ impl Stack {
         }
         self.tokens.remove(&token);
         let early = self.half_open.remove(&id).is_some();
-        if (forgotten || early)
-            && let Some(slot) = self.connections.get_mut(id.0 as usize)
-        {
-            *slot = None;
+        if forgotten || early {
+            self.connections.remove(&id);
         }
     }
 

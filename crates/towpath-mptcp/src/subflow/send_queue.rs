@@ -330,6 +330,9 @@ impl SendQueue {
             self.records.pop_front();
             self.sent -= 1;
         }
+        if self.records.is_empty() {
+            self.records.shrink_to_fit();
+        }
         self.acked_until = self.acked_until.max(ack);
         self.judged_until = self.judged_until.max(ack);
         if !self.sacked.is_empty() {

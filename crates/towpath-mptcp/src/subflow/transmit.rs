@@ -105,6 +105,17 @@ impl Subflow {
         Some(self.compose_ack(now, self.send.sent_until(), option_bytes, reason))
     }
 
+    /// Whether [`Subflow::poll_transmit`] has nothing, whatever the time and the windows are: asked
+    /// first, because it is so for most packets that arrive.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        let open = !matches!(self.state, State::SynSent | State::SynReceived);
+        let nothing_due = !self.acks.due && !self.challenges.due && self.probe.is_none();
+        let nothing_to_send = self.send.next_unsent().is_none() && !self.send.has_lost();
+        let calm = self.reset.is_none() && self.probe_reason().is_none();
+        open && nothing_due && nothing_to_send && calm
+    }
+
     /// The tail loss probe that repeats data; one with new data goes the way of new data.
     fn next_probe(&mut self, now: Instant) -> Option<Transmit> {
         let reason = self.probe_reason()?;

@@ -3,7 +3,7 @@
 //! [`Packet`] is what travels: real header bytes and a payload by reference. [`Segment`] is what it
 //! means. `parse` turns one into the other, `emit` back.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use arrayvec::ArrayVec;
 
@@ -21,7 +21,7 @@ pub use icmp::{IcmpKind, IcmpMessage};
 pub use option::{
     AddAddress, Capable, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset, Timestamps,
 };
-pub use packet::Packet;
+pub use packet::{Cutter, Packet};
 pub use payload::Payload;
 
 /// Control bits of a TCP segment (RFC 9293 §3.1).
@@ -78,6 +78,8 @@ pub enum Ecn {
     Marked,
 }
 
+const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
 /// A TCP segment, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
@@ -104,6 +106,28 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Nothing from nobody, to be filled in.
+    pub const EMPTY: Self = Self {
+        source: NOBODY,
+        destination: NOBODY,
+        seq: 0,
+        ack: 0,
+        flags: Flags(0),
+        window: 0,
+        ecn: Ecn::NotCapable,
+        options: Options {
+            mss: None,
+            window_scale: None,
+            sack_permitted: false,
+            sack: SackBlocks::new_const(),
+            timestamps: None,
+            dss: None,
+            mptcp: Vec::new(),
+        },
+        payload: Payload::EMPTY,
+        segment_bytes: 0,
+    };
+
     /// Sequence numbers that it takes: data, and one each for SYN and FIN.
     pub fn sequence_bytes(&self) -> u32 {
         let control = u32::from(self.flags.has(Flags::SYN)) + u32::from(self.flags.has(Flags::FIN));

@@ -62,6 +62,15 @@ impl Options {
         options
     }
 
+    /// Forgets all options.
+    pub(super) fn clear(&mut self) {
+        let Self { mss, window_scale, sack_permitted, sack, timestamps, dss, mptcp } = self;
+        (*mss, *window_scale, *sack_permitted) = (None, None, false);
+        (*timestamps, *dss) = (None, None);
+        sack.clear();
+        mptcp.clear();
+    }
+
     /// Takes up all options of a header.
     pub(super) fn read_all(&mut self, bytes: &[u8]) {
         let mut rest = bytes;

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use bytes::Bytes;
 
 use super::ip::{self, IpHeader};
-use super::{Flags, Options, ParseError, Payload, Segment};
+use super::{Flags, ParseError, Payload, Segment};
 
 /// Longest header: IPv6 and 60 bytes of TCP. There is also room for IPv4 options, and for IPv6
 /// extension headers beside a TCP header that is not full; a longer header is refused.
@@ -17,7 +17,7 @@ const TCP_BYTES: usize = 20;
 /// What travels: an IP packet, or a super-segment that stands for several.
 ///
 /// As a whole, a super-segment is one IP packet: at most 65,535 bytes (IPv6: behind the header).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Packet {
     /// IP and TCP header with options. With ICMP: only the IP header, the payload is the message.
     pub header: ArrayVec<u8, HEADER_BYTES>,
@@ -116,53 +116,58 @@ impl Packet {
     /// Addresses are of one family, and the payload fits into one IP packet
     /// (see [`Packet`]).
     pub fn emit(segment: &Segment, identification: u16) -> Self {
-        Self::write(segment, segment.payload.clone(), identification)
+        let mut packet = Self::default();
+        packet.write(segment, segment.payload.clone(), identification);
+        packet
     }
 
-    /// Writes `segment`, with this payload in place of its own.
-    pub(crate) fn write(segment: &Segment, payload: Payload, identification: u16) -> Self {
+    /// Becomes `segment`, with this payload in place of its own.
+    pub(crate) fn write(&mut self, segment: &Segment, payload: Payload, identification: u16) {
         let options = segment.options.emit();
         let tcp_bytes = TCP_BYTES + options.len();
         let upper_bytes = tcp_bytes + payload.len();
         let (source, destination) = (segment.source.ip(), segment.destination.ip());
-        let mut header = ArrayVec::new();
+        let header = &mut self.header;
+        header.clear();
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let total = length_field(ip::V4_BYTES + upper_bytes);
                 let addresses = (source, destination);
                 append(
-                    &mut header,
+                    header,
                     &ip::emit_v4(addresses, ip::TCP, segment.ecn, identification, total),
                 );
             }
             (source, destination) => {
-                append(&mut header, &ip::emit_v6(ip::TCP, segment.ecn, length_field(upper_bytes)));
-                append(&mut header, ip::v6_addresses(source, destination).as_flattened());
+                append(header, &ip::emit_v6(ip::TCP, segment.ecn, length_field(upper_bytes)));
+                append(header, ip::v6_addresses(source, destination).as_flattened());
             }
         }
         let sum = ip::pseudo_header(source, destination, ip::TCP, upper_bytes).folded();
-        append(&mut header, &tcp_header(segment, tcp_bytes, sum));
-        append(&mut header, &options);
-        Self { header, payload, segment_bytes: segment.segment_bytes, checksum_offloaded: true }
+        append(header, &tcp_header(segment, tcp_bytes, sum));
+        append(header, &options);
+        self.payload = payload;
+        (self.segment_bytes, self.checksum_offloaded) = (segment.segment_bytes, true);
     }
 
     /// Takes it apart; verifies the checksum unless it is offloaded.
     pub fn parse(&self) -> Result<Segment, ParseError> {
-        let mut segment = self.read_header()?;
+        let mut segment = Segment::EMPTY;
+        self.read_header(&mut segment)?;
         segment.payload = self.payload.clone();
         Ok(segment)
     }
 
-    /// As [`Packet::parse`], but the payload leaves the packet.
-    pub fn take_apart(&mut self) -> Result<Segment, ParseError> {
-        let mut segment = self.read_header()?;
+    /// As [`Packet::parse`], into memory of before; the payload leaves the packet.
+    pub fn take_apart(&mut self, segment: &mut Segment) -> Result<(), ParseError> {
+        self.read_header(segment)?;
         segment.payload = std::mem::take(&mut self.payload);
-        Ok(segment)
+        Ok(())
     }
 
     /// All but the payload.
     #[inline]
-    fn read_header(&self) -> Result<Segment, ParseError> {
+    fn read_header(&self, segment: &mut Segment) -> Result<(), ParseError> {
         let ip = self.ip()?;
         if ip.protocol != ip::TCP {
             return Err(ParseError::NotTcp(ip.protocol));
@@ -179,20 +184,17 @@ impl Packet {
         if usize::from(offset >> 4) * 4 != tcp.len() {
             return Err(ParseError::Malformed("TCP data offset"));
         }
-        let mut segment = Segment {
-            source: SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1])),
-            destination: SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1])),
-            seq: u32::from_be_bytes([q0, q1, q2, q3]),
-            ack: u32::from_be_bytes([a0, a1, a2, a3]),
-            flags: Flags(flags),
-            window: u16::from_be_bytes([w0, w1]),
-            ecn: ip.ecn,
-            options: Options::default(),
-            payload: Payload::EMPTY,
-            segment_bytes: self.segment_bytes,
-        };
+        segment.source = SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1]));
+        segment.destination = SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1]));
+        segment.seq = u32::from_be_bytes([q0, q1, q2, q3]);
+        segment.ack = u32::from_be_bytes([a0, a1, a2, a3]);
+        segment.flags = Flags(flags);
+        segment.window = u16::from_be_bytes([w0, w1]);
+        segment.ecn = ip.ecn;
+        segment.segment_bytes = self.segment_bytes;
+        segment.options.clear();
         segment.options.read_all(options);
-        Ok(segment)
+        Ok(())
     }
 
     /// Fills in the TCP checksum.
@@ -206,8 +208,17 @@ impl Packet {
     }
 
     /// The packets that it stands for, in order; itself if it is one.
-    pub fn split(self) -> impl Iterator<Item = Self> {
-        Split::new(self)
+    pub fn split(mut self) -> impl Iterator<Item = Self> {
+        let mut cutter = Cutter::new(&self);
+        let mut whole = cutter.is_none();
+        std::iter::from_fn(move || match &mut cutter {
+            Some(cutter) => {
+                let mut part = Self::default();
+                cutter.next(&self, &mut part).then_some(part)
+            }
+            None => std::mem::take(&mut whole)
+                .then(|| Self { segment_bytes: 0, ..std::mem::take(&mut self) }),
+        })
     }
 
     /// The IP header, if it agrees with the packet's length.
@@ -297,10 +308,8 @@ fn tcp_header(segment: &Segment, tcp_bytes: usize, checksum: u16) -> [u8; TCP_BY
 
 /// Cuts a super-segment as segmentation offload does.
 #[derive(Debug)]
-struct Split {
-    /// The rest; `None` at the end.
-    rest: Option<Packet>,
-    /// IP header of the whole.
+pub struct Cutter {
+    /// IP header of the whole, if it stands for several packets.
     ip: Option<IpHeader>,
     /// Payload bytes cut off so far.
     done_bytes: usize,
@@ -310,36 +319,40 @@ struct Split {
     damaged: bool,
 }
 
-impl Split {
-    fn new(whole: Packet) -> Self {
+impl Cutter {
+    /// Cuts `whole`; `None` if it is one packet.
+    pub fn new(whole: &Packet) -> Option<Self> {
         let several =
             whole.segment_bytes != 0 && whole.payload.len() > usize::from(whole.segment_bytes);
-        let ip = several
-            .then(|| IpHeader::parse(&whole.header).ok())
-            .flatten()
-            .filter(|ip| ip.protocol == ip::TCP);
-        let damaged = match &ip {
-            Some(ip) => !whole.checksum_offloaded && !whole.checksum_is_right(ip),
-            None => false,
-        };
-        let rest = Some(Packet {
-            segment_bytes: if ip.is_some() { whole.segment_bytes } else { 0 },
-            ..whole
-        });
-        Self { rest, ip, done_bytes: 0, count: 0, damaged }
+        if !several {
+            return None;
+        }
+        let ip = IpHeader::parse(&whole.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
+        let damaged = !whole.checksum_offloaded && !whole.checksum_is_right(&ip);
+        Some(Self { ip: Some(ip), done_bytes: 0, count: 0, damaged })
+    }
+
+    /// Makes `part` the next packet of `whole`; `false` after the last one.
+    pub fn next(&mut self, whole: &Packet, part: &mut Packet) -> bool {
+        let Some(ip) = self.ip else { return false };
+        let next = self.done_bytes + usize::from(whole.segment_bytes);
+        let last = next >= whole.payload.len();
+        self.cut(whole, &ip, last, part);
+        self.done_bytes = next;
+        self.count = self.count.wrapping_add(1);
+        if last {
+            self.ip = None;
+        }
+        true
     }
 
     /// The part of the payload from `done_bytes` on; `last` is the one that may have FIN and PSH.
-    fn part(&self, whole: &Packet, ip: &IpHeader, last: bool) -> Packet {
+    fn cut(&self, whole: &Packet, ip: &IpHeader, last: bool, part: &mut Packet) {
         let end = self.done_bytes + usize::from(whole.segment_bytes);
-        let mut header = ArrayVec::new();
-        append(&mut header, &whole.header);
-        let mut part = Packet {
-            header,
-            payload: whole.payload.slice(self.done_bytes, end),
-            segment_bytes: 0,
-            checksum_offloaded: true,
-        };
+        part.header.clear();
+        append(&mut part.header, &whole.header);
+        part.payload = whole.payload.slice(self.done_bytes, end);
+        (part.segment_bytes, part.checksum_offloaded) = (0, true);
         let total_bytes = part.len();
         ip::patch(&mut part.header, total_bytes, self.count);
         let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();
@@ -366,24 +379,5 @@ impl Split {
         {
             *low ^= 1;
         }
-        part
-    }
-}
-
-impl Iterator for Split {
-    type Item = Packet;
-
-    fn next(&mut self) -> Option<Packet> {
-        let whole = self.rest.take()?;
-        let Some(ip) = self.ip else { return Some(whole) };
-        let next = self.done_bytes + usize::from(whole.segment_bytes);
-        let last = next >= whole.payload.len();
-        let part = self.part(&whole, &ip, last);
-        self.done_bytes = next;
-        self.count = self.count.wrapping_add(1);
-        if !last {
-            self.rest = Some(whole);
-        }
-        Some(part)
     }
 }

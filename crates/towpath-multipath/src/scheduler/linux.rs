@@ -78,6 +78,10 @@ impl Scheduler for Linux {
         true
     }
 
+    fn needs_room(&self) -> bool {
+        true
+    }
+
     /// `mptcp_subflow_get_retrans`: the first idle subflow, whether it had the data or not; a backup
     /// only if nothing else makes progress.
     fn reinject(&mut self, view: &ConnectionView<'_>, _: DataRange, _: PathSet) -> Option<PathId> {

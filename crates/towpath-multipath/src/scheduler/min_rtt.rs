@@ -14,6 +14,10 @@ impl Scheduler for MinRtt {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         Decision::send_or_idle(fastest(eligible(view).filter(|path| path.room_bytes > 0)))
     }
+
+    fn needs_room(&self) -> bool {
+        true
+    }
 }
 
 /// The path with room and the lowest srtt among those that `wanted` admits; backups only if no

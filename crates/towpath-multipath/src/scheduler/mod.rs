@@ -137,6 +137,11 @@ pub trait Scheduler: fmt::Debug + Send {
         false
     }
 
+    /// Whether asking it is of no use, and changes nothing, while no path has room.
+    fn needs_room(&self) -> bool {
+        false
+    }
+
     /// Whether it gives paths more than their windows have room for. [`Scheduler::next`] then sees
     /// in [`PathView::room_bytes`] what a path's own queue still takes.
     fn queues_ahead(&self) -> bool {

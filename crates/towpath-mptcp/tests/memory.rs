@@ -1,0 +1,166 @@
+//! What connections cost in memory, and that many of them live in one pair of stacks.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_net::Instant;
+
+const CONNECTIONS: usize = 10_000;
+/// What one end of an idle connection with one subflow may take.
+const MOST_BYTES: usize = 4 * 1_024;
+const WIRE: InterfaceId = InterfaceId(1);
+const PORT: u16 = 80;
+
+struct Pair {
+    now: Instant,
+    stacks: [Stack; 2],
+    accepted: Vec<ConnectionId>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let now = Instant::ZERO;
+        let stacks = [1, 2].map(|host| {
+            let config = stack::Config { seed: u64::from(host), ..stack::Config::default() };
+            let mut stack = Stack::new(config);
+            stack.add_interface(WIRE, 1_500);
+            let address = LocalAddress {
+                address_id: 1,
+                address: [10, 0, 0, host].into(),
+                port: None,
+                interface: WIRE,
+                up: true,
+                subflow: true,
+                signal: false,
+                backup: false,
+                fullmesh: false,
+                laminar: false,
+            };
+            stack.set_address(now, address);
+            stack
+        });
+        Self { now, stacks, accepted: Vec::new() }
+    }
+
+    /// Packets go over at once, until nobody has any; then time goes on.
+    fn exchange(&mut self) {
+        loop {
+            let mut moved = false;
+            for host in 0..2 {
+                while let Some((interface, packet)) = self.stacks[host].poll_transmit(self.now) {
+                    self.stacks[1 - host].handle_packet(self.now, interface, packet);
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        self.now += Duration::from_millis(1);
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now += span;
+        for stack in &mut self.stacks {
+            stack.handle_timeout(self.now);
+        }
+        self.exchange();
+    }
+
+    fn note_accepted(&mut self) {
+        while let Some(event) = self.stacks[1].poll_event() {
+            if let Event::Accepted { connection, .. } = event {
+                self.accepted.push(connection);
+            }
+        }
+        while self.stacks[0].poll_event().is_some() {}
+    }
+
+    fn send(&mut self, host: usize, connection: ConnectionId, text: &str) {
+        let mut data = Bytes::copy_from_slice(text.as_bytes());
+        assert_eq!(self.stacks[host].write(self.now, connection, &mut data), text.len());
+    }
+
+    fn received(&mut self, host: usize, connection: ConnectionId) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(bytes) = self.stacks[host].read(self.now, connection) {
+            all.extend_from_slice(&bytes);
+        }
+        all
+    }
+}
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1_024
+}
+
+#[test]
+fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
+    let mut pair = Pair::new();
+    pair.stacks[1].listen(PORT, Config::linux()).unwrap();
+    let (remote, config) = (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(Config::linux()));
+    let before = resident_bytes();
+    let mut opened = Vec::with_capacity(CONNECTIONS);
+    for _ in 0..CONNECTIONS {
+        opened.push(pair.stacks[0].connect(pair.now, None, remote, Arc::clone(&config)).unwrap());
+        pair.exchange();
+        pair.note_accepted();
+    }
+    assert_eq!(pair.accepted.len(), CONNECTIONS);
+    for (number, (client, server)) in opened.iter().zip(pair.accepted.clone()).enumerate() {
+        pair.send(0, *client, &format!("question {number}"));
+        pair.exchange();
+        assert_eq!(pair.received(1, server), format!("question {number}").into_bytes());
+        pair.send(1, server, &format!("answer {number}"));
+        pair.exchange();
+        assert_eq!(pair.received(0, *client), format!("answer {number}").into_bytes());
+    }
+    pair.wait(Duration::from_secs(1));
+    for (host, all) in [&opened, &pair.accepted.clone()].into_iter().enumerate() {
+        for connection in all {
+            let status = pair.stacks[host].status(*connection).unwrap();
+            assert!(status.multipath && status.subflows.len() == 1, "{status:?}");
+        }
+    }
+    let each = resident_bytes().saturating_sub(before) / (2 * CONNECTIONS);
+    println!("{each} bytes for each end of a connection");
+    assert!(each <= MOST_BYTES, "{each} bytes for each end of a connection");
+}
+
+#[test]
+fn a_connection_that_is_over_leaves_nothing_behind() {
+    let mut pair = Pair::new();
+    pair.stacks[1].listen(PORT, Config::linux()).unwrap();
+    let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
+    let mut resident = Vec::new();
+    for _ in 0..6 {
+        for _ in 0..5_000 {
+            let client = pair.stacks[0].connect(pair.now, None, remote, Config::linux()).unwrap();
+            pair.exchange();
+            pair.note_accepted();
+            let server = pair.accepted.pop().unwrap();
+            pair.stacks[0].abort(pair.now, client);
+            pair.stacks[0].forget(pair.now, client);
+            pair.exchange();
+            pair.stacks[1].forget(pair.now, server);
+            pair.exchange();
+            assert!(pair.stacks[0].status(client).is_none());
+            assert!(pair.stacks[1].status(server).is_none());
+            pair.note_accepted();
+        }
+        assert!(pair.stacks.iter().all(Stack::is_idle));
+        resident.push(resident_bytes());
+    }
+    let grown = resident[5].saturating_sub(resident[0]);
+    assert!(grown <= 64 * 1_024, "25,000 connections later: {grown} bytes more");
+}
