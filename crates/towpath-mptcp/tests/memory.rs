@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,9 @@ const CONNECTIONS: usize = 10_000;
 const MOST_BYTES: usize = 4 * 1_024;
 const WIRE: InterfaceId = InterfaceId(1);
 const PORT: u16 = 80;
+
+/// Memory is the whole process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 struct Pair {
     now: Instant,
@@ -106,6 +109,7 @@ fn resident_bytes() -> usize {
 
 #[test]
 fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
     pair.stacks[1].listen(PORT, Config::linux()).unwrap();
     let (remote, config) = (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(Config::linux()));
@@ -139,6 +143,7 @@ fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
 
 #[test]
 fn a_connection_that_is_over_leaves_nothing_behind() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
     pair.stacks[1].listen(PORT, Config::linux()).unwrap();
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
