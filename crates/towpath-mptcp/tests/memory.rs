@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the figure is what people want to see")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
