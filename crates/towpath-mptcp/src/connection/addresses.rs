@@ -51,7 +51,7 @@ impl Connection {
     /// Whether there may be more or fewer subflows: not after MP_FAIL, which one subflow can answer.
     pub(super) fn asks_path_manager(&self) -> bool {
         let open = !self.finishing && self.closed.is_none();
-        self.is_confirmed() && open && !self.awaiting_infinite
+        self.is_confirmed() && open && !self.straight.awaiting_infinite
     }
 
     /// Tells the path manager what happened and does what it wants.

@@ -21,7 +21,7 @@ const GONE_LIMIT: usize = 256;
 impl Connection {
     /// A DSS checksum was wrong; `start` is the data offset of its mapping.
     pub(super) fn on_bad_checksum(&mut self, host: &Host<'_>, index: usize, start: u64) {
-        self.lost_until = self.lost_until.max(start.saturating_add(1));
+        self.straight.lost_until = self.straight.lost_until.max(start.saturating_add(1));
         if self.mode == Mode::Infinite {
             return; // it comes again under the infinite mapping, or is missed at the end
         }
@@ -32,7 +32,7 @@ impl Connection {
                 flow.fail_due = Some(start);
             }
             // A subflow that crossed with an MP_FAIL has made that one void.
-            self.awaiting_infinite = false;
+            self.straight.awaiting_infinite = false;
             if self.flows.len() == 1 {
                 // Nobody else will bring what is missing: all of it comes again (§3.7).
                 self.counts.discarded_bytes += self.receive.discard_from(start);
@@ -41,7 +41,7 @@ impl Connection {
             self.reset_flow(host, index, MIDDLEBOX);
             return;
         }
-        self.awaiting_infinite = true;
+        self.straight.awaiting_infinite = true;
         self.ask_for_infinite();
     }
 
@@ -72,7 +72,7 @@ impl Connection {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let from = flow.tcp.pushed_until();
         self.sent_shift = Some((from, offset.wrapping_sub(from)));
-        let already = self.awaiting_infinite;
+        let already = self.straight.awaiting_infinite;
         self.become_infinite(if already { Fallback::Checksum } else { Fallback::Peer });
         if !already {
             // The other direction falls back, too: the peer is told where to go on. Nothing of it
@@ -111,7 +111,7 @@ impl Connection {
             self.reset_flow(host, index, super::handshake::MPTCP_ERROR);
             return;
         }
-        let failed = std::mem::take(&mut self.awaiting_infinite);
+        let failed = std::mem::take(&mut self.straight.awaiting_infinite);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
         }
@@ -149,7 +149,7 @@ impl Connection {
         let start = super::input::relative(mapping.dsn, self.remote_idsn, self.receive.next());
         if mapping.len == 0 {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
-            self.awaiting_infinite = false;
+            self.straight.awaiting_infinite = false;
         } else if mapping.ssn != 0
             && !flow.mappings.covers(ssn)
             && self.checksum == mapping.checksum.is_some()
@@ -289,7 +289,7 @@ impl Connection {
             return;
         }
         // What was dropped was never acknowledged: it comes again on another subflow, with mappings.
-        self.awaiting_infinite = false;
+        self.straight.awaiting_infinite = false;
         if self.give_up_at.is_none() {
             self.give_up_at = Some(host.now + self.config.close_timeout);
         }

@@ -20,11 +20,34 @@ use super::failure::MIDDLEBOX;
 use super::handshake::capable;
 use super::{Connection, Host, Mode};
 
+/// Whether both directions of the connection are still their only subflow's streams.
+#[derive(Debug)]
+pub(super) struct Straight {
+    /// Data was sent a second time for the connection: ours is not.
+    pub(super) sent_twice: bool,
+    /// Data of the peer was not in its place at once: neither is the peer's.
+    pub(super) uneven: bool,
+    /// Behind the last data that came in order in its subflow, and was dropped all the same.
+    pub(super) lost_until: u64,
+    /// Incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
+    pub(super) awaiting_infinite: bool,
+}
+
+impl Straight {
+    /// Nothing was sent yet.
+    pub(super) fn new() -> Self {
+        Self { sent_twice: false, uneven: false, lost_until: 1, awaiting_infinite: false }
+    }
+}
+
 impl Connection {
     /// Whether both directions of the only subflow are the connection's own streams.
     fn can_fall_back(&self) -> bool {
         let only = self.next_number == 1 && self.flows.len() == 1;
-        only && self.is_multipath() && !self.sent_twice && !self.uneven && !self.awaiting_infinite
+        only && self.is_multipath()
+            && !self.straight.sent_twice
+            && !self.straight.uneven
+            && !self.straight.awaiting_infinite
     }
 
     /// Notes whether what came in order on the only subflow is what is in order in the data: the
@@ -35,7 +58,8 @@ impl Connection {
         }
         let Some(flow) = self.flows.get(index) else { return };
         let in_order = self.receive.next() - u64::from(self.receive.finished());
-        self.uneven |= in_order + flow.mappings.unchecked_bytes() != flow.tcp.received_until();
+        self.straight.uneven |=
+            in_order + flow.mappings.unchecked_bytes() != flow.tcp.received_until();
     }
 
     /// A segment without DSS (RFC 8684 §3.7).
@@ -125,7 +149,7 @@ impl Connection {
         } else if unmapped {
             Some("data without a mapping at the end")
         } else {
-            let missing = self.receive.misses(self.lost_until);
+            let missing = self.receive.misses(self.straight.lost_until);
             missing.then_some("data that was lost with its mapping did not come again")
         }
     }

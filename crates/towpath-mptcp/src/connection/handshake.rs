@@ -281,7 +281,7 @@ impl Connection {
         let prohibited = Reset { transient: false, reason: 3, reserved: 0 };
         let too_many = Reset { transient: true, reason: 2, reserved: 0 };
         let known = self.remote_key.is_some() && self.is_multipath();
-        if !known || self.closed.is_some() || self.finishing || self.awaiting_infinite {
+        if !known || self.closed.is_some() || self.finishing || self.straight.awaiting_infinite {
             return Err(MPTCP_ERROR);
         }
         if !self.config.accept_joins {

@@ -321,11 +321,11 @@ impl Connection {
         let end = start.saturating_add(payload.len() as u64);
         // Plain TCP has acknowledged what it admitted: that cannot be refused any more.
         let admitted = self.is_single() || self.receive.admits(end);
-        if self.awaiting_infinite || start == 0 || !admitted {
+        if self.straight.awaiting_infinite || start == 0 || !admitted {
             // Not acknowledged at connection level, so the peer keeps it and sends it again.
             self.counts.discarded_bytes += payload.len() as u64;
-            self.lost_until = self.lost_until.max(end);
-            if self.awaiting_infinite {
+            self.straight.lost_until = self.straight.lost_until.max(end);
+            if self.straight.awaiting_infinite {
                 self.ask_for_infinite();
             }
             return;

@@ -51,6 +51,7 @@ use crate::wire::AddAddress;
 pub use config::{Config, ReceiveBuffer, ReceiveBufferMode};
 
 use addresses::Announcement;
+use fallback::Straight;
 use flow::Flow;
 use join::Join;
 use receive::ReceiveQueue;
@@ -172,14 +173,7 @@ pub(crate) struct Connection {
     /// After a fallback in the middle: data offset - subflow offset of what we send from that
     /// subflow offset on.
     sent_shift: Option<(u64, u64)>,
-    /// Incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
-    awaiting_infinite: bool,
-    /// Data was sent a second time for the connection: our data is not the only subflow's stream.
-    sent_twice: bool,
-    /// Data of the peer was not in its place at once: neither is the peer's.
-    uneven: bool,
-    /// Behind the last data that came in order in its subflow, and was dropped all the same.
-    lost_until: u64,
+    straight: Straight,
     /// The application was told that it is over.
     closed: Option<Result<(), ConnectionError>>,
     /// DATA_FIN was sent at least once.
@@ -278,10 +272,7 @@ impl Connection {
             established: false,
             fallback: None,
             sent_shift: None,
-            awaiting_infinite: false,
-            sent_twice: false,
-            uneven: false,
-            lost_until: 1,
+            straight: Straight::new(),
             closed: None,
             fin_begun: false,
             finishing: false,

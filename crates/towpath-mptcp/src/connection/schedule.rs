@@ -294,7 +294,7 @@ impl Connection {
             }
             return true;
         }
-        self.sent_twice = true;
+        self.straight.sent_twice = true;
         self.send.on_sent_again(range, path, host.now);
         if let Some(count) = self.counts.reinjected_bytes.get_mut(cause as usize) {
             *count += bytes;
