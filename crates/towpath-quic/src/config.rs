@@ -1,0 +1,193 @@
+//! How connections behave.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use noq_proto::congestion::ControllerFactory;
+use noq_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use thiserror::Error;
+
+use crate::congestion::Factory;
+
+/// Flow-control window at most. Above it the library takes many small packets in the reorder buffer
+/// for an attack and closes the connection ("too many gaps in stream buffer").
+pub const MOST_WINDOW_BYTES: u64 = 1_250_000;
+/// Paths that a connection may have at the same time.
+const MOST_PATHS: u32 = 8;
+/// Streams that the peer may have open at the same time.
+const MOST_STREAMS: u32 = 1_024;
+/// UDP payload that every path must carry (RFC 9000 §14).
+const LEAST_DATAGRAM_BYTES: u16 = 1_200;
+
+/// Which paths carry data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathPolicy {
+    /// All of them at once, but for those whose address is called a backup.
+    #[default]
+    Aggregate,
+    /// The first one; another one when that is given up.
+    Backup,
+    /// The first one; another one already when the first is slow or late: it has a probe timeout
+    /// running out, data that is unacknowledged for 600 ms, a smoothed round-trip time above 600 ms
+    /// or a timeout above 1500 ms.
+    Ios,
+}
+
+impl PathPolicy {
+    /// Every policy with its name.
+    pub const ALL: [(&str, Self); 3] =
+        [("aggregate", Self::Aggregate), ("backup", Self::Backup), ("ios", Self::Ios)];
+}
+
+impl fmt::Display for PathPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aggregate => "aggregate",
+            Self::Backup => "backup",
+            Self::Ios => "ios",
+        })
+    }
+}
+
+/// How a connection behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Offer Multipath QUIC, or accept it.
+    pub multipath: bool,
+    /// Name of the congestion control, see [`crate::congestion::names`].
+    pub congestion_control: String,
+    /// Which paths carry data.
+    pub policy: PathPolicy,
+    /// Bytes that the peer may send and we have not read, for each stream and all of them; more
+    /// than [`MOST_WINDOW_BYTES`] is that.
+    pub receive_window_bytes: u64,
+    /// Bytes written and not yet acknowledged.
+    pub send_window_bytes: u64,
+    /// Silence after which the connection is given up.
+    pub idle_timeout: Duration,
+    /// UDP payload at most; path MTU discovery (RFC 8899) finds out what passes.
+    pub largest_datagram_bytes: u16,
+    /// Datagrams in one transmission.
+    pub segments: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            multipath: false,
+            congestion_control: "cubic".to_owned(),
+            policy: PathPolicy::Aggregate,
+            receive_window_bytes: MOST_WINDOW_BYTES,
+            send_window_bytes: 4 * MOST_WINDOW_BYTES,
+            idle_timeout: Duration::from_secs(30),
+            largest_datagram_bytes: 1_472,
+            segments: 10,
+        }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SettingError {
+    /// No setting has this name.
+    #[error("unknown setting `{0}`")]
+    Unknown(String),
+    /// It cannot have this value.
+    #[error("`{name}` cannot be `{value}`")]
+    Value {
+        /// Name.
+        name: String,
+        /// Value.
+        value: String,
+    },
+}
+
+impl Config {
+    /// The default, changed by settings by name: how scenarios reach this crate, which knows nothing
+    /// of them. Sizes are bytes, buffers the three numbers of Linux. A later setting wins.
+    pub fn from_texts<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, SettingError> {
+        let mut config = Self::default();
+        for (name, value) in settings {
+            config.set(name, value)?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
+        let wrong = || SettingError::Value { name: name.to_owned(), value: value.to_owned() };
+        match name {
+            "congestion-control" => value.clone_into(&mut self.congestion_control),
+            "path-policy" => {
+                let found = PathPolicy::ALL.into_iter().find(|(name, _)| *name == value);
+                self.policy = found.ok_or_else(wrong)?.1;
+            }
+            "receive-buffer" => self.receive_window_bytes = largest(value).map_err(|_| wrong())?,
+            "send-buffer" => self.send_window_bytes = largest(value).map_err(|_| wrong())?,
+            _ => return Err(SettingError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// The receive window that is really used.
+    pub fn window_bytes(&self) -> u64 {
+        self.receive_window_bytes.clamp(1, MOST_WINDOW_BYTES)
+    }
+
+    /// What the library is told.
+    pub(crate) fn transport(&self, factory: Factory) -> TransportConfig {
+        let mut transport = TransportConfig::default();
+        let window = VarInt::from_u64(self.window_bytes()).unwrap_or(VarInt::MAX);
+        let most = self.largest_datagram_bytes.max(LEAST_DATAGRAM_BYTES);
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(most);
+        let factory: Arc<dyn ControllerFactory + Send + Sync> = Arc::new(factory);
+        transport
+            .stream_receive_window(window)
+            .receive_window(window)
+            .send_window(self.send_window_bytes.max(1))
+            .max_concurrent_bidi_streams(MOST_STREAMS.into())
+            .max_concurrent_uni_streams(0_u32.into())
+            .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
+            .mtu_discovery_config(Some(discovery))
+            .allow_spin(false)
+            .datagram_receive_buffer_size(None)
+            .congestion_controller_factory(factory);
+        if self.multipath {
+            // Never a path's own idle timeout: acknowledgements of all paths return on one of
+            // them, so that healthy paths would be given up.
+            transport.max_concurrent_multipath_paths(MOST_PATHS);
+        }
+        transport
+    }
+}
+
+/// The last of several sizes: buffers that grow have three.
+fn largest(value: &str) -> Result<u64, ParseIntError> {
+    value.split_ascii_whitespace().next_back().unwrap_or_default().parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_by_name() {
+        let texts = [("path-policy", "ios"), ("receive-buffer", "4096 131072 400000")];
+        let config = Config::from_texts(texts).unwrap();
+        assert_eq!((config.policy, config.window_bytes()), (PathPolicy::Ios, 400_000));
+        let error = Config::from_texts([("path-policy", "fastest")]).unwrap_err();
+        assert_eq!(error.to_string(), "`path-policy` cannot be `fastest`");
+        let error = Config::from_texts([("checksum", "true")]).unwrap_err();
+        assert_eq!(error, SettingError::Unknown("checksum".to_owned()));
+    }
+
+    #[test]
+    fn a_window_never_exceeds_what_the_library_survives() {
+        let config = Config { receive_window_bytes: 16_000_000, ..Config::default() };
+        assert_eq!(config.window_bytes(), MOST_WINDOW_BYTES);
+    }
+}

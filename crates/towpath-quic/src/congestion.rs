@@ -1,0 +1,543 @@
+//! Congestion control: `towpath-multipath`'s and the library's, behind the library's interface.
+//!
+//! A [`Factory`] belongs to one connection. The library asks it for a controller for each path, and
+//! all of them share one [`Group`]: that is how LIA, OLIA, BALIA and wVegas see the other paths. The
+//! group also notes what the library does not tell otherwise: what is in flight on each path, since
+//! when the oldest of it waits, and how the round-trip time varies. The path policies live on that.
+//!
+//! The library does not say which path a controller is for. So a path's figures are found the other
+//! way round: the path shows its controller, and that knows its place in the group.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{self, Duration};
+
+use noq_proto::RttEstimator;
+use noq_proto::congestion::{
+    Bbr3Config, Controller, ControllerFactory, ControllerMetrics, CubicConfig, NewRenoConfig,
+};
+use thiserror::Error;
+use towpath_multipath::PathId;
+use towpath_multipath::congestion::{self, AckSample, CongestionControl, Sibling, Start};
+use towpath_net::Instant;
+
+use crate::time::Clock;
+
+#[cfg(test)]
+mod tests;
+
+/// RFC 9002 §7.2.
+const INITIAL_PACKETS: u32 = 10;
+/// RFC 9002 §7.2: two packets.
+const LEAST_PACKETS: u64 = 2;
+/// A packet this much older than one that was acknowledged is not waited for any more: the library
+/// gives up path MTU probes without a word.
+const GIVEN_UP: Duration = Duration::from_millis(100);
+
+/// Controls of the library, by name.
+const LIBRARY: &[(&str, &str)] = &[
+    ("newreno", "the library's NewReno (RFC 9002)"),
+    ("noq-cubic", "the library's CUBIC"),
+    ("bbr", "the library's BBR, version 3; draws random numbers of its own, so not simulated"),
+];
+
+/// Every congestion control: name, and one line for people.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let own = congestion::ALL.iter().map(|entry| (entry.name, entry.about));
+    own.chain(LIBRARY.iter().copied())
+}
+
+/// Whether it behaves the same in every run with the same seed.
+pub fn is_deterministic(name: &str) -> bool {
+    name != "bbr"
+}
+
+/// No congestion control has this name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unknown congestion control `{name}`, expected one of: {}", listed())]
+pub struct UnknownCongestionControl {
+    name: String,
+}
+
+fn listed() -> String {
+    names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+/// What makes a path's control.
+#[derive(Clone)]
+enum Kind {
+    Ours(fn(Start) -> Box<dyn CongestionControl>),
+    Library(Arc<dyn ControllerFactory + Send + Sync>),
+}
+
+/// Makes the controllers of one connection.
+#[derive(Clone)]
+pub(crate) struct Factory {
+    kind: Kind,
+    clock: Clock,
+    group: Group,
+}
+
+impl fmt::Debug for Factory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Factory").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl Factory {
+    /// For one connection; its paths are coupled with each other and with nothing else.
+    pub(crate) fn new(name: &str, clock: Clock) -> Result<Self, UnknownCongestionControl> {
+        let own = congestion::ALL.iter().find(|entry| entry.name == name);
+        let kind = match (own, name) {
+            (Some(entry), _) => Kind::Ours(entry.make),
+            (None, "newreno") => Kind::Library(Arc::new(NewRenoConfig::default())),
+            (None, "noq-cubic") => Kind::Library(Arc::new(CubicConfig::default())),
+            (None, "bbr") => Kind::Library(Arc::new(Bbr3Config::default())),
+            (None, _) => return Err(UnknownCongestionControl { name: name.to_owned() }),
+        };
+        Ok(Self { kind, clock, group: Group::default() })
+    }
+}
+
+impl ControllerFactory for Factory {
+    fn build(self: Arc<Self>, now: time::Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let control = match &self.kind {
+            Kind::Ours(make) => Control::Ours(make(Start {
+                mss_bytes: u32::from(current_mtu),
+                initial_packets: INITIAL_PACKETS,
+                hystart: true,
+            })),
+            Kind::Library(factory) => Control::Library(Arc::clone(factory).build(now, current_mtu)),
+        };
+        let place = self.group.add(Member::new(control, current_mtu));
+        Box::new(Handle { group: self.group.clone(), place, clock: self.clock })
+    }
+}
+
+/// The paths of one connection.
+#[derive(Debug, Clone, Default)]
+struct Group(Arc<Mutex<Vec<Option<Member>>>>);
+
+impl Group {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
+        // A panic elsewhere is reported there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, member: Member) -> usize {
+        let mut members = self.lock();
+        members.push(Some(member));
+        members.len() - 1
+    }
+}
+
+/// A path's control, whosesoever.
+#[derive(Debug)]
+enum Control {
+    Ours(Box<dyn CongestionControl>),
+    Library(Box<dyn Controller>),
+}
+
+/// One path.
+#[derive(Debug)]
+struct Member {
+    control: Control,
+    /// Controllers that stand for it: the library copies them when it tries a new address.
+    handles: usize,
+    /// It does not carry data any more and counts no more for the others.
+    left: bool,
+    mtu_bytes: u16,
+    in_flight_bytes: u64,
+    /// Sent and not yet acknowledged: time and packet number.
+    waiting: BTreeMap<(time::Instant, u64), u16>,
+    acked_bytes: u64,
+    last_ack: Option<time::Instant>,
+    srtt: Duration,
+    rttvar: Duration,
+    min_rtt: Duration,
+    /// Of the acknowledgement that is being taken in.
+    batch: Batch,
+    /// Packets sent until then belong to the round trip that is going on.
+    round_end: Option<time::Instant>,
+    /// Packets sent until then were sent before the last reduction.
+    recovery_start: Option<time::Instant>,
+}
+
+/// What one acknowledgement says.
+#[derive(Debug, Clone, Copy, Default)]
+struct Batch {
+    bytes: u64,
+    newest_sent: Option<time::Instant>,
+}
+
+impl Member {
+    fn new(control: Control, mtu_bytes: u16) -> Self {
+        Self {
+            control,
+            handles: 1,
+            left: false,
+            mtu_bytes,
+            in_flight_bytes: 0,
+            waiting: BTreeMap::new(),
+            acked_bytes: 0,
+            last_ack: None,
+            srtt: Duration::ZERO,
+            rttvar: Duration::ZERO,
+            min_rtt: Duration::ZERO,
+            batch: Batch::default(),
+            round_end: None,
+            recovery_start: None,
+        }
+    }
+
+    fn cwnd_bytes(&self) -> u64 {
+        match &self.control {
+            Control::Ours(own) => {
+                own.cwnd_bytes().max(LEAST_PACKETS * u64::from(self.mtu_bytes.max(1)))
+            }
+            Control::Library(library) => library.window(),
+        }
+    }
+
+    fn sibling(&self, place: usize) -> Sibling {
+        let (between_losses, slow_start) = match &self.control {
+            Control::Ours(own) => (own.between_losses(), own.cwnd_bytes() < own.ssthresh_bytes()),
+            Control::Library(_) => ((0, 0), false),
+        };
+        Sibling {
+            id: path_id(place),
+            cwnd_bytes: self.cwnd_bytes(),
+            srtt: self.srtt,
+            between_losses,
+            mss_bytes: u32::from(self.mtu_bytes),
+            slow_start,
+        }
+    }
+
+    /// One packet was acknowledged; `smoothed` and `least` are the library's round-trip times.
+    fn on_ack(
+        &mut self,
+        now: time::Instant,
+        (sent, pn): (time::Instant, u64),
+        bytes: u64,
+        (smoothed, least): (Duration, Duration),
+    ) {
+        self.waiting.remove(&(sent, pn));
+        self.acked_bytes = self.acked_bytes.saturating_add(bytes);
+        self.last_ack = Some(now);
+        self.batch.bytes = self.batch.bytes.saturating_add(bytes);
+        self.batch.newest_sent = self.batch.newest_sent.max(Some(sent));
+        let sample = now.saturating_duration_since(sent);
+        // RFC 9002 §5.3, as the library computes it but does not tell.
+        self.rttvar = if self.srtt.is_zero() {
+            sample / 2
+        } else {
+            (3 * self.rttvar + self.srtt.abs_diff(sample)) / 4
+        };
+        self.srtt = smoothed;
+        self.min_rtt = least;
+    }
+
+    /// What an acknowledgement as a whole says, for our own controls.
+    fn sample(&mut self, now: Instant, at: time::Instant, limited: bool) -> Option<AckSample> {
+        let batch = std::mem::take(&mut self.batch);
+        let newest = batch.newest_sent?;
+        let round_ended = self.round_end.is_none_or(|end| newest >= end);
+        if round_ended {
+            self.round_end = Some(at);
+        }
+        Some(AckSample {
+            now,
+            acked_bytes: batch.bytes,
+            in_flight_bytes: self.in_flight_bytes.saturating_add(batch.bytes),
+            rtt: Some(at.saturating_duration_since(newest)),
+            srtt: self.srtt,
+            min_rtt: self.min_rtt,
+            cwnd_limited: limited,
+            round_ended,
+            in_recovery: self.recovery_start.is_some_and(|start| newest <= start),
+        })
+    }
+
+    fn forget_old(&mut self, newest_acked: time::Instant) {
+        let patience = GIVEN_UP + 2 * self.srtt;
+        while let Some(entry) = self.waiting.first_entry() {
+            let (sent, _) = *entry.key();
+            if newest_acked.saturating_duration_since(sent) <= patience {
+                break;
+            }
+            entry.remove();
+        }
+    }
+}
+
+fn path_id(place: usize) -> PathId {
+    PathId(u8::try_from(place).unwrap_or(u8::MAX))
+}
+
+/// What is known of a path beside the library's own figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Figures {
+    pub(crate) cwnd_bytes: u64,
+    pub(crate) ssthresh_bytes: Option<u64>,
+    pub(crate) in_flight_bytes: u64,
+    pub(crate) acked_bytes: u64,
+    /// Since when the oldest packet waits for its acknowledgement.
+    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) last_ack: Option<Instant>,
+    pub(crate) srtt: Duration,
+    pub(crate) rttvar: Duration,
+    pub(crate) min_rtt: Duration,
+}
+
+/// The library's controller of a path: a place in the group.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    group: Group,
+    place: usize,
+    clock: Clock,
+}
+
+impl Handle {
+    /// The one that `controller` is, if it is one of ours.
+    pub(crate) fn of(controller: &dyn Controller) -> Option<Box<Self>> {
+        controller.clone_box().into_any().downcast().ok()
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Member) -> R) -> Option<R> {
+        let mut members = self.group.lock();
+        members.get_mut(self.place).and_then(Option::as_mut).map(act)
+    }
+
+    fn library(&self, act: impl FnOnce(&mut (dyn Controller + 'static))) {
+        self.with(|member| {
+            if let Control::Library(library) = &mut member.control {
+                act(&mut **library);
+            }
+        });
+    }
+
+    /// What is known of the path.
+    pub(crate) fn figures(&self) -> Figures {
+        let clock = self.clock;
+        let figures = self.with(|member| Figures {
+            cwnd_bytes: member.cwnd_bytes(),
+            ssthresh_bytes: match &member.control {
+                Control::Ours(own) => Some(own.ssthresh_bytes()),
+                Control::Library(library) => library.metrics().ssthresh,
+            },
+            in_flight_bytes: member.in_flight_bytes,
+            acked_bytes: member.acked_bytes,
+            waiting_since: member.waiting.keys().next().map(|(sent, _)| clock.ours(*sent)),
+            last_ack: member.last_ack.map(|at| clock.ours(at)),
+            srtt: member.srtt,
+            rttvar: member.rttvar,
+            min_rtt: member.min_rtt,
+        });
+        figures.unwrap_or_default()
+    }
+
+    /// The handshake's packets are numbered apart from all others, and those that were not
+    /// acknowledged are forgotten without a word.
+    pub(crate) fn end_handshake(&self) {
+        self.with(|member| member.waiting.clear());
+    }
+
+    /// The path is given up: the others do not count it any more.
+    pub(crate) fn leave(&self) {
+        self.with(|member| {
+            member.left = true;
+            member.waiting.clear();
+        });
+    }
+
+    /// Lets our control of this path act, with all paths that carry data in view.
+    fn steer(&self, act: impl FnOnce(&mut Member, &[Sibling])) {
+        let mut members = self.group.lock();
+        let views: Vec<Sibling> = members
+            .iter()
+            .enumerate()
+            .filter_map(|(place, member)| Some((place, member.as_ref()?)))
+            // A path without a round-trip time has not carried anything yet.
+            .filter(|(place, m)| *place == self.place || (!m.left && !m.srtt.is_zero()))
+            .map(|(place, member)| member.sibling(place))
+            .collect();
+        if let Some(member) = members.get_mut(self.place).and_then(Option::as_mut) {
+            act(member, &views);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut members = self.group.lock();
+        if let Some(slot) = members.get_mut(self.place) {
+            let last = slot.as_mut().is_some_and(|member| {
+                member.handles -= 1;
+                member.handles == 0
+            });
+            if last {
+                *slot = None;
+            }
+        }
+    }
+}
+
+impl Controller for Handle {
+    fn on_sent(&mut self, now: time::Instant, bytes: u64, largest_pn: u64) {
+        self.library(|library| library.on_sent(now, bytes, largest_pn));
+    }
+
+    fn on_packet_sent(&mut self, now: time::Instant, bytes: u16, pn: u64) {
+        self.with(|member| {
+            member.in_flight_bytes = member.in_flight_bytes.saturating_add(u64::from(bytes));
+            member.waiting.insert((now, pn), bytes);
+        });
+        self.library(|library| library.on_packet_sent(now, bytes, pn));
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.library(Controller::on_cwnd_limited);
+    }
+
+    fn on_ack(
+        &mut self,
+        now: time::Instant,
+        sent: time::Instant,
+        bytes: u64,
+        pn: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.with(|member| member.on_ack(now, (sent, pn), bytes, (rtt.get(), rtt.min())));
+        self.library(|library| library.on_ack(now, sent, bytes, pn, app_limited, rtt));
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: time::Instant,
+        in_flight: u64,
+        app_limited: bool,
+        largest_packet_num_acked: Option<u64>,
+    ) {
+        self.library(|library| {
+            library.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+        });
+        let (ours, place) = (self.clock.ours(now), path_id(self.place));
+        self.steer(|member, views| {
+            member.in_flight_bytes = in_flight;
+            if let Some(newest) = member.batch.newest_sent {
+                member.forget_old(newest);
+            }
+            // RFC 9002 §7.8: a window that pacing leaves unused for a moment is used all the same.
+            let Some(sample) = member.sample(ours, now, !app_limited) else { return };
+            if let Control::Ours(own) = &mut member.control {
+                own.on_ack(&sample, place, views);
+            }
+        });
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: time::Instant,
+        sent: time::Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost_pn: u64,
+    ) {
+        let persistent = is_persistent_congestion;
+        self.library(|library| {
+            library.on_congestion_event(now, sent, persistent, is_ecn, lost_bytes, largest_lost_pn);
+        });
+        let (ours, place) = (self.clock.ours(now), path_id(self.place));
+        self.steer(|member, views| {
+            // RFC 9002 §7.3.2: once for all packets of a window.
+            if member.recovery_start.is_some_and(|start| sent <= start) {
+                return;
+            }
+            member.recovery_start = Some(now);
+            let in_flight = member.in_flight_bytes;
+            let Control::Ours(own) = &mut member.control else { return };
+            if persistent {
+                // RFC 9002 §7.6.2: as after a timeout of TCP.
+                own.on_timeout(ours, in_flight);
+            } else {
+                own.on_congestion(ours, in_flight, place, views);
+            }
+        });
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: time::Instant) {
+        self.with(|member| {
+            let lost = u64::from(lost_bytes);
+            member.in_flight_bytes = member.in_flight_bytes.saturating_sub(lost);
+            // Few are older, and all of them are lost too.
+            let key = member.waiting.keys().find(|(_, number)| *number == pn).copied();
+            key.map(|key| member.waiting.remove(&key));
+        });
+        self.library(|library| library.on_packet_lost(lost_bytes, pn, now));
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        self.library(Controller::on_spurious_congestion_event);
+        let clock = self.clock;
+        self.with(|member| {
+            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.ours(at));
+            member.recovery_start = None;
+            if let Control::Ours(own) = &mut member.control {
+                own.undo(now);
+            }
+        });
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.with(|member| {
+            member.mtu_bytes = new_mtu;
+            match &mut member.control {
+                Control::Ours(own) => own.set_mss(u32::from(new_mtu)),
+                Control::Library(library) => library.on_mtu_update(new_mtu),
+            }
+        });
+    }
+
+    fn on_ack_frequency_update(&mut self, threshold: u64, max_ack_delay: Duration) {
+        self.library(|library| library.on_ack_frequency_update(threshold, max_ack_delay));
+    }
+
+    fn window(&self) -> u64 {
+        self.with(|member| member.cwnd_bytes()).unwrap_or(0)
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let metrics = self.with(|member| match &member.control {
+            Control::Library(library) => library.metrics(),
+            Control::Ours(own) => {
+                let mut metrics = ControllerMetrics::default();
+                metrics.congestion_window = member.cwnd_bytes();
+                metrics.ssthresh = Some(own.ssthresh_bytes());
+                metrics
+            }
+        });
+        metrics.unwrap_or_default()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        self.with(|member| member.handles += 1);
+        Box::new(Self { group: self.group.clone(), place: self.place, clock: self.clock })
+    }
+
+    fn initial_window(&self) -> u64 {
+        let window = self.with(|member| match &member.control {
+            Control::Library(library) => library.initial_window(),
+            Control::Ours(_) => u64::from(INITIAL_PACKETS) * u64::from(member.mtu_bytes),
+        });
+        window.unwrap_or(0)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

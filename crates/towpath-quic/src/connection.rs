@@ -1,0 +1,235 @@
+//! One connection: the library's, and what we add to it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, StreamEvent, VarInt};
+use towpath_net::Instant;
+
+use crate::config::Config;
+use crate::congestion::Handle;
+use crate::error::ConnectionError;
+use crate::host::LocalAddress;
+use crate::paths::PathRecord;
+use crate::policy::Policy;
+use crate::status::{ConnectionId, Event, Notice, Status, StreamId};
+use crate::time::Clock;
+
+/// A connection of a host.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) inner: noq_proto::Connection,
+    pub(crate) id: ConnectionId,
+    pub(crate) handle: ConnectionHandle,
+    /// Index of the socket.
+    pub(crate) socket: usize,
+    pub(crate) opener: bool,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    /// Our address when it began.
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// What packets leave from as long as the library does not say.
+    pub(crate) source: IpAddr,
+    /// Interface on which it began.
+    pub(crate) interface: u32,
+    pub(crate) established: bool,
+    pub(crate) error: Option<ConnectionError>,
+    closed: bool,
+    pub(crate) paths: Vec<PathRecord>,
+    pub(crate) policy: Policy,
+    /// When the application last read or wrote something.
+    pub(crate) active: Instant,
+    pub(crate) pinged: Instant,
+    /// When the paths are to be looked at again.
+    pub(crate) next_look: Option<Instant>,
+    /// Not before then is a path opened from this address again.
+    pub(crate) reopen: BTreeMap<IpAddr, Instant>,
+}
+
+/// What [`Connection::new`] needs.
+pub(crate) struct Birth {
+    pub(crate) inner: noq_proto::Connection,
+    pub(crate) id: ConnectionId,
+    pub(crate) handle: ConnectionHandle,
+    pub(crate) socket: usize,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) interface: u32,
+}
+
+impl Connection {
+    pub(crate) fn new(now: Instant, birth: Birth) -> Self {
+        let Birth { inner, id, handle, socket, config, clock, local, remote, interface } = birth;
+        Self {
+            opener: inner.side().is_client(),
+            inner,
+            id,
+            handle,
+            socket,
+            policy: Policy::new(config.policy),
+            config,
+            clock,
+            local,
+            remote,
+            source: local.ip(),
+            interface,
+            established: false,
+            error: None,
+            closed: false,
+            paths: vec![PathRecord::first(now, local, remote)],
+            active: now,
+            pinged: now,
+            next_look: None,
+            reopen: BTreeMap::new(),
+        }
+    }
+
+    /// A datagram for it.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        ends: (SocketAddr, SocketAddr),
+        event: ConnectionEvent,
+    ) {
+        self.hear(now, ends);
+        self.inner.handle_event(event);
+    }
+
+    /// When [`Self::wake`] must be called.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        if self.inner.is_drained() {
+            return None;
+        }
+        let library = self.inner.poll_timeout().map(|at| self.clock.ours(at));
+        [library, self.next_look].into_iter().flatten().min()
+    }
+
+    /// Runs the timers that are due.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        self.inner.handle_timeout(self.clock.library(now));
+    }
+
+    /// Exchanges what library, paths and application have to tell each other.
+    pub(crate) fn drive(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        addresses: &[LocalAddress],
+        told: &mut VecDeque<Event>,
+    ) {
+        loop {
+            while let Some(event) = self.inner.poll_endpoint_events() {
+                if let Some(answer) = endpoint.handle_event(self.handle, event) {
+                    self.inner.handle_event(answer);
+                }
+            }
+            let mut did = false;
+            while let Some(event) = self.inner.poll() {
+                did = true;
+                self.on_event(now, event, told);
+            }
+            if self.next_look.is_some_and(|due| due <= now) {
+                self.look(now, addresses, told);
+                did = true;
+            }
+            if !did {
+                return;
+            }
+        }
+    }
+
+    fn on_event(&mut self, now: Instant, event: noq_proto::Event, told: &mut VecDeque<Event>) {
+        use noq_proto::Event as Library;
+        match event {
+            Library::Connected => self.on_connected(now, told),
+            Library::HandshakeConfirmed => self.end_handshake(),
+            Library::ConnectionLost { reason } => {
+                self.next_look = None;
+                self.error = Some(reason.into());
+                if !self.closed {
+                    self.closed = true;
+                    let error = self.error.clone();
+                    told.push_back(Event::Closed { connection: self.id, error });
+                }
+            }
+            Library::Stream(event) => self.on_stream(&event, told),
+            Library::Path(event) => self.on_path(now, event, told),
+            Library::HandshakeDataReady
+            | Library::DatagramReceived
+            | Library::DatagramsUnblocked
+            | Library::NatTraversal(_) => {}
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant, told: &mut VecDeque<Event>) {
+        self.established = true;
+        self.active = now;
+        self.first_path_works(now);
+        if self.opener {
+            told.push_back(Event::Connected(self.id));
+        }
+        if self.inner.is_multipath_negotiated() {
+            self.next_look = Some(now);
+        } else if self.config.multipath {
+            told.push_back(Event::Notice { connection: self.id, notice: Notice::SinglePath });
+        }
+    }
+
+    fn end_handshake(&self) {
+        for id in self.inner.paths() {
+            if let Some(handle) = self.inner.congestion_state(id).and_then(Handle::of) {
+                handle.end_handshake();
+            }
+        }
+    }
+
+    fn on_stream(&self, event: &StreamEvent, told: &mut VecDeque<Event>) {
+        let id = self.id;
+        let told_of = match *event {
+            // Which one is seen when it is accepted.
+            StreamEvent::Opened { .. } => None,
+            StreamEvent::Readable { id: stream } => {
+                Some(Event::Readable(id, StreamId(stream.index())))
+            }
+            // A stream that the peer stopped is told as writable: writing says so.
+            StreamEvent::Writable { id: stream } | StreamEvent::Stopped { id: stream, .. } => {
+                Some(Event::Writable(id, StreamId(stream.index())))
+            }
+            StreamEvent::Finished { id: stream } => {
+                Some(Event::Finished(id, StreamId(stream.index())))
+            }
+            StreamEvent::Available { .. } => None,
+        };
+        told.extend(told_of);
+    }
+
+    /// Ends it; what was not acknowledged is lost.
+    pub(crate) fn close(&mut self, now: Instant) {
+        if !self.closed {
+            self.closed = true;
+            self.next_look = None;
+            self.inner.close(self.clock.library(now), VarInt::from_u32(0), Bytes::new());
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(crate) fn status(&mut self) -> Status {
+        Status {
+            local: self.local,
+            remote: self.remote,
+            opener: self.opener,
+            established: self.established,
+            multipath: self.established && self.inner.is_multipath_negotiated(),
+            error: self.error.clone(),
+            congestion_control: self.config.congestion_control.clone(),
+            paths: self.path_statuses(),
+        }
+    }
+}

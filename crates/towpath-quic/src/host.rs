@@ -1,0 +1,492 @@
+//! A host: its addresses, its UDP sockets, and the connections over them.
+//!
+//! Every listener has a socket of its own, and every connection that this host begins has one, too,
+//! as with most programs. So a datagram's port tells whose it is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::crypto::HmacKey;
+use noq_proto::{
+    ClientConfig, ConnectionId as WireId, ConnectionIdGenerator, DatagramEvent, EcnCodepoint,
+    Endpoint, EndpointConfig, FourTuple, Incoming, ServerConfig, Transmit,
+};
+use towpath_net::{Instant, stream_seed};
+
+use crate::certificate;
+use crate::config::Config;
+use crate::congestion::Factory;
+use crate::connection::{Birth, Connection};
+use crate::error::{SetupError, StreamError};
+use crate::status::{ConnectionId, Event, ListenerId, Status, StreamId};
+use crate::time::Clock;
+
+/// The first port of connections that this host begins (RFC 6335 §6).
+const FIRST_PORT: u16 = 49_152;
+/// Bytes of a connection identifier.
+const WIRE_ID_BYTES: usize = 8;
+/// UDP payload that is taken from peers.
+const LARGEST_DATAGRAM_BYTES: u16 = 65_527;
+
+/// An address of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Its interface.
+    pub interface: u32,
+    /// Whether it can be used now.
+    pub up: bool,
+    /// Open paths from it, beside the one on which a connection begins.
+    pub subflow: bool,
+    /// A path from it is a backup, if the policy is not of another opinion.
+    pub backup: bool,
+}
+
+/// What one call of the socket sends or receives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// The ECN field of the IP header (RFC 3168 §5): two bits.
+    pub ecn: u8,
+    /// UDP payload, of several datagrams if there is a segment size.
+    pub payload: Bytes,
+    /// Length of each datagram but the last, which may be shorter.
+    pub segment_bytes: Option<usize>,
+}
+
+impl Datagram {
+    /// The datagrams on the wire.
+    pub fn split(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let size = self.segment_bytes.unwrap_or(usize::MAX).max(1);
+        let mut rest = self.payload.clone();
+        std::iter::from_fn(move || (!rest.is_empty()).then(|| rest.split_to(size.min(rest.len()))))
+    }
+}
+
+/// A UDP socket.
+struct Socket {
+    port: u16,
+    endpoint: Endpoint,
+    listener: Option<(ListenerId, Config)>,
+    by_handle: BTreeMap<usize, ConnectionId>,
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// A host that speaks QUIC.
+#[derive(Debug)]
+pub struct Host {
+    seed: u64,
+    clock: Clock,
+    addresses: Vec<LocalAddress>,
+    sockets: Vec<Socket>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: u32,
+    next_listener: u32,
+    next_port: u16,
+    events: VecDeque<Event>,
+    /// What endpoints answer by themselves.
+    answers: VecDeque<Datagram>,
+    /// The connection whose turn it is to send.
+    turn: ConnectionId,
+    buffer: Vec<u8>,
+}
+
+impl Host {
+    /// A host without addresses; equal seeds give equal behaviour.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            clock: Clock::new(),
+            addresses: Vec::new(),
+            sockets: Vec::new(),
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            next_listener: 0,
+            next_port: FIRST_PORT,
+            events: VecDeque::new(),
+            answers: VecDeque::new(),
+            turn: ConnectionId(0),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Adds an address, or changes what is known of it.
+    pub fn set_address(&mut self, now: Instant, address: LocalAddress) {
+        match self.addresses.iter_mut().find(|own| own.address == address.address) {
+            Some(own) => *own = address,
+            None => self.addresses.push(address),
+        }
+        self.look_at_paths(now);
+    }
+
+    /// An address is gone.
+    pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
+        self.addresses.retain(|own| own.address != address);
+        self.look_at_paths(now);
+    }
+
+    /// An interface is switched on or off, and all its addresses with it.
+    pub fn set_up(&mut self, now: Instant, interface: u32, up: bool) {
+        for own in self.addresses.iter_mut().filter(|own| own.interface == interface) {
+            own.up = up;
+        }
+        self.look_at_paths(now);
+    }
+
+    fn look_at_paths(&mut self, now: Instant) {
+        for connection in self.connections.values_mut() {
+            connection.reopen.clear();
+            connection.next_look = Some(now);
+        }
+        self.drive_all(now);
+    }
+
+    /// Accepts connections on a port.
+    pub fn listen(&mut self, port: u16, config: Config) -> Result<ListenerId, SetupError> {
+        if self.sockets.iter().any(|socket| socket.port == port) {
+            return Err(SetupError::PortInUse(port));
+        }
+        let server = self.server_config(&config)?;
+        let id = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        let endpoint = Endpoint::new(self.endpoint_config(port), Some(server), true);
+        let listener = Some((id, config));
+        self.sockets.push(Socket { port, endpoint, listener, by_handle: BTreeMap::new() });
+        Ok(id)
+    }
+
+    /// Begins a connection, from `local` if given.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        config: Config,
+    ) -> Result<ConnectionId, SetupError> {
+        let fits = |own: &&LocalAddress| match local {
+            Some(local) => own.address == local,
+            None => own.up && own.address.is_ipv4() == remote.is_ipv4(),
+        };
+        let from = self.addresses.iter().find(fits).copied();
+        let from = from.ok_or_else(|| match local {
+            Some(local) => SetupError::ForeignAddress(local),
+            None => SetupError::NoAddress(remote),
+        })?;
+        let port = self.free_port()?;
+        let factory = Factory::new(&config.congestion_control, self.clock)?;
+        let mut client = ClientConfig::new(certificate::client()?);
+        client.transport_config(Arc::new(config.transport(factory)));
+        let first = stream_seed(self.seed, &port.to_string(), "first destination");
+        client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
+        let mut endpoint = Endpoint::new(self.endpoint_config(port), None, true);
+        let at = self.clock.library(now);
+        let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
+        let id = self.next_id();
+        let socket = self.sockets.len();
+        let local = SocketAddr::new(from.address, port);
+        let (clock, interface) = (self.clock, from.interface);
+        let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
+        self.connections.insert(id, Connection::new(now, birth));
+        let by_handle = BTreeMap::from([(handle.0, id)]);
+        self.sockets.push(Socket { port, endpoint, listener: None, by_handle });
+        self.drive(now, id);
+        Ok(id)
+    }
+
+    fn next_id(&mut self) -> ConnectionId {
+        let id = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        id
+    }
+
+    fn free_port(&mut self) -> Result<u16, SetupError> {
+        let used = |port: u16| self.sockets.iter().any(|socket| socket.port == port);
+        let later = (self.next_port..=u16::MAX).chain(FIRST_PORT..self.next_port);
+        let port = { later }.find(|port| !used(*port)).ok_or(SetupError::NoPort)?;
+        self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
+        Ok(port)
+    }
+
+    fn endpoint_config(&self, port: u16) -> Arc<EndpointConfig> {
+        let seed = |purpose| stream_seed(self.seed, &port.to_string(), purpose);
+        let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::ResetKey(seed("reset key")));
+        let mut config = EndpointConfig::new(reset_key);
+        let ids = seed("connection identifiers");
+        let mut rng = [0; 32];
+        for (part, word) in rng.as_chunks_mut::<8>().0.iter_mut().zip(0_u64..) {
+            *part = stream_seed(seed("library"), "", &word.to_string()).to_be_bytes();
+        }
+        config
+            .rng_seed(Some(rng))
+            .cid_generator(Arc::new(move || Box::new(WireIds { seed: ids, count: 0 })));
+        // It admits all sizes that a datagram can have.
+        let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+        Arc::new(config)
+    }
+
+    /// With a congestion control for one connection: coupling must not reach beyond it.
+    fn server_config(&self, config: &Config) -> Result<Arc<ServerConfig>, SetupError> {
+        let factory = Factory::new(&config.congestion_control, self.clock)?;
+        let mut server = ServerConfig::new(certificate::server()?, Arc::new(certificate::NoTokens));
+        server
+            .transport_config(Arc::new(config.transport(factory)))
+            .time_source(Arc::new(certificate::FixedTime));
+        Ok(Arc::new(server))
+    }
+
+    /// Takes a datagram in (or several, with a segment size).
+    pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram) {
+        let port = datagram.local.port();
+        let Some(index) = self.sockets.iter().position(|socket| socket.port == port) else {
+            return;
+        };
+        for payload in datagram.split() {
+            self.handle_one(now, index, datagram, payload);
+        }
+    }
+
+    fn handle_one(&mut self, now: Instant, index: usize, datagram: &Datagram, payload: Bytes) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        let ends = (datagram.local, datagram.remote);
+        let tuple = FourTuple::new(datagram.remote, Some(datagram.local.ip()));
+        let ecn = EcnCodepoint::from_bits(datagram.ecn);
+        let at = self.clock.library(now);
+        self.buffer.clear();
+        let data = BytesMut::from(payload);
+        let event = socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(id) = socket.by_handle.get(&handle.0).copied() else { return };
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.receive(now, ends, event);
+                }
+                self.drive(now, id);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.accept(now, index, incoming, ends);
+            }
+            Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, datagram.local),
+            None => {}
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Instant,
+        index: usize,
+        incoming: Incoming,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        let listener = self.sockets.get(index).and_then(|socket| socket.listener.clone());
+        let server = listener.map(|(listener, config)| {
+            self.server_config(&config).map(|server| (listener, config, server))
+        });
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        self.buffer.clear();
+        let Some(Ok((listener, config, server))) = server else {
+            socket.endpoint.ignore(incoming);
+            return;
+        };
+        let at = self.clock.library(now);
+        let accepted = socket.endpoint.accept(incoming, at, &mut self.buffer, Some(server));
+        let (handle, inner) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if let Some(transmit) = error.response {
+                    self.answer(&transmit, local);
+                }
+                return;
+            }
+        };
+        let own = self.addresses.iter().find(|own| own.address == local.ip());
+        let interface = own.map_or(0, |own| own.interface);
+        let id = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        socket.by_handle.insert(handle.0, id);
+        let (clock, socket) = (self.clock, index);
+        let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
+        self.connections.insert(id, Connection::new(now, birth));
+        self.events.push_back(Event::Accepted { listener, connection: id });
+        self.drive(now, id);
+    }
+
+    /// Queues what the endpoint has written to the buffer.
+    fn answer(&mut self, transmit: &Transmit, local: SocketAddr) {
+        let payload = self.buffer.get(..transmit.size).unwrap_or_default();
+        self.answers.push_back(Datagram {
+            local: SocketAddr::new(transmit.src_ip.unwrap_or(local.ip()), local.port()),
+            remote: transmit.destination,
+            ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
+            payload: Bytes::copy_from_slice(payload),
+            segment_bytes: transmit.segment_size,
+        });
+    }
+
+    fn drive(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(socket) = self.sockets.get_mut(connection.socket) else { return };
+        connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+    }
+
+    fn drive_all(&mut self, now: Instant) {
+        for connection in self.connections.values_mut() {
+            if let Some(socket) = self.sockets.get_mut(connection.socket) {
+                connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+            }
+        }
+    }
+
+    /// When [`Host::handle_timeout`] must be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.connections.values().filter_map(Connection::next_due).min()
+    }
+
+    /// Runs the timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for connection in self.connections.values_mut() {
+            if connection.next_due().is_some_and(|due| due <= now) {
+                connection.wake(now);
+                if let Some(socket) = self.sockets.get_mut(connection.socket) {
+                    connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+                }
+            }
+        }
+    }
+
+    /// The next datagram to send, connection after connection.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        let turn = self.turn;
+        let ids: Vec<ConnectionId> = {
+            let (before, from): (Vec<_>, Vec<_>) =
+                self.connections.keys().copied().partition(|id| *id < turn);
+            from.into_iter().chain(before).collect()
+        };
+        for id in ids {
+            if let Some(datagram) = self.transmit(now, id) {
+                self.turn = ConnectionId(id.0.saturating_add(1));
+                return Some(datagram);
+            }
+        }
+        None
+    }
+
+    fn transmit(&mut self, now: Instant, id: ConnectionId) -> Option<Datagram> {
+        let connection = self.connections.get_mut(&id)?;
+        let most = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
+        let at = connection.clock.library(now);
+        self.buffer.clear();
+        let transmit = connection.inner.poll_transmit(at, most, &mut self.buffer);
+        let source = connection.source;
+        let port = connection.local.port();
+        self.drive(now, id);
+        let transmit = transmit?;
+        let payload = self.buffer.get(..transmit.size).unwrap_or_default();
+        Some(Datagram {
+            local: SocketAddr::new(transmit.src_ip.unwrap_or(source), port),
+            remote: transmit.destination,
+            ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
+            payload: Bytes::copy_from_slice(payload),
+            segment_bytes: transmit.segment_size,
+        })
+    }
+
+    /// What has happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Begins a stream; `None` when the peer admits no more, or on an end that accepted.
+    pub fn open_stream(&mut self, connection: ConnectionId) -> Option<StreamId> {
+        self.connections.get_mut(&connection).filter(|own| own.opener)?.open_stream()
+    }
+
+    /// The next stream that the peer began.
+    pub fn accept_stream(&mut self, connection: ConnectionId) -> Option<StreamId> {
+        self.connections.get_mut(&connection).filter(|own| !own.opener)?.accept_stream()
+    }
+
+    /// Takes as much of `data` as fits and returns how much; what was taken is cut off.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        stream: StreamId,
+        data: &mut Bytes,
+    ) -> Result<usize, StreamError> {
+        self.own(connection)?.write(now, stream, data)
+    }
+
+    /// The next bytes; empty at the end of the data, `None` when there is nothing now.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) -> Result<Option<Bytes>, StreamError> {
+        self.own(connection)?.read(now, stream)
+    }
+
+    /// Nothing more is written to a stream.
+    pub fn finish(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) -> Result<(), StreamError> {
+        self.own(connection)?.finish(now, stream)
+    }
+
+    fn own(&mut self, connection: ConnectionId) -> Result<&mut Connection, StreamError> {
+        self.connections.get_mut(&connection).ok_or(StreamError::NoConnection)
+    }
+
+    /// Closes a connection at once.
+    pub fn close(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(own) = self.connections.get_mut(&connection) {
+            own.close(now);
+            self.drive(now, connection);
+        }
+    }
+
+    /// State of a connection.
+    pub fn status(&mut self, connection: ConnectionId) -> Option<Status> {
+        self.connections.get_mut(&connection).map(Connection::status)
+    }
+}
+
+/// Connection identifiers from a seed: nothing but packets of our own is to be told apart.
+#[derive(Debug)]
+struct WireIds {
+    seed: u64,
+    count: u64,
+}
+
+impl ConnectionIdGenerator for WireIds {
+    fn generate_cid(&mut self) -> WireId {
+        self.count = self.count.wrapping_add(1);
+        WireId::new(&stream_seed(self.seed, "", &self.count.to_string()).to_be_bytes())
+    }
+
+    fn cid_len(&self) -> usize {
+        WIRE_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<std::time::Duration> {
+        None
+    }
+}

@@ -1,0 +1,452 @@
+//! The paths of a connection: opened, watched, switched, given up and opened again.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use noq_proto::{
+    FourTuple, PathAbandonReason, PathError, PathEvent, PathId, TransportErrorCode, VarInt,
+};
+use towpath_net::Instant;
+
+use crate::congestion::{Figures, Handle};
+use crate::connection::Connection;
+use crate::host::LocalAddress;
+use crate::policy::{self, View};
+use crate::status::{EndReason, Event, Notice, PathState, PathStatus, SwitchReason};
+
+/// A path that could not be opened is tried again after this time: mostly the peer's connection
+/// identifiers have not arrived yet.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// A path that was given up is opened again after this time; then the library repeats its question
+/// every 2 s until it is answered.
+const REOPEN: Duration = Duration::from_millis(500);
+/// RFC 9000 §18.2: our peers delay acknowledgements by at most this.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
+/// RFC 9002 §6.1.2.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// What we know of a path, also when the library has forgotten it.
+#[derive(Debug, Clone)]
+pub(crate) struct PathRecord {
+    pub(crate) id: PathId,
+    pub(crate) number: u32,
+    established: bool,
+    pub(crate) ended: Option<(Instant, EndReason)>,
+    /// The opener's wish.
+    primary: bool,
+    /// Whether the peer has told its first wish.
+    asked: bool,
+    /// When a datagram last came in on it.
+    heard: Instant,
+    /// Figures when it was last looked at.
+    last: PathStatus,
+}
+
+impl PathRecord {
+    /// The path on which the connection begins.
+    pub(crate) fn first(now: Instant, local: SocketAddr, remote: SocketAddr) -> Self {
+        Self::new(now, PathId::ZERO, (local, remote), true)
+    }
+
+    fn new(now: Instant, id: PathId, (local, remote): Ends, primary: bool) -> Self {
+        let number = number(id);
+        let last = PathStatus {
+            number,
+            local,
+            remote,
+            state: PathState::Validating,
+            backup: !primary,
+            srtt: Duration::ZERO,
+            rttvar: Duration::ZERO,
+            min_rtt: Duration::ZERO,
+            pto: Duration::ZERO,
+            cwnd_bytes: 0,
+            ssthresh_bytes: None,
+            in_flight_bytes: 0,
+            sent_bytes: 0,
+            sent_datagrams: 0,
+            acked_bytes: 0,
+            received_bytes: 0,
+            lost_packets: 0,
+            mtu_bytes: 0,
+        };
+        let (established, asked) = (false, false);
+        Self { id, number, established, ended: None, primary, asked, heard: now, last }
+    }
+
+    fn is_live(&self) -> bool {
+        self.ended.is_none()
+    }
+}
+
+/// Our address and the peer's.
+type Ends = (SocketAddr, SocketAddr);
+
+/// The library keeps the number to itself, but shows it.
+fn number(id: PathId) -> u32 {
+    id.to_string().parse().unwrap_or(u32::MAX)
+}
+
+impl Connection {
+    /// A datagram came in between these addresses.
+    pub(crate) fn hear(&mut self, now: Instant, (local, remote): Ends) {
+        for path in self.paths.iter_mut().filter(|path| path.is_live()) {
+            if path.last.local.ip() == local.ip() && path.last.remote == remote {
+                path.heard = now;
+            }
+        }
+    }
+
+    /// The handshake has validated the first path.
+    pub(crate) fn first_path_works(&mut self, now: Instant) {
+        if let Some(path) = self.paths.first_mut() {
+            path.established = true;
+            path.heard = now;
+        }
+    }
+
+    pub(crate) fn on_path(&mut self, now: Instant, event: PathEvent, told: &mut VecDeque<Event>) {
+        match event {
+            PathEvent::Established { id, .. } => {
+                let path = self.record(now, id);
+                path.heard = now;
+                if std::mem::replace(&mut path.established, true) {
+                    return;
+                }
+                let (number, primary) = (path.number, path.primary);
+                self.refresh(id);
+                if self.opener && !primary {
+                    self.tell_status(id);
+                }
+                self.note(told, Notice::Established { path: number });
+                self.next_look = Some(now);
+            }
+            PathEvent::Abandoned { id, reason, .. } => {
+                let remote = matches!(reason, PathAbandonReason::RemoteAbandoned { .. });
+                let why = if remote { EndReason::Peer } else { EndReason::Library };
+                self.end_path(now, id, why, told);
+            }
+            PathEvent::RemoteStatus { id, status, .. } => {
+                self.on_wish(now, id, status == noq_proto::PathStatus::Backup, told);
+            }
+            PathEvent::Discarded { .. } | PathEvent::ObservedAddr { .. } | _ => {}
+        }
+    }
+
+    /// The peer's wish: the acceptor follows the opener, and its own policy after that.
+    fn on_wish(&mut self, now: Instant, id: PathId, backup: bool, told: &mut VecDeque<Event>) {
+        let follows = !self.opener;
+        let dynamic = self.policy.is_dynamic();
+        let path = self.record(now, id);
+        let first = !std::mem::replace(&mut path.asked, true);
+        if !follows || (dynamic && !first) {
+            return;
+        }
+        let number = path.number;
+        if first {
+            path.primary = !backup;
+        }
+        if self.set_backup(id, backup) && !first {
+            self.note(told, Notice::Switched { path: number, backup, why: SwitchReason::Peer });
+        }
+    }
+
+    /// Looks after the paths: those that are missing, silent, or to be used otherwise.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        addresses: &[LocalAddress],
+        told: &mut VecDeque<Event>,
+    ) {
+        self.next_look = None;
+        if self.is_closed() || !self.established {
+            return;
+        }
+        let mut next = None;
+        if self.opener {
+            next = self.follow_addresses(now, addresses, told);
+        }
+        if self.inner.is_multipath_negotiated() {
+            self.watch(now, told);
+            let several = self.live().filter(|path| path.established).count() > 1;
+            if several && self.is_active(now) {
+                let soon = now + policy::LOOK_EVERY;
+                next = Some(next.map_or(soon, |at: Instant| at.min(soon)));
+            }
+        }
+        self.next_look = next;
+    }
+
+    fn live(&self) -> impl Iterator<Item = &PathRecord> {
+        self.paths.iter().filter(|path| path.is_live())
+    }
+
+    fn is_active(&self, now: Instant) -> bool {
+        now.saturating_since(self.active) < policy::ACTIVE
+            || self.live().any(|path| path.established && self.figures(path.id).in_flight_bytes > 0)
+    }
+
+    /// Opens what is missing, closes what has lost its address. Returns when to look again.
+    fn follow_addresses(
+        &mut self,
+        now: Instant,
+        addresses: &[LocalAddress],
+        told: &mut VecDeque<Event>,
+    ) -> Option<Instant> {
+        let known = |ip: IpAddr| addresses.iter().find(|own| own.address == ip);
+        let lost = |path: &&PathRecord| !known(path.last.local.ip()).is_some_and(|own| own.up);
+        if !self.inner.is_multipath_negotiated() {
+            if self.live().any(|path| lost(&path)) {
+                self.migrate(now, addresses, told);
+            }
+            return None;
+        }
+        let mut next: Option<Instant> = None;
+        let mut later = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        let family = |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4();
+        let wanted: Vec<LocalAddress> = addresses
+            .iter()
+            .filter(|own| own.up && family(own.address))
+            .filter(|own| own.subflow || own.address == self.local.ip())
+            .filter(|own| !self.live().any(|path| path.last.local.ip() == own.address))
+            .copied()
+            .collect();
+        for own in wanted {
+            let due = self.reopen.get(&own.address).copied().unwrap_or(now);
+            if due > now || !self.open(now, &own) {
+                let at = if due > now { due } else { now + TRY_AGAIN };
+                self.reopen.insert(own.address, at);
+                later(at);
+            }
+        }
+        let gone: Vec<PathId> = self.live().filter(lost).map(|path| path.id).collect();
+        for id in gone {
+            if !self.abandon(now, id, EndReason::AddressGone, told) {
+                // The last one: it is kept until there is another.
+                later(now + TRY_AGAIN);
+            }
+        }
+        next
+    }
+
+    fn open(&mut self, now: Instant, own: &LocalAddress) -> bool {
+        let first = own.address == self.local.ip();
+        let primary = self.policy.is_primary(first, own.backup);
+        let status = library_status(!primary);
+        let tuple = FourTuple::new(self.remote, Some(own.address));
+        match self.inner.open_path(tuple, status, self.clock.library(now)) {
+            Ok(id) => {
+                let local = SocketAddr::new(own.address, self.local.port());
+                let record = PathRecord::new(now, id, (local, self.remote), primary);
+                self.paths.push(record);
+                true
+            }
+            Err(
+                PathError::MultipathNotNegotiated
+                | PathError::ServerSideNotAllowed
+                | PathError::MaxPathIdReached
+                | PathError::RemoteCidsExhausted
+                | PathError::ValidationFailed
+                | PathError::InvalidRemoteAddress(_),
+            ) => false,
+        }
+    }
+
+    /// A connection with a single path goes on from the interface's new address.
+    fn migrate(&mut self, now: Instant, addresses: &[LocalAddress], told: &mut VecDeque<Event>) {
+        let old = self.source;
+        let interface = self.interface;
+        let fits = |own: &&LocalAddress| {
+            own.up && own.interface == interface && own.address.is_ipv4() == old.is_ipv4()
+        };
+        let Some(new) = addresses.iter().find(fits).map(|own| own.address) else { return };
+        self.source = new;
+        let local = SocketAddr::new(new, self.local.port());
+        if let Some(path) = self.paths.first_mut() {
+            path.last.local = local;
+        }
+        self.inner.handle_network_change(None, self.clock.library(now));
+        self.note(told, Notice::Migrated { local });
+    }
+
+    /// Pings, gives up the silent, and does what the policy says.
+    fn watch(&mut self, now: Instant, told: &mut VecDeque<Event>) {
+        let ids: Vec<PathId> =
+            self.live().filter(|path| path.established).map(|path| path.id).collect();
+        if ids.len() < 2 || !self.is_active(now) {
+            // What is silent now is silent because nobody speaks.
+            for path in &mut self.paths {
+                path.heard = now;
+            }
+            return;
+        }
+        if now.saturating_since(self.pinged) >= policy::PING_EVERY {
+            self.pinged = now;
+            for id in &ids {
+                // A path that is closed meanwhile needs none.
+                let _ = self.inner.ping_path(*id);
+            }
+        }
+        let views: Vec<View> = ids.iter().filter_map(|id| self.view(*id)).collect();
+        if let Some((number, silence)) = policy::silent(now, &views) {
+            let id = self.paths.iter().find(|path| path.number == number).map(|path| path.id);
+            if let Some(id) = id {
+                self.abandon(now, id, EndReason::Silent(silence), told);
+            }
+            return;
+        }
+        for switch in self.policy.switches(now, &views) {
+            let found = self.paths.iter().find(|path| path.number == switch.number);
+            let Some(id) = found.map(|path| path.id) else { continue };
+            if self.set_backup(id, switch.backup) {
+                let (path, backup, why) = (switch.number, switch.backup, switch.why);
+                self.note(told, Notice::Switched { path, backup, why });
+            }
+        }
+    }
+
+    fn view(&self, id: PathId) -> Option<View> {
+        let path = self.live().find(|path| path.id == id)?;
+        let figures = self.figures(id);
+        Some(View {
+            number: path.number,
+            primary: path.primary,
+            backup: self.is_backup(id)?,
+            heard: figures.last_ack.map_or(path.heard, |ack| ack.max(path.heard)),
+            waiting_since: figures.waiting_since,
+            srtt: figures.srtt,
+            pto: pto(&figures),
+        })
+    }
+
+    fn figures(&self, id: PathId) -> Figures {
+        let handle = self.inner.congestion_state(id).and_then(Handle::of);
+        handle.map_or_else(Figures::default, |handle| handle.figures())
+    }
+
+    fn is_backup(&self, id: PathId) -> Option<bool> {
+        let status = self.inner.path_status(id).ok()?;
+        Some(status == noq_proto::PathStatus::Backup)
+    }
+
+    /// Returns whether it changed.
+    fn set_backup(&mut self, id: PathId, backup: bool) -> bool {
+        let wanted = library_status(backup);
+        self.inner.set_path_status(id, wanted).is_ok_and(|before| before != wanted)
+    }
+
+    /// The library tells the peer a path's status only when it changes: a path that was opened as a
+    /// backup would be none for the peer.
+    fn tell_status(&mut self, id: PathId) {
+        let backup = self.is_backup(id).unwrap_or(false);
+        self.set_backup(id, !backup);
+        self.set_backup(id, backup);
+    }
+
+    /// Gives a path up; returns whether the library did, which keeps the last one.
+    fn abandon(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        why: EndReason,
+        told: &mut VecDeque<Event>,
+    ) -> bool {
+        self.refresh(id);
+        let code = VarInt::from(TransportErrorCode::PATH_UNSTABLE_OR_POOR);
+        if self.inner.close_path(self.clock.library(now), id, code).is_err() {
+            return false;
+        }
+        self.end_path(now, id, why, told);
+        true
+    }
+
+    fn end_path(&mut self, now: Instant, id: PathId, why: EndReason, told: &mut VecDeque<Event>) {
+        if let Some(handle) = self.inner.congestion_state(id).and_then(Handle::of) {
+            handle.leave();
+        }
+        self.refresh(id);
+        let path = self.record(now, id);
+        if path.ended.is_some() {
+            return;
+        }
+        path.ended = Some((now, why));
+        let (number, local) = (path.number, path.last.local.ip());
+        self.reopen.insert(local, now + REOPEN);
+        self.next_look = Some(now);
+        self.note(told, Notice::Abandoned { path: number, why });
+    }
+
+    fn note(&self, told: &mut VecDeque<Event>, notice: Notice) {
+        told.push_back(Event::Notice { connection: self.id, notice });
+    }
+
+    /// The record of a path; made if the peer opened it.
+    fn record(&mut self, now: Instant, id: PathId) -> &mut PathRecord {
+        let at = self.paths.iter().position(|path| path.id == id).unwrap_or_else(|| {
+            let tuple = self.inner.network_path(id).ok();
+            let remote = tuple.map_or(self.remote, |tuple| tuple.remote());
+            let ip = tuple.and_then(|tuple| tuple.local_ip()).unwrap_or(self.source);
+            let local = SocketAddr::new(ip, self.local.port());
+            self.paths.push(PathRecord::new(now, id, (local, remote), true));
+            self.paths.len() - 1
+        });
+        // The index is right: it was found or has just been made.
+        #[expect(clippy::indexing_slicing, reason = "found or made above")]
+        &mut self.paths[at]
+    }
+
+    /// Notes a path's figures, as long as the library has them.
+    fn refresh(&mut self, id: PathId) {
+        let figures = self.figures(id);
+        let Some(stats) = self.inner.path_stats(id) else { return };
+        let tuple = self.inner.network_path(id).ok();
+        let backup = self.is_backup(id);
+        let source = self.source;
+        let Some(path) = self.paths.iter_mut().find(|path| path.id == id) else { return };
+        let last = &mut path.last;
+        if let Some(tuple) = tuple {
+            last.remote = tuple.remote();
+            last.local.set_ip(tuple.local_ip().unwrap_or(source));
+        }
+        last.backup = backup.unwrap_or(last.backup);
+        last.srtt = figures.srtt;
+        last.rttvar = figures.rttvar;
+        last.min_rtt = figures.min_rtt;
+        last.pto = pto(&figures);
+        last.cwnd_bytes = figures.cwnd_bytes;
+        last.ssthresh_bytes = figures.ssthresh_bytes;
+        last.in_flight_bytes = figures.in_flight_bytes;
+        last.acked_bytes = figures.acked_bytes;
+        last.sent_bytes = stats.udp_tx.bytes;
+        last.sent_datagrams = stats.udp_tx.datagrams;
+        last.received_bytes = stats.udp_rx.bytes;
+        last.lost_packets = stats.lost_packets;
+        last.mtu_bytes = stats.current_mtu;
+    }
+
+    pub(crate) fn path_statuses(&mut self) -> Vec<PathStatus> {
+        let live: Vec<PathId> = self.live().map(|path| path.id).collect();
+        for id in live {
+            self.refresh(id);
+        }
+        let state = |path: &PathRecord| match path.ended {
+            Some((at, why)) => PathState::Abandoned { at, why },
+            None if path.established => PathState::Established,
+            None => PathState::Validating,
+        };
+        let mut all: Vec<PathStatus> =
+            self.paths.iter().map(|path| PathStatus { state: state(path), ..path.last }).collect();
+        all.sort_by_key(|path| path.number);
+        all
+    }
+}
+
+fn library_status(backup: bool) -> noq_proto::PathStatus {
+    if backup { noq_proto::PathStatus::Backup } else { noq_proto::PathStatus::Available }
+}
+
+/// RFC 9002 §6.2.1.
+fn pto(figures: &Figures) -> Duration {
+    figures.srtt + (4 * figures.rttvar).max(GRANULARITY) + MAX_ACK_DELAY
+}

@@ -1,0 +1,244 @@
+//! Which paths are used, and when one is given up: decisions on figures, without a protocol.
+//!
+//! The library moves nothing away from a path that has gone silent, and it acknowledges the packets
+//! of all paths on the first one. So both ends watch all paths with pings of their own
+//! ([`PING_EVERY`]), a path counts as alive as long as *anything* is heard on it or of it, and one
+//! that is silent while another is not is given up, by whichever end sees it first.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::config::PathPolicy;
+use crate::status::SwitchReason;
+
+/// How often paths are looked at while data moves.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often something is sent on every path while data moves.
+pub(crate) const PING_EVERY: Duration = Duration::from_millis(100);
+/// A path that is silent for longer is given up (the seed's 600 ms).
+pub(crate) const SILENCE: Duration = Duration::from_millis(600);
+/// A path on which something was heard within this time works.
+const ALIVE: Duration = Duration::from_millis(300);
+/// Data moves as long as the application did something within this time.
+pub(crate) const ACTIVE: Duration = Duration::from_secs(2);
+/// `ios`: data that waits longer for its acknowledgement.
+const LATE: Duration = Duration::from_millis(600);
+/// `ios`: a longer smoothed round-trip time.
+const SLOW: Duration = Duration::from_millis(600);
+/// `ios`: a longer timeout.
+const LONG_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// `ios`: the primary must be good for so long before it is used again.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// An established path, as the policy sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Number.
+    pub(crate) number: u32,
+    /// The opener wants it to be used before others.
+    pub(crate) primary: bool,
+    /// Whether we use it only if nothing else works.
+    pub(crate) backup: bool,
+    /// When something was last heard on it, or of it.
+    pub(crate) heard: Instant,
+    /// Since when the oldest packet waits for its acknowledgement.
+    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) srtt: Duration,
+    /// Timeout without back-off.
+    pub(crate) pto: Duration,
+}
+
+impl View {
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_since(self.heard)
+    }
+
+    /// Why a better path should be taken, if so.
+    fn complaint(&self, now: Instant) -> Option<SwitchReason> {
+        let waiting = self.waiting_since.map_or(Duration::ZERO, |at| now.saturating_since(at));
+        if waiting > LATE {
+            Some(SwitchReason::DataInFlight(waiting))
+        } else if waiting > self.pto {
+            Some(SwitchReason::Timeout)
+        } else if self.srtt > SLOW {
+            Some(SwitchReason::SlowRoundTrip(self.srtt))
+        } else if self.pto > LONG_TIMEOUT {
+            Some(SwitchReason::LongTimeout(self.pto))
+        } else {
+            None
+        }
+    }
+}
+
+/// The path to give up now, and how long it has been silent: never the last one that works.
+pub(crate) fn silent(now: Instant, paths: &[View]) -> Option<(u32, Duration)> {
+    let other_works = paths.iter().any(|path| path.silence(now) < ALIVE);
+    let worst = paths.iter().max_by_key(|path| path.silence(now)).filter(|_| other_works)?;
+    let silence = worst.silence(now);
+    (silence > SILENCE).then_some((worst.number, silence))
+}
+
+/// A change of what a path is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Switch {
+    pub(crate) number: u32,
+    pub(crate) backup: bool,
+    pub(crate) why: SwitchReason,
+}
+
+/// What a connection's policy remembers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Policy {
+    kind: PathPolicy,
+    /// `ios`: why the backup is used, and since when the primary could be used again.
+    fled: Option<(SwitchReason, Option<Instant>)>,
+}
+
+impl Policy {
+    pub(crate) fn new(kind: PathPolicy) -> Self {
+        Self { kind, fled: None }
+    }
+
+    /// Whether it changes its mind while paths live; then the peer's wishes count only at first.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.kind == PathPolicy::Ios
+    }
+
+    /// Whether a path that the opener adds is used at once; `first`: it uses the address with which
+    /// the connection began; `backup`: its address is called a backup.
+    pub(crate) fn is_primary(&self, first: bool, backup: bool) -> bool {
+        match self.kind {
+            PathPolicy::Aggregate => !backup,
+            PathPolicy::Backup | PathPolicy::Ios => first,
+        }
+    }
+
+    /// Changes that are due now.
+    pub(crate) fn switches(&mut self, now: Instant, paths: &[View]) -> Vec<Switch> {
+        if !self.is_dynamic() {
+            return Vec::new();
+        }
+        let works = |path: &&View| !path.primary && path.silence(now) < ALIVE;
+        let has_backup = paths.iter().any(|path| works(&path));
+        let primaries = || paths.iter().filter(|path| path.primary);
+        let complaint = primaries().find_map(|path| path.complaint(now));
+        self.fled = match (self.fled, complaint) {
+            (None, Some(why)) if has_backup => Some((why, None)),
+            (None, _) => None,
+            // Nothing is left to flee to, or from.
+            (Some(_), _) if !has_backup || primaries().next().is_none() => None,
+            (Some((why, _)), Some(_)) => Some((why, None)),
+            (Some((why, good_since)), None) => {
+                let since = good_since.unwrap_or(now);
+                (now.saturating_since(since) < SETTLED).then_some((why, Some(since)))
+            }
+        };
+        let fled = self.fled;
+        let wanted = |path: &View| {
+            let backup = path.primary == fled.is_some();
+            let why = fled.map_or(SwitchReason::Recovered, |(why, _)| why);
+            (path.backup != backup).then_some(Switch { number: path.number, backup, why })
+        };
+        paths.iter().filter_map(wanted).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// The primary, and a backup that is heard all the time.
+    fn pair(now: u64, heard: u64, waiting_since: Option<u64>, srtt: u64, fled: bool) -> [View; 2] {
+        let primary = View {
+            number: 0,
+            primary: true,
+            backup: fled,
+            heard: at(heard),
+            waiting_since: waiting_since.map(at),
+            srtt: Duration::from_millis(srtt),
+            pto: Duration::from_millis(srtt + 50),
+        };
+        let other = View {
+            number: 1,
+            primary: false,
+            backup: !fled,
+            heard: at(now),
+            waiting_since: None,
+            srtt: Duration::from_millis(80),
+            pto: Duration::from_millis(130),
+        };
+        [primary, other]
+    }
+
+    #[test]
+    fn a_path_that_is_silent_while_another_works_is_given_up() {
+        assert_eq!(silent(at(1_500), &pair(1_500, 1_000, None, 30, false)), None);
+        let found = silent(at(1_601), &pair(1_601, 1_000, None, 30, false));
+        assert_eq!(found, Some((0, Duration::from_millis(601))));
+    }
+
+    #[test]
+    fn no_path_is_given_up_when_all_are_silent() {
+        let mut paths = pair(2_000, 1_000, None, 30, false);
+        paths[1].heard = at(1_200);
+        assert_eq!(silent(at(2_000), &paths), None);
+    }
+
+    #[test]
+    fn the_backup_is_used_for_each_of_the_four_reasons() {
+        let reason = |waiting: Option<u64>, srtt: u64, pto: u64| {
+            let mut policy = Policy::new(PathPolicy::Ios);
+            let mut paths = pair(5_000, 5_000, waiting, srtt, false);
+            paths[0].pto = Duration::from_millis(pto);
+            let switches = policy.switches(at(5_000), &paths);
+            let statuses: Vec<_> = switches.iter().map(|s| (s.number, s.backup)).collect();
+            assert!(switches.is_empty() || statuses == [(0, true), (1, false)], "{switches:?}");
+            switches.first().map(|switch| switch.why)
+        };
+        let millis = Duration::from_millis;
+        assert_eq!(reason(Some(4_950), 30, 80), None);
+        assert_eq!(reason(Some(4_900), 30, 80), Some(SwitchReason::Timeout));
+        let late = SwitchReason::DataInFlight(millis(700));
+        assert_eq!(reason(Some(4_300), 30, 1_200), Some(late));
+        assert_eq!(reason(None, 601, 900), Some(SwitchReason::SlowRoundTrip(millis(601))));
+        assert_eq!(reason(None, 500, 1_501), Some(SwitchReason::LongTimeout(millis(1_501))));
+    }
+
+    #[test]
+    fn the_primary_is_used_again_when_it_was_good_for_half_a_second() {
+        let mut policy = Policy::new(PathPolicy::Ios);
+        assert_eq!(policy.switches(at(0), &pair(0, 0, None, 700, false)).len(), 2);
+        for now in [50, 100, 500] {
+            assert_eq!(policy.switches(at(now), &pair(now, now, None, 100, true)), []);
+        }
+        let back = policy.switches(at(550), &pair(550, 550, None, 100, true));
+        let expected = [(0, false), (1, true)];
+        assert_eq!(back.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>(), expected);
+        assert!(back.iter().all(|switch| switch.why == SwitchReason::Recovered));
+    }
+
+    #[test]
+    fn without_a_working_backup_the_primary_is_kept() {
+        let mut policy = Policy::new(PathPolicy::Ios);
+        let mut paths = pair(5_000, 5_000, None, 900, false);
+        paths[1].heard = at(4_000);
+        assert_eq!(policy.switches(at(5_000), &paths), []);
+        assert_eq!(policy.switches(at(5_000), &paths[..1]), []);
+    }
+
+    #[test]
+    fn other_policies_change_nothing_while_paths_live() {
+        for kind in [PathPolicy::Aggregate, PathPolicy::Backup] {
+            let mut policy = Policy::new(kind);
+            assert_eq!(
+                policy.switches(at(5_000), &pair(5_000, 4_000, Some(3_000), 900, false)),
+                []
+            );
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Streams of a connection: bidirectional ones, begun by the end that opened the connection.
+
+use bytes::Bytes;
+use noq_proto::{Dir, FinishError, ReadError, ReadableError, Side, WriteError};
+use towpath_net::Instant;
+
+use crate::connection::Connection;
+use crate::error::StreamError;
+use crate::status::StreamId;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1_024;
+
+impl Connection {
+    /// Begins a stream; `None` when there are as many as the peer admits.
+    pub(crate) fn open_stream(&mut self) -> Option<StreamId> {
+        self.inner.streams().open(Dir::Bi).map(|id| StreamId(id.index()))
+    }
+
+    /// The next stream that the peer began.
+    pub(crate) fn accept_stream(&mut self) -> Option<StreamId> {
+        self.inner.streams().accept(Dir::Bi).map(|id| StreamId(id.index()))
+    }
+
+    /// Takes as much of `data` as fits; returns how much.
+    pub(crate) fn write(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        data: &mut Bytes,
+    ) -> Result<usize, StreamError> {
+        if self.is_closed() {
+            return Err(StreamError::NoConnection);
+        }
+        let mut chunks = [std::mem::take(data)];
+        let mut rest = chunks.as_mut_slice();
+        let taken = self.inner.send_stream(library_id(stream)).write_chunks(&mut rest);
+        let [left] = chunks;
+        *data = left;
+        match taken {
+            Ok(taken) => {
+                self.act(now);
+                Ok(taken)
+            }
+            Err(WriteError::Blocked) => Ok(0),
+            Err(WriteError::Stopped(_)) => Err(StreamError::Stopped),
+            Err(WriteError::ClosedStream) => Err(StreamError::Closed),
+        }
+    }
+
+    /// Nothing more is written.
+    pub(crate) fn finish(&mut self, now: Instant, stream: StreamId) -> Result<(), StreamError> {
+        let finished = self.inner.send_stream(library_id(stream)).finish();
+        self.act(now);
+        finished.map_err(|error| match error {
+            FinishError::Stopped(_) => StreamError::Stopped,
+            FinishError::ClosedStream => StreamError::Closed,
+        })
+    }
+
+    /// The next bytes; empty at the end of the data, `None` when there is nothing now.
+    pub(crate) fn read(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+    ) -> Result<Option<Bytes>, StreamError> {
+        let mut receiver = self.inner.recv_stream(library_id(stream));
+        let mut chunks = receiver.read(true).map_err(|error| match error {
+            ReadableError::ClosedStream | ReadableError::IllegalOrderedRead => StreamError::Closed,
+        })?;
+        let found = chunks.next(READ_BYTES);
+        // Whether credit is to be sent shows when the connection is polled, which follows anyway.
+        let _ = chunks.finalize();
+        match found {
+            Ok(Some(chunk)) => {
+                self.act(now);
+                Ok(Some(chunk.bytes))
+            }
+            Ok(None) => Ok(Some(Bytes::new())),
+            Err(ReadError::Blocked) => Ok(None),
+            Err(ReadError::Reset(_)) => Err(StreamError::Reset),
+        }
+    }
+
+    /// The application did something: paths are watched for a while.
+    fn act(&mut self, now: Instant) {
+        self.active = now;
+        if self.next_look.is_none() && self.established && self.inner.is_multipath_negotiated() {
+            self.next_look = Some(now);
+        }
+    }
+}
+
+fn library_id(stream: StreamId) -> noq_proto::StreamId {
+    noq_proto::StreamId::new(Side::Client, Dir::Bi, stream.0)
+}
