@@ -187,11 +187,15 @@ impl Connection {
         }
     }
 
-    fn on_stream(&self, event: &StreamEvent, told: &mut VecDeque<Event>) {
+    fn on_stream(&mut self, event: &StreamEvent, told: &mut VecDeque<Event>) {
         let id = self.id;
         let told_of = match *event {
-            // Which one is seen when it is accepted.
-            StreamEvent::Opened { .. } => None,
+            StreamEvent::Opened { .. } => {
+                while let Some(stream) = self.accept_stream() {
+                    told.push_back(Event::StreamOpened(id, stream));
+                }
+                None
+            }
             StreamEvent::Readable { id: stream } => {
                 Some(Event::Readable(id, StreamId(stream.index())))
             }

@@ -415,11 +415,6 @@ impl Host {
         self.connections.get_mut(&connection).filter(|own| own.opener)?.open_stream()
     }
 
-    /// The next stream that the peer began.
-    pub fn accept_stream(&mut self, connection: ConnectionId) -> Option<StreamId> {
-        self.connections.get_mut(&connection).filter(|own| !own.opener)?.accept_stream()
-    }
-
     /// Takes as much of `data` as fits and returns how much; what was taken is cut off.
     pub fn write(
         &mut self,

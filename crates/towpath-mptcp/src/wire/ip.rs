@@ -6,6 +6,7 @@ use super::checksum::Sum;
 use super::{Ecn, ParseError};
 
 pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMP_V6: u8 = 58;
 

@@ -16,6 +16,7 @@ pub mod packet;
 pub mod payload;
 #[cfg(test)]
 mod tests;
+pub mod udp;
 
 pub use icmp::{IcmpKind, IcmpMessage};
 pub use option::{

@@ -282,14 +282,14 @@ impl towpath_net::Packet for Packet {
 }
 
 /// A length as the header's field; longer packets break the contract of [`Packet`].
-fn length_field(bytes: usize) -> u16 {
+pub(super) fn length_field(bytes: usize) -> u16 {
     let field = u16::try_from(bytes);
     debug_assert!(field.is_ok(), "{bytes} bytes are no IP packet");
     field.unwrap_or(u16::MAX)
 }
 
 /// Appends what always fits: 40 + 20 + 40 bytes at most.
-fn append(header: &mut ArrayVec<u8, HEADER_BYTES>, bytes: &[u8]) {
+pub(super) fn append(header: &mut ArrayVec<u8, HEADER_BYTES>, bytes: &[u8]) {
     let fits = header.try_extend_from_slice(bytes).is_ok();
     debug_assert!(fits, "a header is too long");
 }

@@ -1,0 +1,164 @@
+//! UDP (RFC 768) in the same packets, for what is not TCP and travels beside it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use bytes::Bytes;
+
+use super::packet::{append, length_field};
+use super::{Ecn, Packet, ParseError, Payload, ip};
+
+const UDP_BYTES: usize = 8;
+
+/// A UDP datagram, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    /// Sender.
+    pub source: SocketAddr,
+    /// Receiver.
+    pub destination: SocketAddr,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
+    /// Data.
+    pub payload: Bytes,
+}
+
+impl Datagram {
+    /// Whether `packet` carries UDP.
+    pub fn is_in(packet: &Packet) -> bool {
+        packet.ip().is_ok_and(|ip| ip.protocol == ip::UDP)
+    }
+
+    /// Takes `packet` apart; verifies the checksum, which only IPv4 may leave out.
+    pub fn parse(packet: &Packet) -> Result<Self, ParseError> {
+        let ip = packet.ip()?;
+        if ip.protocol != ip::UDP {
+            return Err(ParseError::NotTcp(ip.protocol));
+        }
+        let udp = packet.header.get(ip.header_bytes..).unwrap_or_default();
+        let &[s0, s1, d0, d1, l0, l1, c0, c1] = udp else {
+            return Err(ParseError::Truncated("UDP header"));
+        };
+        let upper_bytes = UDP_BYTES + packet.payload.len();
+        if usize::from(u16::from_be_bytes([l0, l1])) != upper_bytes {
+            return Err(ParseError::Malformed("UDP length"));
+        }
+        let sum = ip.pseudo_header(ip::UDP, upper_bytes).bytes(udp);
+        let sum = packet.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk));
+        let unchecked = [c0, c1] == [0, 0];
+        // RFC 8200 §8.1: with IPv6 there must be one.
+        if (unchecked && ip.source.is_ipv6()) || (!unchecked && sum.folded() != 0xffff) {
+            return Err(ParseError::Checksum("UDP"));
+        }
+        Ok(Self {
+            source: SocketAddr::new(ip.source, u16::from_be_bytes([s0, s1])),
+            destination: SocketAddr::new(ip.destination, u16::from_be_bytes([d0, d1])),
+            ecn: ip.ecn,
+            payload: packet.payload.to_bytes(),
+        })
+    }
+
+    /// The packet, with its checksum. `identification` is the IPv4 header's. Addresses are of one
+    /// family, and the payload fits into one IP packet.
+    pub fn emit(self, identification: u16) -> Packet {
+        let upper_bytes = UDP_BYTES + self.payload.len();
+        let (source, destination) = (self.source.ip(), self.destination.ip());
+        let mut header = ArrayVec::new();
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let total = length_field(ip::V4_BYTES + upper_bytes);
+                let ends = (source, destination);
+                append(&mut header, &ip::emit_v4(ends, ip::UDP, self.ecn, identification, total));
+            }
+            (source, destination) => {
+                let length = length_field(upper_bytes);
+                append(&mut header, &ip::emit_v6(ip::UDP, self.ecn, length));
+                append(&mut header, ip::v6_addresses(source, destination).as_flattened());
+            }
+        }
+        let [s0, s1] = self.source.port().to_be_bytes();
+        let [d0, d1] = self.destination.port().to_be_bytes();
+        let [l0, l1] = length_field(upper_bytes).to_be_bytes();
+        let front = [s0, s1, d0, d1, l0, l1];
+        let sum = ip::pseudo_header(source, destination, ip::UDP, upper_bytes).bytes(&front);
+        // RFC 768: a sum of zero is sent as its other form, since zero means that there is none.
+        let checksum = match sum.bytes(&self.payload).finish() {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        append(&mut header, &front);
+        append(&mut header, &checksum.to_be_bytes());
+        let payload = Payload::from(self.payload);
+        Packet { header, payload, segment_bytes: 0, checksum_offloaded: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(v6: bool, last: u8, port: u16) -> SocketAddr {
+        let ip = if v6 { format!("fd00::{last:x}") } else { format!("10.0.0.{last}") };
+        SocketAddr::new(ip.parse().unwrap(), port)
+    }
+
+    proptest! {
+        #[test]
+        fn a_datagram_survives_a_round_trip_and_no_flipped_bit(
+            v6: bool,
+            ports: (u16, u16),
+            payload in proptest::collection::vec(any::<u8>(), 0..1_472),
+            flip: u32,
+        ) {
+            let sent = Datagram {
+                source: address(v6, 1, ports.0),
+                destination: address(v6, 2, ports.1),
+                ecn: Ecn::Capable0,
+                payload: payload.into(),
+            };
+            let mut packet = sent.clone().emit(7);
+            prop_assert!(Datagram::is_in(&packet));
+            prop_assert_eq!(Datagram::parse(&packet), Ok(sent.clone()));
+            towpath_net::Packet::corrupt(&mut packet, flip);
+            if let Ok(other) = Datagram::parse(&packet) {
+                // IPv6 does not protect all of its header: class and hop limit may change.
+                let same = other.payload == sent.payload && other.source == sent.source;
+                prop_assert!(v6 && same && other.destination == sent.destination);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(
+            header in proptest::collection::vec(any::<u8>(), 0..60),
+            payload in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let packet = Packet {
+                header: header.iter().copied().collect(),
+                payload: Bytes::from(payload).into(),
+                segment_bytes: 0,
+                checksum_offloaded: false,
+            };
+            let _ = Datagram::parse(&packet);
+        }
+    }
+
+    #[test]
+    fn ipv4_may_leave_the_checksum_out_and_ipv6_may_not() {
+        for v6 in [false, true] {
+            let sent = Datagram {
+                source: address(v6, 1, 1),
+                destination: address(v6, 2, 2),
+                ecn: Ecn::NotCapable,
+                payload: Bytes::from_static(b"payload"),
+            };
+            let mut packet = sent.clone().emit(0);
+            let end = packet.header.len();
+            packet.header[end - 2..].fill(0);
+            let parsed = Datagram::parse(&packet);
+            let expected = if v6 { Err(ParseError::Checksum("UDP")) } else { Ok(sent) };
+            assert_eq!(parsed, expected);
+        }
+    }
+}
