@@ -28,6 +28,9 @@ mod streams;
 mod tests;
 mod time;
 
+/// What speaks the protocol.
+pub const LIBRARY: &str = "noq-proto 1.4";
+
 pub use config::{Config, PathPolicy};
 pub use error::{ConnectionError, SetupError, StreamError};
 pub use host::{Datagram, Host, LocalAddress};

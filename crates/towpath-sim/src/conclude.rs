@@ -8,11 +8,14 @@ use towpath_mptcp::stack::Status;
 use towpath_net::Instant;
 
 use crate::error::SimError;
+use crate::quic_flow::is_quic;
+use crate::quic_record::{quic_proof, quic_warnings};
 use crate::traffic::Stream;
 use crate::world::World;
 
 /// Writes the records that come last.
 pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(), SimError> {
+    world.quic_look();
     let World { recorder, network, hosts, streams, now, .. } = &mut world;
     recorder.look_last(*now, network, hosts, streams);
     let subflows = world.recorder.totals(&world.streams);
@@ -62,7 +65,11 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
                 log
             });
             let sender = if *direction == DataDirection::Down { flow.to } else { flow.from };
-            let used = world.hosts.get(sender).map(|host| &host.settings.connection.subflow);
+            let quic = is_quic(flow.transport_in(world.transport));
+            let used = world.hosts.get(sender).map(|host| {
+                let tcp = &host.settings.connection.subflow.congestion_control;
+                if quic { &host.quic.config.congestion_control } else { tcp }
+            });
             let of = |s: &&SubflowSummary| s.flow == index as u32 && s.direction == *direction;
             inputs.push(FlowInput {
                 flow: index as u32,
@@ -72,7 +79,7 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
                 failure: run.failure.clone(),
                 congestion_control: used
                     .filter(|_| own.clone().next().is_some())
-                    .map(|subflow| subflow.congestion_control.clone())
+                    .cloned()
                     .into_iter()
                     .collect(),
                 retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
@@ -87,7 +94,7 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
 fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, Status)> + 'w {
     let ends = world.streams.iter().flat_map(|stream| &stream.ends);
     ends.filter_map(|end| {
-        let status = world.hosts.get(end.host)?.stack.status(end.connection?)?;
+        let status = world.hosts.get(end.host)?.status(end.socket?)?;
         Some((end.host, status))
     })
 }
@@ -131,13 +138,14 @@ fn counters(world: &World<'_>) -> Vec<Counter> {
 
 /// Proof that Multipath TCP was used, or the reason why not.
 fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multipath {
-    let requested = transport == Transport::Mptcp;
-    if !requested {
-        return Multipath::default();
-    }
+    let requested = match transport {
+        Transport::Tcp | Transport::Quic => return Multipath::default(),
+        Transport::Mpquic => return quic_proof(world, transport),
+        Transport::Mptcp => true,
+    };
     let speaks = |end: &crate::traffic::End| {
         let host = world.hosts.get(end.host)?;
-        let status = host.stack.status(end.connection?)?;
+        let status = host.status(end.socket?)?;
         Some(status.multipath && status.fallback.is_none())
     };
     // A flow that was never meant to speak Multipath TCP proves nothing.
@@ -183,7 +191,7 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
 }
 
 fn warnings(world: &World<'_>) -> Vec<Warning> {
-    let mut all = Vec::new();
+    let mut all = quic_warnings(world);
     for stream in &world.streams {
         for end in &stream.ends {
             let Some(at) = end.damaged_at else { continue };

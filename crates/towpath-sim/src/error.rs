@@ -6,6 +6,7 @@ use thiserror::Error;
 use towpath_mptcp::settings::SettingError;
 use towpath_mptcp::stack::ConfigError;
 use towpath_net::topology::RouteError;
+use towpath_quic as quic;
 
 /// Why there is no result.
 #[derive(Debug, Error)]
@@ -28,6 +29,22 @@ pub enum SimError {
         host: String,
         /// What, and what there is.
         source: ConfigError,
+    },
+    /// A host's QUIC settings make no sense.
+    #[error("host `{host}`: {source}")]
+    QuicSetting {
+        /// Host.
+        host: String,
+        /// Why.
+        source: quic::config::SettingError,
+    },
+    /// A host cannot speak QUIC.
+    #[error("host `{host}`: {source}")]
+    Quic {
+        /// Host.
+        host: String,
+        /// Why.
+        source: quic::SetupError,
     },
     /// The reader of the records is gone.
     #[error("cannot write the result: {0}")]

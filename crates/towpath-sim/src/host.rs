@@ -8,10 +8,18 @@ use towpath_measure::network::{address, end_of, endpoints, families};
 use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
-use towpath_mptcp::settings::{HostSettings, SettingError};
-use towpath_mptcp::stack::{self, ConnectionId, Stack};
+use towpath_mptcp::settings::HostSettings;
+use towpath_mptcp::stack::{self, ListenerId, Stack};
 use towpath_mptcp::wire::Packet;
+use towpath_mptcp::wire::udp;
 use towpath_net::{Instant, stream_seed};
+use towpath_quic as quic;
+
+use crate::error::SimError;
+use crate::quic::QuicHost;
+use crate::quic_flow::{earliest, is_quic};
+use crate::socket::Socket;
+use crate::traffic::port;
 
 /// As Linux: `tcp_max_syn_backlog` and `tcp_max_tw_buckets` of a host with some memory.
 const SYN_BACKLOG: usize = 4_096;
@@ -22,9 +30,10 @@ const TIME_WAIT_LIMIT: usize = 65_536;
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) stack: Stack,
+    pub(crate) quic: QuicHost,
     pub(crate) settings: HostSettings,
-    /// Which end of which stream a connection is.
-    pub(crate) ends: BTreeMap<ConnectionId, (usize, usize)>,
+    /// Which end of which stream a socket is.
+    pub(crate) ends: BTreeMap<Socket, (usize, usize)>,
     /// When the stack wants to be called; asked once after everything that may change it.
     deadline: Option<Instant>,
     /// Something was handed in, so something may come out.
@@ -49,12 +58,14 @@ impl Host {
         scenario: &Scenario,
         index: usize,
         (seed, trace): (u64, bool),
-    ) -> Result<Self, SettingError> {
+    ) -> Result<Self, SimError> {
         let host = scenario.hosts.get(index);
         let texts = host.map_or_else(Vec::new, |host| scenario.stack_settings(host));
         let pairs: Vec<_> = texts.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let settings = HostSettings::from_texts(pairs)?;
         let name = host.map_or_else(String::new, |host| host.name.clone());
+        let wrong = |source| SimError::Setting { host: name.clone(), source };
+        let settings = HostSettings::from_texts(pairs).map_err(wrong)?;
+        let quic = quic_host(scenario, index, seed)?;
         let config = stack::Config {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),
             syn_backlog: SYN_BACKLOG,
@@ -64,6 +75,7 @@ impl Host {
         let mut made = Self {
             name,
             stack: Stack::new(config),
+            quic,
             settings,
             ends: BTreeMap::new(),
             deadline: None,
@@ -87,6 +99,29 @@ impl Host {
     pub(crate) fn connection(&self, flow: &Flow, compared: Transport) -> connection::Config {
         let multipath = flow.transport_in(compared) == Transport::Mptcp;
         connection::Config { multipath, ..self.settings.connection.clone() }
+    }
+
+    /// How a flow's connection behaves over QUIC.
+    pub(crate) fn quic_connection(&self, transport: Transport) -> quic::Config {
+        quic::Config { multipath: transport == Transport::Mpquic, ..self.quic.config.clone() }
+    }
+
+    /// Waits for the connections of a flow, over whatever transport it uses.
+    pub(crate) fn listen(
+        &mut self,
+        (index, flow): (usize, &Flow),
+        compared: Transport,
+    ) -> Result<Option<ListenerId>, SimError> {
+        let transport = flow.transport_in(compared);
+        let name = || self.name.clone();
+        if is_quic(transport) {
+            let listening = self.quic.host.listen(port(index), self.quic_connection(transport));
+            let id = listening.map_err(|source| SimError::Quic { host: name(), source })?;
+            self.quic.listeners.insert(id, index);
+            return Ok(None);
+        }
+        let listening = self.stack.listen(port(index), self.connection(flow, compared));
+        listening.map(Some).map_err(|source| SimError::Name { host: name(), source })
     }
 
     fn give_addresses(&mut self, now: Instant, scenario: &Scenario, index: usize, path: usize) {
@@ -115,6 +150,16 @@ impl Host {
                     laminar: endpoint.is_some_and(|e| e.laminar),
                 },
             );
+            self.quic.host.set_address(
+                now,
+                quic::LocalAddress {
+                    address,
+                    interface: interface(path).0,
+                    up: true,
+                    subflow: endpoint.is_some_and(|e| e.subflow),
+                    backup: endpoint.is_some_and(|e| e.backup),
+                },
+            );
         }
         self.touched = true;
     }
@@ -131,6 +176,7 @@ impl Host {
         for family in families(scenario) {
             if let Some(old) = self.addresses.remove(&(path, is_v6(family))) {
                 self.stack.remove_address(now, old);
+                self.quic.host.remove_address(now, old);
                 told.push(format!("address {old} removed"));
             }
         }
@@ -165,8 +211,7 @@ impl Host {
     ) -> Option<Box<Packet>> {
         let cost = self.settings.cpu_per_packet;
         if cost.is_zero() {
-            self.stack.receive(now, interface(path), &mut packet);
-            self.touched = true;
+            self.take_in(now, interface(path), &mut packet);
             Some(packet)
         } else {
             if self.inbox.is_empty() {
@@ -177,18 +222,41 @@ impl Host {
         }
     }
 
+    fn take_in(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
+        if udp::Datagram::is_in(packet) {
+            self.quic.receive(now, packet);
+        } else {
+            self.stack.receive(now, interface, packet);
+        }
+        self.touched = true;
+    }
+
+    /// An interface is switched on or off.
+    pub(crate) fn set_up(&mut self, now: Instant, path: usize, up: bool) {
+        self.stack.set_up(now, interface(path), up);
+        self.quic.host.set_up(now, interface(path).0, up);
+        self.touched = true;
+    }
+
+    /// The host's own queue in front of a path is full, or has room again.
+    pub(crate) fn set_room(&mut self, now: Instant, path: usize, room: bool) {
+        self.stack.set_room(now, interface(path), room);
+        self.quic.set_room(path, room);
+        self.touched = true;
+    }
+
     /// Runs what is due: packets for which the processor has had its time, then timers.
     pub(crate) fn wake(&mut self, now: Instant) {
         while self.busy_until <= now {
             let Some((interface, mut packet)) = self.inbox.pop_front() else { break };
-            self.stack.receive(now, interface, &mut packet);
-            self.touched = true;
+            self.take_in(now, interface, &mut packet);
             if !self.inbox.is_empty() {
                 self.busy_until += self.settings.cpu_per_packet;
             }
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.stack.handle_timeout(now);
+            self.quic.host.handle_timeout(now);
             self.touched = true;
         }
     }
@@ -200,7 +268,11 @@ impl Host {
             self.deadline = Some(self.deadline.map_or(self.busy_until, |d| d.min(self.busy_until)));
             return false;
         }
-        let any = self.stack.transmit(now, packet).is_some();
+        let any = self.stack.transmit(now, packet).is_some()
+            || self.quic.transmit(now).is_some_and(|datagram| {
+                *packet = datagram;
+                true
+            });
         if any && !cost.is_zero() {
             self.busy_until = now + cost.saturating_mul(packets_of(packet));
         }
@@ -210,8 +282,9 @@ impl Host {
     /// Nothing more comes out: asks when to be called next. A stack that wants to be called in the
     /// past is called in the next nanosecond, so that time goes on.
     pub(crate) fn settle(&mut self, now: Instant) {
-        let earliest = now + Duration::from_nanos(1);
-        let stack = self.stack.next_deadline().map(|at| at.max(earliest));
+        let soon = now + Duration::from_nanos(1);
+        let next = earliest(self.stack.next_deadline(), self.quic.host.poll_timeout());
+        let stack = next.map(|at| at.max(soon));
         let busy = Some(self.busy_until).filter(|until| *until > now);
         self.deadline = match (stack, busy) {
             (Some(stack), Some(busy)) => Some(stack.min(busy)),
@@ -219,6 +292,23 @@ impl Host {
         };
         self.touched = false;
     }
+}
+
+/// The QUIC of host number `index`.
+fn quic_host(scenario: &Scenario, index: usize, seed: u64) -> Result<QuicHost, SimError> {
+    let host = scenario.hosts.get(index);
+    let name = host.map_or_else(String::new, |host| host.name.clone());
+    let texts = host.map_or_else(Vec::new, |host| scenario.quic_settings(host));
+    let pairs = texts.iter().map(|(name, value)| (*name, value.as_str()));
+    let config = quic::Config::from_texts(pairs)
+        .map_err(|source| SimError::QuicSetting { host: name.clone(), source })?;
+    let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
+    // IPv6 and UDP: discovery then finds what each path takes.
+    let header_bytes = if families(scenario).contains(&Family::V4) { 28 } else { 48 };
+    let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
+    // Each packet is handed to the network by itself: pacing, not a device, spreads them.
+    let config = quic::Config { largest_datagram_bytes: largest, segments: 1, ..config };
+    Ok(QuicHost::new(stream_seed(seed, &format!("host/{name}"), "quic"), config))
 }
 
 /// A path's interface.

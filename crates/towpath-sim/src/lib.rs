@@ -18,10 +18,14 @@ mod middlebox;
 mod network;
 mod packet;
 mod pcap;
+mod quic;
+mod quic_flow;
+mod quic_record;
 mod record;
 mod run;
+mod socket;
 mod traffic;
 mod world;
 
 pub use error::SimError;
-pub use run::{Job, Report, known_names, run};
+pub use run::{Job, Report, known_names, known_quic_names, run};

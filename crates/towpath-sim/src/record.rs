@@ -21,13 +21,17 @@ use towpath_net::Instant;
 use crate::error::SimError;
 use crate::host::Host;
 use crate::network::Network;
+use crate::quic_flow::is_quic;
+use crate::quic_record::path_state;
+use crate::socket::Socket;
 use crate::traffic::Stream;
 
 /// Takes the records.
 pub(crate) type Write<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
-/// A subflow's identity: stream, then the opener's and the acceptor's address.
-type Key = (usize, SocketAddr, SocketAddr);
+/// A subflow's identity: stream, then the opener's and the acceptor's address. A path of QUIC may
+/// follow another one between the same addresses, so its number belongs to it; else that is 0.
+type Key = (usize, SocketAddr, SocketAddr, u32);
 
 /// What is known of one subflow over the whole run.
 #[derive(Debug)]
@@ -100,6 +104,11 @@ impl<'a> Recorder<'a> {
         let path = path.and_then(|path| self.scenario.paths.get(path)).map(|p| p.name.clone());
         let path = path.or_else(|| event.path.clone());
         self.add(&Record::Event(Event { t_ns: now.as_nanos(), path, ..event }));
+    }
+
+    /// A path's name.
+    pub(crate) fn path_name(&self, path: usize) -> Option<&str> {
+        self.scenario.paths.get(path).map(|path| path.name.as_str())
     }
 
     /// Something about subflows, addresses or fallback.
@@ -255,6 +264,9 @@ impl<'a> Recorder<'a> {
         direction: DataDirection,
         [opener, acceptor]: &[Option<Status>; 2],
     ) -> Option<ConnectionState> {
+        if is_quic(stream.transport) {
+            return None; // the library does not tell
+        }
         let (sender, receiver, end) = match direction {
             DataDirection::Down => (acceptor, opener, 1),
             DataDirection::Up | DataDirection::Both => (opener, acceptor, 0),
@@ -262,7 +274,7 @@ impl<'a> Recorder<'a> {
         let (sender, receiver) = (sender.as_ref()?, receiver.as_ref()?);
         let before = self.blocked.insert((index, end), sender.window_blocked).unwrap_or_default();
         let by_cause = Cause::ALL.into_iter().zip(sender.reinjected_bytes);
-        let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.connection?)));
+        let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.socket?.tcp()?)));
         let decisions = sending.and_then(|of| self.decisions.get(&of));
         Some(ConnectionState {
             reorder_bytes: Some(receiver.reorder_bytes),
@@ -308,15 +320,16 @@ impl<'a> Recorder<'a> {
     fn note(
         &mut self,
         (at, _): (Instant, Duration),
-        (index, _): (usize, &Stream),
+        (index, stream): (usize, &Stream),
         (end, subflow): (usize, &SubflowStatus),
         network: &Network<'_>,
     ) -> Option<(Key, Statistics)> {
         let path = path_used(subflow);
         let inside = |address| path.map_or(address, |path| network.inside(path, address));
+        let number = if is_quic(stream.transport) { subflow.number } else { 0 };
         let key = match end {
-            0 => (index, subflow.local, subflow.remote),
-            _ => (index, inside(subflow.remote), subflow.local),
+            0 => (index, subflow.local, subflow.remote, number),
+            _ => (index, inside(subflow.remote), subflow.local, number),
         };
         if !self.subflows.contains_key(&key) {
             let number = self.subflows.keys().filter(|other| other.0 == index).count() as u32;
@@ -359,7 +372,7 @@ impl<'a> Recorder<'a> {
                 let path = path_used(subflows.clone().find(|s| s.number == number)?)?;
                 self.scenario.paths.get(path).map(|path| path.name.clone())
             };
-            let stream = host.ends.get(connection).map(|(stream, _)| *stream);
+            let stream = host.ends.get(&Socket::Tcp(*connection)).map(|(stream, _)| *stream);
             for mut said in decisions.take(path_of) {
                 said.host = Some(host.name.clone());
                 if let Some(stream) = stream.filter(|_| several) {
@@ -393,7 +406,7 @@ fn path_used(subflow: &SubflowStatus) -> Option<usize> {
 }
 
 fn status_of(hosts: &[Host], end: &crate::traffic::End) -> Option<Status> {
-    hosts.get(end.host)?.stack.status(end.connection?)
+    hosts.get(end.host)?.status(end.socket?)
 }
 
 fn summary(key: Key, stream: &Stream, known: &Known, direction: DataDirection) -> SubflowSummary {
@@ -441,7 +454,11 @@ fn describe(
         side: if sends { Side::Sender } else { Side::Receiver },
         subflow: known.number,
         path: known.path.clone(),
-        state: state_text(subflow.state).to_owned(),
+        state: if is_quic(stream.transport) {
+            path_state(subflow.state).to_owned()
+        } else {
+            state_text(subflow.state).to_owned()
+        },
         backup: known.backup,
         bytes,
         bytes_sent: now.sent_bytes,

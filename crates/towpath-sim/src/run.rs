@@ -14,6 +14,7 @@ use towpath_net::Instant;
 use crate::conclude::conclude;
 use crate::error::SimError;
 use crate::pcap::Capture;
+use crate::quic_flow::is_quic;
 use crate::world::World;
 
 /// What to run.
@@ -21,7 +22,7 @@ use crate::world::World;
 pub struct Job {
     /// The scenario.
     pub scenario: Arc<Scenario>,
-    /// Transport: `tcp` or `mptcp`.
+    /// Transport.
     pub transport: Transport,
     /// Number of the repetition, from 1; its seed is that many above the scenario's.
     pub repeat: u32,
@@ -45,6 +46,13 @@ pub fn known_names() -> [Vec<&'static str>; 3] {
         path_manager::ALL.iter().map(|entry| entry.name).collect(),
         congestion::ALL.iter().map(|entry| entry.name).collect(),
     ]
+}
+
+/// Names that a scenario may use for QUIC's congestion control: those that behave the same in every
+/// run.
+pub fn known_quic_names() -> Vec<&'static str> {
+    let names = towpath_quic::congestion::names().map(|(name, _)| name);
+    names.filter(|name| towpath_quic::congestion::is_deterministic(name)).collect()
 }
 
 /// Runs `job` and hands every record to `write`. The packets that a host sends or receives are written
@@ -78,8 +86,22 @@ fn meta(job: &Job, seed: u64) -> Meta {
         kernel: String::new(),
         ..Meta::of(scenario, Worlds::Sim, (job.transport, job.repeat), seed)
     };
+    if is_quic(job.transport) {
+        meta.conditions.insert("quic".to_owned(), towpath_quic::LIBRARY.to_owned());
+        let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        meta.conditions.insert("bytes of paths".to_owned(), what);
+    }
+    if job.transport == Transport::Mpquic {
+        let draft = towpath_quic::MULTIPATH_DRAFT.to_owned();
+        meta.conditions.insert("multipath quic".to_owned(), draft);
+    }
     for host in &scenario.hosts {
-        for (name, value) in scenario.stack_settings(host) {
+        let settings = if is_quic(job.transport) {
+            scenario.quic_settings(host)
+        } else {
+            scenario.stack_settings(host)
+        };
+        for (name, value) in settings {
             meta.conditions.insert(format!("{name} on {}", host.name), value);
         }
         if host.stack.stack == StackKind::Kernel && !host.sysctls.is_empty() {

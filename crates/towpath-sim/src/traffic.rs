@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::{DataDirection, Flow};
+use towpath_measure::scenario::{DataDirection, Flow, Transport};
 use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::Instant;
 
 use crate::content::Content;
+use crate::host::Host;
+use crate::socket::Socket;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
 const FIRST_PORT: u16 = 5_201;
@@ -24,7 +25,7 @@ pub(crate) fn port(flow: usize) -> u16 {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) host: usize,
-    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) socket: Option<Socket>,
     pub(crate) open: bool,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
@@ -43,7 +44,7 @@ impl End {
     fn new(host: usize, sender: Option<Sender>, receiver: Option<Receiver>) -> Self {
         Self {
             host,
-            connection: None,
+            socket: None,
             open: false,
             sender,
             receiver,
@@ -62,8 +63,8 @@ impl End {
     }
 
     /// Writes as much as the pattern and the stack allow. Returns whether anything was done.
-    pub(crate) fn write(&mut self, now: Instant, stack: &mut Stack, content: &Content) -> bool {
-        let (Some(connection), true, false) = (self.connection, self.open, self.shut) else {
+    pub(crate) fn write(&mut self, now: Instant, own: &mut Host, content: &Content) -> bool {
+        let (Some(socket), true, false) = (self.socket, self.open, self.shut) else {
             return false;
         };
         let Some(sender) = &mut self.sender else { return false };
@@ -73,7 +74,7 @@ impl End {
                 self.offered = content.from(self.sent_bytes, most);
             }
             let offered = self.offered.len();
-            let taken = stack.write(now, connection, &mut self.offered);
+            let taken = own.write(now, socket, &mut self.offered);
             sender.on_sent(now, taken as u64);
             self.sent_bytes += taken as u64;
             did |= taken > 0;
@@ -82,25 +83,22 @@ impl End {
             }
         }
         self.shut = true;
-        stack.shutdown(now, connection);
+        own.shutdown(now, socket);
         true
     }
 
     /// Reads everything that is there.
-    pub(crate) fn read(&mut self, now: Instant, stack: &mut Stack, content: &Content) -> bool {
-        let Some(connection) = self.connection else { return false };
+    pub(crate) fn read(&mut self, now: Instant, own: &mut Host, content: &Content) -> bool {
+        let Some(socket) = self.socket else { return false };
         let mut did = false;
         while !self.ended
-            && let Some(data) = stack.read(now, connection)
+            && let Some(data) = own.read(now, socket)
         {
             did = true;
             if data.is_empty() {
                 self.end(now);
                 // Who only receives has nothing more to say.
-                if self.sender.is_none() {
-                    self.shut = true;
-                    stack.shutdown(now, connection);
-                }
+                self.shut_if_silent(now, own);
                 break;
             }
             if self.damaged_at.is_none() && !content.is(self.received_bytes, &data) {
@@ -112,6 +110,15 @@ impl End {
             }
         }
         did
+    }
+
+    /// Ends the direction in which it has nothing to send.
+    pub(crate) fn shut_if_silent(&mut self, now: Instant, own: &mut Host) {
+        let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.shut) else {
+            return;
+        };
+        self.shut = true;
+        own.shutdown(now, socket);
     }
 
     /// No data comes any more.
@@ -138,6 +145,7 @@ pub(crate) struct Stream {
     pub(crate) ends: [End; 2],
     /// The opener's address, by which the acceptor knows it (before any translation).
     pub(crate) opener: Option<SocketAddr>,
+    pub(crate) transport: Transport,
 }
 
 /// A flow and how far it is.
@@ -180,7 +188,7 @@ impl FlowRun {
 }
 
 impl Stream {
-    pub(crate) fn new(flow: (usize, &Flow), number: u32) -> Self {
+    pub(crate) fn new(flow: (usize, &Flow), number: u32, transport: Transport) -> Self {
         let (index, flow) = flow;
         let start = Instant::ZERO + flow.start;
         let end = |host: usize, sends: DataDirection, hears: DataDirection| {
@@ -194,6 +202,7 @@ impl Stream {
             number,
             ends: [end(flow.from, up, down), end(flow.to, down, up)],
             opener: None,
+            transport,
         }
     }
 
@@ -220,7 +229,7 @@ impl Stream {
 }
 
 /// Why a connection was not opened, in the words of the emulated world.
-pub(crate) fn refusal(from: &str, to: &str, error: Option<ConnectionError>) -> String {
-    let reason = error.map_or_else(|| "connection timed out".to_owned(), |e| e.to_string());
+pub(crate) fn refusal(from: &str, to: &str, error: Option<String>) -> String {
+    let reason = error.unwrap_or_else(|| "connection timed out".to_owned());
     format!("`{from}` cannot connect to `{to}`: {reason}")
 }

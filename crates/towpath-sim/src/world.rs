@@ -21,17 +21,19 @@ use towpath_net::Instant;
 
 use crate::content::Content;
 use crate::error::SimError;
-use crate::host::{Host, interface};
+use crate::host::Host;
 use crate::network::Network;
 use crate::pcap::Capture;
+use crate::quic_flow::is_quic;
 use crate::record::{Recorder, Write, event};
+use crate::socket::Socket;
 use crate::traffic::{FlowRun, Stream, port, refusal};
 
 /// Everything that moves.
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     pub(crate) scenario: &'a Scenario,
-    transport: Transport,
+    pub(crate) transport: Transport,
     pub(crate) network: Network<'a>,
     pub(crate) hosts: Vec<Host>,
     small_queues: Vec<bool>,
@@ -57,25 +59,24 @@ impl<'a> World<'a> {
     ) -> Result<Self, SimError> {
         let network = Network::new(scenario, seed, captures)?;
         let mut hosts = Vec::new();
-        for (index, host) in scenario.hosts.iter().enumerate() {
-            let made = Host::new(scenario, index, (seed, trace));
-            let name = host.name.clone();
-            hosts.push(made.map_err(|source| SimError::Setting { host: name, source })?);
+        for index in 0..scenario.hosts.len() {
+            hosts.push(Host::new(scenario, index, (seed, trace))?);
         }
         let mut listeners = Vec::new();
         for (index, flow) in scenario.flows.iter().enumerate() {
             let Some(host) = hosts.get_mut(flow.to) else { continue };
-            let config = host.connection(flow, transport);
-            let listening = host.stack.listen(port(index), config);
-            let name = || host.name.clone();
-            let id = listening.map_err(|source| SimError::Name { host: name(), source })?;
-            listeners.push((flow.to, id, index));
+            let id = host.listen((index, flow), transport)?;
+            listeners.extend(id.map(|id| (flow.to, id, index)));
         }
         Ok(Self {
             scenario,
             transport,
             network,
-            small_queues: hosts.iter().map(|host| host.settings.small_queues).collect(),
+            // They are TCP's: a UDP socket fills the host's queue.
+            small_queues: hosts
+                .iter()
+                .map(|host| host.settings.small_queues && !is_quic(transport))
+                .collect(),
             hosts,
             flows: scenario.flows.iter().map(FlowRun::new).collect(),
             streams: Vec::new(),
@@ -171,8 +172,7 @@ impl<'a> World<'a> {
     fn switch(&mut self, path: usize, host: usize, up: bool) {
         self.network.set_interface(path, host, up);
         if let Some(own) = self.hosts.get_mut(host) {
-            own.stack.set_up(self.now, interface(path), up);
-            own.touched = true;
+            own.set_up(self.now, path, up);
         }
     }
 
@@ -239,7 +239,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn refusal(&self, flow: usize, error: Option<stack::ConnectionError>) -> String {
+    pub(crate) fn refusal(&self, flow: usize, error: Option<String>) -> String {
         let flow = self.scenario.flows.get(flow);
         let name = |host: Option<usize>| {
             host.and_then(|host| self.hosts.get(host)).map_or("?", |host| host.name.as_str())
@@ -261,7 +261,8 @@ impl<'a> World<'a> {
         let number = run.streams_opened;
         run.streams_opened += 1;
         run.opening = true;
-        let mut stream = Stream::new((index, flow), number);
+        let transport = flow.transport_in(self.transport);
+        let mut stream = Stream::new((index, flow), number, transport);
         let address = |hosts: &[Host], host: usize| {
             hosts.get(host).and_then(|own| own.address_on(flow.via, flow.family))
         };
@@ -272,14 +273,17 @@ impl<'a> World<'a> {
             run.over = true;
             return;
         };
+        if is_quic(transport) {
+            return self.open_quic((index, flow), local, remote);
+        }
         host.touched = true;
         let config = host.connection(flow, self.transport);
         match host.stack.connect(self.now, local, remote, config) {
             Ok(connection) => {
                 let [opener, _] = &mut stream.ends;
-                opener.connection = Some(connection);
+                opener.socket = Some(Socket::Tcp(connection));
                 stream.opener = host.stack.status(connection).map(|status| status.local);
-                host.ends.insert(connection, (self.streams.len(), 0));
+                host.ends.insert(Socket::Tcp(connection), (self.streams.len(), 0));
                 self.streams.push(stream);
             }
             Err(error) => {
@@ -314,8 +318,7 @@ impl<'a> World<'a> {
         let (hosts, now) = (&mut self.hosts, self.now);
         self.network.room_changes(&self.small_queues, |host, path, room| {
             if let Some(host) = hosts.get_mut(host) {
-                host.stack.set_room(now, interface(path), room);
-                host.touched = true;
+                host.set_room(now, path, room);
             }
         });
     }
@@ -326,6 +329,11 @@ impl<'a> World<'a> {
             while let Some(event) = self.hosts.get_mut(index).and_then(|h| h.stack.poll_event()) {
                 did = true;
                 self.on_event(index, &event);
+            }
+            while let Some(event) = self.hosts.get_mut(index).and_then(|h| h.quic.host.poll_event())
+            {
+                did = true;
+                self.on_quic_event(index, event);
             }
             did |= self.write_at_deadlines(index);
             let (now, mut packet) = (self.now, self.network.blank());
@@ -357,7 +365,7 @@ impl<'a> World<'a> {
             }
             for end in stream.ends.iter_mut().filter(|end| end.host == index) {
                 if let Some(host) = self.hosts.get_mut(index) {
-                    did |= end.write(self.now, &mut host.stack, &self.content);
+                    did |= end.write(self.now, host, &self.content);
                 }
             }
         }
@@ -368,14 +376,14 @@ impl<'a> World<'a> {
         match *event {
             stack::Event::Accepted { listener, connection } => {
                 self.accepted(index, listener, connection);
-                self.use_end(index, connection);
+                self.use_end(index, Socket::Tcp(connection));
             }
             stack::Event::Connected(connection) => {
                 self.connected(index, connection);
-                self.use_end(index, connection);
+                self.use_end(index, Socket::Tcp(connection));
             }
             stack::Event::Readable(connection) | stack::Event::Writable(connection) => {
-                self.use_end(index, connection);
+                self.use_end(index, Socket::Tcp(connection));
             }
             stack::Event::Closed { connection, error } => self.closed(index, connection, error),
             stack::Event::Notice { connection, notice } => {
@@ -399,15 +407,16 @@ impl<'a> World<'a> {
         let opener = self.network.inside(via, status.remote);
         let own = |stream: &Stream| stream.flow == flow && stream.opener == Some(opener);
         let Some(number) = self.streams.iter().position(own) else { return };
-        host.ends.insert(connection, (number, 1));
+        host.ends.insert(Socket::Tcp(connection), (number, 1));
         if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
-            acceptor.connection = Some(connection);
+            acceptor.socket = Some(Socket::Tcp(connection));
             acceptor.open = true;
         }
     }
 
     fn connected(&mut self, index: usize, connection: ConnectionId) {
-        let place = self.hosts.get(index).and_then(|host| host.ends.get(&connection)).copied();
+        let place =
+            self.hosts.get(index).and_then(|host| host.ends.get(&Socket::Tcp(connection))).copied();
         let Some(stream) = place.and_then(|(stream, _)| self.streams.get_mut(stream)) else {
             return;
         };
@@ -428,8 +437,9 @@ impl<'a> World<'a> {
         connection: ConnectionId,
         error: Option<stack::ConnectionError>,
     ) {
-        self.use_end(index, connection);
-        let place = self.hosts.get(index).and_then(|host| host.ends.get(&connection)).copied();
+        self.use_end(index, Socket::Tcp(connection));
+        let place =
+            self.hosts.get(index).and_then(|host| host.ends.get(&Socket::Tcp(connection))).copied();
         let Some((number, side)) = place else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
         let flow = stream.flow;
@@ -437,7 +447,7 @@ impl<'a> World<'a> {
         let was_open = end.open;
         end.end(self.now);
         if !was_open {
-            let failure = self.refusal(flow, error);
+            let failure = self.refusal(flow, error.map(|error| error.to_string()));
             // Its other end will never hear of it.
             for end in self.streams.get_mut(number).into_iter().flat_map(|s| &mut s.ends) {
                 end.end(self.now);
@@ -456,17 +466,17 @@ impl<'a> World<'a> {
     }
 
     /// Lets the application at this end read and write.
-    fn use_end(&mut self, index: usize, connection: ConnectionId) {
+    pub(crate) fn use_end(&mut self, index: usize, socket: Socket) {
         let Some(host) = self.hosts.get_mut(index) else { return };
-        let Some((number, side)) = host.ends.get(&connection).copied() else { return };
+        let Some((number, side)) = host.ends.get(&socket).copied() else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
         let over = self.flows.get(stream.flow).is_some_and(|flow| flow.over);
         let Some(end) = stream.ends.get_mut(side) else { return };
         // A flow's time is over for its receiver too: what comes later does not count.
         if !over {
-            end.read(self.now, &mut host.stack, &self.content);
+            end.read(self.now, host, &self.content);
         }
-        end.write(self.now, &mut host.stack, &self.content);
+        end.write(self.now, host, &self.content);
     }
 
     /// A flow is over when nobody waits for data any more.
@@ -481,6 +491,7 @@ impl<'a> World<'a> {
     }
 
     fn sample(&mut self, at: Instant, span: std::time::Duration) {
+        self.quic_look();
         let Self { recorder, network, hosts, streams, .. } = self;
         recorder.sample((at, span), network, hosts, streams);
     }

@@ -27,6 +27,16 @@ pub(crate) struct Plan {
     pub(crate) repeat: u32,
 }
 
+impl Plan {
+    /// What is run in `world`: QUIC is simulated only.
+    pub(crate) fn transports_in(&self, world: World) -> impl Iterator<Item = Transport> + Clone {
+        self.transports.iter().copied().filter(move |transport| match transport {
+            Transport::Tcp | Transport::Mptcp => true,
+            Transport::Quic | Transport::Mpquic => world == World::Sim,
+        })
+    }
+}
+
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let mut scenario = load(&arguments.scenario)?;
     stacks::choose(&mut scenario, &arguments.stack)?;
@@ -51,7 +61,8 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     write_report(&runs, &report)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
-    let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
+    let each = plan.worlds.iter().map(|world| plan.transports_in(*world).count());
+    let wanted = each.sum::<usize>() * plan.repeat as usize;
     Ok(exit_code(&runs, runs.len() == wanted))
 }
 
@@ -66,11 +77,11 @@ fn emulate(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     for repeat in 1..=plan.repeat {
-        for transport in &plan.transports {
+        for transport in plan.transports_in(World::Emu) {
             if interrupt::seen() {
                 return Ok(());
             }
-            match one(arguments, scenario, (*transport, repeat), folder, ui)? {
+            match one(arguments, scenario, (transport, repeat), folder, ui)? {
                 Some(run) => runs.push(run),
                 // Without any record the environment is to blame; the next run would say the same.
                 None => return Ok(()),
@@ -90,33 +101,48 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
     let asked = |given: &[Transport]| {
         if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
     };
-    let (transports, missing): (Vec<_>, Vec<_>) = asked(&arguments.transport)
-        .into_iter()
-        .partition(|transport| matches!(transport, Transport::Tcp | Transport::Mptcp));
+    let transports = asked(&arguments.transport);
     let asked = if arguments.world.is_empty() { &scenario.run.worlds } else { &arguments.world };
     let (worlds, later): (Vec<_>, Vec<_>) =
         asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
+    let simulated = worlds.contains(&World::Sim);
+    let (transports, missing): (Vec<_>, Vec<_>) = transports
+        .into_iter()
+        .partition(|transport| simulated || matches!(transport, Transport::Tcp | Transport::Mptcp));
     let missing =
         missing.iter().map(Transport::to_string).chain(later.iter().map(World::to_string));
     let missing: Vec<String> = missing.map(|name| format!("`{name}`")).collect();
     let possible = !transports.is_empty() && !worlds.is_empty();
     if !missing.is_empty() {
         let what = format!("this version cannot run {} yet", missing.join(", "));
-        let hint = "it runs `tcp` and `mptcp` in the worlds `sim` and `emu`".to_owned();
+        let hint =
+            "it runs `tcp` and `mptcp` in the worlds `sim` and `emu`, `quic` and `mpquic` in \
+                    `sim` only"
+                .to_owned();
         if !possible {
             return Err(CliError::Unavailable { what, hint });
         }
         ui.warn(&Warning { text: format!("{what}; they are left out"), hint: Some(hint) });
     }
-    if worlds.contains(&World::Sim) {
-        sim::check(scenario, &arguments.stack)?;
+    if simulated {
+        sim::check(scenario, &transports, &arguments.stack)?;
     }
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;
         warn_of_the_kernels_stack(arguments, scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
-    Ok(Plan { transports, worlds, repeat })
+    let plan = Plan { transports, worlds, repeat };
+    if plan.worlds.contains(&World::Emu)
+        && plan.transports_in(World::Emu).count() < plan.transports.len()
+    {
+        ui.warn(&Warning {
+            text: "the emulated world has neither `quic` nor `mpquic` yet; they are left out there"
+                .to_owned(),
+            hint: Some("simulate them with `--world sim`".to_owned()),
+        });
+    }
+    Ok(plan)
 }
 
 /// A flow's command speaks through the kernel of its host: without one there is nothing to measure.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use towpath_linux::{Clock, interrupt};
 use towpath_measure::format;
-use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
+use towpath_measure::scenario::{Host, Pattern, Scenario, Transport, World};
 use towpath_measure::store::write_record;
 use towpath_report::Run;
-use towpath_sim::{Job, Report, SimError, batch, known_names};
+use towpath_sim::{Job, Report, SimError, batch, known_names, known_quic_names};
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;
@@ -29,7 +29,11 @@ struct Ended {
 }
 
 /// Refuses what cannot be simulated, before anything is written.
-pub(crate) fn check(scenario: &Scenario, stacks: &[StackChoice]) -> Result<(), CliError> {
+pub(crate) fn check(
+    scenario: &Scenario,
+    transports: &[Transport],
+    stacks: &[StackChoice],
+) -> Result<(), CliError> {
     if let Some(choice) = stacks.iter().find(|choice| !choice.own) {
         return Err(CliError::Unavailable {
             what: format!("no kernel in the simulated world, so `--stack {choice}` is in vain"),
@@ -50,6 +54,14 @@ pub(crate) fn check(scenario: &Scenario, stacks: &[StackChoice]) -> Result<(), C
         check_name(host, "path manager", host.stack.path_manager.as_deref(), &managers)?;
         let control = scenario.congestion_control_of(host);
         check_name(host, "congestion control", Some(control), &controls)?;
+    }
+    let quic = |transport| matches!(transport, Transport::Quic | Transport::Mpquic);
+    if transports.iter().copied().any(quic) {
+        let known = known_quic_names();
+        for host in &scenario.hosts {
+            let control = host.stack.quic_congestion_control.as_deref();
+            check_name(host, "deterministic congestion control of QUIC", control, &known)?;
+        }
     }
     Ok(())
 }
@@ -79,7 +91,7 @@ pub(crate) fn run_all(
     scenario.run.seed = arguments.seed.unwrap_or(scenario.run.seed);
     let scenario = Arc::new(scenario);
     let jobs: Vec<Job> = (1..=plan.repeat)
-        .flat_map(|repeat| plan.transports.iter().map(move |transport| (repeat, *transport)))
+        .flat_map(|repeat| plan.transports_in(World::Sim).map(move |transport| (repeat, transport)))
         .map(|(repeat, transport)| Job {
             scenario: Arc::clone(&scenario),
             transport,
@@ -140,6 +152,8 @@ fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
         }
         error @ (SimError::Network(_)
         | SimError::Setting { .. }
+        | SimError::QuicSetting { .. }
+        | SimError::Quic { .. }
         | SimError::Name { .. }
         | SimError::Write(_)) => CliError::Sim(error.to_string()),
     })?;

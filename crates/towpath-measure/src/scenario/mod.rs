@@ -25,8 +25,8 @@ pub use model::{
 };
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{
-    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, Profile, ProfileSwitches,
-    StackKind, StackPlan,
+    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
+    ProfileSwitches, StackKind, StackPlan,
 };
 
 use problem::{Finding, quote};

@@ -119,6 +119,28 @@ impl fmt::Display for BufferMode {
     }
 }
 
+/// Which paths a Multipath QUIC connection uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathPolicy {
+    /// All at once, but for those of backup addresses.
+    #[default]
+    Aggregate,
+    /// The first one, another when that fails.
+    Backup,
+    /// The first one, another already when that is slow or late.
+    Ios,
+}
+
+impl fmt::Display for PathPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aggregate => "aggregate",
+            Self::Backup => "backup",
+            Self::Ios => "ios",
+        })
+    }
+}
+
 /// How a host's own stack behaves: the host's keys over those of `[run]` over the profile's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackPlan {
@@ -142,6 +164,10 @@ pub struct StackPlan {
     pub receive_buffer_mode: BufferMode,
     /// Packets of all subflows are as small as the smallest.
     pub smallest_mss: bool,
+    /// Which paths Multipath QUIC uses.
+    pub path_policy: PathPolicy,
+    /// Name of QUIC's congestion control, if not that of TCP; the world knows which there are.
+    pub quic_congestion_control: Option<String>,
     /// The keys that the scenario gives, which a kernel's stack does not obey.
     pub given: Vec<&'static str>,
 }
@@ -189,6 +215,23 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// How `host`'s QUIC is to behave, as [`Self::stack_settings`].
+    pub fn quic_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
+        let plan = &host.stack;
+        let control = plan.quic_congestion_control.as_deref();
+        let control = control.unwrap_or_else(|| self.congestion_control_of(host));
+        let mut all = vec![
+            ("congestion-control", control.to_owned()),
+            ("path-policy", plan.path_policy.to_string()),
+        ];
+        let sizes = |sizes: [u64; 3]| sizes.map(|size| size.to_string()).join(" ");
+        all.extend(host.receive_buffer.map(|buffer| ("receive-buffer", sizes(buffer))));
+        all.extend(host.send_buffer.map(|buffer| ("send-buffer", sizes(buffer))));
+        all
+    }
+}
+
 /// The keys of a host or of `[run]`, as far as they are given.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StackKeys {
@@ -202,6 +245,8 @@ pub(super) struct StackKeys {
     pub(super) checksum: Option<bool>,
     pub(super) receive_buffer_mode: Option<BufferMode>,
     pub(super) smallest_mss: Option<bool>,
+    pub(super) path_policy: Option<PathPolicy>,
+    pub(super) quic_congestion_control: Option<String>,
     pub(super) given: Vec<&'static str>,
 }
 
@@ -237,6 +282,11 @@ impl StackKeys {
                 .or(run.receive_buffer_mode)
                 .unwrap_or(mode),
             smallest_mss: self.smallest_mss.or(run.smallest_mss).unwrap_or(false),
+            path_policy: self.path_policy.or(run.path_policy).unwrap_or_default(),
+            quic_congestion_control: self
+                .quic_congestion_control
+                .clone()
+                .or_else(|| run.quic_congestion_control.clone()),
             given,
         }
     }

@@ -56,6 +56,18 @@ pub(super) const STACK: &[Key] = &[
         Else("`own`"),
         "Packet size of each subflow: its own, or that of the smallest",
     ),
+    key(
+        "path-policy",
+        Words(&["aggregate", "backup", "ios"]),
+        Else("`aggregate`"),
+        "Multipath QUIC: all paths at once, the first one until it fails, or until it is slow",
+    ),
+    key(
+        "quic-congestion-control",
+        Name(32),
+        Else("that of its sockets"),
+        "Congestion control of QUIC, which has others than TCP",
+    ),
 ];
 
 const VARIANT: Kind = Words(&["off", "nsdi12", "guarded"]);

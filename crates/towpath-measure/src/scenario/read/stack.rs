@@ -8,8 +8,8 @@ use crate::scenario::model::LinkSide;
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::{
-    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, Profile, ProfileSwitches,
-    StackKeys, StackKind,
+    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
+    ProfileSwitches, StackKeys, StackKind,
 };
 
 /// Coarser timers than any system has.
@@ -44,6 +44,11 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         ("fixed", BufferMode::Fixed),
         ("seed003", BufferMode::Seed003),
     ];
+    let policies = [
+        ("aggregate", PathPolicy::Aggregate),
+        ("backup", PathPolicy::Backup),
+        ("ios", PathPolicy::Ios),
+    ];
     let stacks = [("kernel", StackKind::Kernel), ("towpath", StackKind::Towpath)];
     let mut keys = StackKeys {
         stack: None,
@@ -57,6 +62,9 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         checksum: take("checksum").and_then(|v| v.boolean()),
         receive_buffer_mode: take("receive-buffer-mode").and_then(|v| v.word(&modes)),
         smallest_mss: take("mss").and_then(|v| v.word(&[("own", false), ("smallest", true)])),
+        path_policy: take("path-policy").and_then(|v| v.word(&policies)),
+        quic_congestion_control: take("quic-congestion-control")
+            .and_then(|v| name(&v, "a congestion control", "olia")),
         given: Vec::new(),
     };
     keys.given = given;

@@ -1,0 +1,167 @@
+//! A host's QUIC: its sockets, the packets that its datagrams travel in, and its paths in the words
+//! that results have for subflows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use towpath_measure::network::path_of;
+use towpath_mptcp::path_manager::InterfaceId;
+use towpath_mptcp::stack::{Status, SubflowStatus};
+use towpath_mptcp::subflow::{State, Statistics};
+use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::wire::{Ecn, Packet};
+use towpath_multipath::PathId;
+use towpath_net::Instant;
+use towpath_quic as quic;
+
+/// A host's QUIC.
+#[derive(Debug)]
+pub(crate) struct QuicHost {
+    pub(crate) host: quic::Host,
+    pub(crate) config: quic::Config,
+    /// Which flow a connection belongs to.
+    pub(crate) flows: BTreeMap<quic::ConnectionId, usize>,
+    pub(crate) listeners: BTreeMap<quic::ListenerId, usize>,
+    /// What connections were like when they were last asked.
+    pub(crate) seen: BTreeMap<quic::ConnectionId, quic::Status>,
+    /// Cut into packets, and not sent yet.
+    outgoing: VecDeque<Packet>,
+    /// Paths whose first queue, in this host, is full.
+    full: Vec<usize>,
+    identification: u16,
+}
+
+impl QuicHost {
+    pub(crate) fn new(seed: u64, config: quic::Config) -> Self {
+        Self {
+            host: quic::Host::new(seed),
+            config,
+            flows: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            outgoing: VecDeque::new(),
+            full: Vec::new(),
+            identification: 0,
+        }
+    }
+
+    /// Takes a packet in, if it is one of UDP; a damaged one vanishes.
+    pub(crate) fn receive(&mut self, now: Instant, packet: &Packet) {
+        let Ok(udp) = Udp::parse(packet) else { return };
+        let datagram = quic::Datagram {
+            local: udp.destination,
+            remote: udp.source,
+            ecn: match udp.ecn {
+                Ecn::NotCapable => 0,
+                Ecn::Capable1 => 1,
+                Ecn::Capable0 => 2,
+                Ecn::Marked => 3,
+            },
+            payload: udp.payload,
+            segment_bytes: None,
+        };
+        self.host.handle_datagram(now, &datagram);
+    }
+
+    /// The queue in this host that a path begins with has room again, or has not.
+    pub(crate) fn set_room(&mut self, path: usize, room: bool) {
+        self.full.retain(|full| *full != path);
+        if !room {
+            self.full.push(path);
+        }
+    }
+
+    /// The next packet. A socket whose next packet has no room blocks as a whole.
+    pub(crate) fn transmit(&mut self, now: Instant) -> Option<Packet> {
+        if self.outgoing.is_empty() {
+            let datagram = self.host.poll_transmit(now)?;
+            for payload in datagram.split() {
+                self.identification = self.identification.wrapping_add(1);
+                let udp = Udp {
+                    source: datagram.local,
+                    destination: datagram.remote,
+                    ecn: match datagram.ecn & 3 {
+                        0 => Ecn::NotCapable,
+                        1 => Ecn::Capable1,
+                        2 => Ecn::Capable0,
+                        _ => Ecn::Marked,
+                    },
+                    payload,
+                };
+                self.outgoing.push_back(udp.emit(self.identification));
+            }
+        }
+        let next = self.outgoing.front()?;
+        let path = next.source().zip(next.destination()).and_then(|(from, to)| path_of(from, to));
+        if path.is_some_and(|path| self.full.contains(&path)) {
+            return None;
+        }
+        self.outgoing.pop_front()
+    }
+
+    /// Asks all connections how they are.
+    pub(crate) fn look(&mut self) {
+        for connection in self.flows.keys() {
+            if let Some(status) = self.host.status(*connection) {
+                self.seen.insert(*connection, status);
+            }
+        }
+    }
+}
+
+/// The paths of a QUIC connection as subflows. Bytes are UDP payload: the library does not count the
+/// stream's own bytes path by path.
+pub(crate) fn as_subflows(status: &quic::Status) -> Status {
+    Status {
+        local: status.local,
+        remote: status.remote,
+        established: status.established,
+        multipath: status.multipath,
+        fallback: None,
+        checksum: false,
+        subflows: status.paths.iter().map(as_subflow).collect(),
+        written_bytes: 0,
+        acked_bytes: 0,
+        received_bytes: 0,
+        reorder_bytes: 0,
+        reorder_peak_bytes: 0,
+        receive_buffer_bytes: 0,
+        reinjected_bytes: [0; 5],
+        discarded_bytes: 0,
+        penalisations: 0,
+        window_blocked: std::time::Duration::ZERO,
+    }
+}
+
+fn as_subflow(path: &quic::PathStatus) -> SubflowStatus {
+    SubflowStatus {
+        number: path.number,
+        path: PathId(u8::try_from(path.number).unwrap_or(u8::MAX)),
+        interface: InterfaceId(0),
+        local: path.local,
+        remote: path.remote,
+        address_ids: (0, 0),
+        state: match path.state {
+            quic::PathState::Validating => State::SynSent,
+            quic::PathState::Established => State::Established,
+            quic::PathState::Abandoned { .. } => State::Closed,
+        },
+        backup: path.backup,
+        stale: false,
+        congestion_control: "",
+        tcp: Statistics {
+            srtt: path.srtt,
+            rttvar: path.rttvar,
+            min_rtt: path.min_rtt,
+            rto: path.pto,
+            cwnd_bytes: path.cwnd_bytes,
+            ssthresh_bytes: path.ssthresh_bytes.unwrap_or(u64::MAX),
+            in_flight_bytes: path.in_flight_bytes,
+            mss_bytes: u32::from(path.mtu_bytes),
+            sent_bytes: path.sent_bytes,
+            acked_bytes: path.acked_bytes,
+            received_bytes: path.received_bytes,
+            retransmissions: path.lost_packets,
+            ..Statistics::default()
+        },
+    }
+}

@@ -1,0 +1,177 @@
+//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of its streams.
+
+use std::net::{IpAddr, SocketAddr};
+
+use towpath_measure::result::EventKind;
+use towpath_measure::scenario::{Flow, Transport};
+use towpath_net::Instant;
+use towpath_quic::{ConnectionError, ConnectionId, Event, StreamId};
+
+use crate::record::event;
+use crate::socket::Socket;
+use crate::traffic::Stream;
+use crate::world::World;
+
+/// Whether it is QUIC, with one path or several.
+pub(crate) fn is_quic(transport: Transport) -> bool {
+    match transport {
+        Transport::Quic | Transport::Mpquic => true,
+        Transport::Tcp | Transport::Mptcp => false,
+    }
+}
+
+impl World<'_> {
+    /// Opens the connection of a flow, with places for all its streams.
+    pub(crate) fn open_quic(
+        &mut self,
+        (index, flow): (usize, &Flow),
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) {
+        let transport = flow.transport_in(self.transport);
+        let (Some(host), Some(run)) = (self.hosts.get_mut(flow.from), self.flows.get_mut(index))
+        else {
+            return;
+        };
+        host.touched = true;
+        let config = host.quic_connection(transport);
+        match host.quic.host.connect(self.now, local, remote, config) {
+            Ok(connection) => {
+                host.quic.flows.insert(connection, index);
+                run.streams_opened = run.streams_wanted;
+                let numbers = 0..run.streams_wanted;
+                self.streams
+                    .extend(numbers.map(|number| Stream::new((index, flow), number, transport)));
+            }
+            Err(error) => {
+                run.failure = Some(format!("`{}` cannot connect: {error}", host.name));
+                run.opening = false;
+                run.over = true;
+            }
+        }
+    }
+
+    pub(crate) fn on_quic_event(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Accepted { listener, connection } => {
+                let Some(host) = self.hosts.get_mut(index) else { return };
+                let flow = host.quic.listeners.get(&listener).copied();
+                host.quic.flows.extend(flow.map(|flow| (connection, flow)));
+            }
+            Event::Connected(connection) => self.quic_connected(index, connection),
+            Event::StreamOpened(connection, stream) => {
+                self.begin_stream(index, connection, stream, 1);
+            }
+            Event::Readable(connection, stream) | Event::Writable(connection, stream) => {
+                self.use_end(index, Socket::Quic(connection, stream));
+            }
+            Event::Finished(..) => {}
+            Event::Closed { connection, error } => self.quic_closed(index, connection, error),
+            Event::Notice { connection, notice } => {
+                let Some(host) = self.hosts.get_mut(index) else { return };
+                host.quic.look();
+                let (name, status) = (host.name.as_str(), host.quic.seen.get(&connection));
+                self.recorder.quic_notice(self.now, name, status, &notice);
+            }
+        }
+    }
+
+    fn quic_connected(&mut self, index: usize, connection: ConnectionId) {
+        let host = self.hosts.get_mut(index);
+        let Some(flow) = host.and_then(|host| host.quic.flows.get(&connection)).copied() else {
+            return;
+        };
+        if let Some(run) = self.flows.get_mut(flow) {
+            run.opening = false;
+            run.connect.get_or_insert(self.now.saturating_since(run.start));
+        }
+        let count = self.streams.iter().filter(|stream| stream.flow == flow).count();
+        for _ in 0..count {
+            let host = self.hosts.get_mut(index);
+            let Some(stream) = host.and_then(|host| host.quic.host.open_stream(connection)) else {
+                break;
+            };
+            self.begin_stream(index, connection, stream, 0);
+        }
+    }
+
+    /// Gives one end of a stream to its application. `side` is 0 for the opener's.
+    fn begin_stream(
+        &mut self,
+        index: usize,
+        connection: ConnectionId,
+        stream: StreamId,
+        side: usize,
+    ) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        let Some(flow) = host.quic.flows.get(&connection).copied() else { return };
+        let own = |own: &Stream| own.flow == flow && u64::from(own.number) == stream.0;
+        let Some(place) = self.streams.iter().position(own) else { return };
+        let socket = Socket::Quic(connection, stream);
+        host.ends.insert(socket, (place, side));
+        host.touched = true;
+        let end = self.streams.get_mut(place).and_then(|stream| stream.ends.get_mut(side));
+        let Some(end) = end else { return };
+        end.socket = Some(socket);
+        end.open = true;
+        if side == 0 {
+            // A stream that nothing was sent on does not exist for the peer, which may have to send.
+            end.shut_if_silent(self.now, host);
+        }
+        self.use_end(index, socket);
+    }
+
+    fn quic_closed(
+        &mut self,
+        index: usize,
+        connection: ConnectionId,
+        error: Option<ConnectionError>,
+    ) {
+        let Some(host) = self.hosts.get(index) else { return };
+        let Some(flow) = host.quic.flows.get(&connection).copied() else { return };
+        let name = host.name.clone();
+        let sockets: Vec<Socket> = host
+            .ends
+            .keys()
+            .filter(|socket| matches!(socket, Socket::Quic(own, _) if *own == connection))
+            .copied()
+            .collect();
+        for socket in sockets {
+            self.use_end(index, socket);
+        }
+        let opens = self.scenario.flows.get(flow).is_some_and(|flow| flow.from == index);
+        let run = self.flows.get(flow);
+        let refused = opens && run.is_some_and(|run| run.opening);
+        let (now, side) = (self.now, usize::from(!opens));
+        for stream in self.streams.iter_mut().filter(|stream| stream.flow == flow) {
+            for (end, at) in stream.ends.iter_mut().zip(0..) {
+                // Of a connection that never was, its other end never hears.
+                if refused || at == side {
+                    end.end(now);
+                }
+            }
+        }
+        if refused {
+            let failure = self.refusal(flow, error.map(|error| error.to_string()));
+            if let Some(run) = self.flows.get_mut(flow) {
+                run.failure = Some(failure);
+                run.opening = false;
+            }
+        } else if let Some(error) = error {
+            let text = format!("connection of flow {flow} ended on {name}: {error}");
+            self.recorder.add_event(now, None, event(EventKind::Flow, text));
+        }
+    }
+
+    /// The QUIC connections of all flows: host, connection.
+    pub(crate) fn quic_look(&mut self) {
+        for host in &mut self.hosts {
+            host.quic.look();
+        }
+    }
+}
+
+/// When nothing is known earlier.
+pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    [one, other].into_iter().flatten().min()
+}
