@@ -144,9 +144,7 @@ impl Connection {
             return;
         }
         let number = path.number;
-        if first {
-            path.primary = !backup;
-        }
+        path.primary = !backup;
         if self.set_backup(id, backup) && !first {
             self.note(told, Notice::Switched { path: number, backup, why: SwitchReason::Peer });
         }

@@ -19,7 +19,12 @@ pub(crate) const PING_EVERY: Duration = Duration::from_millis(100);
 /// A path that is silent for longer is given up (the seed's 600 ms).
 pub(crate) const SILENCE: Duration = Duration::from_millis(600);
 /// A path on which something was heard within this time works.
-const ALIVE: Duration = Duration::from_millis(300);
+const ALIVE: Duration = Duration::from_millis(400);
+/// A path that is silent for longer, while another is not, is not used until it is heard again:
+/// acknowledgements would be lost with it, which the other paths wait for.
+const SUSPICIOUS: Duration = Duration::from_millis(250);
+/// A path on which something was heard within this time is better than a suspicious one.
+const LIVELY: Duration = Duration::from_millis(150);
 /// Data moves as long as the application did something within this time.
 pub(crate) const ACTIVE: Duration = Duration::from_secs(2);
 /// `ios`: data that waits longer for its acknowledgement.
@@ -116,11 +121,33 @@ impl Policy {
 
     /// Changes that are due now.
     pub(crate) fn switches(&mut self, now: Instant, paths: &[View]) -> Vec<Switch> {
+        self.flee_or_return(now, paths);
+        let lively = paths.iter().any(|path| path.silence(now) < LIVELY);
+        let suspicious = |path: &View| lively && path.silence(now) > SUSPICIOUS;
+        let fled = self.fled;
+        let second = |path: &View| path.primary == fled.is_some();
+        let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));
+        let wanted = |path: &View| {
+            let silent = suspicious(path);
+            let backup = silent || (first_works && second(path));
+            let why = match fled {
+                _ if silent => SwitchReason::Silent(path.silence(now)),
+                _ if !backup && second(path) => SwitchReason::NothingElse,
+                Some((why, _)) => why,
+                None => SwitchReason::Recovered,
+            };
+            (path.backup != backup).then_some(Switch { number: path.number, backup, why })
+        };
+        paths.iter().filter_map(wanted).collect()
+    }
+
+    /// `ios`: whether the backup is to be used, though the primary lives.
+    fn flee_or_return(&mut self, now: Instant, paths: &[View]) {
         if !self.is_dynamic() {
-            return Vec::new();
+            return;
         }
-        let works = |path: &&View| !path.primary && path.silence(now) < ALIVE;
-        let has_backup = paths.iter().any(|path| works(&path));
+        let works = |path: &View| !path.primary && path.silence(now) < ALIVE;
+        let has_backup = paths.iter().any(works);
         let primaries = || paths.iter().filter(|path| path.primary);
         let complaint = primaries().find_map(|path| path.complaint(now));
         self.fled = match (self.fled, complaint) {
@@ -134,13 +161,6 @@ impl Policy {
                 (now.saturating_since(since) < SETTLED).then_some((why, Some(since)))
             }
         };
-        let fled = self.fled;
-        let wanted = |path: &View| {
-            let backup = path.primary == fled.is_some();
-            let why = fled.map_or(SwitchReason::Recovered, |(why, _)| why);
-            (path.backup != backup).then_some(Switch { number: path.number, backup, why })
-        };
-        paths.iter().filter_map(wanted).collect()
     }
 }
 
@@ -232,13 +252,25 @@ mod tests {
     }
 
     #[test]
-    fn other_policies_change_nothing_while_paths_live() {
+    fn a_silent_path_is_not_used_until_it_is_heard_again() {
+        for kind in [PathPolicy::Aggregate, PathPolicy::Backup, PathPolicy::Ios] {
+            let mut policy = Policy::new(kind);
+            let both = |switches: Vec<Switch>| {
+                switches.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>()
+            };
+            let quiet = both(policy.switches(at(5_000), &pair(5_000, 4_749, None, 30, false)));
+            assert_eq!(quiet, [(0, true), (1, false)], "{kind}");
+            let again = both(policy.switches(at(5_100), &pair(5_100, 5_100, None, 30, true)));
+            assert_eq!(again, [(0, false), (1, true)], "{kind}");
+        }
+    }
+
+    #[test]
+    fn other_policies_do_not_mind_slow_paths() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup] {
             let mut policy = Policy::new(kind);
-            assert_eq!(
-                policy.switches(at(5_000), &pair(5_000, 4_000, Some(3_000), 900, false)),
-                []
-            );
+            let slow = pair(5_000, 5_000, Some(3_000), 900, false);
+            assert_eq!(policy.switches(at(5_000), &slow), []);
         }
     }
 }

@@ -129,7 +129,11 @@ pub enum SwitchReason {
     SlowRoundTrip(Duration),
     /// Its timeout without back-off.
     LongTimeout(Duration),
-    /// The primary works again.
+    /// Nothing was heard on it for so long, while another path works.
+    Silent(Duration),
+    /// No better path works.
+    NothingElse,
+    /// The better path works again.
     Recovered,
     /// The peer asks for it.
     Peer,
@@ -144,7 +148,9 @@ impl fmt::Display for SwitchReason {
             }
             Self::SlowRoundTrip(rtt) => write!(f, "its round trips take {} ms", rtt.as_millis()),
             Self::LongTimeout(rto) => write!(f, "its timeout is {} ms", rto.as_millis()),
-            Self::Recovered => f.write_str("the primary works again"),
+            Self::Silent(span) => write!(f, "nothing was heard for {} ms", span.as_millis()),
+            Self::NothingElse => f.write_str("no better path works"),
+            Self::Recovered => f.write_str("the better path works again"),
             Self::Peer => f.write_str("the peer asks for it"),
         }
     }

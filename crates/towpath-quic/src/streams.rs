@@ -32,20 +32,25 @@ impl Connection {
         if self.is_closed() {
             return Err(StreamError::NoConnection);
         }
-        let mut chunks = [std::mem::take(data)];
-        let mut rest = chunks.as_mut_slice();
-        let taken = self.inner.send_stream(library_id(stream)).write_chunks(&mut rest);
-        let [left] = chunks;
-        *data = left;
-        match taken {
-            Ok(taken) => {
-                self.act(now);
-                Ok(taken)
+        let mut taken = 0;
+        // Only a write that fails is remembered, and told when there is room again.
+        while !data.is_empty() {
+            let mut chunks = [std::mem::take(data)];
+            let mut rest = chunks.as_mut_slice();
+            let written = self.inner.send_stream(library_id(stream)).write_chunks(&mut rest);
+            let [left] = chunks;
+            *data = left;
+            match written {
+                Ok(bytes) => taken += bytes,
+                Err(WriteError::Blocked) => break,
+                Err(WriteError::Stopped(_)) => return Err(StreamError::Stopped),
+                Err(WriteError::ClosedStream) => return Err(StreamError::Closed),
             }
-            Err(WriteError::Blocked) => Ok(0),
-            Err(WriteError::Stopped(_)) => Err(StreamError::Stopped),
-            Err(WriteError::ClosedStream) => Err(StreamError::Closed),
         }
+        if taken > 0 {
+            self.act(now);
+        }
+        Ok(taken)
     }
 
     /// Nothing more is written.
