@@ -154,6 +154,8 @@ struct Member {
     waiting: BTreeMap<(time::Instant, u64), u16>,
     acked_bytes: u64,
     last_ack: Option<time::Instant>,
+    /// When the newest packet that was acknowledged was sent.
+    newest_acked: Option<time::Instant>,
     srtt: Duration,
     rttvar: Duration,
     min_rtt: Duration,
@@ -183,6 +185,7 @@ impl Member {
             waiting: BTreeMap::new(),
             acked_bytes: 0,
             last_ack: None,
+            newest_acked: None,
             srtt: Duration::ZERO,
             rttvar: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -227,6 +230,7 @@ impl Member {
         self.waiting.remove(&(sent, pn));
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
         self.last_ack = Some(now);
+        self.newest_acked = self.newest_acked.max(Some(sent));
         self.batch.bytes = self.batch.bytes.saturating_add(bytes);
         self.batch.newest_sent = self.batch.newest_sent.max(Some(sent));
         let sample = now.saturating_duration_since(sent);
@@ -286,7 +290,8 @@ pub(crate) struct Figures {
     pub(crate) acked_bytes: u64,
     /// Since when the oldest packet waits for its acknowledgement.
     pub(crate) waiting_since: Option<Instant>,
-    pub(crate) last_ack: Option<Instant>,
+    /// The path worked then: acknowledgements may have come on another one, and late.
+    pub(crate) worked: Option<Instant>,
     pub(crate) srtt: Duration,
     pub(crate) rttvar: Duration,
     pub(crate) min_rtt: Duration,
@@ -331,7 +336,7 @@ impl Handle {
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
             waiting_since: member.waiting.keys().next().map(|(sent, _)| clock.ours(*sent)),
-            last_ack: member.last_ack.map(|at| clock.ours(at)),
+            worked: member.newest_acked.map(|at| clock.ours(at)),
             srtt: member.srtt,
             rttvar: member.rttvar,
             min_rtt: member.min_rtt,

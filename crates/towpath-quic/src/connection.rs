@@ -1,6 +1,6 @@
 //! One connection: the library's, and what we add to it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -46,6 +46,10 @@ pub(crate) struct Connection {
     pub(crate) next_look: Option<Instant>,
     /// Not before then is a path opened from this address again.
     pub(crate) reopen: BTreeMap<IpAddr, Instant>,
+    /// The stream that took data last.
+    pub(crate) last_writer: u64,
+    /// Streams that take data again.
+    writable: BTreeSet<u64>,
 }
 
 /// What [`Connection::new`] needs.
@@ -85,6 +89,8 @@ impl Connection {
             pinged: now,
             next_look: None,
             reopen: BTreeMap::new(),
+            last_writer: 0,
+            writable: BTreeSet::new(),
         }
     }
 
@@ -136,10 +142,19 @@ impl Connection {
                 self.look(now, addresses, told);
                 did = true;
             }
+            self.tell_writable(told);
             if !did {
                 return;
             }
         }
+    }
+
+    /// Who is told first can take all that there is room for: the streams take turns.
+    fn tell_writable(&mut self, told: &mut VecDeque<Event>) {
+        let later = self.writable.split_off(&self.last_writer.saturating_add(1));
+        let earlier = std::mem::take(&mut self.writable);
+        let all = later.into_iter().chain(earlier);
+        told.extend(all.map(|stream| Event::Writable(self.id, StreamId(stream))));
     }
 
     fn on_event(&mut self, now: Instant, event: noq_proto::Event, told: &mut VecDeque<Event>) {
@@ -201,7 +216,8 @@ impl Connection {
             }
             // A stream that the peer stopped is told as writable: writing says so.
             StreamEvent::Writable { id: stream } | StreamEvent::Stopped { id: stream, .. } => {
-                Some(Event::Writable(id, StreamId(stream.index())))
+                self.writable.insert(stream.index());
+                None
             }
             StreamEvent::Finished { id: stream } => {
                 Some(Event::Finished(id, StreamId(stream.index())))

@@ -311,7 +311,7 @@ impl Connection {
             number: path.number,
             primary: path.primary,
             backup: self.is_backup(id)?,
-            heard: figures.last_ack.map_or(path.heard, |ack| ack.max(path.heard)),
+            heard: figures.worked.map_or(path.heard, |at| at.max(path.heard)),
             waiting_since: figures.waiting_since,
             srtt: figures.srtt,
             pto: pto(&figures),

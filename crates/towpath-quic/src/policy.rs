@@ -93,16 +93,18 @@ pub(crate) struct Switch {
 }
 
 /// What a connection's policy remembers.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Policy {
     kind: PathPolicy,
     /// `ios`: why the backup is used, and since when the primary could be used again.
     fled: Option<(SwitchReason, Option<Instant>)>,
+    /// Paths that were silent and have not been heard since.
+    silent: Vec<u32>,
 }
 
 impl Policy {
     pub(crate) fn new(kind: PathPolicy) -> Self {
-        Self { kind, fled: None }
+        Self { kind, ..Self::default() }
     }
 
     /// Whether it changes its mind while paths live; then the peer's wishes count only at first.
@@ -123,7 +125,13 @@ impl Policy {
     pub(crate) fn switches(&mut self, now: Instant, paths: &[View]) -> Vec<Switch> {
         self.flee_or_return(now, paths);
         let lively = paths.iter().any(|path| path.silence(now) < LIVELY);
-        let suspicious = |path: &View| lively && path.silence(now) > SUSPICIOUS;
+        self.silent = paths
+            .iter()
+            .filter(|path| path.silence(now) > SUSPICIOUS)
+            .map(|path| path.number)
+            .filter(|number| lively || self.silent.contains(number))
+            .collect();
+        let suspicious = |path: &View| self.silent.contains(&path.number);
         let fled = self.fled;
         let second = |path: &View| path.primary == fled.is_some();
         let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));

@@ -48,6 +48,7 @@ impl Connection {
             }
         }
         if taken > 0 {
+            self.last_writer = stream.0;
             self.act(now);
         }
         Ok(taken)
