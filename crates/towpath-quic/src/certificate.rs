@@ -75,6 +75,16 @@ impl TimeProvider for Today {
 
 /// TLS of the end that opens a connection.
 pub(crate) fn client() -> Result<Arc<QuicClientConfig>, SetupError> {
+    Ok(Arc::new(QuicClientConfig::try_from(client_tls()?)?))
+}
+
+/// TLS of the end that accepts connections.
+pub(crate) fn server() -> Result<Arc<QuicServerConfig>, SetupError> {
+    Ok(Arc::new(QuicServerConfig::try_from(server_tls()?)?))
+}
+
+/// The same for any library.
+pub(crate) fn client_tls() -> Result<rustls::ClientConfig, SetupError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_slice(&CERTIFICATE))?;
     let mut config = rustls::ClientConfig::builder_with_details(provider(), Arc::new(Today))
@@ -83,11 +93,11 @@ pub(crate) fn client() -> Result<Arc<QuicClientConfig>, SetupError> {
         .with_no_client_auth();
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.resumption = Resumption::disabled();
-    Ok(Arc::new(QuicClientConfig::try_from(config)?))
+    Ok(config)
 }
 
-/// TLS of the end that accepts connections.
-pub(crate) fn server() -> Result<Arc<QuicServerConfig>, SetupError> {
+/// The same for any library.
+pub(crate) fn server_tls() -> Result<rustls::ServerConfig, SetupError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
     let key = PrivateKeyDer::Pkcs8(KEY.as_slice().into());
     let mut config = rustls::ServerConfig::builder_with_details(provider(), Arc::new(Today))
@@ -96,7 +106,7 @@ pub(crate) fn server() -> Result<Arc<QuicServerConfig>, SetupError> {
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(QuicServerConfig::try_from(config)?))
+    Ok(config)
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

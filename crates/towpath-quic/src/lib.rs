@@ -20,6 +20,8 @@ pub mod congestion;
 mod connection;
 pub mod error;
 pub mod host;
+#[cfg(test)]
+mod interop;
 mod paths;
 mod policy;
 pub mod status;
