@@ -29,7 +29,7 @@ impl Recorder<'_> {
             }
             Notice::Switched { path, backup, why } => {
                 let text = if *backup { "is a backup now" } else { "is used now" };
-                (EventKind::Scheduler, "PathSwitches", Some(*path), format!("{text}: {why}"))
+                (EventKind::Subflow, "PathSwitches", Some(*path), format!("{text}: {why}"))
             }
             Notice::Migrated { local } => {
                 (EventKind::Subflow, "Migrations", None, format!("path 0 goes on from {local}"))

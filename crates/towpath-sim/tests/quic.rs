@@ -269,7 +269,7 @@ fn ios_leaves_a_path_that_becomes_slow_and_says_why() {
     let slow = two_paths("path-policy = \"ios\"", &rest);
     let ended = simulate(&slow, Transport::Mpquic, 1, false);
     ended.assert_whole("ios");
-    let switches = ended.events(EventKind::Scheduler);
+    let switches = ended.events(EventKind::Subflow);
     let left = |text: &&str| text.starts_with("path 0 on wifi is a backup now");
     assert!(switches.iter().any(left), "{switches:?}");
     let share = ended.summary().subflows.iter().find(|s| s.path == "cellular").unwrap().share;
