@@ -90,10 +90,8 @@ impl Peer {
             }
         }
         while let Some(event) = connection.poll() {
-            if let Theirs::Connected = event {
-                if connection.side().is_client() {
-                    self.stream = connection.streams().open(Dir::Bi);
-                }
+            if matches!(event, Theirs::Connected) && connection.side().is_client() {
+                self.stream = connection.streams().open(Dir::Bi);
             }
         }
         self.stream = self.stream.or_else(|| connection.streams().accept(Dir::Bi));
@@ -244,7 +242,8 @@ fn exchange(we_connect: bool) -> (Own, Peer) {
 fn both_ends_of_a_connection_can_be_another_implementation_s() {
     for we_connect in [true, false] {
         let (mut own, peer) = exchange(we_connect);
-        assert!(own.read == [9; BYTES] && peer.read == [7; BYTES], "we connect: {we_connect}");
+        let (expected, sent) = (vec![9; BYTES], vec![7; BYTES]);
+        assert!(own.read == expected && peer.read == sent, "we connect: {we_connect}");
         let status = own.host.status(own.connection.unwrap()).unwrap();
         assert!(status.established && !status.multipath, "{status:?}");
     }

@@ -223,7 +223,8 @@ impl Host {
     }
 
     fn take_in(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
-        if udp::Datagram::is_in(packet) {
+        // Where nobody speaks QUIC, no packet is looked at for it.
+        if self.quic.is_used() && udp::Datagram::is_in(packet) {
             self.quic.receive(now, packet);
         } else {
             self.stack.receive(now, interface, packet);

@@ -44,6 +44,11 @@ impl QuicHost {
         }
     }
 
+    /// Whether any flow uses it.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.listeners.is_empty() || !self.flows.is_empty()
+    }
+
     /// Takes a packet in, if it is one of UDP; a damaged one vanishes.
     pub(crate) fn receive(&mut self, now: Instant, packet: &Packet) {
         let Ok(udp) = Udp::parse(packet) else { return };

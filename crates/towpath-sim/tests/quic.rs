@@ -128,7 +128,7 @@ fn another_process_gives_the_same_bytes() {
 }
 
 #[test]
-#[ignore = "another test runs it in a process of its own"]
+#[ignore = "run by `another_process_gives_the_same_bytes`"]
 fn prints_digests() {
     writeln!(std::io::stdout(), "{}", digests()).unwrap();
 }
