@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::result::Message;
 use towpath_measure::scenario::{DataDirection, Family, Flow, Transport};
 use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
 use towpath_net::Instant;
@@ -23,8 +24,10 @@ use crate::sample;
 use crate::stack::{self, status::Connection};
 
 mod own;
+pub(crate) mod talk;
 
 use own::OwnListener;
+use talk::Talks;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it.
 const FIRST_PORT: u16 = 5_201;
@@ -115,6 +118,8 @@ pub(crate) struct Outcome {
     /// From the start of the flow until its first connection was open.
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
+    /// What became of the requests, where messages are exchanged.
+    pub(crate) messages: Vec<Message>,
 }
 
 /// Who accepts a flow's connections, made before the traffic starts.
@@ -207,7 +212,8 @@ fn own_stack(stage: &Stage, host: usize) -> Option<&Arc<stack::Host>> {
 pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener) -> Outcome {
     let start = Instant::ZERO + flow.start;
     stage.clock().sleep_until(stage.zero + flow.start);
-    let deadline = start + flow.pattern.duration();
+    let deadline = start + flow.pattern.limit();
+    let mut talks = Talks::new(flow);
     let mut outcome = Outcome::default();
     for direction in directions(&flow.pattern) {
         outcome.delivered.push(Delivered { direction: *direction, logs: Vec::new() });
@@ -216,7 +222,8 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
         let mut workers = Vec::new();
         for number in 0..streams(&flow.pattern) {
             let received = counters(flow);
-            let (client, server) = match open(stage, flow, listener, deadline, &received) {
+            let part = (number, received.as_slice(), talks.as_ref());
+            let (client, server) = match open(stage, flow, listener, deadline, part) {
                 Ok(ends) => ends,
                 Err(reason) => {
                     outcome.failure = Some(reason);
@@ -234,10 +241,17 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
             stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
             for (end, is_client) in [(client, true), (server, false)] {
                 let stream = stream.clone();
-                let worker =
-                    scope.spawn(move || run_end(stage, flow, &end, is_client, &stream, deadline));
-                workers.push(worker);
+                if let (Opened::Kernel(socket), Some(talks)) = (&end, &mut talks) {
+                    talks.keep(&stream, socket, is_client);
+                    continue;
+                }
+                let work = move || run_end(stage, flow, &end, is_client, &stream, deadline);
+                workers.push(scope.spawn(move || work().into_iter().collect::<Vec<_>>()));
             }
+        }
+        // The schedule of messages begins when all connections are open.
+        for part in talks.iter_mut().flat_map(Talks::parts) {
+            workers.push(scope.spawn(move || part.run(stage, flow, deadline)));
         }
         workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
     });
@@ -246,6 +260,9 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
         if let Some(side) = side {
             side.logs.push(log);
         }
+    }
+    if let Some(talks) = &talks {
+        talks.conclude(index as u32, &mut outcome);
     }
     outcome
 }
@@ -286,18 +303,19 @@ fn run_end(
     }
 }
 
+/// What a stream needs to know of its flow: its number, where received bytes are counted, and both
+/// ends' talks.
+type Part<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a Talks>);
+
 /// What an end with our own stack does by itself.
-fn halves(
-    flow: &Flow,
-    is_client: bool,
-    received: &[(DataDirection, Arc<AtomicU64>)],
-) -> own::Halves {
+fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> own::Halves {
     let start = Instant::ZERO + flow.start;
     let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
     own::Halves {
         sender: Sender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
+        talk: talks.map(|talks| (talks.end(is_client), number)),
     }
 }
 
@@ -307,7 +325,7 @@ fn open(
     flow: &Flow,
     listener: &Listener,
     deadline: Instant,
-    received: &[(DataDirection, Arc<AtomicU64>)],
+    part: Part<'_>,
 ) -> Result<(Opened, Opened), String> {
     let hosts = &stage.network.scenario.hosts;
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
@@ -319,7 +337,7 @@ fn open(
     };
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
-        let halves = halves(flow, true, received);
+        let halves = halves(flow, true, part);
         own::connect(stage, (flow, stack), ends, halves, patience)
             .map(Opened::Own)
             .map_err(refused)?
@@ -332,7 +350,7 @@ fn open(
     };
     let server = match &listener.kind {
         ListenerKind::Own(own) => {
-            own.accept(stage, halves(flow, false, received), deadline).map(Opened::Own)
+            own.accept(stage, halves(flow, false, part), deadline).map(Opened::Own)
         }
         ListenerKind::Kernel(socket) => {
             accept(stage, socket, deadline).map(|socket| Opened::Kernel(Arc::new(socket)))
@@ -341,9 +359,14 @@ fn open(
     let server = server.map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
     for end in [&client, &server] {
         let Opened::Kernel(socket) = end else { continue };
-        let set = socket
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
+        let set = if part.2.is_some() {
+            // A message does not wait for the next one.
+            socket.set_tcp_nodelay(true).and_then(|()| socket.set_nonblocking(true))
+        } else {
+            socket
+                .set_read_timeout(Some(PATIENCE))
+                .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
+        };
         set.map_err(|error| error.to_string())?;
     }
     Ok((client, server))

@@ -7,6 +7,10 @@ use crate::format;
 use crate::result::{Checked, FlowSummary, StackFigures, SubflowSummary};
 use crate::scenario::{Expectation, Transport};
 
+mod answers;
+
+pub use answers::{Answers, Rank};
+
 /// What an expectation can be about. With several flows, amounts are summed and the worst of the
 /// times counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +19,9 @@ pub enum Metric {
     Goodput,
     /// `completed`: 1 when every flow completed, else 0.
     Completed,
-    /// `stall.longest`: seconds.
+    /// Of messages: `delay.p50`, `unanswered`, `video.stalls`, …
+    Answers(Answers),
+    /// `stall.longest`: seconds, of transfers.
     StallLongest,
     /// `stall.total`: seconds.
     StallTotal,
@@ -81,9 +87,10 @@ impl Metric {
             "reorder_peak" => Self::ReorderPeak,
             "window_blocked" => Self::WindowBlocked,
             "penalisations" => Self::Penalisations,
-            _ => match name.strip_prefix("share.")? {
-                "" => return None,
-                path => Self::Share(path.into()),
+            _ => match (name.strip_prefix("share."), Answers::parse(name)) {
+                (None, Some(answers)) => Self::Answers(answers),
+                (None, None) | (Some(""), _) => return None,
+                (Some(path), _) => Self::Share(path.into()),
             },
         })
     }
@@ -102,6 +109,7 @@ impl Metric {
             Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
                 Unit::Count
             }
+            Self::Answers(answers) => answers.unit(),
             Self::Share(_) => Unit::Share,
         }
     }
@@ -122,6 +130,7 @@ impl Metric {
             _ if flows.is_empty() => None,
             Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
             Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
+            Self::Answers(answers) => answers.value(flows),
             Self::StallLongest => worst(arrived(flows).map(|flow| flow.stall.longest_ns)),
             Self::StallTotal => worst(arrived(flows).map(|flow| flow.stall.total_ns)),
             Self::Recovery => {
@@ -202,9 +211,9 @@ fn check(expectation: &Expectation, figures: &Figures<'_>) -> Checked {
     }
 }
 
-/// Flows that can stall at all.
+/// Flows that can stall at all: between messages, silence means nothing.
 fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
-    flows.iter().filter(|flow| flow.bytes > 0)
+    flows.iter().filter(|flow| flow.bytes > 0 && flow.messages.is_none())
 }
 
 /// What the stack told of the flows; nothing for the kernel's stack.
@@ -260,6 +269,7 @@ mod tests {
             congestion_control: vec![],
             retransmissions: 4,
             stack: None,
+            messages: None,
         }
     }
 

@@ -8,8 +8,8 @@ use towpath_net::config::{DirectionConfig, Loss, Queue, QueueLimit, Shaper};
 use crate::format;
 use crate::metrics::disruption::describe;
 use crate::result::{Meta, MetaEvent, MetaFlow, MetaPath, SCHEMA_VERSION};
-use crate::scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
-use crate::traffic::{directions, streams};
+use crate::scenario::{DataDirection, Path, Scenario, Transport, World};
+use crate::traffic::{asking, directions, streams};
 
 impl Meta {
     /// What the scenario says; stack, kernel and conditions are the world's to add.
@@ -111,14 +111,9 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
             flow: index as u32,
             from: host(flow.from),
             to: host(flow.to),
-            pattern: match &flow.pattern {
-                Pattern::Bulk { .. } => "bulk",
-                Pattern::Iperf { .. } => "iperf",
-                Pattern::Run { .. } => "run",
-            }
-            .to_owned(),
-            direction: match directions(&flow.pattern) {
-                [one] => *one,
+            pattern: flow.pattern.name().to_owned(),
+            direction: match (asking(&flow.pattern), directions(&flow.pattern)) {
+                ([one], _) | ([], [one]) => *one,
                 _ => DataDirection::Both,
             },
             streams: streams(&flow.pattern),

@@ -1,8 +1,8 @@
 //! A result: one record a line (JSON Lines), the same in every world.
 //!
 //! The order of a file: `meta`, then `interval`, `subflow`, `link` and `event` records in order of
-//! time, then `counter`, `interface`, `noise`, and `summary` last. Times are nanoseconds since the
-//! start of the traffic; every number says its unit in its name. `up` is the direction from the
+//! time, then `message` (in order of when they were due), `counter`, `interface`, `noise`, and
+//! `summary` last. Times are nanoseconds since the start of the traffic; every number says its unit in its name. `up` is the direction from the
 //! host that opened the connection (for links: from the path's first host).
 
 use std::collections::BTreeMap;
@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::{DataDirection, Transport, World};
 
 mod connection;
+mod message;
 
 pub use connection::{Cause, ConnectionState, StackFigures};
+pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures};
 
 /// Version of the result format; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -33,6 +35,8 @@ pub enum Record {
     Link(Link),
     /// Something that happened.
     Event(Event),
+    /// A request of a flow that exchanges messages, with what became of it.
+    Message(Message),
     /// A kernel counter that changed during the run.
     Counter(Counter),
     /// Totals of one interface at the end.
@@ -119,9 +123,9 @@ pub struct MetaFlow {
     pub from: String,
     /// Host that accepts it.
     pub to: String,
-    /// `bulk`, `iperf`, `run`.
+    /// `bulk`, `iperf`, `interactive`, …; `run` for a command.
     pub pattern: String,
-    /// Who sends.
+    /// Who sends; who asks, where messages are exchanged.
     pub direction: DataDirection,
     /// Parallel connections.
     pub streams: u32,
@@ -435,6 +439,9 @@ pub struct FlowSummary {
     /// What the connection level did, where the stack tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackFigures>,
+    /// How late answers were, where messages are exchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<MessageFigures>,
 }
 
 /// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.

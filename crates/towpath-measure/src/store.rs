@@ -94,6 +94,7 @@ pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
             | Record::Event(_)
             | Record::Counter(_)
             | Record::Interface(_)
+            | Record::Message(_)
             | Record::Noise(_) => records.push(record),
         }
     }

@@ -183,7 +183,20 @@ wrong! {
          from = \"phone\"\nto = \"laptop\"\npattern = \"iperf\"");
     flow_without_pattern: flow("duration = \"10 s\"");
     flow_without_end: flow("pattern = \"bulk\"");
-    flow_of_a_later_pattern: flow("pattern = \"video\"");
+    flow_of_a_load_alone: flow("pattern = \"load\"");
+    load_beside_a_transfer: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nload = \"up\"");
+    preset_of_another_pattern: flow("pattern = \"interactive\"\npreset = \"siri\"");
+    request_below_its_header: flow("pattern = \"ping\"\nrequest = \"12 B\"\nreply = \"2 GB\"");
+    period_of_nothing: flow("pattern = \"reqres\"\nperiod = \"0 s\"");
+    period_too_short: flow("pattern = \"reqres\"\nperiod = \"1 us\"\nduration = \"60 s\"");
+    trace_without_messages: flow("pattern = \"trace\"");
+    trace_of_nothing: flow("pattern = \"trace\"\nmessages = []");
+    trace_with_a_wrong_line: flow(
+        "pattern = \"trace\"\nmessages = [\"0 s up 2000 B 750 B\", \"1 s left 5 B\"]");
+    video_without_room: flow("pattern = \"video\"\nbuffer = \"1 s\"");
+    video_that_waits_for_more_than_fits: flow(
+        "pattern = \"video\"\nbuffer = \"4 s\"\nstartup = \"6 s\"");
+    objects_of_a_transfer: flow("pattern = \"iperf\"\nobjects = 3\nperiod = \"1 s\"");
     flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
     flow_v6_on_small_mtu: alone(&format!("{HEAD}mtu = 1000\n\
         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\

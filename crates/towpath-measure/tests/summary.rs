@@ -109,6 +109,7 @@ fn input(pieces: &[(u64, u64)]) -> FlowInput {
         congestion_control: vec!["cubic".into()],
         retransmissions: 7,
         stack: None,
+        messages: vec![],
     }
 }
 

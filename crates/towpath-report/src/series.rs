@@ -104,6 +104,7 @@ fn last_sample(run: &Run) -> u64 {
         Record::Link(link) => Some(link.t_ns),
         Record::Meta(_)
         | Record::Event(_)
+        | Record::Message(_)
         | Record::Counter(_)
         | Record::Interface(_)
         | Record::Noise(_)
@@ -142,6 +143,7 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
             Record::Meta(_)
             | Record::Link(_)
             | Record::Event(_)
+            | Record::Message(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_)

@@ -188,7 +188,11 @@ fn poison_record(record: &mut Record, text: &str) {
         }
         Record::Counter(counter) => (counter.host, counter.name) = (poisoned(), poisoned()),
         Record::Interface(i) => (i.host, i.interface) = (poisoned(), poisoned()),
-        Record::Meta(_) | Record::Interval(_) | Record::Noise(_) | Record::Summary(_) => {}
+        Record::Meta(_)
+        | Record::Interval(_)
+        | Record::Message(_)
+        | Record::Noise(_)
+        | Record::Summary(_) => {}
     }
 }
 
@@ -226,7 +230,11 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             }
             Record::Event(e) => e.t_ns = u64::MAX,
             Record::Counter(Counter { before, .. }) => *before = u64::MAX,
-            Record::Meta(_) | Record::Interface(_) | Record::Noise(_) | Record::Summary(_) => {}
+            Record::Meta(_)
+            | Record::Message(_)
+            | Record::Interface(_)
+            | Record::Noise(_)
+            | Record::Summary(_) => {}
         }
     }
     let summary = runs[1].summary.as_mut().unwrap();

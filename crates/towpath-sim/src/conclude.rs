@@ -1,9 +1,11 @@
 //! Everything that is known only at the end.
 
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
-use towpath_measure::result::{Counter, Multipath, Noise, Record, SubflowSummary, Warning};
-use towpath_measure::scenario::{DataDirection, Pattern, Transport};
-use towpath_measure::traffic::directions;
+use towpath_measure::result::{
+    Counter, Message, Multipath, Noise, Record, SubflowSummary, Warning,
+};
+use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_measure::traffic::{messages, summary_directions};
 use towpath_mptcp::stack::Status;
 use towpath_net::Instant;
 
@@ -23,14 +25,23 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     let multipath = proof(&world, transport, &counters);
     let noise = Noise { packets: world.network.delivered_packets, ..Noise::default() };
     let mut summarizer = Summarizer::new(world.scenario, transport);
+    let mut messages = Vec::new();
     for input in flow_inputs(&world, &subflows) {
+        // Each direction's entry has the messages of both.
+        if messages.last().is_none_or(|last: &Message| last.flow != input.flow) {
+            messages.extend(input.messages.iter().copied());
+        }
         summarizer = summarizer.flow(input);
     }
+    messages.sort_by_key(|message| message.due_ns);
     for warning in warnings(&world) {
         summarizer = summarizer.warning(warning);
     }
     let World { scenario, network, mut recorder, .. } = world;
     let interfaces = network.finish(scenario)?;
+    for message in messages {
+        recorder.add(&Record::Message(message));
+    }
     for counter in &counters {
         recorder.add(&Record::Counter(counter.clone()));
     }
@@ -51,11 +62,9 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
 fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
     for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
-        let expected: &[DataDirection] = match &flow.pattern {
-            Pattern::Run { .. } => &[DataDirection::Up],
-            Pattern::Bulk { .. } | Pattern::Iperf { .. } => directions(&flow.pattern),
-        };
-        for direction in expected {
+        let talked = run.talks.as_ref();
+        let messages = talked.map_or_else(Vec::new, |[c, s]| messages(index as u32, c, s));
+        for direction in summary_directions(&flow.pattern) {
             let until = world.now.min(run.deadline);
             let own = world.streams.iter().filter(|stream| stream.flow == index);
             let logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
@@ -84,6 +93,7 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
                     .collect(),
                 retransmissions: subflows.iter().filter(of).map(|s| s.retransmissions).sum(),
                 stack: world.recorder.log.figures(index as u32, *direction),
+                messages: messages.clone(),
             });
         }
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Flow, Transport};
-use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
+use towpath_measure::traffic::{
+    Allowance, Output, Receiver, Role, Sender, Talk, directions, streams,
+};
 use towpath_net::Instant;
 
 use crate::content::Content;
@@ -19,6 +21,15 @@ const FIRST_PORT: u16 = 5_201;
 /// The port of a flow's listener.
 pub(crate) fn port(flow: usize) -> u16 {
     FIRST_PORT.wrapping_add(u16::try_from(flow).unwrap_or(u16::MAX))
+}
+
+/// How far an end is with what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    Going,
+    /// The stack did not take all of what a talk had, and will say when it has room again.
+    Full,
+    Shut,
 }
 
 /// One end of a stream: an application and its connection.
@@ -37,7 +48,14 @@ pub(crate) struct End {
     /// The first position at which something else arrived than was sent.
     pub(crate) damaged_at: Option<u64>,
     ended: bool,
-    shut: bool,
+    writing: Writing,
+}
+
+/// What an end says and hears when its flow exchanges messages: its talk, and which of its streams.
+#[derive(Debug)]
+pub(crate) struct Speech<'a> {
+    pub(crate) talk: &'a mut Talk,
+    pub(crate) stream: u32,
 }
 
 impl End {
@@ -53,8 +71,12 @@ impl End {
             received_bytes: 0,
             damaged_at: None,
             ended: false,
-            shut: false,
+            writing: Writing::Going,
         }
+    }
+
+    fn is_shut(&self) -> bool {
+        self.writing == Writing::Shut
     }
 
     /// Whether it still waits for data.
@@ -63,10 +85,19 @@ impl End {
     }
 
     /// Writes as much as the pattern and the stack allow. Returns whether anything was done.
-    pub(crate) fn write(&mut self, now: Instant, own: &mut Host, content: &Content) -> bool {
-        let (Some(socket), true, false) = (self.socket, self.open, self.shut) else {
+    pub(crate) fn write(
+        &mut self,
+        now: Instant,
+        own: &mut Host,
+        content: &Content,
+        talk: Option<Speech<'_>>,
+    ) -> bool {
+        let (Some(socket), true, false) = (self.socket, self.open, self.is_shut()) else {
             return false;
         };
+        if let Some(speech) = talk {
+            return self.speak(now, own, socket, speech);
+        }
         let Some(sender) = &mut self.sender else { return false };
         let mut did = false;
         while let Allowance::Send(most) = sender.allowance(now) {
@@ -82,13 +113,51 @@ impl End {
                 return did;
             }
         }
-        self.shut = true;
+        self.writing = Writing::Shut;
         own.shutdown(now, socket);
         true
     }
 
+    /// Writes what the flow's talk has for this stream.
+    fn speak(
+        &mut self,
+        now: Instant,
+        own: &mut Host,
+        socket: Socket,
+        Speech { talk, stream }: Speech<'_>,
+    ) -> bool {
+        let mut did = false;
+        self.writing = Writing::Going;
+        loop {
+            match talk.poll_output(now, stream) {
+                Output::Write(mut data) => {
+                    let offered = data.len();
+                    let taken = own.write(now, socket, &mut data);
+                    talk.on_written(now, stream, taken);
+                    did |= taken > 0;
+                    if taken < offered {
+                        self.writing = Writing::Full;
+                        return did;
+                    }
+                }
+                Output::Close => {
+                    self.writing = Writing::Shut;
+                    own.shutdown(now, socket);
+                    return true;
+                }
+                Output::Nothing => return did,
+            }
+        }
+    }
+
     /// Reads everything that is there.
-    pub(crate) fn read(&mut self, now: Instant, own: &mut Host, content: &Content) -> bool {
+    pub(crate) fn read(
+        &mut self,
+        now: Instant,
+        own: &mut Host,
+        content: &Content,
+        mut talk: Option<Speech<'_>>,
+    ) -> bool {
         let Some(socket) = self.socket else { return false };
         let mut did = false;
         while !self.ended
@@ -97,11 +166,22 @@ impl End {
             did = true;
             if data.is_empty() {
                 self.end(now);
-                // Who only receives has nothing more to say.
-                self.shut_if_silent(now, own);
+                if let Some(Speech { talk, stream }) = &mut talk {
+                    talk.on_end(*stream);
+                } else {
+                    // Who only receives has nothing more to say.
+                    self.shut_if_silent(now, own);
+                }
                 break;
             }
-            if self.damaged_at.is_none() && !content.is(self.received_bytes, &data) {
+            let whole = match &mut talk {
+                Some(Speech { talk, stream }) => {
+                    talk.on_bytes(now, *stream, &data);
+                    talk.broken().is_none()
+                }
+                None => content.is(self.received_bytes, &data),
+            };
+            if self.damaged_at.is_none() && !whole {
                 self.damaged_at = Some(self.received_bytes);
             }
             self.received_bytes += data.len() as u64;
@@ -114,10 +194,10 @@ impl End {
 
     /// Ends the direction in which it has nothing to send.
     pub(crate) fn shut_if_silent(&mut self, now: Instant, own: &mut Host) {
-        let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.shut) else {
+        let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_shut()) else {
             return;
         };
-        self.shut = true;
+        self.writing = Writing::Shut;
         own.shutdown(now, socket);
     }
 
@@ -130,9 +210,16 @@ impl End {
     }
 
     /// When the sender must look at the clock again, though nothing else happens.
-    fn deadline(&self) -> Option<Instant> {
-        let sender = self.sender.as_ref().filter(|_| self.open && !self.shut);
-        sender.and_then(Sender::deadline)
+    fn deadline(&self, talk: Option<(&Talk, u32)>) -> Option<Instant> {
+        if !self.open || self.is_shut() {
+            return None;
+        }
+        match talk {
+            // The stack says when it has room again.
+            Some((talk, _)) if self.writing == Writing::Full => Some(talk.limit()),
+            Some((talk, stream)) => talk.next_due(stream),
+            None => self.sender.as_ref().and_then(Sender::deadline),
+        }
     }
 }
 
@@ -160,6 +247,8 @@ pub(crate) struct FlowRun {
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
     pub(crate) over: bool,
+    /// Both ends' talks, where messages are exchanged.
+    pub(crate) talks: Option<[Talk; 2]>,
 }
 
 impl FlowRun {
@@ -167,14 +256,22 @@ impl FlowRun {
         let start = Instant::ZERO + flow.start;
         Self {
             start,
-            deadline: start + flow.pattern.duration(),
+            deadline: start + flow.pattern.limit(),
             streams_wanted: streams(&flow.pattern),
             streams_opened: 0,
             opening: false,
             connect: None,
             failure: None,
             over: false,
+            talks: Talk::new(&flow.pattern, Role::Client, start)
+                .zip(Talk::new(&flow.pattern, Role::Server, start))
+                .map(|(client, server)| [client, server]),
         }
+    }
+
+    /// What an end says and hears on a stream.
+    pub(crate) fn speech(&mut self, side: usize, stream: u32) -> Option<Speech<'_>> {
+        self.talks.as_mut()?.get_mut(side).map(|talk| Speech { talk, stream })
     }
 
     /// When something happens to it without a packet: its start, its end.
@@ -223,8 +320,10 @@ impl Stream {
     }
 
     /// When a sender must look at the clock.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.ends.iter().filter_map(End::deadline).min()
+    pub(crate) fn next_due(&self, flows: &[FlowRun]) -> Option<Instant> {
+        let talks = flows.get(self.flow).and_then(|flow| flow.talks.as_ref());
+        let talk = |side| Some((talks?.get(side)?, self.number));
+        self.ends.iter().enumerate().filter_map(|(side, end)| end.deadline(talk(side))).min()
     }
 }
 

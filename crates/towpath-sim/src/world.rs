@@ -124,7 +124,9 @@ impl<'a> World<'a> {
         let timeline = timeline.map(|event| Instant::ZERO + event.at);
         let hosts = self.hosts.iter().filter_map(Host::next_due);
         let flows = self.flows.iter().filter_map(FlowRun::next_due);
-        let senders = self.streams.iter().filter_map(Stream::next_due);
+        let senders = self.streams.iter().filter_map(|stream| stream.next_due(&self.flows));
+        // What waits to be written is due since long.
+        let senders = senders.map(|due| due.max(self.now));
         self.clock = flows.chain(senders).min();
         let all = hosts.chain(self.clock).chain(timeline);
         all.chain(self.network.next_due()).min()
@@ -219,7 +221,7 @@ impl<'a> World<'a> {
         }
         // A sender whose time is over must be seen, though nothing arrives.
         for stream in &self.streams {
-            if stream.next_due().is_some_and(|due| due <= self.now) {
+            if stream.next_due(&self.flows).is_some_and(|due| due <= self.now) {
                 for end in &stream.ends {
                     if let Some(host) = self.hosts.get_mut(end.host) {
                         host.touched = true;
@@ -360,12 +362,15 @@ impl<'a> World<'a> {
             return false;
         }
         for stream in &mut self.streams {
-            if stream.next_due().is_none_or(|due| due > self.now) {
+            if stream.next_due(&self.flows).is_none_or(|due| due > self.now) {
                 continue;
             }
-            for end in stream.ends.iter_mut().filter(|end| end.host == index) {
+            let ends = stream.ends.iter_mut().enumerate();
+            for (side, end) in ends.filter(|(_, end)| end.host == index) {
+                let flow = self.flows.get_mut(stream.flow);
+                let talk = flow.and_then(|flow| flow.speech(side, stream.number));
                 if let Some(host) = self.hosts.get_mut(index) {
-                    did |= end.write(self.now, host, &self.content);
+                    did |= end.write(self.now, host, &self.content, talk);
                 }
             }
         }
@@ -411,6 +416,7 @@ impl<'a> World<'a> {
         if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
             acceptor.socket = Some(Socket::Tcp(connection));
             acceptor.open = true;
+            self.tell_open(number, 1);
         }
     }
 
@@ -423,11 +429,24 @@ impl<'a> World<'a> {
         let [opener, _] = &mut stream.ends;
         opener.open = true;
         let flow = stream.flow;
+        if let Some((number, _)) = place {
+            self.tell_open(number, 0);
+        }
         let Some(run) = self.flows.get_mut(flow) else { return };
         run.opening = false;
         run.connect.get_or_insert(self.now.saturating_since(run.start));
         if run.streams_opened < run.streams_wanted {
             self.open(flow);
+        }
+    }
+
+    /// Tells a talk that its stream is open.
+    fn tell_open(&mut self, stream: usize, side: usize) {
+        let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
+            return;
+        };
+        if let Some(speech) = self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number)) {
+            speech.talk.on_open(self.now, number);
         }
     }
 
@@ -446,6 +465,12 @@ impl<'a> World<'a> {
         let Some(end) = stream.ends.get_mut(side) else { return };
         let was_open = end.open;
         end.end(self.now);
+        let number_in_flow = stream.number;
+        if let Some(speech) =
+            self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number_in_flow))
+        {
+            speech.talk.on_end(number_in_flow);
+        }
         if !was_open {
             let failure = self.refusal(flow, error.map(|error| error.to_string()));
             // Its other end will never hear of it.
@@ -470,13 +495,15 @@ impl<'a> World<'a> {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some((number, side)) = host.ends.get(&socket).copied() else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
-        let over = self.flows.get(stream.flow).is_some_and(|flow| flow.over);
+        let Some(flow) = self.flows.get_mut(stream.flow) else { return };
         let Some(end) = stream.ends.get_mut(side) else { return };
         // A flow's time is over for its receiver too: what comes later does not count.
-        if !over {
-            end.read(self.now, host, &self.content);
+        if !flow.over {
+            let talk = flow.speech(side, stream.number);
+            end.read(self.now, host, &self.content, talk);
         }
-        end.write(self.now, host, &self.content);
+        let talk = flow.speech(side, stream.number);
+        end.write(self.now, host, &self.content, talk);
     }
 
     /// A flow is over when nobody waits for data any more.

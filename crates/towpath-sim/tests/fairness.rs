@@ -38,6 +38,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
             | Record::Subflow(_)
             | Record::Link(_)
             | Record::Event(_)
+            | Record::Message(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_) => records.push(format!("{record:?}")),

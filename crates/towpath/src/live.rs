@@ -68,6 +68,7 @@ impl Live {
             Record::Event(_)
             | Record::Meta(_)
             | Record::Link(_)
+            | Record::Message(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_) => {}

@@ -157,6 +157,7 @@ fn emulated(
             | Record::Interval(_)
             | Record::Subflow(_)
             | Record::Event(_)
+            | Record::Message(_)
             | Record::Counter(_)
             | Record::Interface(_) => {}
         }

@@ -22,7 +22,7 @@ use towpath_measure::metrics::disruption::describe;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{Event, EventKind, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
-use towpath_measure::traffic::directions;
+use towpath_measure::traffic::summary_directions;
 use towpath_mptcp::stack::Notice;
 use towpath_net::Instant;
 
@@ -197,12 +197,7 @@ fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
 /// Runs a flow; one that opened no connection leaves an empty log, with the reason.
 fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
     let mut outcome = attempt_flow(stage, index, flow);
-    let expected: &[DataDirection] = match &flow.pattern {
-        // A command's traffic is its own: it has one entry, which says how it ended.
-        Pattern::Run { .. } => &[DataDirection::Up],
-        Pattern::Bulk { .. } | Pattern::Iperf { .. } => directions(&flow.pattern),
-    };
-    for direction in expected {
+    for direction in summary_directions(&flow.pattern) {
         let known = outcome.delivered.iter().any(|side| side.direction == *direction);
         if !known {
             let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
@@ -283,7 +278,7 @@ fn sample(stage: &Stage, records: Sender<Record>, done: &AtomicBool) -> Series {
     let mut next = Instant::ZERO + period;
     // Behind the planned end there is only the tearing down.
     let flows = stage.network.scenario.flows.iter();
-    let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.duration()).max();
+    let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.limit()).max();
     loop {
         while stage.now() < next && !done.load(Ordering::Acquire) {
             thread::sleep(next.saturating_since(stage.now()).min(NAP));
@@ -339,13 +334,16 @@ fn conclude(
         .emulator;
     let report = emulator.finish().map_err(RunError::Emulator)?;
     let noise = conditions::noise(&report, before, lost + report.lost_packets);
-    let records = counters
+    let mut messages: Vec<_> = played.outcomes.iter().flat_map(|o| &o.messages).copied().collect();
+    messages.sort_by_key(|message| message.due_ns);
+    let messages = messages.into_iter().map(Record::Message);
+    let counted = counters
         .iter()
         .cloned()
         .map(Record::Counter)
         .chain(interfaces.into_iter().map(Record::Interface))
         .chain([Record::Noise(noise.clone())]);
-    for record in records {
+    for record in messages.chain(counted) {
         write(&record).map_err(RunError::Write)?;
     }
     let summary = summarizer
@@ -387,6 +385,7 @@ fn flow_inputs(played: &Played) -> Vec<FlowInput> {
                     .map(|subflow| subflow.retransmissions)
                     .sum(),
                 stack: played.totals.stack.figures(flow, delivered.direction),
+                messages: outcome.messages.clone(),
             });
         }
     }

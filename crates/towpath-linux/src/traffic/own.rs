@@ -15,6 +15,7 @@ use towpath_mptcp::connection;
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
+use super::talk::SharedTalk;
 use super::{PATIENCE, Stage};
 use crate::stack::flow::{FlowEnd, Said, Sink};
 use crate::stack::status::Connection;
@@ -29,6 +30,8 @@ pub(super) struct Halves {
     pub(super) sender: Option<Sender>,
     /// Start of the flow, and where the received bytes are counted.
     pub(super) receiver: Option<(Instant, Arc<AtomicU64>)>,
+    /// The end's talk and which of its streams it is, where messages are exchanged.
+    pub(super) talk: Option<(SharedTalk, u32)>,
 }
 
 /// A connection whose end was made in the stack's thread.
@@ -132,7 +135,8 @@ fn make(
         meter: Arc::new(Mutex::new(Some(Receiver::new(start)))),
         received,
     });
-    (FlowEnd::new(stage.zero, open, halves.sender, sink.clone(), told), heard, sink)
+    let end = FlowEnd::new(stage.zero, open, halves.sender, sink.clone(), told);
+    (end.talking(halves.talk), heard, sink)
 }
 
 /// Waits for the end of the data, or of the flow, and takes the log.

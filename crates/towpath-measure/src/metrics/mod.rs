@@ -1,13 +1,16 @@
 //! What the figures mean: goodput, stalls, recovery, lateness. `docs/metrics.md` has the words.
 //!
 //! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
-//! and [`recovery`] (what an event did), [`histogram`], then [`summary`], which puts the figures
+//! and [`recovery`] (what an event did), [`messages`] and [`playout`] (how late answers were),
+//! [`histogram`], then [`summary`], which puts the figures
 //! together.
 
 pub mod delivery;
 pub mod disruption;
 pub mod goodput;
 pub mod histogram;
+pub mod messages;
+pub mod playout;
 pub mod recovery;
 pub mod stall;
 pub mod summary;

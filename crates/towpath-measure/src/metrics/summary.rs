@@ -10,14 +10,15 @@ use super::goodput::bits_per_second;
 use super::recovery::recovery;
 use super::stall::stall;
 use super::verdict::verdict;
-use super::{DeliveryLog, warnings};
+use super::{DeliveryLog, messages, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    Checked, Counter, FlowSummary, Multipath, Noise, StackFigures, SubflowSummary, Summary, Warning,
+    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, StackFigures, Stall,
+    SubflowSummary, Summary, Warning,
 };
 use crate::scenario::{DataDirection, Scenario, Transport};
-use crate::traffic::Plan;
+use crate::traffic::{Plan, asking};
 
 /// A timed flow must still deliver in this last part of its time.
 const LAST: Duration = Duration::from_secs(1);
@@ -43,6 +44,8 @@ pub struct FlowInput {
     pub retransmissions: u64,
     /// What the connection level did, where the stack tells it.
     pub stack: Option<StackFigures>,
+    /// The flow's messages, of both directions.
+    pub messages: Vec<Message>,
 }
 
 /// A flow with its figures, and what the sentences need besides.
@@ -164,11 +167,20 @@ impl<'a> Summarizer<'a> {
             disruptions(self.scenario, flow.transport_in(self.transport), flow, direction)
         });
         let end = end_of(plan, &delivery);
-        let failure = failure(plan, &delivery, end, input.failure);
+        let messages = described.filter(|flow| !asking(&flow.pattern).is_empty()).map(|flow| {
+            let all = &input.messages;
+            messages::figures(all, direction, &flow.pattern, end).unwrap_or_default()
+        });
+        let failure = match &messages {
+            Some(figures) => unanswered(figures, input.failure),
+            None => failure(plan, &delivery, end, input.failure),
+        };
         let bytes = delivery.total_bytes();
         let duration = end.saturating_since(delivery.start());
         let next = disruptions.iter().skip(1).map(|next| next.at.min(end)).chain([end]);
         let recoveries = disruptions.iter().zip(next);
+        // Between messages, silence means nothing: what an event did to them, their delays say.
+        let transfer = messages.is_none();
         let figures = FlowSummary {
             flow,
             direction,
@@ -178,11 +190,15 @@ impl<'a> Summarizer<'a> {
             completed: failure.is_none(),
             failure,
             connect_ns: connect.map(|connect| connect.as_nanos() as u64),
-            stall: stall(&delivery, end),
-            recoveries: recoveries.filter_map(|(d, until)| recovery(&delivery, d, until)).collect(),
+            stall: if transfer { stall(&delivery, end) } else { Stall::default() },
+            recoveries: recoveries
+                .filter(|_| transfer)
+                .filter_map(|(d, until)| recovery(&delivery, d, until))
+                .collect(),
             congestion_control: input.congestion_control,
             retransmissions: input.retransmissions,
             stack: input.stack,
+            messages,
         };
         Measured { figures, plan, last: delivery.last(), end, disruptions }
     }
@@ -213,10 +229,19 @@ fn end_of(plan: Plan, log: &DeliveryLog) -> Instant {
     match plan {
         Plan::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
         Plan::Command(_) => log.eof().unwrap_or(log.watched_until()).max(last),
+        Plan::Messages(_) if log.eof().is_some() => last,
+        Plan::Messages(_) => log.watched_until().max(last),
         // After the end of the data it is certain that nothing more comes, without listening.
         Plan::Sized { .. } | Plan::Timed(_) if log.eof().is_some() => planned.max(last),
         Plan::Sized { .. } | Plan::Timed(_) => planned.min(log.watched_until()).max(last),
     }
+}
+
+/// Why messages did not complete; `None` when every request was answered.
+fn unanswered(figures: &MessageFigures, seen: Option<String>) -> Option<String> {
+    let (missing, count) = (figures.unanswered(), figures.count);
+    let none = || format!("{missing} of {count} requests were not answered");
+    seen.or_else(|| (missing > 0).then(none))
 }
 
 /// Why a flow did not complete; `None` when it did.
@@ -228,7 +253,7 @@ fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) ->
     };
     let span = end.saturating_since(log.start());
     match plan {
-        Plan::Command(_) => seen,
+        Plan::Command(_) | Plan::Messages(_) => seen,
         Plan::Sized { bytes, limit: _ } => {
             let total = log.total_bytes();
             let missing = || {

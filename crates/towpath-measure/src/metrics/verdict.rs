@@ -21,6 +21,9 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String 
     let mut text = match run.flows.as_slice() {
         [] => format!("{who} ran no flow"),
         [only] => format!("{who} {}", one(only, &over)),
+        flows if flows.iter().any(|flow| flow.figures.messages.is_some()) => {
+            format!("{who} {}", answers(flows, &over))
+        }
         flows => several(&who, flows, &over),
     };
     let missed = expectations.iter().filter(|checked| checked.held == Some(false)).count();
@@ -57,7 +60,9 @@ fn one(flow: &Measured, over: &str) -> String {
         let delivered = match flow.plan {
             Plan::Command(_) if figures.bytes == 0 => "ran the command".into(),
             Plan::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
-            Plan::Timed(_) | Plan::Command(_) => format!("delivered {amount} at {speed}{over}"),
+            Plan::Timed(_) | Plan::Messages(_) | Plan::Command(_) => {
+                format!("delivered {amount} at {speed}{over}")
+            }
         };
         return delivered + &aftermath([flow]);
     }
@@ -80,9 +85,50 @@ fn one(flow: &Measured, over: &str) -> String {
             let all = format::bytes(bytes);
             format!("delivered only {amount} of {all} in {time} ({speed}){over}")
         }
-        Plan::Timed(_) | Plan::Command(_) => {
+        Plan::Timed(_) | Plan::Messages(_) | Plan::Command(_) => {
             format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
         }
+    }
+}
+
+/// How late the answers were; transfers beside them are only the load.
+fn answers(flows: &[Measured], over: &str) -> String {
+    let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
+    let (count, answered) =
+        all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
+    let asked = all.iter().filter(|messages| messages.count > 0);
+    let Some(worst) = asked.max_by_key(|messages| messages.delay.max_ns) else {
+        let failure = flows.iter().find_map(|flow| flow.figures.failure.as_deref());
+        return format!("asked for nothing: {}", failure.unwrap_or("unknown failure"));
+    };
+    let time = |ns| format::time(Duration::from_nanos(ns));
+    let delay = &worst.delay;
+    let mut text = format!(
+        "answered {answered} of {count} requests{over}; half within {}, the slowest {}",
+        time(delay.p50_ns),
+        time(delay.max_ns)
+    );
+    if answered < count {
+        text = format!("{text} or never");
+    }
+    for video in all.iter().filter_map(|messages| messages.video) {
+        let stalls = match video.stalls {
+            0 => "the video never stood still".to_owned(),
+            n => format!("the video stood still {n} times, {} in all", time(video.rebuffer_ns)),
+        };
+        text = format!("{text}; {stalls}");
+    }
+    for page in all.iter().filter_map(|messages| messages.page) {
+        let load = page.load_ns.map_or("the page was never whole".to_owned(), |ns| {
+            format!("the page was there after {}", time(ns))
+        });
+        text = format!("{text}; {load}");
+    }
+    let failed =
+        flows.iter().find(|flow| flow.figures.messages.is_none() && !flow.figures.completed);
+    match failed {
+        Some(load) => format!("{text}; the load beside it {}", one(load, "")),
+        None => text,
     }
 }
 

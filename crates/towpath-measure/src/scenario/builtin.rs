@@ -42,6 +42,7 @@ macro_rules! builtins {
 
 static BUILTINS: &[Builtin] = builtins![
     "wifi-cellular-handover",
+    "interactive-handover",
     "iperf3-failover",
     "iperf3-failover-first",
     "iperf3-failover-return",

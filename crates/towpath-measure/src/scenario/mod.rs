@@ -8,6 +8,7 @@ mod builtin;
 mod keys;
 mod model;
 mod nearest;
+mod pattern;
 mod problem;
 mod read;
 mod section;
@@ -20,9 +21,10 @@ pub use builtin::{Builtin, builtin, no_files};
 pub use keys::{json_schema, reference_markdown};
 pub use model::{
     Bottleneck, Change, DataDirection, Down, Endpoint, Expectation, Family, Flow, Host, LinkSide,
-    MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, Target, TimelineEvent,
-    Transport, World,
+    MptcpConfig, Operator, Path, RunPlan, Scenario, Segments, Target, TimelineEvent, Transport,
+    World,
 };
+pub use pattern::{Exchange, Pattern, Planned, Schedule, Video, Web};
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{
     BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use towpath_net::Rate;
 use towpath_net::config::{Delay, DirectionConfig, Loss};
 
+use super::pattern::Pattern;
 use super::stack::{Middlebox, StackPlan};
 
 /// A whole scenario, checked: every index is valid, every event names something that exists.
@@ -228,47 +229,6 @@ impl Flow {
     /// What it uses in a run over `compared`.
     pub fn transport_in(&self, compared: Transport) -> Transport {
         self.transport.unwrap_or(compared)
-    }
-}
-
-/// What a flow sends.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Pattern {
-    /// One transfer: `size_bytes` if given, else as much as passes within `duration`.
-    Bulk {
-        /// Bytes to transfer.
-        size_bytes: Option<u64>,
-        /// The transfer is cut off after this time.
-        duration: Duration,
-        /// Who sends.
-        direction: DataDirection,
-    },
-    /// As iperf3: send for a time.
-    Iperf {
-        /// How long.
-        duration: Duration,
-        /// Who sends.
-        direction: DataDirection,
-        /// Parallel connections.
-        streams: u32,
-    },
-    /// A command, run by `sh -c` on the flow's first host (emulated world only).
-    Run {
-        /// The command.
-        command: String,
-        /// It is ended after this time.
-        duration: Duration,
-    },
-}
-
-impl Pattern {
-    /// The longest time that the pattern takes.
-    pub fn duration(&self) -> Duration {
-        match self {
-            Self::Bulk { duration, .. }
-            | Self::Iperf { duration, .. }
-            | Self::Run { duration, .. } => *duration,
-        }
     }
 }
 

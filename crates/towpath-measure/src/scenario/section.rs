@@ -75,6 +75,11 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// Nothing is left over, whatever there is.
+    pub(super) fn take_all(&mut self) {
+        self.taken.extend(self.shape.keys().map(|key| key.name));
+    }
+
     /// The value of `key`; that it is missing is a problem, and `example` shows the way out.
     pub(super) fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
         let value = self.take(key);

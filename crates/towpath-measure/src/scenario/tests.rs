@@ -228,6 +228,7 @@ fn every_key_of_the_table_is_read() {
         include_str!("read/link.rs"),
         include_str!("read/mod.rs"),
         include_str!("read/paths.rs"),
+        include_str!("read/pattern.rs"),
         include_str!("read/stack.rs"),
         include_str!("read/timeline.rs"),
         include_str!("section.rs"),

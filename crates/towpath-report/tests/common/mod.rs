@@ -540,6 +540,7 @@ impl<'a> Model<'a> {
                 congestion_control: vec!["cubic".to_owned()],
                 retransmissions: self.retransmissions.values().map(|n| u64::from(*n)).sum(),
                 stack: None,
+                messages: None,
             }],
             subflows: self.subflow_summaries(),
             multipath: self.multipath_proof(),

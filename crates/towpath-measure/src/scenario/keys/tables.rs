@@ -10,7 +10,7 @@ use super::{Key, Kind, Shape, key};
 use crate::scenario::units::Dimension;
 
 /// All shapes, in the order of the reference.
-pub(in crate::scenario) static ALL: [&Shape; 25] = [
+pub(in crate::scenario) static ALL: [&Shape; 26] = [
     &SCENARIO,
     &HOST,
     &MPTCP,
@@ -35,6 +35,7 @@ pub(in crate::scenario) static ALL: [&Shape; 25] = [
     &FLOW,
     &RUN,
     &EXPECT,
+    &PATTERN_NAMES,
     &METRIC_NAMES,
 ];
 
@@ -409,9 +410,19 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
         key("to", Name(32), Required, "Host that accepts it"),
         key(
             "pattern",
-            Words(&["bulk", "iperf"]),
+            Words(&[
+                "bulk",
+                "iperf",
+                "ping",
+                "reqres",
+                "interactive",
+                "onoff",
+                "trace",
+                "video",
+                "web",
+            ]),
             Else("see `run`"),
-            "One transfer, or as iperf3 sends",
+            "What is sent: see [Traffic patterns](#traffic-patterns)",
         ),
         key(
             "run",
@@ -419,20 +430,83 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
             Else("see `pattern`"),
             "Command for `sh -c` on the first host (emulated only)",
         ),
+        key(
+            "preset",
+            Words(&["paper", "code", "siri"]),
+            Else("none"),
+            "Figures to begin with: `paper` with `bulk` and `iperf`, `paper` and `code` with \
+             `interactive`, `siri` with `onoff`; other keys override them",
+        ),
         key("size", Size, Else("whatever passes in time"), "With `bulk`: bytes to transfer"),
         key(
             "duration",
             Duration,
-            Else("`bulk` with size and `run`: 60 s; `iperf`: 10 s"),
-            "It is ended after this time",
+            Else(
+                "`bulk` with size and `run`: 60 s; `reqres`: 14 s; `video`, `web`: 30 s; else 10 s",
+            ),
+            "A transfer, a page and a command are ended after this time; requests are due, and a \
+             video is played, for so long",
         ),
         key(
             "direction",
             Words(&["up", "down", "both"]),
-            Else("`up`"),
-            "Who sends: the first host, the second, or (`iperf`) both",
+            Else("`interactive`: `both`; else `up`"),
+            "Who sends or asks: the first host, the second, or (not `bulk`) both",
         ),
-        key("streams", Integer(1, 128), Else("1"), "With `iperf`: parallel connections"),
+        key(
+            "streams",
+            Integer(1, 128),
+            Else("`iperf`: 1; `web`: 6"),
+            "With `iperf` and `web`: parallel connections",
+        ),
+        key("request", Size, Else("of the pattern"), "Bytes of a request, 13 or more"),
+        key(
+            "reply",
+            Size,
+            Else("of the pattern"),
+            "With `ping`, `reqres`, `interactive` and `onoff`: bytes of a reply, 9 or more",
+        ),
+        key(
+            "period",
+            Duration,
+            Else("of the pattern"),
+            "With `ping`, `reqres`, `interactive` and `onoff`: time from one request to the next",
+        ),
+        key("count", Integer(1, 1_000_000), Else("5"), "With `ping`: requests that count"),
+        key("warm-up", Integer(0, 1_000), Else("1"), "With `ping`: requests before that"),
+        key("on", Duration, Else("1 s"), "With `onoff`: length of a burst"),
+        key("off", Duration, Else("1 s"), "With `onoff`: length of a pause"),
+        key(
+            "messages",
+            OneOf(&[Text, List(&Text)]),
+            Else("—"),
+            "With `trace`: a file of messages, one a line, or a list; time, direction, request and \
+             reply: `1.5 s up 2000 B 750 B`",
+        ),
+        key("segment", Duration, Else("2 s"), "With `video`: length of a segment"),
+        key("bitrate", Rate, Else("5 Mbit/s"), "With `video`: how much a second of it holds"),
+        key("buffer", Duration, Else("10 s"), "With `video`: most that the player keeps"),
+        key(
+            "startup",
+            Duration,
+            Else("a segment"),
+            "With `video`: it plays, at first and after a stall, when the buffer holds so much",
+        ),
+        key("page", Size, Else("30 kB"), "With `web`: bytes of the page itself"),
+        key("objects", Integer(0, 10_000), Else("30"), "With `web`: what else is on the page"),
+        key("object", Size, Else("50 kB"), "With `web`: bytes of each object"),
+        key(
+            "patience",
+            Duration,
+            Else("3 s; `video`: 10 s"),
+            "With requests: how long answers are waited for after the planned end",
+        ),
+        key(
+            "load",
+            Words(&["up", "down", "both"]),
+            Else("none"),
+            "With requests: a bulk flow in this direction beside it",
+        ),
         key(
             "via",
             Name(12),
@@ -446,6 +520,64 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
             Words(&["tcp", "mptcp"]),
             Else("the one that is compared"),
             "Transport of this flow in every run, as for background traffic (not for `run`)",
+        ),
+    ]],
+};
+
+/// The patterns, as the reference shows them.
+pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
+    noun: "a pattern",
+    heading: "Traffic patterns",
+    doc: "What a flow sends. The first two are transfers; in all others somebody asks and somebody \
+        answers, and every delay counts from when the request was *due*, whenever it could be \
+        written. The schedule begins when the flow's connections are open. Where both ends ask, each \
+        has a connection of its own.",
+    groups: &[&[
+        key("bulk", Bound, Else("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
+        key("iperf", Bound, Else("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
+        key(
+            "ping",
+            Bound,
+            Else("5 requests of 100 B, replies of 10 B, every 200 ms"),
+            "How far the other end is, after one request that does not count",
+        ),
+        key(
+            "reqres",
+            Bound,
+            Else("750 B, reply 750 B, every 400 ms, 14 s"),
+            "Requests and replies",
+        ),
+        key(
+            "interactive",
+            Bound,
+            Else(
+                "`paper`: 2 kB, reply 750 B after an acknowledgement of 9 B; `code`: 2 kB, reply \
+                 9 B; every 100 ms, both ways",
+            ),
+            "A voice assistant and a radio, as MultipathTester has them in the paper, and in its \
+             program",
+        ),
+        key(
+            "onoff",
+            Bound,
+            Else(
+                "1 kB, reply 9 B, every 20 ms, 1 s on, 1 s off; `siri`: 2.5 kB, reply 750 B, every \
+                 300 ms, 2.7 s on, 3 s off",
+            ),
+            "Bursts of requests with pauses",
+        ),
+        key("trace", Bound, Else("`messages`"), "What a list says, when it says"),
+        key(
+            "video",
+            Bound,
+            Else("30 s at 5 Mbit/s in segments of 2 s, buffer 10 s"),
+            "A player that fetches segment after segment while its buffer has room",
+        ),
+        key(
+            "web",
+            Bound,
+            Else("30 kB, then 30 objects of 50 kB over 6 connections"),
+            "A page; what is on it is due when the page itself is there",
         ),
     ]],
 };
@@ -510,7 +642,17 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
             Else("`true` or `false`"),
             "Whether all bytes arrived, or the time was used up without an error",
         ),
-        key("stall.longest", Bound, Else("a time"), "Longest time without progress"),
+        key("delay.p50", Bound, Else("a time"), "Median delay of the answers to requests"),
+        key("delay.p90", Bound, Else("a time"), "The delay that 90 % of them do not exceed"),
+        key("delay.p99", Bound, Else("a time"), "The delay that 99 % of them do not exceed"),
+        key("delay.p999", Bound, Else("a time"), "The delay that 99.9 % of them do not exceed"),
+        key("delay.max", Bound, Else("a time"), "Largest delay"),
+        key("unanswered", Bound, Else("a number"), "Requests that were never answered"),
+        key("video.startup", Bound, Else("a time"), "Time until a video's first picture"),
+        key("video.stalls", Bound, Else("a number"), "Times that the picture stood still"),
+        key("video.rebuffer", Bound, Else("a time"), "For how long, all together"),
+        key("web.load", Bound, Else("a time"), "Time until everything on a page was there"),
+        key("stall.longest", Bound, Else("a time"), "Longest time without progress of a transfer"),
         key("stall.total", Bound, Else("a time"), "All times without progress"),
         key(
             "recovery",
@@ -558,9 +700,19 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
 };
 
 /// A metric that an expectation may be about, and what its bound is.
-pub(in crate::scenario) static METRICS: [(&str, Metric); 16] = [
+pub(in crate::scenario) static METRICS: [(&str, Metric); 26] = [
     ("goodput", Metric::Quantity(Dimension::Rate)),
     ("completed", Metric::Truth),
+    ("delay.p50", Metric::Quantity(Dimension::Duration)),
+    ("delay.p90", Metric::Quantity(Dimension::Duration)),
+    ("delay.p99", Metric::Quantity(Dimension::Duration)),
+    ("delay.p999", Metric::Quantity(Dimension::Duration)),
+    ("delay.max", Metric::Quantity(Dimension::Duration)),
+    ("unanswered", Metric::Quantity(Dimension::Count)),
+    ("video.startup", Metric::Quantity(Dimension::Duration)),
+    ("video.stalls", Metric::Quantity(Dimension::Count)),
+    ("video.rebuffer", Metric::Quantity(Dimension::Duration)),
+    ("web.load", Metric::Quantity(Dimension::Duration)),
     ("stall.longest", Metric::Quantity(Dimension::Duration)),
     ("stall.total", Metric::Quantity(Dimension::Duration)),
     ("recovery", Metric::Quantity(Dimension::Duration)),

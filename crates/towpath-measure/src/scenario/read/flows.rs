@@ -4,19 +4,15 @@ use std::time::Duration;
 
 use super::hosts::algorithm;
 use super::link::integer;
-use super::{LONGEST_RUN, Names, UNKNOWN_ENDS, default_run, stack};
+use super::pattern::pattern;
+use super::{Context, LONGEST_RUN, Names, UNKNOWN_ENDS, default_run, stack};
 use crate::scenario::keys::{FLOW, RUN};
-use crate::scenario::model::{
-    DataDirection, Family, Flow, Path, Pattern, RunPlan, Transport, World,
-};
-use crate::scenario::problem::quote;
+use crate::scenario::model::{DataDirection, Family, Flow, Path, RunPlan, Transport, World};
+use crate::scenario::pattern::Pattern;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::StackKeys;
+use crate::traffic::asking;
 
-/// A sized transfer and a command are cut off after this time.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
-/// As iperf3.
-const IPERF_DURATION: Duration = Duration::from_secs(10);
 /// RFC 8200 §5; Linux switches IPv6 off on interfaces below.
 const LEAST_V6_MTU_BYTES: u32 = 1_280;
 /// So many flows run at once.
@@ -24,31 +20,50 @@ const MOST_FLOWS: usize = 256;
 /// Shortest and longest period of the series.
 const SAMPLE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(1);
-/// Patterns of the design that cannot be run yet.
-const LATER: [&str; 9] =
-    ["ping", "interactive", "reqres", "onoff", "udping", "video", "web", "trace", "load"];
-
-pub(super) fn flows(value: &Value<'_>, names: &Names, paths: &[Path]) -> Vec<Flow> {
+pub(super) fn flows(
+    value: &Value<'_>,
+    names: &Names,
+    paths: &[Path],
+    context: &Context<'_>,
+) -> Vec<Flow> {
     let list = super::sections(value, &FLOW, "the flow", "expected `[[flows]]`");
     if list.len() > MOST_FLOWS {
         value.fail("a scenario has at most 256 flows", "one `iperf` flow can have many streams");
         return Vec::new();
     }
     let read = |mut section: Section<'_>| {
-        let flow = flow(&mut section, names, paths);
+        let flow = flow(&mut section, names, paths, context);
+        let load = load(&mut section, flow.as_ref());
         section.finish();
-        flow
+        [flow, load]
     };
-    list.into_iter().filter_map(read).collect()
+    list.into_iter().flat_map(read).flatten().collect()
 }
 
-fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow> {
+/// `load`: a bulk flow beside this one, for as long as it is planned to take.
+fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
+    let flow = beside.filter(|flow| !asking(&flow.pattern).is_empty());
+    // Where there is nothing to wait for, the key has no meaning.
+    let value = flow.and_then(|_| section.take("load"));
+    let words =
+        [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
+    let direction = value?.word(&words)?;
+    let duration = flow?.pattern.duration();
+    Some(Flow { pattern: Pattern::Iperf { duration, direction, streams: 1 }, ..flow?.clone() })
+}
+
+fn flow(
+    section: &mut Section<'_>,
+    names: &Names,
+    paths: &[Path],
+    context: &Context<'_>,
+) -> Option<Flow> {
     let from = section.require("from", "from = \"client\"").and_then(|v| names.host(&v));
     let to_value = section.require("to", "to = \"server\"");
     let to = to_value.as_ref().and_then(|v| names.host(v));
     let via = section.take("via");
     let via_index = via.as_ref().map(|v| names.path(v));
-    let pattern = pattern(section);
+    let pattern = pattern(section, context);
     let start = section.take("start").and_then(|v| v.duration(LONGEST_RUN)).unwrap_or_default();
     let families = [("v4", Family::V4), ("v6", Family::V6)];
     let family_value = section.take("family");
@@ -89,93 +104,6 @@ fn flow(section: &mut Section<'_>, names: &Names, paths: &[Path]) -> Option<Flow
     // A word that is none of them was reported.
     let transport = transport.map_or(Some(None), |given| given.map(Some))?;
     Some(Flow { from, to, pattern: pattern?, via, start, family: family?, transport })
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Bulk,
-    Iperf,
-}
-
-fn pattern(section: &mut Section<'_>) -> Option<Pattern> {
-    let (pattern, run) = (section.take("pattern"), section.take("run"));
-    let duration = section.take("duration");
-    match (pattern, run) {
-        (Some(pattern), None) => match kind(&pattern)? {
-            Kind::Bulk => bulk(section, duration),
-            Kind::Iperf => iperf(section, duration),
-        },
-        (None, Some(run)) => {
-            section.call("a flow that runs a command".to_owned());
-            let command = run.text()?.trim();
-            if command.is_empty() {
-                run.fail("the command is empty", "expected a command for `sh -c`");
-                return None;
-            }
-            let duration = time_or(duration, DEFAULT_LIMIT)?;
-            Some(Pattern::Run { command: command.to_owned(), duration })
-        }
-        (Some(_), Some(run)) => {
-            run.fail("a flow has a `pattern` or a command to `run`, not both", "remove one");
-            None
-        }
-        (None, None) => {
-            let expected = "add `pattern = \"bulk\"`, or `run = \"a command\"`";
-            section.fail("the flow has neither `pattern` nor `run`", expected);
-            None
-        }
-    }
-}
-
-fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
-    value.map_or(Some(otherwise), |v| v.some_time(LONGEST_RUN))
-}
-
-fn kind(value: &Value<'_>) -> Option<Kind> {
-    if let Some(later) = value.as_str().filter(|text| LATER.contains(text)) {
-        value.fail_with_hint(
-            format!("the pattern {} is not built yet", quote(later)),
-            "expected `bulk` or `iperf`",
-            "any program can be run with `run = \"command\"`",
-        );
-        return None;
-    }
-    value.word(&[("bulk", Kind::Bulk), ("iperf", Kind::Iperf)])
-}
-
-fn bulk(section: &mut Section<'_>, duration: Option<Value<'_>>) -> Option<Pattern> {
-    section.call("a flow with the pattern `bulk`".to_owned());
-    let size = section.take("size");
-    let words = [("up", DataDirection::Up), ("down", DataDirection::Down)];
-    let direction = section.take("direction").map_or(Some(DataDirection::Up), |v| {
-        if v.as_str() == Some("both") {
-            v.fail("only `iperf` sends in both directions", "expected `up` or `down`");
-            return None;
-        }
-        v.word(&words)
-    });
-    let sized = size.is_some();
-    let size_bytes = size.and_then(|v| v.size());
-    let duration = match duration {
-        Some(given) => given.some_time(LONGEST_RUN)?,
-        None if sized => DEFAULT_LIMIT,
-        None => {
-            let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
-            section.fail("a bulk transfer needs an end", expected);
-            return None;
-        }
-    };
-    Some(Pattern::Bulk { size_bytes, duration, direction: direction? })
-}
-
-fn iperf(section: &mut Section<'_>, duration: Option<Value<'_>>) -> Option<Pattern> {
-    section.call("a flow with the pattern `iperf`".to_owned());
-    let words =
-        [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
-    let direction = section.take("direction").map_or(Some(DataDirection::Up), |v| v.word(&words));
-    let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
-    let duration = time_or(duration, IPERF_DURATION)?;
-    Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
 }
 
 pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {

@@ -6,6 +6,7 @@ mod flows;
 mod hosts;
 mod link;
 mod paths;
+mod pattern;
 mod preset;
 mod stack;
 mod timeline;
@@ -113,7 +114,8 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
     });
     let middleboxes =
         top.take("middleboxes").map_or_else(Vec::new, |v| stack::middleboxes(&v, &names));
-    let flows = top.take("flows").map_or_else(Vec::new, |v| flows::flows(&v, &names, &paths));
+    let flows =
+        top.take("flows").map_or_else(Vec::new, |v| flows::flows(&v, &names, &paths, context));
     let end = end_of(&flows);
     let timeline = top.take("timeline").map_or_else(Vec::new, |v| {
         timeline::timeline(&v, &names, &timeline::States::new(&paths, &bottlenecks), end, context)

@@ -1,73 +1,12 @@
-//! Traffic patterns as state machines over a byte stream: no sockets, no clock.
+//! Bulk transfers: open-ended data without meaning, sent as fast as it goes.
 //!
-//! One [`Sender`] and one [`Receiver`] for each stream and data direction. What is sent is
-//! open-ended data without meaning, so the patterns run on every transport and in every world.
-
-use std::time::Duration;
+//! One [`Sender`] and one [`Receiver`] for each stream and data direction.
 
 use towpath_net::Instant;
 
+use super::Plan;
 use crate::metrics::DeliveryLog;
-use crate::scenario::{DataDirection, Pattern};
-
-/// What a flow is meant to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
-    /// Deliver so many bytes in each direction; cut off after `limit`.
-    Sized {
-        /// Bytes.
-        bytes: u64,
-        /// Longest time.
-        limit: Duration,
-    },
-    /// Deliver as much as possible for so long.
-    Timed(Duration),
-    /// A command ends by itself; ended after this time.
-    Command(Duration),
-}
-
-impl Plan {
-    /// The longest time that it takes.
-    pub fn limit(self) -> Duration {
-        match self {
-            Self::Sized { limit, .. } | Self::Timed(limit) | Self::Command(limit) => limit,
-        }
-    }
-}
-
-impl From<&Pattern> for Plan {
-    fn from(pattern: &Pattern) -> Self {
-        match pattern {
-            Pattern::Bulk { size_bytes: Some(bytes), duration, direction: _ } => {
-                Self::Sized { bytes: *bytes, limit: *duration }
-            }
-            Pattern::Bulk { size_bytes: None, duration, direction: _ }
-            | Pattern::Iperf { duration, direction: _, streams: _ } => Self::Timed(*duration),
-            Pattern::Run { duration, command: _ } => Self::Command(*duration),
-        }
-    }
-}
-
-/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own.
-pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
-    match pattern {
-        Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => match direction {
-            DataDirection::Up => &[DataDirection::Up],
-            DataDirection::Down => &[DataDirection::Down],
-            DataDirection::Both => &[DataDirection::Up, DataDirection::Down],
-        },
-        Pattern::Run { .. } => &[],
-    }
-}
-
-/// Parallel connections of a pattern; none for a command.
-pub fn streams(pattern: &Pattern) -> u32 {
-    match pattern {
-        Pattern::Bulk { .. } => 1,
-        Pattern::Iperf { streams, .. } => *streams,
-        Pattern::Run { .. } => 0,
-    }
-}
+use crate::scenario::Pattern;
 
 /// What a sender may do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,12 +46,13 @@ enum State {
 }
 
 impl Sender {
-    /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself.
+    /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself,
+    /// and for messages, which a [`Talk`](super::Talk) sends.
     pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
         let left_bytes = match Plan::from(pattern) {
             Plan::Sized { bytes, limit: _ } => Some(bytes),
             Plan::Timed(_) => None,
-            Plan::Command(_) => return None,
+            Plan::Messages(_) | Plan::Command(_) => return None,
         };
         let state = match left_bytes {
             Some(0) => State::Finished(Finish::AllSent),
@@ -199,9 +139,13 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::scenario::DataDirection;
+    use crate::traffic::{directions, streams};
 
     fn bulk(size_bytes: Option<u64>, seconds: u64) -> Pattern {
         let duration = Duration::from_secs(seconds);

@@ -1,0 +1,167 @@
+//! Expectations about messages: how late answers were, and what somebody made of them.
+
+use super::Unit;
+use crate::result::{Delays, FlowSummary, MessageFigures};
+
+/// A figure of flows that exchange messages. Of several flows and directions the worst counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// `delay.p50` and its kin: seconds.
+    Delay(Rank),
+    /// `unanswered`: requests, of all flows together.
+    Unanswered,
+    /// `video.startup`: seconds; infinite when there never was a picture.
+    VideoStartup,
+    /// `video.stalls`: a number, of all videos together.
+    VideoStalls,
+    /// `video.rebuffer`: seconds.
+    VideoRebuffer,
+    /// `web.load`: seconds; infinite when the page never was whole.
+    WebLoad,
+}
+
+/// Which delay of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rank {
+    /// The median.
+    P50,
+    /// 90 %.
+    P90,
+    /// 99 %.
+    P99,
+    /// 99.9 %.
+    P999,
+    /// The largest.
+    Max,
+}
+
+impl Rank {
+    fn of(self, delays: &Delays) -> u64 {
+        match self {
+            Self::P50 => delays.p50_ns,
+            Self::P90 => delays.p90_ns,
+            Self::P99 => delays.p99_ns,
+            Self::P999 => delays.p999_ns,
+            Self::Max => delays.max_ns,
+        }
+    }
+}
+
+impl Answers {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "delay.p50" => Self::Delay(Rank::P50),
+            "delay.p90" => Self::Delay(Rank::P90),
+            "delay.p99" => Self::Delay(Rank::P99),
+            "delay.p999" => Self::Delay(Rank::P999),
+            "delay.max" => Self::Delay(Rank::Max),
+            "unanswered" => Self::Unanswered,
+            "video.startup" => Self::VideoStartup,
+            "video.stalls" => Self::VideoStalls,
+            "video.rebuffer" => Self::VideoRebuffer,
+            "web.load" => Self::WebLoad,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Self::Delay(_) | Self::VideoStartup | Self::VideoRebuffer | Self::WebLoad => Unit::Time,
+            Self::Unanswered | Self::VideoStalls => Unit::Count,
+        }
+    }
+
+    pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
+        let all: Vec<_> = flows.iter().filter_map(|flow| flow.messages.as_ref()).collect();
+        let videos = || all.iter().filter_map(|messages| messages.video);
+        let sum = |each: &mut dyn Iterator<Item = u64>| {
+            each.map(|amount| amount as f64).reduce(|sum, next| sum + next)
+        };
+        match self {
+            Self::Delay(rank) => {
+                let asked = all.iter().filter(|messages| messages.count > 0);
+                longest(asked.map(|messages| Some(rank.of(&messages.delay))))
+            }
+            Self::Unanswered => sum(&mut all.iter().map(|messages| messages.unanswered())),
+            Self::VideoStartup => longest(videos().map(|video| video.startup_ns)),
+            Self::VideoStalls => sum(&mut videos().map(|video| u64::from(video.stalls))),
+            Self::VideoRebuffer => longest(videos().map(|video| Some(video.rebuffer_ns))),
+            Self::WebLoad => {
+                longest(all.iter().filter_map(|messages| messages.page).map(|page| page.load_ns))
+            }
+        }
+    }
+}
+
+impl MessageFigures {
+    /// Requests that were never answered.
+    pub fn unanswered(&self) -> u64 {
+        self.count.saturating_sub(self.answered)
+    }
+}
+
+/// The longest of some times in seconds; what never came takes for ever.
+fn longest(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
+    let seconds = times.map(|time| time.map_or(f64::INFINITY, |nanos| nanos as f64 / 1e9));
+    seconds.reduce(f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{PageFigures, Stall, VideoFigures};
+    use crate::scenario::DataDirection;
+
+    fn flow(messages: Option<MessageFigures>) -> FlowSummary {
+        FlowSummary {
+            flow: 0,
+            direction: DataDirection::Up,
+            bytes: 1_000,
+            duration_ns: 1_000_000_000,
+            goodput_bps: 8_000.0,
+            completed: true,
+            failure: None,
+            connect_ns: None,
+            stall: Stall::default(),
+            recoveries: vec![],
+            congestion_control: vec![],
+            retransmissions: 0,
+            stack: None,
+            messages,
+        }
+    }
+
+    #[test]
+    fn the_worst_direction_counts_and_one_without_requests_does_not() {
+        let with = |p99_ns, answered| MessageFigures {
+            count: 10,
+            answered,
+            delay: Delays { p99_ns, ..Delays::default() },
+            ..MessageFigures::default()
+        };
+        let flows = [
+            flow(Some(with(30_000_000, 10))),
+            flow(Some(with(410_000_000, 8))),
+            flow(Some(MessageFigures::default())),
+            flow(None),
+        ];
+        let value = |name| Answers::parse(name).unwrap().value(&flows);
+        assert_eq!(value("delay.p99"), Some(0.41));
+        assert_eq!(value("unanswered"), Some(2.0));
+        assert_eq!((value("video.stalls"), value("web.load")), (None, None));
+    }
+
+    #[test]
+    fn what_never_came_misses_every_bound() {
+        let video = VideoFigures { stalls: 2, rebuffer_ns: 500_000_000, ..VideoFigures::default() };
+        let page = PageFigures { load_ns: None };
+        let both = MessageFigures { video: Some(video), page: Some(page), ..Default::default() };
+        let flows = [flow(Some(both))];
+        let value = |name| Answers::parse(name).unwrap().value(&flows);
+        assert_eq!(
+            (value("video.startup"), value("web.load")),
+            (Some(f64::INFINITY), Some(f64::INFINITY))
+        );
+        assert_eq!((value("video.stalls"), value("video.rebuffer")), (Some(2.0), Some(0.5)));
+    }
+}

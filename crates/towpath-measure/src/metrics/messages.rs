@@ -1,0 +1,105 @@
+//! How late the answers to requests were.
+
+use towpath_net::Instant;
+
+use super::Histogram;
+use super::playout::Playout;
+use crate::result::{Delays, Message, MessageFigures, PageFigures};
+use crate::scenario::{DataDirection, Pattern};
+
+/// The figures of one direction's requests, of which answers were waited for until `until`; `None`
+/// when there was no request.
+pub fn figures(
+    messages: &[Message],
+    direction: DataDirection,
+    pattern: &Pattern,
+    until: Instant,
+) -> Option<MessageFigures> {
+    let own: Vec<_> =
+        messages.iter().filter(|m| m.direction == direction && !m.warm_up).copied().collect();
+    let end = until.as_nanos();
+    let since = |m: &Message, at: u64| at.saturating_sub(m.due_ns);
+    let delay = delays(own.iter().map(|m| since(m, m.answered_ns.unwrap_or(end.max(m.due_ns)))))?;
+    let first_due = Instant::from_nanos(own.iter().map(|m| m.due_ns).min().unwrap_or_default());
+    let mut answers: Vec<_> = own.iter().filter_map(|m| m.answered_ns).collect();
+    answers.sort_unstable();
+    let video = match pattern {
+        Pattern::Video(video) => {
+            let mut playout = Playout::new(video, first_due);
+            for at in &answers {
+                playout.segment(Instant::from_nanos(*at));
+            }
+            Some(playout.finish(until))
+        }
+        Pattern::Bulk { .. }
+        | Pattern::Iperf { .. }
+        | Pattern::Exchange(_)
+        | Pattern::Web(_)
+        | Pattern::Run { .. } => None,
+    };
+    let page = match pattern {
+        Pattern::Web(web) => {
+            // The page itself and what is on it.
+            let whole = answers.len() as u64 > u64::from(web.objects);
+            let last = answers.last().filter(|_| whole);
+            let load_ns = last.map(|last| last.saturating_sub(first_due.as_nanos()));
+            Some(PageFigures { load_ns })
+        }
+        Pattern::Bulk { .. }
+        | Pattern::Iperf { .. }
+        | Pattern::Exchange(_)
+        | Pattern::Video(_)
+        | Pattern::Run { .. } => None,
+    };
+    Some(MessageFigures {
+        count: own.len() as u64,
+        answered: answers.len() as u64,
+        delay,
+        delivery: delays(own.iter().filter_map(|m| Some(since(m, m.delivered_ns?)))),
+        reply: delays(own.iter().filter_map(|m| Some(since(m, m.replied_ns?)))),
+        video,
+        page,
+    })
+}
+
+/// The distribution of some times; `None` of none.
+pub fn delays(nanos: impl Iterator<Item = u64>) -> Option<Delays> {
+    let mut histogram = Histogram::default();
+    // Welford's method: the sum of squares of nanoseconds would lose the digits that matter.
+    let (mut count, mut mean, mut squares, mut min) = (0.0_f64, 0.0_f64, 0.0_f64, u64::MAX);
+    for value in nanos {
+        histogram.record(value);
+        count += 1.0;
+        min = min.min(value);
+        let off = value as f64 - mean;
+        mean += off / count;
+        squares += off * (value as f64 - mean);
+    }
+    let deviation = if count > 1.0 { (squares / (count - 1.0)).max(0.0).sqrt() } else { 0.0 };
+    (count > 0.0).then(|| Delays {
+        mean_ns: mean.round() as u64,
+        deviation_ns: deviation.round() as u64,
+        min_ns: min,
+        p50_ns: histogram.percentile(50.0),
+        p90_ns: histogram.percentile(90.0),
+        p95_ns: histogram.percentile(95.0),
+        p99_ns: histogram.percentile(99.0),
+        p999_ns: histogram.percentile(99.9),
+        max_ns: histogram.max(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distribution_of_one_to_a_hundred() {
+        let delays = delays((1..=100).map(|n| n * 10)).unwrap();
+        assert_eq!((delays.min_ns, delays.max_ns, delays.mean_ns), (10, 1_000, 505));
+        // Standard deviation of 10, 20, …, 1000.
+        assert_eq!(delays.deviation_ns, 290);
+        assert!(delays.p50_ns.abs_diff(500) < 5 && delays.p999_ns.abs_diff(1_000) < 8);
+        assert_eq!(super::delays(std::iter::empty()), None);
+    }
+}

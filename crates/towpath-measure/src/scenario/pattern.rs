@@ -1,0 +1,185 @@
+//! What a flow sends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::model::DataDirection;
+
+/// What a flow sends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pattern {
+    /// One transfer: `size_bytes` if given, else as much as passes within `duration`.
+    Bulk {
+        /// Bytes to transfer.
+        size_bytes: Option<u64>,
+        /// The transfer is cut off after this time.
+        duration: Duration,
+        /// Who sends.
+        direction: DataDirection,
+    },
+    /// As iperf3: send for a time.
+    Iperf {
+        /// How long.
+        duration: Duration,
+        /// Who sends.
+        direction: DataDirection,
+        /// Parallel connections.
+        streams: u32,
+    },
+    /// Requests and their answers, at planned times.
+    Exchange(Exchange),
+    /// A video that is fetched segment by segment and played.
+    Video(Video),
+    /// A page and everything that is on it.
+    Web(Web),
+    /// A command, run by `sh -c` on the flow's first host (emulated world only).
+    Run {
+        /// The command.
+        command: String,
+        /// It is ended after this time.
+        duration: Duration,
+    },
+}
+
+impl Pattern {
+    /// Its name in scenarios and results.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bulk { .. } => "bulk",
+            Self::Iperf { .. } => "iperf",
+            Self::Exchange(exchange) => exchange.name,
+            Self::Video(_) => "video",
+            Self::Web(_) => "web",
+            Self::Run { .. } => "run",
+        }
+    }
+
+    /// How long it is planned to take; the longest time for what ends by itself.
+    pub fn duration(&self) -> Duration {
+        match self {
+            Self::Bulk { duration, .. }
+            | Self::Iperf { duration, .. }
+            | Self::Run { duration, .. } => *duration,
+            Self::Exchange(exchange) => exchange.duration,
+            Self::Video(video) => video.length(),
+            Self::Web(web) => web.duration,
+        }
+    }
+
+    /// The longest time that it takes: answers that are late are waited for.
+    pub fn limit(&self) -> Duration {
+        match self {
+            Self::Exchange(exchange) => exchange.duration + exchange.patience,
+            Self::Video(video) => video.length() + video.patience,
+            Self::Bulk { .. } | Self::Iperf { .. } | Self::Web(_) | Self::Run { .. } => {
+                self.duration()
+            }
+        }
+    }
+}
+
+/// Requests and their answers, at planned times: `ping`, `reqres`, `interactive`, `onoff`, `trace`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exchange {
+    /// The pattern's name.
+    pub name: &'static str,
+    /// Who asks; `both` has a connection for each.
+    pub direction: DataDirection,
+    /// When, and how much.
+    pub schedule: Schedule,
+    /// So many requests at the beginning do not count.
+    pub warm_up: u32,
+    /// From the first request to the end of the last one's period.
+    pub duration: Duration,
+    /// How long after that answers are waited for.
+    pub patience: Duration,
+}
+
+/// When requests are due, counted from when the flow's connections are open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Schedule {
+    /// One each period.
+    Every {
+        /// From one to the next.
+        period: Duration,
+        /// Their number.
+        count: u32,
+        /// Bytes of a request.
+        request_bytes: u32,
+        /// Bytes of a reply; 0 for none.
+        reply_bytes: u32,
+        /// Whether a request is acknowledged before it is replied to.
+        ack: bool,
+    },
+    /// One each period for a while, then a pause, and so on.
+    Bursts {
+        /// From one to the next within a burst.
+        period: Duration,
+        /// Length of a burst.
+        on: Duration,
+        /// Length of a pause.
+        off: Duration,
+        /// No request is due from then on.
+        duration: Duration,
+        /// Bytes of a request.
+        request_bytes: u32,
+        /// Bytes of a reply.
+        reply_bytes: u32,
+    },
+    /// As in a list, for each direction in order of time.
+    Listed {
+        /// From the host that opened the connections.
+        up: Arc<[Planned]>,
+        /// From the other one.
+        down: Arc<[Planned]>,
+    },
+}
+
+/// A request of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    /// When it is due.
+    pub at: Duration,
+    /// Bytes of the request.
+    pub request_bytes: u32,
+    /// Bytes of the reply; 0 for none.
+    pub reply_bytes: u32,
+    /// Whether it is acknowledged before it is replied to.
+    pub ack: bool,
+}
+
+/// A video that is fetched segment by segment and played.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Video {
+    /// Length of a segment.
+    pub segment: Duration,
+    /// Their number.
+    pub segments: u32,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Bytes of a request.
+    pub request_bytes: u32,
+    /// Most that the player keeps.
+    pub buffer: Duration,
+    /// It plays, at first and after a stall, when the buffer holds so much.
+    pub startup: Duration,
+    /// How much longer than the video it may take.
+    pub patience: Duration,
+}
+
+/// A page and everything that is on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Web {
+    /// Bytes of the page itself, which names the objects.
+    pub page_bytes: u32,
+    /// Objects on the page.
+    pub objects: u32,
+    /// Bytes of each.
+    pub object_bytes: u32,
+    /// Bytes of a request.
+    pub request_bytes: u32,
+    /// Parallel connections.
+    pub connections: u32,
+    /// Given up after this time.
+    pub duration: Duration,
+}

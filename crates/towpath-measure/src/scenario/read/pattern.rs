@@ -1,0 +1,445 @@
+//! What a flow sends: its `pattern`, or the command that it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::integer;
+use super::{Context, LONGEST_RUN};
+use crate::scenario::model::DataDirection;
+use crate::scenario::pattern::{Exchange, Pattern, Planned, Schedule, Video, Web};
+use crate::scenario::problem::quote;
+use crate::scenario::section::{Section, Value};
+use crate::scenario::units;
+use crate::traffic::exchange::requests_in;
+use crate::traffic::frame::{LEAST_REPLY_BYTES, LEAST_REQUEST_BYTES};
+
+/// A sized transfer and a command are cut off after this time.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
+/// As iperf3.
+const TEN_SECONDS: Duration = Duration::from_secs(10);
+/// How long answers are waited for after the last request was due.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// No message is larger.
+const LARGEST_MESSAGE_BYTES: u64 = 1_000_000_000;
+/// No flow asks for more.
+const MOST_REQUESTS: u32 = 1_000_000;
+
+const DIRECTIONS: [(&str, DataDirection); 3] =
+    [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Bulk,
+    Iperf,
+    Ping,
+    Reqres,
+    Interactive,
+    Onoff,
+    Trace,
+    Video,
+    Web,
+}
+
+const KINDS: [(&str, Kind); 9] = [
+    ("bulk", Kind::Bulk),
+    ("iperf", Kind::Iperf),
+    ("ping", Kind::Ping),
+    ("reqres", Kind::Reqres),
+    ("interactive", Kind::Interactive),
+    ("onoff", Kind::Onoff),
+    ("trace", Kind::Trace),
+    ("video", Kind::Video),
+    ("web", Kind::Web),
+];
+
+pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
+    let (pattern, run) = (section.take("pattern"), section.take("run"));
+    match (pattern, run) {
+        (Some(pattern), None) => {
+            let Some(kind) = kind(&pattern) else {
+                // Which keys have a meaning, the right pattern decides.
+                section.take_all();
+                return None;
+            };
+            section.call(format!("a flow with the pattern `{}`", name(kind)));
+            match kind {
+                Kind::Bulk => bulk(section),
+                Kind::Iperf => iperf(section),
+                Kind::Ping => ping(section),
+                Kind::Reqres => reqres(section),
+                Kind::Interactive => interactive(section),
+                Kind::Onoff => onoff(section),
+                Kind::Trace => trace(section, context),
+                Kind::Video => video(section),
+                Kind::Web => web(section),
+            }
+        }
+        (None, Some(run)) => command(section, &run),
+        (Some(_), Some(run)) => {
+            run.fail("a flow has a `pattern` or a command to `run`, not both", "remove one");
+            None
+        }
+        (None, None) => {
+            let expected = "add `pattern = \"bulk\"`, or `run = \"a command\"`";
+            section.fail("the flow has neither `pattern` nor `run`", expected);
+            section.take_all();
+            None
+        }
+    }
+}
+
+fn name(kind: Kind) -> &'static str {
+    let same = |other: Kind| std::mem::discriminant(&other) == std::mem::discriminant(&kind);
+    KINDS.iter().find(|(_, other)| same(*other)).map_or("", |(name, _)| name)
+}
+
+fn kind(value: &Value<'_>) -> Option<Kind> {
+    if value.as_str() == Some("load") {
+        value.fail_with_hint(
+            "`load` is no pattern of its own".to_owned(),
+            "expected the pattern that is to run beside a load",
+            "add `load = \"down\"` to a flow with the pattern `interactive`, for example",
+        );
+        return None;
+    }
+    value.word(&KINDS)
+}
+
+fn command(section: &mut Section<'_>, run: &Value<'_>) -> Option<Pattern> {
+    let duration = section.take("duration");
+    section.call("a flow that runs a command".to_owned());
+    let command = run.text()?.trim();
+    if command.is_empty() {
+        run.fail("the command is empty", "expected a command for `sh -c`");
+        return None;
+    }
+    let duration = time_or(duration, DEFAULT_LIMIT)?;
+    Some(Pattern::Run { command: command.to_owned(), duration })
+}
+
+fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
+    value.map_or(Some(otherwise), |v| v.some_time(LONGEST_RUN))
+}
+
+fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
+    let paper = section.take("preset").map(|v| v.word(&[("paper", ())])).is_some();
+    let (duration, size) = (section.take("duration"), section.take("size"));
+    let direction = section.take("direction").map_or(
+        Some(if paper { DataDirection::Down } else { DataDirection::Up }),
+        |v| {
+            if v.as_str() == Some("both") {
+                v.fail("only `iperf` sends in both directions", "expected `up` or `down`");
+                return None;
+            }
+            v.word(&[("up", DataDirection::Up), ("down", DataDirection::Down)])
+        },
+    );
+    let size_bytes = match size {
+        Some(given) => given.size(),
+        None => paper.then_some(10_000_000),
+    };
+    let duration = match duration {
+        Some(given) => given.some_time(LONGEST_RUN)?,
+        None if size_bytes.is_some() => DEFAULT_LIMIT,
+        None => {
+            let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
+            section.fail("a bulk transfer needs an end", expected);
+            return None;
+        }
+    };
+    Some(Pattern::Bulk { size_bytes, duration, direction: direction? })
+}
+
+fn iperf(section: &mut Section<'_>) -> Option<Pattern> {
+    let paper = section.take("preset").map(|v| v.word(&[("paper", ())])).is_some();
+    let direction = direction(section, DataDirection::Up);
+    let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
+    let default = if paper { Duration::from_secs(7) } else { TEN_SECONDS };
+    let duration = time_or(section.take("duration"), default)?;
+    Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
+}
+
+fn direction(section: &mut Section<'_>, otherwise: DataDirection) -> Option<DataDirection> {
+    section.take("direction").map_or(Some(otherwise), |v| v.word(&DIRECTIONS))
+}
+
+/// Bytes of a message: at least its header, at most what is useful.
+fn bytes(section: &mut Section<'_>, key: &'static str, least: u32, otherwise: u32) -> Option<u32> {
+    let Some(value) = section.take(key) else { return Some(otherwise) };
+    let bytes = value.size()?;
+    if !(u64::from(least)..=LARGEST_MESSAGE_BYTES).contains(&bytes) {
+        let message = format!("no message has {bytes} bytes here");
+        value.fail(message, format!("expected `{least} B` to `1 GB`"));
+        return None;
+    }
+    u32::try_from(bytes).ok()
+}
+
+fn request(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
+    bytes(section, "request", LEAST_REQUEST_BYTES, otherwise)
+}
+
+fn reply(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
+    bytes(section, "reply", LEAST_REPLY_BYTES, otherwise)
+}
+
+/// A time between two requests, of which not too many fit into `span`.
+fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Option<Duration> {
+    let value = section.take("period");
+    let place = value.clone();
+    let period = time_or(value, otherwise)?;
+    if requests_in(span, period) > MOST_REQUESTS {
+        let message = "a flow has at most a million requests";
+        match place {
+            Some(value) => value.fail(message, "expected a longer period"),
+            None => section.fail(message, "expected a shorter duration"),
+        }
+        return None;
+    }
+    Some(period)
+}
+
+fn patience(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
+    section.take("patience").map_or(Some(otherwise), |v| v.duration(LONGEST_RUN))
+}
+
+/// As in the paper: five requests for a file of 10 bytes, after one that does not count.
+fn ping(section: &mut Section<'_>) -> Option<Pattern> {
+    let count =
+        section.take("count").map_or(Some(5), |v| integer(Some(v), 1, MOST_REQUESTS.into()));
+    let warm_up = section.take("warm-up").map_or(Some(1), |v| integer(Some(v), 0, 1_000));
+    let period = time_or(section.take("period"), Duration::from_millis(200));
+    let (request, reply) = (request(section, 100), reply(section, 10));
+    let direction = direction(section, DataDirection::Up);
+    let patience = patience(section, PATIENCE);
+    let (period, warm_up) = (period?, warm_up?);
+    let count = count?.saturating_add(warm_up);
+    Some(Pattern::Exchange(Exchange {
+        name: "ping",
+        direction: direction?,
+        schedule: Schedule::Every {
+            period,
+            count,
+            request_bytes: request?,
+            reply_bytes: reply?,
+            ack: false,
+        },
+        warm_up,
+        duration: period.saturating_mul(count).min(LONGEST_RUN),
+        patience: patience?,
+    }))
+}
+
+/// Requests one after the other for a time.
+fn every(
+    section: &mut Section<'_>,
+    (name, direction, ack): (&'static str, Option<DataDirection>, bool),
+    (request_bytes, reply_bytes): (u32, u32),
+    (otherwise, span): (Duration, Duration),
+) -> Option<Pattern> {
+    let duration = time_or(section.take("duration"), span);
+    let period = period(section, otherwise, duration.unwrap_or(span));
+    let (request, reply) = (request(section, request_bytes), reply(section, reply_bytes));
+    let patience = patience(section, PATIENCE);
+    let (duration, period) = (duration?, period?);
+    Some(Pattern::Exchange(Exchange {
+        name,
+        direction: direction?,
+        schedule: Schedule::Every {
+            period,
+            count: requests_in(duration, period),
+            request_bytes: request?,
+            reply_bytes: reply?,
+            ack,
+        },
+        warm_up: 0,
+        duration,
+        patience: patience?,
+    }))
+}
+
+fn reqres(section: &mut Section<'_>) -> Option<Pattern> {
+    let direction = direction(section, DataDirection::Up);
+    let times = (Duration::from_millis(400), Duration::from_secs(14));
+    every(section, ("reqres", direction, false), (750, 750), times)
+}
+
+/// The paper's: request, acknowledgement and reply. The program that was measured with it has an
+/// acknowledgement only.
+fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
+    let presets = [("paper", (750, true)), ("code", (LEAST_REPLY_BYTES, false))];
+    let preset = section.take("preset").map_or(Some((750, true)), |v| v.word(&presets));
+    let direction = direction(section, DataDirection::Both);
+    let (reply_bytes, ack) = preset.unwrap_or((750, true));
+    let times = (Duration::from_millis(100), TEN_SECONDS);
+    every(section, ("interactive", direction, ack), (2_000, reply_bytes), times)
+        .filter(|_| preset.is_some())
+}
+
+/// Bursts of requests with pauses; `siri` as in an early version of the paper's program.
+fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
+    let siri = section.take("preset").map(|v| v.word(&[("siri", ())])).is_some();
+    let millis = Duration::from_millis;
+    let (spans, sizes) = if siri {
+        ([millis(300), millis(2_700), millis(3_000)], (2_500, 750))
+    } else {
+        ([millis(20), millis(1_000), millis(1_000)], (1_000, LEAST_REPLY_BYTES))
+    };
+    let [period_or, on_or, off_or] = spans;
+    let direction = direction(section, DataDirection::Up);
+    let duration = time_or(section.take("duration"), TEN_SECONDS);
+    let on = time_or(section.take("on"), on_or);
+    let off = time_or(section.take("off"), off_or);
+    let period = period(section, period_or, duration.unwrap_or(TEN_SECONDS));
+    let (request, reply) = (request(section, sizes.0), reply(section, sizes.1));
+    let patience = patience(section, PATIENCE);
+    Some(Pattern::Exchange(Exchange {
+        name: "onoff",
+        direction: direction?,
+        schedule: Schedule::Bursts {
+            period: period?,
+            on: on?,
+            off: off?,
+            duration: duration?,
+            request_bytes: request?,
+            reply_bytes: reply?,
+        },
+        warm_up: 0,
+        duration: duration?,
+        patience: patience?,
+    }))
+}
+
+fn trace(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
+    let patience = patience(section, PATIENCE);
+    let value = section.require("messages", "messages = [\"0 s up 2000 B 750 B\"]")?;
+    let lines = message_lines(&value, context)?;
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    for (value, line) in &lines {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let Some((direction, planned)) = message(line) else {
+            let expected = "expected time, direction, request and reply: `1.5 s up 2000 B 750 B`";
+            value.fail(format!("{} is no message", quote(line)), expected);
+            return None;
+        };
+        if direction == DataDirection::Down { down.push(planned) } else { up.push(planned) }
+    }
+    up.sort_by_key(|planned| planned.at);
+    down.sort_by_key(|planned| planned.at);
+    let direction = match (up.as_slice(), down.as_slice()) {
+        ([], []) => {
+            value.fail("there is no message to send", "expected at least one");
+            return None;
+        }
+        (_, []) => DataDirection::Up,
+        ([], _) => DataDirection::Down,
+        _ => DataDirection::Both,
+    };
+    let last = up.last().into_iter().chain(down.last()).map(|planned| planned.at).max();
+    let schedule = Schedule::Listed { up: Arc::from(up), down: Arc::from(down) };
+    Some(Pattern::Exchange(Exchange {
+        name: "trace",
+        direction,
+        schedule,
+        warm_up: 0,
+        // What is asked last needs some time, too.
+        duration: last.unwrap_or_default() + Duration::from_millis(1),
+        patience: patience?,
+    }))
+}
+
+/// The lines of a list of messages, each with its place; a file has only one.
+fn message_lines<'a>(value: &Value<'a>, context: &Context<'_>) -> Option<Vec<(Value<'a>, String)>> {
+    let Some(file) = value.as_str() else {
+        let elements = value.list("expected the name of a file, or a list of messages")?;
+        let texts = elements.into_iter().filter_map(|e| e.text().map(|t| (e, t.to_owned())));
+        return Some(texts.collect());
+    };
+    match (context.load)(file) {
+        Ok(text) => Some(text.lines().map(|line| (value.clone(), line.to_owned())).collect()),
+        Err(error) => {
+            let reason = error.to_string();
+            let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
+            let message = format!("cannot read {}: {reason}", quote(file));
+            value.fail(message, "expected a file of messages, or a list of them");
+            None
+        }
+    }
+}
+
+/// `1.5 s up 2000 B 750 B`.
+fn message(line: &str) -> Option<(DataDirection, Planned)> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let &[at, at_unit, way, request, request_unit, reply, reply_unit] = words.as_slice() else {
+        return None;
+    };
+    let direction = match way {
+        "up" => DataDirection::Up,
+        "down" => DataDirection::Down,
+        _ => return None,
+    };
+    let at = units::duration(&format!("{at} {at_unit}")).ok().filter(|at| *at <= LONGEST_RUN)?;
+    let size = |number: &str, unit: &str, least: u32| {
+        let bytes = units::size(&format!("{number} {unit}")).ok()?;
+        let range = u64::from(least)..=LARGEST_MESSAGE_BYTES;
+        u32::try_from(bytes).ok().filter(|_| range.contains(&bytes))
+    };
+    let request_bytes = size(request, request_unit, LEAST_REQUEST_BYTES)?;
+    let reply_bytes = size(reply, reply_unit, LEAST_REPLY_BYTES)?;
+    Some((direction, Planned { at, request_bytes, reply_bytes, ack: false }))
+}
+
+fn video(section: &mut Section<'_>) -> Option<Pattern> {
+    let seconds = Duration::from_secs;
+    let duration = time_or(section.take("duration"), seconds(30));
+    let segment = time_or(section.take("segment"), seconds(2));
+    let rate = section.take("bitrate").map_or(Some(5_000_000), |v| Some(v.rate()?.as_bps()));
+    let buffer_value = section.take("buffer");
+    let buffer = time_or(buffer_value.clone(), seconds(10));
+    let startup_value = section.take("startup");
+    let segment = segment?;
+    let startup = time_or(startup_value.clone(), segment)?;
+    let (request, patience) = (request(section, 400), patience(section, TEN_SECONDS));
+    let buffer = buffer?;
+    if buffer < segment || startup > buffer {
+        let place = if startup > buffer { startup_value.or(buffer_value) } else { buffer_value };
+        let message = "the player can never begin: its buffer is too small";
+        let expected = "expected a buffer of a segment or more, and a startup that fits into it";
+        match place {
+            Some(value) => value.fail(message, expected),
+            None => section.fail(message, expected),
+        }
+        return None;
+    }
+    let bits = u128::from(rate?) * segment.as_nanos() / 1_000_000_000;
+    let bytes = (bits / 8).clamp(u128::from(LEAST_REPLY_BYTES), u128::from(LARGEST_MESSAGE_BYTES));
+    Some(Pattern::Video(Video {
+        segment,
+        segments: requests_in(duration?, segment).min(MOST_REQUESTS),
+        segment_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        request_bytes: request?,
+        buffer,
+        startup,
+        patience: patience?,
+    }))
+}
+
+fn web(section: &mut Section<'_>) -> Option<Pattern> {
+    let page = bytes(section, "page", LEAST_REPLY_BYTES, 30_000);
+    let objects = section.take("objects").map_or(Some(30), |v| integer(Some(v), 0, 10_000));
+    let object = bytes(section, "object", LEAST_REPLY_BYTES, 50_000);
+    let request = request(section, 400);
+    let connections = section.take("streams").map_or(Some(6), |v| integer(Some(v), 1, 128));
+    let duration = time_or(section.take("duration"), Duration::from_secs(30));
+    Some(Pattern::Web(Web {
+        page_bytes: page?,
+        objects: objects?,
+        object_bytes: object?,
+        request_bytes: request?,
+        connections: connections?,
+        duration: duration?,
+    }))
+}

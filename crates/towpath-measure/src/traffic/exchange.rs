@@ -1,0 +1,141 @@
+//! `ping`, `reqres`, `interactive`, `onoff` and `trace`: requests on a schedule that nothing shifts.
+//!
+//! The schedule begins when the flow's connections are open. A request that cannot be written when it
+//! is due waits, and the wait is part of its delay; those behind it are due at their own time.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::{Ask, Asker};
+use crate::scenario::{DataDirection, Exchange, Planned, Schedule};
+
+/// One end's part of an exchange.
+#[derive(Debug)]
+pub struct Scheduled {
+    schedule: Schedule,
+    asks: DataDirection,
+    /// Requests that do not count.
+    warm_up: u32,
+    begin: Option<Instant>,
+    /// Requests so far.
+    next: u32,
+}
+
+impl Scheduled {
+    /// The part of the end from which requests go in the direction `asks`.
+    pub fn new(exchange: &Exchange, asks: DataDirection) -> Self {
+        let (schedule, warm_up) = (exchange.schedule.clone(), exchange.warm_up);
+        Self { schedule, asks, warm_up, begin: None, next: 0 }
+    }
+
+    fn planned(&self) -> Option<Planned> {
+        self.schedule.get(self.asks, self.next)
+    }
+}
+
+impl Asker for Scheduled {
+    fn begin(&mut self, now: Instant) {
+        self.begin.get_or_insert(now);
+    }
+
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+        let due = self.next_due(stream).filter(|due| *due <= now)?;
+        let Planned { request_bytes, reply_bytes, ack, .. } = self.planned()?;
+        let warm_up = self.next < self.warm_up;
+        self.next += 1;
+        Some(Ask { due, request_bytes, reply_bytes, ack, warm_up })
+    }
+
+    fn answered(&mut self, _: Instant, _: u32) {}
+
+    fn next_due(&self, _: u32) -> Option<Instant> {
+        Some(self.begin? + self.planned()?.at)
+    }
+
+    fn is_done(&self, _: u32) -> bool {
+        self.planned().is_none()
+    }
+}
+
+impl Schedule {
+    /// Request number `index` in a direction.
+    pub fn get(&self, direction: DataDirection, index: u32) -> Option<Planned> {
+        match self {
+            Self::Every { period, count, request_bytes, reply_bytes, ack } => {
+                let planned = Planned {
+                    at: period.saturating_mul(index),
+                    request_bytes: *request_bytes,
+                    reply_bytes: *reply_bytes,
+                    ack: *ack,
+                };
+                (index < *count).then_some(planned)
+            }
+            Self::Bursts { period, on, off, duration, request_bytes, reply_bytes } => {
+                let each = requests_in(*on, *period);
+                let burst = (*on + *off).saturating_mul(index / each);
+                let at = burst.saturating_add(period.saturating_mul(index % each));
+                let (request_bytes, reply_bytes) = (*request_bytes, *reply_bytes);
+                let planned = Planned { at, request_bytes, reply_bytes, ack: false };
+                (at < *duration).then_some(planned)
+            }
+            Self::Listed { up, down } => {
+                let list = if direction == DataDirection::Down { down } else { up };
+                list.get(index as usize).copied()
+            }
+        }
+    }
+}
+
+/// How many requests, one each `period` from the beginning on, are due within `span`.
+pub fn requests_in(span: Duration, period: Duration) -> u32 {
+    let count = span.as_nanos().div_ceil(period.as_nanos().max(1));
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn scheduled(schedule: Schedule) -> Scheduled {
+        Scheduled { schedule, asks: DataDirection::Up, warm_up: 1, begin: None, next: 0 }
+    }
+
+    #[test]
+    fn requests_stay_due_at_their_time_however_late_they_are_asked_for() {
+        let (request_bytes, reply_bytes) = (100, 10);
+        let period = Duration::from_millis(100);
+        let every = Schedule::Every { period, count: 5, request_bytes, reply_bytes, ack: true };
+        let mut scheduled = scheduled(every);
+        assert_eq!(scheduled.poll(at(9_000), 0), None);
+        scheduled.begin(at(50));
+        let first = scheduled.poll(at(50), 0).unwrap();
+        assert!(first.due == at(50) && first.warm_up && first.ack);
+        assert_eq!(scheduled.poll(at(60), 0), None);
+        // The stream took nothing for 300 ms.
+        let due: Vec<_> = std::iter::from_fn(|| scheduled.poll(at(360), 0)).collect();
+        assert_eq!(due.iter().map(|ask| ask.due).collect::<Vec<_>>(), [at(150), at(250), at(350)]);
+        assert!(due.iter().all(|ask| !ask.warm_up));
+        assert!(scheduled.poll(at(500), 0).is_some() && scheduled.is_done(0));
+    }
+
+    #[test]
+    fn bursts_leave_out_the_pauses() {
+        let millis = Duration::from_millis;
+        let bursts = Schedule::Bursts {
+            period: millis(300),
+            on: millis(2_700),
+            off: millis(3_000),
+            duration: millis(6_100),
+            request_bytes: 2_500,
+            reply_bytes: 750,
+        };
+        let all = (0..).map_while(|index| bursts.get(DataDirection::Up, index));
+        let due: Vec<_> = all.map(|planned| planned.at.as_millis()).collect();
+        assert_eq!(due, [0, 300, 600, 900, 1_200, 1_500, 1_800, 2_100, 2_400, 5_700, 6_000]);
+    }
+}

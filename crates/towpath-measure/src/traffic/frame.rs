@@ -1,0 +1,248 @@
+//! Messages on a byte stream: each begins with its length, so that it survives any segmentation.
+//!
+//! ```text
+//! length u32 (of what follows) | kind u8 | number u32 | reply length u32 (requests only) | zeros
+//! ```
+//!
+//! Big endian. A request says what it wants back, so the end that answers needs no plan of its own.
+
+use arrayvec::ArrayVec;
+use thiserror::Error;
+
+/// Bytes of the shortest request: its header.
+pub const LEAST_REQUEST_BYTES: u32 = 13;
+/// Bytes of the shortest reply, and of an acknowledgement.
+pub const LEAST_REPLY_BYTES: u32 = 9;
+/// Bytes of the length itself.
+const LENGTH_BYTES: u32 = 4;
+
+// No two of them differ in one bit only, so that a flipped one is noticed.
+const ASK: u8 = b'Q';
+const ASK_WITH_ACK: u8 = b'C';
+const ACK: u8 = b'D';
+const REPLY: u8 = b'R';
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// Something that is answered.
+    Request {
+        /// Number on its stream, from 0.
+        number: u32,
+        /// Bytes of the whole message.
+        bytes: u32,
+        /// Bytes of the reply; 0 for none.
+        reply_bytes: u32,
+        /// Whether it is acknowledged as soon as it is there, before the reply.
+        ack: bool,
+    },
+    /// A request has arrived whole.
+    Ack {
+        /// The request's number.
+        number: u32,
+    },
+    /// What a request asked for.
+    Reply {
+        /// The request's number.
+        number: u32,
+        /// Bytes of the whole message.
+        bytes: u32,
+    },
+}
+
+/// A header's bytes.
+pub(super) type Header = ArrayVec<u8, { LEAST_REQUEST_BYTES as usize }>;
+
+impl Frame {
+    /// Bytes of the whole message; what is shorter than its header is as long as that.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::Request { bytes, .. } => bytes.max(LEAST_REQUEST_BYTES),
+            Self::Ack { number: _ } => LEAST_REPLY_BYTES,
+            Self::Reply { bytes, number: _ } => bytes.max(LEAST_REPLY_BYTES),
+        }
+    }
+
+    /// What stands before the zeros.
+    pub(super) fn header(self) -> Header {
+        let (kind, number, reply_bytes) = match self {
+            Self::Request { number, reply_bytes, ack: false, bytes: _ } => {
+                (ASK, number, Some(reply_bytes))
+            }
+            Self::Request { number, reply_bytes, ack: true, bytes: _ } => {
+                (ASK_WITH_ACK, number, Some(reply_bytes))
+            }
+            Self::Ack { number } => (ACK, number, None),
+            Self::Reply { number, bytes: _ } => (REPLY, number, None),
+        };
+        let mut header = Header::new();
+        header.extend((self.bytes() - LENGTH_BYTES).to_be_bytes());
+        header.push(kind);
+        header.extend(number.to_be_bytes());
+        header.extend(reply_bytes.into_iter().flat_map(u32::to_be_bytes));
+        header
+    }
+
+    /// The message of a whole header, how many bytes come after it, or that more is needed.
+    fn parse(header: &[u8]) -> Result<Option<(Self, u32)>, Broken> {
+        let &[l0, l1, l2, l3, kind, n0, n1, n2, n3, ref rest @ ..] = header else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([l0, l1, l2, l3]);
+        let bytes = length.checked_add(LENGTH_BYTES).ok_or(Broken::Length(length))?;
+        let number = u32::from_be_bytes([n0, n1, n2, n3]);
+        let (frame, least) = match (kind, rest) {
+            (ASK | ASK_WITH_ACK, &[r0, r1, r2, r3, ..]) => {
+                let reply_bytes = u32::from_be_bytes([r0, r1, r2, r3]);
+                let ack = kind == ASK_WITH_ACK;
+                (Self::Request { number, bytes, reply_bytes, ack }, LEAST_REQUEST_BYTES)
+            }
+            (ASK | ASK_WITH_ACK, _) => return Ok(None),
+            (ACK, _) if bytes == LEAST_REPLY_BYTES => (Self::Ack { number }, LEAST_REPLY_BYTES),
+            (ACK, _) => return Err(Broken::Length(length)),
+            (REPLY, _) => (Self::Reply { number, bytes }, LEAST_REPLY_BYTES),
+            (kind, _) => return Err(Broken::Kind(kind)),
+        };
+        let zeros = bytes.checked_sub(least).ok_or(Broken::Length(length))?;
+        Ok(Some((frame, zeros)))
+    }
+}
+
+/// Something else was read than was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Broken {
+    /// No message begins so.
+    #[error("a message of the unknown kind {0}")]
+    Kind(u8),
+    /// No message of its kind is so long.
+    #[error("a message that says it has {0} bytes")]
+    Length(u32),
+    /// What should be zeros is not.
+    #[error("a message with another content than was sent")]
+    Content,
+}
+
+/// Finds messages in a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Reader {
+    header: Header,
+    /// The message that is being read, and its zeros that are still to come.
+    current: Option<(Frame, u32)>,
+}
+
+impl Reader {
+    /// Takes what was read and returns the first message that it completes, with what lies behind
+    /// that message.
+    pub fn push<'a>(&mut self, mut data: &'a [u8]) -> Result<Option<(Frame, &'a [u8])>, Broken> {
+        loop {
+            if let Some((frame, left)) = &mut self.current {
+                let here = data.len().min(*left as usize);
+                let (zeros, behind) = data.split_at_checked(here).unwrap_or((data, &[]));
+                if zeros.iter().any(|byte| *byte != 0) {
+                    return Err(Broken::Content);
+                }
+                *left -= here as u32;
+                data = behind;
+                if *left > 0 {
+                    return Ok(None);
+                }
+                let frame = *frame;
+                self.current = None;
+                return Ok(Some((frame, data)));
+            }
+            let Some((byte, behind)) = data.split_first() else { return Ok(None) };
+            data = behind;
+            // The longest header is recognised when its last byte is there.
+            if self.header.try_push(*byte).is_err() {
+                return Err(Broken::Content);
+            }
+            self.current = Frame::parse(&self.header)?;
+            if self.current.is_some() {
+                self.header.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let size = 0_u32..5_000;
+        prop_oneof![
+            (any::<u32>(), size.clone(), any::<u32>(), any::<bool>()).prop_map(
+                |(number, bytes, reply_bytes, ack)| {
+                    let bytes = bytes.max(LEAST_REQUEST_BYTES);
+                    Frame::Request { number, bytes, reply_bytes, ack }
+                }
+            ),
+            any::<u32>().prop_map(|number| Frame::Ack { number }),
+            (any::<u32>(), size).prop_map(|(number, bytes)| Frame::Reply {
+                number,
+                bytes: bytes.max(LEAST_REPLY_BYTES)
+            }),
+        ]
+    }
+
+    fn bytes_of(frames: &[Frame]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for frame in frames {
+            let begin = bytes.len();
+            bytes.extend(frame.header());
+            bytes.resize(begin + frame.bytes() as usize, 0);
+        }
+        bytes
+    }
+
+    fn read(parts: &[&[u8]]) -> Result<Vec<Frame>, Broken> {
+        let (mut reader, mut found) = (Reader::default(), Vec::new());
+        for part in parts {
+            let mut rest = *part;
+            while let Some((frame, behind)) = reader.push(rest)? {
+                found.push(frame);
+                rest = behind;
+            }
+        }
+        Ok(found)
+    }
+
+    proptest! {
+        #[test]
+        fn any_segmentation_gives_the_same_messages(
+            frames in proptest::collection::vec(frame(), 0..12),
+            cuts in proptest::collection::vec(1_usize..3_000, 1..20),
+        ) {
+            let bytes = bytes_of(&frames);
+            let mut parts = Vec::new();
+            let (mut rest, mut cuts) = (&bytes[..], cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let (part, behind) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+                parts.push(part);
+                rest = behind;
+            }
+            prop_assert_eq!(read(&parts), Ok(frames.clone()));
+            let single: Vec<_> = bytes.chunks(1).collect();
+            prop_assert_eq!(read(&single), Ok(frames));
+        }
+
+        #[test]
+        fn garbage_is_refused_or_waited_for_but_never_panics(
+            garbage in proptest::collection::vec(any::<u8>(), 0..200)
+        ) {
+            let _any_answer_will_do = read(&[&garbage]);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let whole = bytes_of(&[Frame::Reply { number: 7, bytes: 100 }]);
+        for at in [4, 50, 99] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert!(read(&[&changed]).is_err(), "byte {at}");
+        }
+    }
+}

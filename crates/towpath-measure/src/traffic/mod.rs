@@ -1,0 +1,124 @@
+//! Traffic patterns as state machines over byte streams: no sockets, no clock.
+//!
+//! Two families, which run on every transport and in every world:
+//!
+//! - *Transfers* ([`transfer`]): open-ended data, one [`Sender`] and one [`Receiver`] for each stream
+//!   and direction. What matters is how fast it arrives.
+//! - *Messages* ([`Talk`], one for each end of a flow): requests that are due at certain times, and
+//!   their answers. What matters is how late they are. What is asked when is an [`Asker`]: one file
+//!   for each pattern ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts
+//!   from when the request was *due*, so a stall is seen whole.
+
+use std::time::Duration;
+
+use crate::scenario::{DataDirection, Pattern};
+
+pub mod exchange;
+pub mod frame;
+mod outbox;
+pub mod talk;
+pub mod transfer;
+pub mod video;
+pub mod web;
+
+pub use talk::{Ask, Asker, Output, Role, Talk, messages};
+pub use transfer::{Allowance, Finish, Receiver, Sender};
+
+/// What a flow is meant to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// Deliver so many bytes in each direction; cut off after `limit`.
+    Sized {
+        /// Bytes.
+        bytes: u64,
+        /// Longest time.
+        limit: Duration,
+    },
+    /// Deliver as much as possible for so long.
+    Timed(Duration),
+    /// Exchange messages; answers are waited for until then.
+    Messages(Duration),
+    /// A command ends by itself; ended after this time.
+    Command(Duration),
+}
+
+impl Plan {
+    /// The longest time that it takes.
+    pub fn limit(self) -> Duration {
+        match self {
+            Self::Sized { limit, .. }
+            | Self::Timed(limit)
+            | Self::Messages(limit)
+            | Self::Command(limit) => limit,
+        }
+    }
+}
+
+impl From<&Pattern> for Plan {
+    fn from(pattern: &Pattern) -> Self {
+        match pattern {
+            Pattern::Bulk { size_bytes: Some(bytes), duration, direction: _ } => {
+                Self::Sized { bytes: *bytes, limit: *duration }
+            }
+            Pattern::Bulk { size_bytes: None, duration, direction: _ }
+            | Pattern::Iperf { duration, direction: _, streams: _ } => Self::Timed(*duration),
+            Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => {
+                Self::Messages(pattern.limit())
+            }
+            Pattern::Run { duration, command: _ } => Self::Command(*duration),
+        }
+    }
+}
+
+/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own. Messages
+/// go both ways: where one end asks, the other answers.
+pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
+    match pattern {
+        Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => each(*direction),
+        Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => each(DataDirection::Both),
+        Pattern::Run { .. } => &[],
+    }
+}
+
+/// Directions of a pattern's entries in the summary: its own, and one for a command, which says how
+/// it ended.
+pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
+    match pattern {
+        Pattern::Run { .. } => &[DataDirection::Up],
+        Pattern::Bulk { .. }
+        | Pattern::Iperf { .. }
+        | Pattern::Exchange(_)
+        | Pattern::Video(_)
+        | Pattern::Web(_) => directions(pattern),
+    }
+}
+
+/// In which directions requests go, `up` first; none for what is no exchange of messages.
+pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
+    match pattern {
+        Pattern::Exchange(exchange) => each(exchange.direction),
+        // A player or browser asks; how many connections it has is another matter.
+        Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
+        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Run { .. } => &[],
+    }
+}
+
+fn each(direction: DataDirection) -> &'static [DataDirection] {
+    match direction {
+        DataDirection::Up => &[DataDirection::Up],
+        DataDirection::Down => &[DataDirection::Down],
+        DataDirection::Both => &[DataDirection::Up, DataDirection::Down],
+    }
+}
+
+/// Parallel connections of a pattern; none for a command. An exchange has one for each direction in
+/// which requests go, so that a late answer never holds up a request of the other end.
+pub fn streams(pattern: &Pattern) -> u32 {
+    match pattern {
+        Pattern::Bulk { .. } | Pattern::Video(_) => 1,
+        Pattern::Iperf { streams, .. } => *streams,
+        Pattern::Exchange(_) => asking(pattern).len() as u32,
+        Pattern::Web(web) => web.connections,
+        Pattern::Run { .. } => 0,
+    }
+}

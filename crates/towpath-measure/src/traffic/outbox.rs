@@ -1,0 +1,101 @@
+//! What one end has to write on one stream.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use super::frame::Frame;
+
+/// Bytes that are offered at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Messages that wait to be taken by the stream.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Frame>,
+    /// Bytes of the first one that the stream has taken.
+    taken: u32,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.waiting.push_back(frame);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The next bytes. Short messages come together, so that an acknowledgement and its reply, or a
+    /// header and what follows it, travel in one packet.
+    pub(super) fn chunk(&self) -> Bytes {
+        let mut bytes = BytesMut::new();
+        let mut skip = self.taken as usize;
+        for frame in &self.waiting {
+            let room = CHUNK - bytes.len();
+            if room == 0 {
+                break;
+            }
+            let (header, total) = (frame.header(), frame.bytes() as usize);
+            let head: &[u8] = header.get(skip..).unwrap_or(&[]);
+            let head = head.get(..room).unwrap_or(head);
+            bytes.extend_from_slice(head);
+            let zeros = total - skip.max(header.len());
+            bytes.resize(bytes.len() + zeros.min(room - head.len()), 0);
+            skip = 0;
+        }
+        bytes.freeze()
+    }
+
+    /// The stream took so many bytes; returns the messages that are whole now.
+    pub(super) fn advance(&mut self, bytes: usize) -> Vec<Frame> {
+        let mut whole = Vec::new();
+        let mut left = bytes;
+        while let Some(first) = self.waiting.front() {
+            let rest = (first.bytes() - self.taken) as usize;
+            if left < rest {
+                self.taken += left as u32;
+                break;
+            }
+            left -= rest;
+            self.taken = 0;
+            whole.extend(self.waiting.pop_front());
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::traffic::frame::Reader;
+
+    proptest! {
+        #[test]
+        fn however_little_a_stream_takes_the_messages_arrive_whole_and_in_order(
+            sizes in proptest::collection::vec(9_u32..200_000, 1..8),
+            takes in proptest::collection::vec(1_usize..70_000, 1..8),
+        ) {
+            let (mut outbox, mut reader) = (Outbox::default(), Reader::default());
+            for (number, bytes) in (0..).zip(&sizes) {
+                outbox.push(Frame::Reply { number, bytes: *bytes });
+            }
+            let (mut sent, mut heard) = (Vec::new(), Vec::new());
+            let mut takes = takes.into_iter().cycle();
+            while !outbox.is_empty() {
+                let chunk = outbox.chunk();
+                let part = &chunk[..chunk.len().min(takes.next().unwrap())];
+                sent.extend(outbox.advance(part.len()));
+                let mut rest = part;
+                while let Some((frame, behind)) = reader.push(rest).unwrap() {
+                    heard.push(frame);
+                    rest = behind;
+                }
+                prop_assert_eq!(&sent, &heard);
+            }
+            prop_assert_eq!(sent.len(), sizes.len());
+        }
+    }
+}

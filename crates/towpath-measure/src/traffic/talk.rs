@@ -1,0 +1,356 @@
+//! One end of a flow that exchanges messages: what it writes, what it makes of what it reads.
+//!
+//! A flow has a [`Talk`] at each end. On each of its streams one end asks and the other answers, so
+//! neither needs to know when the other has nothing more to say: who asks closes the stream when all
+//! its answers are there, and who answers closes it then.
+
+use std::fmt;
+
+use bytes::Bytes;
+use towpath_net::Instant;
+
+use super::exchange::Scheduled;
+use super::frame::{Broken, Frame, Reader};
+use super::outbox::Outbox;
+use super::video::Player;
+use super::web::Browser;
+use super::{asking, streams};
+use crate::result::Message;
+use crate::scenario::{DataDirection, Pattern};
+
+/// A request, as an [`Asker`] wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// When it was due: its delay counts from then, whenever it is really written.
+    pub due: Instant,
+    /// Bytes of the request.
+    pub request_bytes: u32,
+    /// Bytes of the reply; 0 for none.
+    pub reply_bytes: u32,
+    /// Whether it is acknowledged before the reply.
+    pub ack: bool,
+    /// Whether it does not count.
+    pub warm_up: bool,
+}
+
+/// What a pattern is: when it asks for what. One for the end of a flow, over all streams on which
+/// this end asks.
+pub trait Asker: fmt::Debug + Send {
+    /// All connections are open.
+    fn begin(&mut self, now: Instant);
+
+    /// The next request of a stream, if one is due. Asked again until there is none.
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask>;
+
+    /// A request of this stream was answered in full.
+    fn answered(&mut self, now: Instant, stream: u32);
+
+    /// When [`Self::poll`] has something for this stream, as far as that is known now.
+    fn next_due(&self, stream: u32) -> Option<Instant>;
+
+    /// Whether nothing more will be asked on this stream.
+    fn is_done(&self, stream: u32) -> bool;
+}
+
+/// Which end of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Opens the connections.
+    Client,
+    /// Accepts them.
+    Server,
+}
+
+/// What a stream is to be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// These bytes; [`Talk::on_written`] says how many it took.
+    Write(Bytes),
+    /// Nothing more, ever: the end of the data.
+    Close,
+    /// Nothing now.
+    Nothing,
+}
+
+/// What is known of a request at the end that asked.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    ask: Ask,
+    sent: Option<Instant>,
+    acked: Option<Instant>,
+    replied: Option<Instant>,
+}
+
+impl Asked {
+    /// When the last thing came that it waits for.
+    fn finished(&self) -> Option<Instant> {
+        if self.ask.reply_bytes > 0 { self.replied } else { self.acked }
+    }
+}
+
+/// How far this end is with a stream: `Opening` ─open▶ `Open` ─nothing more to say▶ `Closed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Opening,
+    Open,
+    Closed,
+}
+
+/// One stream.
+#[derive(Debug, Default)]
+struct Line {
+    /// Whether this end asks on it; else it answers.
+    asks: bool,
+    phase: Phase,
+    /// The other end has said everything.
+    ended: bool,
+    outbox: Outbox,
+    reader: Reader,
+    asked: Vec<Asked>,
+    /// Requests that are not answered in full yet.
+    waiting: u32,
+    /// When each request of the other end was read whole.
+    heard: Vec<(u32, Instant)>,
+    broken: Option<Broken>,
+}
+
+/// One end of a flow that exchanges messages.
+#[derive(Debug)]
+pub struct Talk {
+    lines: Vec<Line>,
+    asker: Option<Box<dyn Asker>>,
+    limit: Instant,
+    begun: bool,
+}
+
+impl Talk {
+    /// An end of a flow that starts at `start`; `None` for a pattern that exchanges no messages.
+    pub fn new(pattern: &Pattern, role: Role, start: Instant) -> Option<Self> {
+        let asks = asking(pattern);
+        let own = match role {
+            Role::Client => DataDirection::Up,
+            Role::Server => DataDirection::Down,
+        };
+        let asker: Option<Box<dyn Asker>> = match pattern {
+            Pattern::Exchange(exchange) => Some(Box::new(Scheduled::new(exchange, own))),
+            Pattern::Video(video) => Some(Box::new(Player::new(video))),
+            Pattern::Web(web) => Some(Box::new(Browser::new(web))),
+            Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Run { .. } => return None,
+        };
+        let line = |stream: u32| {
+            let asks = direction_of(pattern, stream) == own;
+            Line { asks, ..Line::default() }
+        };
+        Some(Self {
+            lines: (0..streams(pattern)).map(line).collect(),
+            asker: asker.filter(|_| asks.contains(&own)),
+            limit: start + pattern.limit(),
+            begun: false,
+        })
+    }
+
+    /// A stream is open.
+    pub fn on_open(&mut self, now: Instant, stream: u32) {
+        if let Some(line) = self.line_mut(stream).filter(|line| line.phase == Phase::Opening) {
+            line.phase = Phase::Open;
+        }
+        if !self.begun && self.lines.iter().all(|line| line.phase != Phase::Opening) {
+            self.begun = true;
+            if let Some(asker) = &mut self.asker {
+                asker.begin(now);
+            }
+        }
+    }
+
+    /// Bytes were read.
+    pub fn on_bytes(&mut self, now: Instant, stream: u32, mut data: &[u8]) {
+        let Self { lines, asker, .. } = self;
+        let Some(line) = lines.get_mut(stream as usize).filter(|line| line.broken.is_none()) else {
+            return;
+        };
+        loop {
+            match line.reader.push(data) {
+                Ok(Some((frame, behind))) => {
+                    data = behind;
+                    if line.hear(now, frame)
+                        && let Some(asker) = asker
+                    {
+                        asker.answered(now, stream);
+                    }
+                }
+                Ok(None) => return,
+                Err(broken) => {
+                    line.broken = Some(broken);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Nothing more will be read.
+    pub fn on_end(&mut self, stream: u32) {
+        if let Some(line) = self.line_mut(stream) {
+            line.ended = true;
+        }
+    }
+
+    /// What to do with a stream that is open and has room. Called again after each
+    /// [`Output::Write`] that was taken in full.
+    pub fn poll_output(&mut self, now: Instant, stream: u32) -> Output {
+        let limit = self.limit;
+        let Self { lines, asker, begun, .. } = self;
+        let Some(line) = lines.get_mut(stream as usize).filter(|line| line.phase == Phase::Open)
+        else {
+            return Output::Nothing;
+        };
+        if now >= limit {
+            line.phase = Phase::Closed;
+            return Output::Close;
+        }
+        if let (Some(asker), true, true) = (asker.as_mut(), *begun, line.asks) {
+            while let Some(ask) = asker.poll(now, stream) {
+                line.ask(ask);
+            }
+        }
+        if line.may_close(asker.as_deref(), stream) {
+            line.phase = Phase::Closed;
+            return Output::Close;
+        }
+        if line.outbox.is_empty() { Output::Nothing } else { Output::Write(line.outbox.chunk()) }
+    }
+
+    /// The stream took so many bytes.
+    pub fn on_written(&mut self, now: Instant, stream: u32, bytes: usize) {
+        let Some(line) = self.line_mut(stream) else { return };
+        for frame in line.outbox.advance(bytes) {
+            if let Frame::Request { number, .. } = frame
+                && let Some(asked) = line.asked.get_mut(number as usize)
+            {
+                asked.sent = Some(now);
+            }
+        }
+    }
+
+    /// When [`Self::poll_output`] must be called, though nothing was read. What waits to be written
+    /// is always due: who drives a stream that takes nothing waits for it instead.
+    pub fn next_due(&self, stream: u32) -> Option<Instant> {
+        let line = self.lines.get(stream as usize).filter(|line| line.phase == Phase::Open)?;
+        if !line.outbox.is_empty() || line.may_close(self.asker.as_deref(), stream) {
+            return Some(Instant::ZERO);
+        }
+        let asker = self.asker.as_ref().filter(|_| self.begun && line.asks);
+        let asks = asker.and_then(|asker| asker.next_due(stream));
+        Some(asks.map_or(self.limit, |due| due.min(self.limit)))
+    }
+
+    /// When it ends, whatever is still missing.
+    pub fn limit(&self) -> Instant {
+        self.limit
+    }
+
+    /// Something else was read than was sent.
+    pub fn broken(&self) -> Option<Broken> {
+        self.lines.iter().find_map(|line| line.broken)
+    }
+
+    fn line_mut(&mut self, stream: u32) -> Option<&mut Line> {
+        self.lines.get_mut(stream as usize)
+    }
+}
+
+impl Line {
+    fn ask(&mut self, ask: Ask) {
+        let number = self.asked.len() as u32;
+        let Ask { request_bytes, reply_bytes, ack, .. } = ask;
+        self.outbox.push(Frame::Request { number, bytes: request_bytes, reply_bytes, ack });
+        self.asked.push(Asked { ask, sent: None, acked: None, replied: None });
+        self.waiting += 1;
+    }
+
+    /// Understands a message; whether it was the last thing that a request of this end waits for.
+    fn hear(&mut self, now: Instant, frame: Frame) -> bool {
+        let (number, is_reply) = match frame {
+            Frame::Request { number, reply_bytes, ack, bytes: _ } => {
+                self.heard.push((number, now));
+                if ack {
+                    self.outbox.push(Frame::Ack { number });
+                }
+                if reply_bytes > 0 {
+                    self.outbox.push(Frame::Reply { number, bytes: reply_bytes });
+                }
+                return false;
+            }
+            Frame::Ack { number } => (number, false),
+            Frame::Reply { number, bytes: _ } => (number, true),
+        };
+        // An answer to nothing: a peer that does not speak our language.
+        let Some(asked) = self.asked.get_mut(number as usize) else { return false };
+        let before = asked.finished();
+        let place = if is_reply { &mut asked.replied } else { &mut asked.acked };
+        place.get_or_insert(now);
+        let finished = before.is_none() && asked.finished().is_some();
+        if finished {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+        finished
+    }
+
+    fn may_close(&self, asker: Option<&dyn Asker>, stream: u32) -> bool {
+        let done = if self.asks {
+            let answered = self.waiting == 0 && asker.is_none_or(|asker| asker.is_done(stream));
+            // Nobody will answer any more.
+            answered || self.ended
+        } else {
+            self.ended
+        };
+        done && self.outbox.is_empty() || self.broken.is_some()
+    }
+}
+
+/// The direction of the requests on a stream.
+fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
+    let asks = asking(pattern);
+    let direction = asks.get(stream as usize).or(asks.first());
+    direction.copied().unwrap_or(DataDirection::Up)
+}
+
+/// The records of a flow's messages in order of when they were due, from what both its ends know;
+/// times are on the clock that both share.
+pub fn messages(flow: u32, client: &Talk, server: &Talk) -> Vec<Message> {
+    let mut found = Vec::new();
+    for (stream, (one, other)) in (0_u32..).zip(client.lines.iter().zip(&server.lines)) {
+        let (direction, asks, answers) = if one.asks {
+            (DataDirection::Up, one, other)
+        } else {
+            (DataDirection::Down, other, one)
+        };
+        let mut heard = answers.heard.iter().peekable();
+        for (number, asked) in (0_u32..).zip(&asks.asked) {
+            // On one stream, requests are read in the order in which they were written.
+            let delivered = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
+            let Asked { ask, sent, acked, replied } = *asked;
+            let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
+            let (answered, replied) = if ask.ack { (acked, replied) } else { (replied, None) };
+            found.push(Message {
+                flow,
+                stream,
+                direction,
+                number,
+                warm_up: ask.warm_up,
+                request_bytes: ask.request_bytes,
+                reply_bytes: ask.reply_bytes,
+                due_ns: ask.due.as_nanos(),
+                sent_ns: nanos(sent),
+                delivered_ns: nanos(delivered),
+                answered_ns: nanos(answered),
+                replied_ns: nanos(replied),
+            });
+        }
+    }
+    found.sort_by_key(|message| (message.due_ns, message.stream, message.number));
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::scenario::{Exchange, Schedule, Web};
+
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(millis)
+}
+
+fn exchange(direction: DataDirection, count: u32, sizes: (u32, u32, bool)) -> Pattern {
+    let (request_bytes, reply_bytes, ack) = sizes;
+    let period = Duration::from_millis(100);
+    let schedule = Schedule::Every { period, count, request_bytes, reply_bytes, ack };
+    Pattern::Exchange(Exchange {
+        name: "interactive",
+        direction,
+        schedule,
+        warm_up: 0,
+        duration: period * count,
+        patience: Duration::from_secs(3),
+    })
+}
+
+/// Both ends with a wire between them, which carries what it is told to.
+struct Pair {
+    ends: [Talk; 2],
+    closed: Vec<[bool; 2]>,
+    /// What is on its way, by stream and receiving end.
+    wires: Vec<[Vec<u8>; 2]>,
+}
+
+impl Pair {
+    fn new(pattern: &Pattern) -> Self {
+        let talk = |role| Talk::new(pattern, role, at(0)).unwrap();
+        let mut ends = [talk(Role::Client), talk(Role::Server)];
+        let count = streams(pattern);
+        for stream in 0..count {
+            for end in &mut ends {
+                end.on_open(at(0), stream);
+            }
+        }
+        let each = 0..count;
+        Self {
+            ends,
+            closed: each.clone().map(|_| [false; 2]).collect(),
+            wires: each.map(|_| [Vec::new(), Vec::new()]).collect(),
+        }
+    }
+
+    /// Every end writes what it has, at most `most` bytes at once.
+    fn write(&mut self, now: Instant, most: usize) {
+        for (stream, (wires, closed)) in (0..).zip(self.wires.iter_mut().zip(&mut self.closed)) {
+            for side in 0..2 {
+                loop {
+                    match self.ends[side].poll_output(now, stream) {
+                        Output::Write(data) => {
+                            let taken = data.len().min(most);
+                            wires[1 - side].extend_from_slice(&data[..taken]);
+                            self.ends[side].on_written(now, stream, taken);
+                        }
+                        Output::Close => closed[side] = true,
+                        Output::Nothing => break,
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is on its way arrives, in parts of `part` bytes.
+    fn deliver(&mut self, now: Instant, part: usize) {
+        for (stream, (wires, closed)) in (0..).zip(self.wires.iter_mut().zip(&self.closed)) {
+            for side in 0..2 {
+                for bytes in std::mem::take(&mut wires[side]).chunks(part) {
+                    self.ends[side].on_bytes(now, stream, bytes);
+                }
+                if closed[1 - side] {
+                    self.ends[side].on_end(stream);
+                }
+            }
+        }
+    }
+
+    fn messages(&self) -> Vec<Message> {
+        messages(0, &self.ends[0], &self.ends[1])
+    }
+
+    fn is_over(&self) -> bool {
+        self.closed.iter().flatten().all(|closed| *closed)
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_message_is_lost_or_invented_however_the_streams_cut_them(
+        direction in prop_oneof![
+            Just(DataDirection::Up), Just(DataDirection::Down), Just(DataDirection::Both)
+        ],
+        count in 1_u32..20,
+        sizes in (0_u32..5_000, 9_u32..90_000, any::<bool>()),
+        (most, part) in (1_usize..4_000, 1_usize..4_000),
+    ) {
+        let mut pair = Pair::new(&exchange(direction, count, sizes));
+        for step in 0..u64::from(count) * 2 + 6 {
+            pair.write(at(step * 50), most);
+            pair.deliver(at(step * 50 + 20), part);
+        }
+        prop_assert!(pair.is_over());
+        let found = pair.messages();
+        let ways = asking(&exchange(direction, count, sizes)).len();
+        prop_assert_eq!(found.len(), count as usize * ways);
+        for message in found {
+            let due = at(u64::from(message.number) * 100).as_nanos();
+            prop_assert_eq!(message.due_ns, due);
+            prop_assert_eq!(message.sent_ns, Some(due));
+            prop_assert_eq!(message.delivered_ns, Some(due + 20_000_000));
+            // The answer goes with the next step and takes as long.
+            prop_assert_eq!(message.answered_ns, Some(due + 70_000_000));
+            prop_assert_eq!(message.replied_ns.is_some(), sizes.2);
+        }
+    }
+
+    #[test]
+    fn garbage_from_the_peer_ends_the_stream_and_never_panics(
+        garbage in proptest::collection::vec(any::<u8>(), 1..400)
+    ) {
+        let mut pair = Pair::new(&exchange(DataDirection::Both, 3, (100, 10, true)));
+        pair.write(at(0), usize::MAX);
+        for stream in 0..2 {
+            for end in &mut pair.ends {
+                end.on_bytes(at(1), stream, &garbage);
+            }
+        }
+        pair.write(at(5_000), usize::MAX);
+        prop_assert!(pair.is_over());
+    }
+}
+
+#[test]
+fn a_stall_has_its_full_weight_in_every_request_that_it_hits() {
+    let mut pair = Pair::new(&exchange(DataDirection::Up, 80, (2_000, 750, true)));
+    for step in 0..8_000 {
+        pair.write(at(step), usize::MAX);
+        // Nothing passes for three seconds.
+        if !(3_000..6_000).contains(&step) {
+            pair.deliver(at(step), usize::MAX);
+        }
+    }
+    let late = |m: &Message| m.answered_ns.unwrap() - m.due_ns;
+    let found = pair.messages();
+    let figures = crate::metrics::messages::delays(found.iter().map(late)).unwrap();
+    assert!(figures.p90_ns > 2_000_000_000, "{figures:?}");
+    let slow = found.iter().filter(|m| late(m) > 100_000_000).count();
+    assert_eq!(slow, 30);
+}
+
+#[test]
+fn what_is_not_answered_in_time_is_given_up_and_known() {
+    let mut pair = Pair::new(&exchange(DataDirection::Up, 2, (100, 10, false)));
+    pair.write(at(200), usize::MAX);
+    assert_eq!(pair.ends[0].next_due(0), Some(at(3_200)));
+    assert_eq!(pair.ends[0].limit(), at(3_200));
+    pair.write(at(3_200), usize::MAX);
+    assert!(pair.is_over());
+    let found = pair.messages();
+    assert!(found.len() == 2 && found.iter().all(|m| m.sent_ns.is_some()));
+    assert!(found.iter().all(|m| m.delivered_ns.is_none() && m.answered_ns.is_none()));
+}
+
+#[test]
+fn a_page_is_loaded_over_all_its_connections() {
+    let web = Web {
+        page_bytes: 30_000,
+        objects: 10,
+        object_bytes: 100_000,
+        request_bytes: 400,
+        connections: 3,
+        duration: Duration::from_secs(30),
+    };
+    let mut pair = Pair::new(&Pattern::Web(web));
+    for step in 0..40 {
+        pair.write(at(step * 10), 1_000);
+        pair.deliver(at(step * 10 + 5), 1_448);
+    }
+    assert!(pair.is_over());
+    let found = pair.messages();
+    assert_eq!(found.len(), 11);
+    assert!(found.iter().all(|m| m.answered_ns.is_some()));
+    for stream in 0..3 {
+        assert!(found.iter().filter(|m| m.stream == stream).count() >= 3, "{stream}");
+    }
+}

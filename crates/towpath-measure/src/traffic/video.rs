@@ -1,0 +1,103 @@
+//! `video`: a player fetches segment after segment while its buffer has room.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::{Ask, Asker};
+use crate::metrics::playout::Playout;
+use crate::scenario::Video;
+
+/// The player.
+#[derive(Debug)]
+pub struct Player {
+    video: Video,
+    playout: Option<Playout>,
+    /// Segments asked for so far.
+    asked: u32,
+    /// When the next segment is wanted; `None` while one is on its way.
+    wanted: Option<Instant>,
+}
+
+impl Player {
+    /// A player of `video`.
+    pub fn new(video: &Video) -> Self {
+        Self { video: video.clone(), playout: None, asked: 0, wanted: None }
+    }
+}
+
+impl Asker for Player {
+    fn begin(&mut self, now: Instant) {
+        self.playout.get_or_insert_with(|| Playout::new(&self.video, now));
+        self.wanted = Some(now);
+    }
+
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+        let due = self.next_due(stream).filter(|due| *due <= now)?;
+        self.wanted = None;
+        self.asked += 1;
+        let Video { request_bytes, segment_bytes, .. } = self.video;
+        let reply_bytes = segment_bytes;
+        Some(Ask { due, request_bytes, reply_bytes, ack: false, warm_up: false })
+    }
+
+    /// The next segment is wanted as soon as the buffer has room for it.
+    fn answered(&mut self, now: Instant, _: u32) {
+        let Some(playout) = &mut self.playout else { return };
+        playout.segment(now);
+        let room = self.video.buffer.saturating_sub(self.video.segment);
+        let above = playout.buffered(now).saturating_sub(room);
+        // A player that has not begun yet, or stands still, does not drain its buffer.
+        self.wanted = Some(now + above);
+    }
+
+    fn next_due(&self, _: u32) -> Option<Instant> {
+        self.wanted.filter(|_| self.asked < self.video.segments)
+    }
+
+    fn is_done(&self, _: u32) -> bool {
+        self.asked >= self.video.segments
+    }
+}
+
+impl Video {
+    /// Length of what is played.
+    pub fn length(&self) -> Duration {
+        self.segment.saturating_mul(self.segments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_full_buffer_makes_the_player_wait_until_a_segment_has_been_played() {
+        let second = Duration::from_secs;
+        let video = Video {
+            segment: second(2),
+            segments: 4,
+            segment_bytes: 1_000,
+            request_bytes: 100,
+            buffer: second(4),
+            startup: second(2),
+            patience: second(10),
+        };
+        let mut player = Player::new(&video);
+        player.begin(at(0));
+        assert!(player.poll(at(0), 0).is_some() && player.next_due(0).is_none());
+        player.answered(at(1), 0);
+        assert_eq!(player.poll(at(1), 0).map(|ask| ask.due), Some(at(1)));
+        // Two segments are there, none is played to its end: the buffer of 4 s has no room.
+        player.answered(at(1), 0);
+        assert_eq!(player.next_due(0), Some(at(3)));
+        assert!(player.poll(at(2), 0).is_none());
+        assert_eq!(player.poll(at(5), 0).map(|ask| ask.due), Some(at(3)));
+        player.answered(at(6), 0);
+        assert!(player.poll(at(6), 0).is_some() && player.is_done(0));
+    }
+}

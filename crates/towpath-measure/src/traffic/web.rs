@@ -1,0 +1,125 @@
+//! `web`: a page, then everything that is on it, over several connections.
+
+use towpath_net::Instant;
+
+use super::{Ask, Asker};
+use crate::scenario::Web;
+
+/// The browser.
+#[derive(Debug)]
+pub struct Browser {
+    web: Web,
+    /// When the page itself, then everything that is on it, was wanted.
+    wanted: Option<Instant>,
+    page: Page,
+    /// Objects not asked for yet.
+    left: u32,
+    /// Whether each connection waits for an answer.
+    busy: Vec<bool>,
+}
+
+/// How far the page itself is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Page {
+    Wanted,
+    OnItsWay,
+    There,
+}
+
+impl Browser {
+    /// A browser that loads `web`.
+    pub fn new(web: &Web) -> Self {
+        Self {
+            wanted: None,
+            page: Page::Wanted,
+            left: web.objects,
+            busy: vec![false; web.connections as usize],
+            web: web.clone(),
+        }
+    }
+
+    fn is_busy(&self, stream: u32) -> bool {
+        self.busy.get(stream as usize).is_none_or(|busy| *busy)
+    }
+}
+
+impl Asker for Browser {
+    fn begin(&mut self, now: Instant) {
+        self.wanted.get_or_insert(now);
+    }
+
+    /// Every object is due when the page is there: the wait for a connection is part of its delay.
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+        let due = self.next_due(stream).filter(|due| *due <= now)?;
+        let reply_bytes = if self.page == Page::Wanted {
+            self.page = Page::OnItsWay;
+            self.web.page_bytes
+        } else {
+            self.left = self.left.saturating_sub(1);
+            self.web.object_bytes
+        };
+        if let Some(busy) = self.busy.get_mut(stream as usize) {
+            *busy = true;
+        }
+        let request_bytes = self.web.request_bytes;
+        Some(Ask { due, request_bytes, reply_bytes, ack: false, warm_up: false })
+    }
+
+    fn answered(&mut self, now: Instant, stream: u32) {
+        if let Some(busy) = self.busy.get_mut(stream as usize) {
+            *busy = false;
+        }
+        if self.page == Page::OnItsWay {
+            self.page = Page::There;
+            self.wanted = Some(now);
+        }
+    }
+
+    fn next_due(&self, stream: u32) -> Option<Instant> {
+        let something = match self.page {
+            Page::Wanted => stream == 0,
+            Page::OnItsWay => false,
+            Page::There => self.left > 0,
+        };
+        self.wanted.filter(|_| something && !self.is_busy(stream))
+    }
+
+    fn is_done(&self, _: u32) -> bool {
+        self.page == Page::There && self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn objects_are_due_when_the_page_is_there_and_go_to_whichever_connection_is_free() {
+        let web = Web {
+            page_bytes: 30_000,
+            objects: 3,
+            object_bytes: 9_000,
+            request_bytes: 400,
+            connections: 2,
+            duration: Duration::from_secs(30),
+        };
+        let mut browser = Browser::new(&web);
+        browser.begin(at(10));
+        assert_eq!(browser.poll(at(10), 1), None);
+        assert_eq!(browser.poll(at(10), 0).unwrap().reply_bytes, 30_000);
+        assert!(browser.next_due(0).is_none() && !browser.is_done(0));
+        browser.answered(at(60), 0);
+        let both = [0, 1].map(|stream| browser.poll(at(60), stream).unwrap());
+        assert!(both.iter().all(|ask| ask.due == at(60) && ask.reply_bytes == 9_000));
+        assert!(browser.next_due(0).is_none() && browser.next_due(1).is_none());
+        browser.answered(at(90), 1);
+        assert_eq!(browser.poll(at(90), 1).unwrap().due, at(60));
+        assert!(browser.is_done(0) && browser.poll(at(95), 0).is_none());
+    }
+}
