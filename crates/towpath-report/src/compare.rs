@@ -7,6 +7,8 @@ use crate::group::{FlowKey, Group, Spread, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
 
+mod answers;
+
 /// A table cell.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Cell {
@@ -101,22 +103,32 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
             figure(f.iter().map(|flow| flow.goodput_bps), number::rate)
         });
     bars(&mut goodput, groups, key);
-    let mut rows = vec![
+    let exchange = answers::is_exchange(groups, key);
+    let mut rows = answers::rows(groups, key);
+    rows.extend([
         goodput,
         of("Received", "application bytes that the receiver read", |f| {
             figure(f.iter().map(|flow| flow.bytes as f64), number::bytes)
         }),
         of(
             "Completed",
-            "ended as planned: whole, or still delivering in the last second",
+            if exchange {
+                "every request was answered"
+            } else {
+                "ended as planned: whole, or still delivering in the last second"
+            },
             completed,
         ),
         of("Connected after", "from the start of the flow until the connection was open", |f| {
             figure(f.iter().filter_map(|flow| flow.connect_ns).map(|ns| ns as f64), number::time)
         }),
-        of("Longest stall", "longest time without a byte at the receiver", longest_stall),
-        of("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
-    ];
+    ]);
+    if !exchange {
+        rows.extend([
+            of("Longest stall", "longest time without a byte at the receiver", longest_stall),
+            of("Stalls in total", "sum of all gaps of 100 ms and more", stalls),
+        ]);
+    }
     for event in events(groups, key) {
         rows.extend(recovery_rows(groups, key, &event));
     }

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{Counter, Record, Warning};
+use towpath_measure::result::{Counter, Message, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{Run, html};
 
@@ -217,6 +217,53 @@ fn text_of_a_result_never_becomes_markup() {
     }
 }
 
+/// A request each 100 ms; those between 3 s and 6 s wait for the end of an outage, and one in ten of
+/// the others for ever.
+fn requests(direction: DataDirection) -> impl Iterator<Item = Message> {
+    (0..100_u64).map(move |number| {
+        let due_ns = number * 100_000_000;
+        let outage_ns = 3_000_000_000..6_000_000_000;
+        let arrived_ns = if outage_ns.contains(&due_ns) { outage_ns.end } else { due_ns };
+        Message {
+            flow: 0,
+            stream: 0,
+            direction,
+            number: number as u32,
+            warm_up: false,
+            request_bytes: 2_000,
+            reply_bytes: 750,
+            due_ns,
+            sent_ns: Some(due_ns),
+            delivered_ns: Some(arrived_ns + 15_000_000),
+            answered_ns: (number % 10 > 0).then_some(arrived_ns + 31_000_000),
+            replied_ns: None,
+        }
+    })
+}
+
+#[test]
+fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time() {
+    let plain = html(&pair());
+    assert!(!plain.contains("Delay of answers") && !plain.contains("Answered within"));
+    let mut runs = pair();
+    runs[0].records.extend(requests(DataDirection::Up).map(Record::Message));
+    let both = requests(DataDirection::Up).chain(requests(DataDirection::Down));
+    runs[1].records.extend(both.map(Record::Message));
+    let page = html(&runs);
+    assert_well_formed(&page);
+    assert_self_contained(&page);
+    for title in [
+        "Delay of answers, every transport, requests up",
+        "Delay of answers, every transport, requests down",
+        "<strong>Delay of answers</strong>",
+        "Answered within, every transport, requests up",
+        "<strong>Answered within</strong>",
+    ] {
+        assert!(page.contains(title), "{title}");
+    }
+    assert!(charts(&page).iter().any(|chart| chart.contains("delay, ms")));
+}
+
 #[test]
 fn hostile_numbers_and_huge_names_do_not_panic() {
     let mut runs = pair();
@@ -237,6 +284,10 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             | Record::Summary(_) => {}
         }
     }
+    let huge = requests(DataDirection::Up).map(|message| {
+        Record::Message(Message { due_ns: 0, answered_ns: Some(u64::MAX), ..message })
+    });
+    runs[1].records.extend(huge);
     let summary = runs[1].summary.as_mut().unwrap();
     summary.flows[0].goodput_bps = f64::INFINITY;
     summary.subflows.iter_mut().for_each(|subflow| subflow.bytes = u64::MAX);

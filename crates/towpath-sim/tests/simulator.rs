@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use towpath_measure::result::{EventKind, Record, Summary};
+use towpath_measure::result::{EventKind, Message, Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
 use towpath_measure::store::write_record;
 use towpath_sim::{Job, Report, batch, run};
@@ -267,4 +267,102 @@ fn check_tcp(packet: &[u8]) {
     assert_eq!(sum(&[&packet[..20]]), 0xffff);
     let len = (packet.len() - 20) as u16;
     assert_eq!(sum(&[&packet[12..20], &[0, 6], &len.to_be_bytes(), &packet[20..]]), 0xffff);
+}
+
+/// Two paths with a flow that exchanges messages.
+fn exchange(flow: &str, rest: &str) -> Scenario {
+    let text = two_paths("").source;
+    let text = text.replace("pattern = \"bulk\"\n        duration = \"5 s\"", flow);
+    scenario(&format!("{text}\n{rest}"))
+}
+
+/// Wi-Fi is gone from 3 s to 6 s.
+const OUTAGE: &str = "[[timeline]]
+    at = \"3 s\"
+    path = \"wifi\"
+    set = \"down\"
+    [[timeline]]
+    at = \"6 s\"
+    path = \"wifi\"
+    set = \"up\"";
+
+fn messages(ended: &Ended) -> Vec<Message> {
+    let found = ended.records.iter().filter_map(|record| {
+        let Record::Message(message) = record else { return None };
+        Some(*message)
+    });
+    found.collect()
+}
+
+#[test]
+fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
+    let scenario = exchange("pattern = \"interactive\"\nduration = \"8 s\"", OUTAGE);
+    let tcp = simulate(&scenario, Transport::Tcp, 1, false);
+    for flow in &tcp.summary().flows {
+        let figures = flow.messages.as_ref().unwrap();
+        assert_eq!((figures.count, figures.answered), (80, 80));
+        assert!(figures.delay.p90_ns >= 2_000_000_000, "{figures:?}");
+        assert!(figures.delay.max_ns >= 3_000_000_000, "{figures:?}");
+        assert!(figures.delay.p50_ns < 100_000_000, "{figures:?}");
+    }
+    let late = |m: &&Message| m.answered_ns.unwrap() - m.due_ns > 100_000_000;
+    // Thirty requests in each direction fall into the outage, whatever TCP does after it.
+    assert!(messages(&tcp).iter().filter(late).count() >= 58);
+    let both = mptcp(&scenario);
+    for flow in &both.summary().flows {
+        let delay = flow.messages.as_ref().unwrap().delay;
+        assert!(delay.max_ns < 1_000_000_000, "{delay:?}");
+    }
+    assert!(both.summary().ok && both.summary().multipath.used);
+}
+
+#[test]
+fn every_pattern_of_messages_is_answered_over_both_transports_and_always_the_same() {
+    for flow in [
+        "pattern = \"ping\"",
+        "pattern = \"reqres\"\ndirection = \"both\"\nduration = \"2 s\"",
+        "pattern = \"interactive\"\npreset = \"code\"\nduration = \"2 s\"",
+        "pattern = \"onoff\"\ndirection = \"down\"\nduration = \"3 s\"",
+        "pattern = \"trace\"\nmessages = [\"0 s up 100 B 200 kB\", \"1 s down 50 kB 9 B\"]",
+        "pattern = \"video\"\nduration = \"6 s\"",
+        "pattern = \"web\"",
+        "pattern = \"interactive\"\nload = \"both\"\nduration = \"2 s\"",
+    ] {
+        let scenario = exchange(flow, "");
+        for transport in [Transport::Tcp, Transport::Mptcp] {
+            let [first, again] = [1, 1].map(|repeat| simulate(&scenario, transport, repeat, true));
+            assert!(first.bytes == again.bytes && first.capture == again.capture, "{flow}");
+            assert!(first.summary().ok, "{flow}: {}", first.summary().verdict);
+            let found = messages(&first);
+            assert!(!found.is_empty(), "{flow}");
+            for message in found {
+                let times = [Some(message.due_ns), message.sent_ns, message.delivered_ns];
+                let times: Vec<_> = times.into_iter().chain([message.answered_ns]).collect();
+                assert!(times.is_sorted() && !times.contains(&None), "{flow}: {message:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_load_beside_them_delays_the_answers() {
+    let slowest = |load: &str| {
+        let flow = format!("pattern = \"ping\"\ncount = 20\n{load}");
+        let ended = simulate(&exchange(&flow, ""), Transport::Tcp, 1, false);
+        ended.summary().flows[0].messages.as_ref().unwrap().delay.p50_ns
+    };
+    let (idle, loaded) = (slowest(""), slowest("load = \"up\""));
+    assert!(idle < 22_000_000 && loaded > 2 * idle, "{idle} and {loaded}");
+}
+
+#[test]
+fn requests_that_are_never_answered_count_with_the_time_that_was_waited() {
+    let outage = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"";
+    let flow = "pattern = \"reqres\"\nperiod = \"100 ms\"\nduration = \"2 s\"\npatience = \"1 s\"";
+    let ended = simulate(&exchange(flow, outage), Transport::Tcp, 1, false);
+    let summary = ended.summary();
+    let figures = summary.flows[0].messages.as_ref().unwrap();
+    assert!(!summary.ok && figures.count == 20 && figures.answered == 10, "{figures:?}");
+    assert!(figures.delay.max_ns > 1_800_000_000, "{figures:?}");
+    assert!(messages(&ended).iter().filter(|m| m.answered_ns.is_none()).count() == 10);
 }

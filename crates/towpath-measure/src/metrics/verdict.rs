@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::summary::{Measured, Summarizer};
 use crate::format;
-use crate::result::{Checked, Recovery};
+use crate::result::{Checked, Delays, Recovery};
 use crate::traffic::Plan;
 
 /// Silence of this length at the end means that a flow stopped.
@@ -96,17 +96,19 @@ fn answers(flows: &[Measured], over: &str) -> String {
     let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
     let (count, answered) =
         all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
-    let asked = all.iter().filter(|messages| messages.count > 0);
-    let Some(worst) = asked.max_by_key(|messages| messages.delay.max_ns) else {
+    if count == 0 {
         let failure = flows.iter().find_map(|flow| flow.figures.failure.as_deref());
         return format!("asked for nothing: {}", failure.unwrap_or("unknown failure"));
-    };
+    }
     let time = |ns| format::time(Duration::from_nanos(ns));
-    let delay = &worst.delay;
+    // Of two directions each figure is that of the worse one.
+    let worst = |pick: fn(&Delays) -> u64| {
+        time(all.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
+    };
     let mut text = format!(
         "answered {answered} of {count} requests{over}; half within {}, the slowest {}",
-        time(delay.p50_ns),
-        time(delay.max_ns)
+        worst(|delay| delay.p50_ns),
+        worst(|delay| delay.max_ns)
     );
     if answered < count {
         text = format!("{text} or never");
@@ -114,6 +116,7 @@ fn answers(flows: &[Measured], over: &str) -> String {
     for video in all.iter().filter_map(|messages| messages.video) {
         let stalls = match video.stalls {
             0 => "the video never stood still".to_owned(),
+            1 => format!("the video stood still once, for {}", time(video.rebuffer_ns)),
             n => format!("the video stood still {n} times, {} in all", time(video.rebuffer_ns)),
         };
         text = format!("{text}; {stalls}");

@@ -8,7 +8,7 @@ use plotters::prelude::Cartesian2d;
 use plotters::prelude::{BLACK, ChartBuilder, ChartContext, IntoDrawingArea, LineSeries, Polygon};
 
 use super::canvas::{Canvas, HEIGHT, WIDTH};
-use super::{Axis, Chart, Series, Shape, Size, tick_label, ticks, time_ticks};
+use super::{Axis, Chart, Scale, Series, Shape, Size, delay_ticks, tick_label, ticks, time_ticks};
 use crate::number::three;
 use crate::series::{Mark, Values};
 use crate::text::{cut, esc};
@@ -46,7 +46,13 @@ pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
 
 /// What a listener hears instead of the picture.
 fn spoken(chart: &Chart, axis: &Axis) -> String {
-    let mut text = format!("{} in {} over {} seconds", chart.title, chart.unit, three(axis.end_s));
+    let mut text = match axis.scale {
+        Scale::Time => {
+            format!("{} in {} over {} seconds", chart.title, chart.unit, three(axis.end_s))
+        }
+        // A mean of shares says nothing; the table has the percentiles.
+        Scale::Delay(_) => return format!("{} in {}", chart.title, chart.unit),
+    };
     for series in chart.series.iter().filter(|series| series.shape != Shape::Range).take(12) {
         let values: Vec<f64> = series.values.iter().flatten().copied().collect();
         let max = values.iter().copied().fold(0.0, f64::max);
@@ -77,20 +83,26 @@ fn y_axis(out: &mut String, chart: &Chart) {
 }
 
 fn x_axis(out: &mut String, axis: &Axis) {
-    let ticks = time_ticks(axis.end_s);
-    let step = ticks.get(1).copied().unwrap_or(1.0);
+    let (ticks, unit) = match axis.scale {
+        Scale::Time => {
+            let ticks = time_ticks(axis.end_s);
+            let step = ticks.get(1).copied().unwrap_or(1.0);
+            (ticks.into_iter().map(|tick| (tick, tick_label(tick, step))).collect(), "time, s")
+        }
+        Scale::Delay(from) => (delay_ticks(from, axis.end_s), "delay, ms"),
+    };
     out.push_str("<g class=\"times\">");
-    for tick in ticks {
+    for (tick, label) in ticks {
         let x = 100.0 * tick / axis.end_s;
         let _ = write!(
             out,
             "<line class=\"tick\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"100%\" y2=\"100%\"/>\
-             <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{}</text>",
-            tick_label(tick, step)
+             <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{label}</text>",
         );
     }
-    out.push_str(
-        "</g><text class=\"unit\" x=\"50%\" y=\"100%\" dy=\"31\" text-anchor=\"middle\">time, s</text>",
+    let _ = write!(
+        out,
+        "</g><text class=\"unit\" x=\"50%\" y=\"100%\" dy=\"31\" text-anchor=\"middle\">{unit}</text>",
     );
 }
 

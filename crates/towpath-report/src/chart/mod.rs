@@ -85,9 +85,19 @@ pub(crate) struct Series {
     pub(crate) base: Values,
 }
 
-/// The time axis that all charts of a run share.
+/// What an axis is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scale {
+    /// Seconds since the start of the run.
+    Time,
+    /// Delays, logarithmic: position 0 is this power of ten in milliseconds, each 1 ten times more.
+    Delay(f64),
+}
+
+/// The horizontal axis that all charts of a run share.
 #[derive(Debug)]
 pub(crate) struct Axis {
+    pub(crate) scale: Scale,
     pub(crate) step_s: f64,
     pub(crate) end_s: f64,
     pub(crate) marks: Vec<Mark>,
@@ -130,6 +140,17 @@ pub(crate) fn time_ticks(end_s: f64) -> Vec<f64> {
     let mut ticks = ticks(end_s, 6);
     ticks.retain(|tick| *tick <= end_s * 1.000_001);
     ticks
+}
+
+/// Ticks of an axis of delays: places and labels, at 1, 2 and 5 times every power of ten.
+pub(crate) fn delay_ticks(from: f64, length: f64) -> Vec<(f64, String)> {
+    let decades = (from.floor() as i32)..=((from + length).ceil() as i32);
+    let each = decades.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
+    let placed = each.map(|ms| (ms.log10() - from, ms));
+    let inside = placed.filter(|(at, _)| (-1e-9..=length + 1e-9).contains(at));
+    inside
+        .map(|(at, ms)| (at, if ms < 1.0 { format!("{ms}") } else { number::count(ms) }))
+        .collect()
 }
 
 /// A tick's label, with as many decimals as the step needs.

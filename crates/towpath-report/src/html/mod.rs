@@ -3,6 +3,7 @@
 //! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
 //! series. Its numbers are in the page once, as JSON.
 
+mod delay;
 mod events;
 mod panel;
 mod run;
@@ -83,6 +84,7 @@ impl Page {
         self.out.push_str("<section id=\"comparison\"><h2>Side by side</h2>");
         self.key(&panel);
         self.panel(&panel);
+        delay::distributions(&mut self.out, groups);
         self.out.push_str("</section>");
     }
 
@@ -111,6 +113,7 @@ impl Page {
                 self.key(&panel);
                 self.panel(&panel);
             }
+            delay::distribution(&mut self.out, run);
         } else {
             self.out.push_str(
                 "<p class=\"none\">To keep this page small, only the first repetition has charts. \

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::stack;
+use super::{delay, stack};
 use crate::Run;
-use crate::chart::{self, Axis, Chart, Series, Shape, Size};
+use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
 use crate::compare::direction;
 use crate::group::Group;
 use crate::number::{self, Unit};
@@ -107,7 +107,7 @@ impl Panel {
     }
 }
 
-fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
+pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
     let _ = write!(
         out,
         "<figure class=\"{}\" data-chart=\"{at}\"><figcaption><strong>{}</strong> \
@@ -189,6 +189,8 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     let mut panel = Panel::new(axis(run, &grid));
     let directions = series::directions(run);
     let several = directions.len() > 1;
+    panel.charts.extend(delay::over_time(run, &grid));
+    panel.stalls.resize(panel.charts.len(), Vec::new());
     for &way in &directions {
         let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
@@ -214,7 +216,8 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
 
 fn axis(run: &Run, grid: &Grid) -> Axis {
     let marks = series::marks(run);
-    Axis { step_s: grid.step_s(), end_s: grid.end_s(), marks, stalls: Vec::new() }
+    let (step_s, end_s) = (grid.step_s(), grid.end_s());
+    Axis { scale: Scale::Time, step_s, end_s, marks, stalls: Vec::new() }
 }
 
 /// Goodput stacked by subflow, and the line of what the application got.
@@ -327,6 +330,8 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
     let several = directions.len() > 1;
     let marked = runs.iter().copied().find(|run| !series::marks(run).is_empty()).unwrap_or(first);
     let mut panel = Panel::new(axis(marked, &grid));
+    panel.charts.extend(delay::side_by_side(groups, &grid));
+    panel.stalls.resize(panel.charts.len(), Vec::new());
     for way in directions {
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         panel.charts.push(overview(groups, &grid, way, style, &suffix));
@@ -384,7 +389,7 @@ fn overview(
 }
 
 /// A transport's colour is no path's colour; groups of the same transport differ by their dash.
-fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
+pub(super) fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
     let name = match group.transport {
         Transport::Tcp => "tcp",
         Transport::Mptcp => "mptcp",

@@ -1,19 +1,21 @@
 //! Which keys a scenario may have: one table that drives the reader's check for unknown keys, the
 //! JSON Schema ([`json_schema`]) and the reference ([`reference_markdown`]).
 
+mod flow;
 mod reference;
 mod schema;
 mod stack;
 mod tables;
 
+pub(super) use flow::FLOW;
 pub use reference::reference_markdown;
 pub use schema::json_schema;
 pub(super) use stack::{MIDDLEBOX, SWITCHES};
 #[cfg(test)]
 pub(super) use tables::ALL;
 pub(super) use tables::{
-    BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, FLOW, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS,
-    METRICS, MPTCP, Metric, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
+    BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS, METRICS,
+    MPTCP, Metric, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
 };
 
 /// A kind of TOML table.

@@ -1,0 +1,186 @@
+//! What a flow may say, and the patterns that it may name.
+
+use super::Kind::{Bound, Duration, Integer, List, Name, OneOf, Rate, Size, Text, Words};
+use super::Need::{Else, Required};
+use super::{Shape, key};
+
+pub(in crate::scenario) static FLOW: Shape = Shape {
+    noun: "a flow",
+    heading: "[[flows]]",
+    doc: "Application traffic between two hosts: a `pattern` or a command to `run`.",
+    groups: &[&[
+        key("from", Name(32), Required, "Host that opens the connection"),
+        key("to", Name(32), Required, "Host that accepts it"),
+        key(
+            "pattern",
+            Words(&[
+                "bulk",
+                "iperf",
+                "ping",
+                "reqres",
+                "interactive",
+                "onoff",
+                "trace",
+                "video",
+                "web",
+            ]),
+            Else("see `run`"),
+            "What is sent: see [Traffic patterns](#traffic-patterns)",
+        ),
+        key(
+            "run",
+            Text,
+            Else("see `pattern`"),
+            "Command for `sh -c` on the first host (emulated only)",
+        ),
+        key(
+            "preset",
+            Words(&["paper", "code", "siri"]),
+            Else("none"),
+            "Figures to begin with: `paper` with `bulk` and `iperf`, `paper` and `code` with \
+             `interactive`, `siri` with `onoff`; other keys override them",
+        ),
+        key("size", Size, Else("whatever passes in time"), "With `bulk`: bytes to transfer"),
+        key(
+            "duration",
+            Duration,
+            Else(
+                "`bulk` with size and `run`: 60 s; `reqres`: 14 s; `video`, `web`: 30 s; else 10 s",
+            ),
+            "A transfer, a page and a command are ended after this time; requests are due, and a \
+             video is played, for so long",
+        ),
+        key(
+            "direction",
+            Words(&["up", "down", "both"]),
+            Else("`interactive`: `both`; else `up`"),
+            "Who sends or asks: the first host, the second, or (not `bulk`) both",
+        ),
+        key(
+            "streams",
+            Integer(1, 128),
+            Else("`iperf`: 1; `web`: 6"),
+            "With `iperf` and `web`: parallel connections",
+        ),
+        key("request", Size, Else("of the pattern"), "Bytes of a request, 13 or more"),
+        key(
+            "reply",
+            Size,
+            Else("of the pattern"),
+            "With `ping`, `reqres`, `interactive` and `onoff`: bytes of a reply, 9 or more",
+        ),
+        key(
+            "period",
+            Duration,
+            Else("of the pattern"),
+            "With `ping`, `reqres`, `interactive` and `onoff`: time from one request to the next",
+        ),
+        key("count", Integer(1, 1_000_000), Else("5"), "With `ping`: requests that count"),
+        key("warm-up", Integer(0, 1_000), Else("1"), "With `ping`: requests before that"),
+        key("on", Duration, Else("1 s"), "With `onoff`: length of a burst"),
+        key("off", Duration, Else("1 s"), "With `onoff`: length of a pause"),
+        key(
+            "messages",
+            OneOf(&[Text, List(&Text)]),
+            Else("—"),
+            "With `trace`: a file of messages, one a line, or a list; time, direction, request and \
+             reply: `1.5 s up 2000 B 750 B`",
+        ),
+        key("segment", Duration, Else("2 s"), "With `video`: length of a segment"),
+        key("bitrate", Rate, Else("5 Mbit/s"), "With `video`: how much a second of it holds"),
+        key("buffer", Duration, Else("10 s"), "With `video`: most that the player keeps"),
+        key(
+            "startup",
+            Duration,
+            Else("a segment"),
+            "With `video`: it plays, at first and after a stall, when the buffer holds so much",
+        ),
+        key("page", Size, Else("30 kB"), "With `web`: bytes of the page itself"),
+        key("objects", Integer(0, 10_000), Else("30"), "With `web`: what else is on the page"),
+        key("object", Size, Else("50 kB"), "With `web`: bytes of each object"),
+        key(
+            "patience",
+            Duration,
+            Else("3 s; `video`: 10 s"),
+            "With requests: how long answers are waited for after the planned end",
+        ),
+        key(
+            "load",
+            Words(&["up", "down", "both"]),
+            Else("none"),
+            "With requests: a bulk flow in this direction beside it",
+        ),
+        key(
+            "via",
+            Name(12),
+            Else("the first path between them"),
+            "Path on which the connection starts",
+        ),
+        key("start", Duration, Else("0 s"), "When, counted from the start of the traffic"),
+        key("family", Words(&["v4", "v6"]), Else("`v4`"), "Address family"),
+        key(
+            "transport",
+            Words(&["tcp", "mptcp"]),
+            Else("the one that is compared"),
+            "Transport of this flow in every run, as for background traffic (not for `run`)",
+        ),
+    ]],
+};
+
+/// The patterns, as the reference shows them.
+pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
+    noun: "a pattern",
+    heading: "Traffic patterns",
+    doc: "What a flow sends. The first two are transfers; in all others somebody asks and somebody \
+        answers, and every delay counts from when the request was *due*, whenever it could be \
+        written. The schedule begins when the flow's connections are open. Where both ends ask, each \
+        has a connection of its own.",
+    groups: &[&[
+        key("bulk", Bound, Else("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
+        key("iperf", Bound, Else("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
+        key(
+            "ping",
+            Bound,
+            Else("5 requests of 100 B, replies of 10 B, every 200 ms"),
+            "How far the other end is, after one request that does not count",
+        ),
+        key(
+            "reqres",
+            Bound,
+            Else("750 B, reply 750 B, every 400 ms, 14 s"),
+            "Requests and replies",
+        ),
+        key(
+            "interactive",
+            Bound,
+            Else(
+                "`paper`: 2 kB, reply 750 B after an acknowledgement of 9 B; `code`: 2 kB, reply \
+                 9 B; every 100 ms, both ways",
+            ),
+            "A voice assistant and a radio, as MultipathTester has them in the paper, and in its \
+             program",
+        ),
+        key(
+            "onoff",
+            Bound,
+            Else(
+                "1 kB, reply 9 B, every 20 ms, 1 s on, 1 s off; `siri`: 2.5 kB, reply 750 B, every \
+                 300 ms, 2.7 s on, 3 s off",
+            ),
+            "Bursts of requests with pauses",
+        ),
+        key("trace", Bound, Else("`messages`"), "What a list says, when it says"),
+        key(
+            "video",
+            Bound,
+            Else("30 s at 5 Mbit/s in segments of 2 s, buffer 10 s"),
+            "A player that fetches segment after segment while its buffer has room",
+        ),
+        key(
+            "web",
+            Bound,
+            Else("30 kB, then 30 objects of 50 kB over 6 connections"),
+            "A page; what is on it is due when the page itself is there",
+        ),
+    ]],
+};

@@ -1,0 +1,98 @@
+//! The rows of flows that exchange messages: how late answers were.
+
+use towpath_measure::result::{Delays, FlowSummary, MessageFigures};
+
+use super::{Cell, Row, Tone, figure, missing, row};
+use crate::group::{FlowKey, Group};
+use crate::number;
+
+/// A label, what it means, and the figure.
+type Line = (&'static str, &'static str, fn(&[MessageFigures]) -> Cell);
+
+const LINES: [Line; 12] = [
+    ("Answered", "requests that were answered, of those that were due", answered),
+    ("Delay, median", "from when a request was due until it was answered", |all| {
+        delay(all, |d| d.p50_ns)
+    }),
+    ("Delay, mean", "with the standard deviation", mean),
+    ("Delay, 90 %", "90 % of the requests were answered within this time", |all| {
+        delay(all, |d| d.p90_ns)
+    }),
+    ("Delay, 99 %", "99 % of the requests were answered within this time", |all| {
+        delay(all, |d| d.p99_ns)
+    }),
+    ("Delay, 99.9 %", "99.9 % of the requests were answered within this time", |all| {
+        delay(all, |d| d.p999_ns)
+    }),
+    ("Delay, largest", "of the slowest answer", |all| delay(all, |d| d.max_ns)),
+    ("One way, median", "from when a request was due until the other end had it", |all| {
+        times(all, |m| Some(m.delivery?.p50_ns))
+    }),
+    ("First picture after", "from the wish to watch until the video began", |all| {
+        times(all, |m| m.video?.startup_ns)
+    }),
+    ("Picture stood still", "times that the player had nothing to show", stalls),
+    ("For, in all", "how long the player had nothing to show", |all| {
+        times(all, |m| Some(m.video?.rebuffer_ns))
+    }),
+    ("Page there after", "until everything on the page was there", |all| {
+        times(all, |m| m.page?.load_ns)
+    }),
+];
+
+/// Whether a flow exchanges messages: figures of the byte stream mean little then.
+pub(super) fn is_exchange(groups: &[Group<'_>], key: FlowKey) -> bool {
+    groups.iter().flat_map(|group| group.flows(key)).any(|flow| flow.messages.is_some())
+}
+
+/// The rows that have something to say.
+pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let told = |group: &Group<'_>| -> Vec<MessageFigures> {
+        let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
+        group.flows(key).iter().filter_map(figures).collect()
+    };
+    let all: Vec<_> = groups.iter().map(told).collect();
+    LINES
+        .iter()
+        .map(|(label, meaning, cell)| row(label, meaning, all.iter().map(|group| cell(group))))
+        .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
+        .collect()
+}
+
+fn times(all: &[MessageFigures], pick: fn(&MessageFigures) -> Option<u64>) -> Cell {
+    figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
+}
+
+fn delay(all: &[MessageFigures], pick: fn(&Delays) -> u64) -> Cell {
+    figure(all.iter().map(|messages| pick(&messages.delay) as f64), number::time)
+}
+
+fn mean(all: &[MessageFigures]) -> Cell {
+    match all {
+        [only] => Cell {
+            text: number::time(only.delay.mean_ns as f64),
+            note: format!("± {}", number::time(only.delay.deviation_ns as f64)),
+            ..Cell::default()
+        },
+        _ => delay(all, |d| d.mean_ns),
+    }
+}
+
+fn answered(all: &[MessageFigures]) -> Cell {
+    let sum = |pick: fn(&MessageFigures) -> u64| all.iter().map(pick).sum::<u64>();
+    let (answered, count) = (sum(|m| m.answered), sum(|m| m.count));
+    if count == 0 {
+        return missing();
+    }
+    let tone = if answered == count { Tone::Good } else { Tone::Bad };
+    Cell { text: format!("{answered} of {count}"), tone, ..Cell::default() }
+}
+
+fn stalls(all: &[MessageFigures]) -> Cell {
+    let videos = all.iter().filter_map(|messages| messages.video);
+    figure(videos.map(|video| f64::from(video.stalls)), |n| match n {
+        0.0 => "never".to_owned(),
+        1.0 => "once".to_owned(),
+        n => format!("{} times", number::count(n)),
+    })
+}

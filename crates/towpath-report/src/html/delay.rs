@@ -1,0 +1,196 @@
+//! How late answers were: over time, and how many within which time.
+
+use towpath_measure::result::{Message, Record};
+use towpath_measure::scenario::DataDirection;
+
+use super::panel::{ceiling, figure, per_point, series as line, transport_class};
+use crate::Run;
+use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
+use crate::group::Group;
+use crate::number;
+use crate::series::{Grid, Values};
+
+/// Points of a distribution's curve.
+const POINTS: usize = 240;
+/// Nanoseconds of a millisecond.
+const MILLISECOND: f64 = 1e6;
+/// From here on delays are shown in seconds.
+const LONG_MS: f64 = 5_000.0;
+
+/// Requests that count, of one direction.
+fn requests(run: &Run, way: DataDirection) -> impl Iterator<Item = &Message> {
+    run.records.iter().filter_map(move |record| {
+        let Record::Message(message) = record else { return None };
+        Some(message).filter(|message| message.direction == way && !message.warm_up)
+    })
+}
+
+/// Directions of a run's requests.
+fn ways(run: &Run) -> Vec<DataDirection> {
+    let both = [DataDirection::Up, DataDirection::Down];
+    both.into_iter().filter(|way| requests(run, *way).next().is_some()).collect()
+}
+
+/// For each point of the grid the largest delay of the requests that were due in it, in
+/// milliseconds; what was not answered lasts until the end.
+fn delays(run: &Run, grid: &Grid, way: DataDirection) -> Values {
+    let mut values: Values = vec![None; grid.points];
+    let end_ns = grid.step_ns.saturating_mul(grid.points as u64);
+    for message in requests(run, way) {
+        let at = usize::try_from(message.due_ns / grid.step_ns).unwrap_or(usize::MAX);
+        let Some(value) = values.get_mut(at) else { continue };
+        let answered = message.answered_ns.unwrap_or(end_ns);
+        let delay = answered.saturating_sub(message.due_ns) as f64 / MILLISECOND;
+        *value = Some(value.map_or(delay, |old| old.max(delay)));
+    }
+    values
+}
+
+fn asks(way: DataDirection) -> &'static str {
+    match way {
+        DataDirection::Up | DataDirection::Both => "requests up",
+        DataDirection::Down => "requests down",
+    }
+}
+
+fn class(way: DataDirection) -> &'static str {
+    match way {
+        DataDirection::Up | DataDirection::Both => "ink total",
+        DataDirection::Down => "ink total d1",
+    }
+}
+
+fn chart(title: &str, grid: &Grid, mut series: Vec<Series>) -> Chart {
+    let top = chart::top(&series);
+    let (unit, size) = if top >= LONG_MS { ("s", 1_000.0) } else { ("ms", 1.0) };
+    for value in series.iter_mut().flat_map(|series| &mut series.values).flatten() {
+        *value /= size;
+    }
+    Chart {
+        title: title.to_owned(),
+        about: format!(
+            "the slowest answer to the requests that were due in each {}",
+            per_point(grid)
+        ),
+        unit: unit.to_owned(),
+        max: ceiling(top / size, 7),
+        series,
+        size: Size::Large,
+    }
+}
+
+/// The delays of one run; none where no messages were exchanged.
+pub(super) fn over_time(run: &Run, grid: &Grid) -> Option<Chart> {
+    let series = |way: DataDirection| {
+        line(asks(way), class(way).to_owned(), Shape::Steps, delays(run, grid, way))
+    };
+    let all: Vec<_> = ways(run).into_iter().map(series).collect();
+    (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
+}
+
+/// The delays of every transport, of the first repetition each.
+pub(super) fn side_by_side(groups: &[Group<'_>], grid: &Grid) -> Vec<Chart> {
+    let found = all_ways(groups);
+    let several = found.len() > 1;
+    let of = |way: DataDirection| {
+        let runs = groups.iter().filter_map(|group| Some((group, *group.runs.first()?)));
+        let series = |(group, run): (&Group<'_>, &Run)| {
+            let class = format!("{} line", transport_class(groups, group));
+            line(&group.label, class, Shape::Steps, delays(run, grid, way))
+        };
+        let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
+        let all = runs.map(series).collect();
+        chart(&format!("Delay of answers, every transport{suffix}"), grid, all)
+    };
+    found.into_iter().map(of).collect()
+}
+
+fn all_ways(groups: &[Group<'_>]) -> Vec<DataDirection> {
+    let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
+    let both = [DataDirection::Up, DataDirection::Down];
+    both.into_iter().filter(|way| runs().any(|run| ways(run).contains(way))).collect()
+}
+
+/// A curve: its name, its class, and its delays in milliseconds; `None` was not answered.
+type Curve = (String, String, Vec<Option<f64>>);
+
+fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
+    let delay =
+        |m: &Message| Some(m.answered_ns?.saturating_sub(m.due_ns).max(1) as f64 / MILLISECOND);
+    messages.map(delay).collect()
+}
+
+/// How many answers came within which time, in one run.
+pub(super) fn distribution(out: &mut String, run: &Run) {
+    let curve = |way| (asks(way).to_owned(), class(way).to_owned(), sample(requests(run, way)));
+    write(out, "Answered within", &ways(run).into_iter().map(curve).collect::<Vec<_>>());
+}
+
+/// The same for every transport, all repetitions together.
+pub(super) fn distributions(out: &mut String, groups: &[Group<'_>]) {
+    let found = all_ways(groups);
+    let several = found.len() > 1;
+    for way in found {
+        let curve = |group: &Group<'_>| {
+            let class = format!("{} line", transport_class(groups, group));
+            let all = group.runs.iter().flat_map(|run| sample(requests(run, way)));
+            (group.label.clone(), class, all.collect())
+        };
+        let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
+        let curves: Vec<Curve> = groups.iter().map(curve).collect();
+        write(out, &format!("Answered within, every transport{suffix}"), &curves);
+    }
+}
+
+/// Draws the share of requests that were answered within each time. No cursor: its axis is not time.
+fn write(out: &mut String, title: &str, curves: &[Curve]) {
+    let all = || curves.iter().flat_map(|(.., delays)| delays).flatten().copied();
+    let (least, most) = all().fold((f64::MAX, 0.0_f64), |(l, m), d| (l.min(d), m.max(d)));
+    if most <= 0.0 {
+        return;
+    }
+    // From a round delay below the smallest to one above the largest.
+    let from = floor(least).log10();
+    let end_s = (ceiling_of(most).log10() - from).max(0.3);
+    let step_s = end_s / POINTS as f64;
+    let series = |(name, class, delays): &Curve| {
+        let mut sorted: Vec<f64> = delays.iter().flatten().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let share = |point: usize| {
+            let within = 10_f64.powf(from + (point + 1) as f64 * step_s) * (1.0 + 1e-9);
+            let count = sorted.partition_point(|delay| *delay <= within);
+            Some(100.0 * count as f64 / delays.len().max(1) as f64)
+        };
+        line(name, class.clone(), Shape::Line, (0..POINTS).map(share).collect())
+    };
+    let chart = Chart {
+        title: title.to_owned(),
+        about: format!(
+            "share of the {} requests, by the time from due to answered",
+            number::count(curves.iter().map(|(.., delays)| delays.len()).max().unwrap_or(0) as f64)
+        ),
+        unit: "%".to_owned(),
+        series: curves.iter().map(series).collect(),
+        max: 100.0,
+        size: Size::Large,
+    };
+    let axis =
+        Axis { scale: Scale::Delay(from), step_s, end_s, marks: Vec::new(), stalls: Vec::new() };
+    out.push_str("<div class=\"panel\">");
+    figure(out, 0, &chart, &axis);
+    out.push_str("</div>");
+}
+
+/// The largest of 1, 2 and 5 times a power of ten that is not above `value`.
+fn floor(value: f64) -> f64 {
+    let power = 10_f64.powf(value.log10().floor());
+    let steps = [5.0, 2.0, 1.0].map(|n| n * power);
+    steps.into_iter().find(|step| *step <= value * (1.0 + 1e-9)).unwrap_or(power)
+}
+
+/// The smallest that is not below it.
+fn ceiling_of(value: f64) -> f64 {
+    let power = 10_f64.powf(value.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
+    steps.into_iter().find(|step| *step >= value * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+}
