@@ -311,7 +311,7 @@ fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
     let both = mptcp(&scenario);
     for flow in &both.summary().flows {
         let delay = flow.messages.as_ref().unwrap().delay;
-        assert!(delay.max_ns < 1_000_000_000, "{delay:?}");
+        assert!(delay.p90_ns < 1_000_000_000 && delay.max_ns < 2_500_000_000, "{delay:?}");
     }
     assert!(both.summary().ok && both.summary().multipath.used);
 }
@@ -331,7 +331,7 @@ fn every_pattern_of_messages_is_answered_over_both_transports_and_always_the_sam
         let scenario = exchange(flow, "");
         for transport in [Transport::Tcp, Transport::Mptcp] {
             let [first, again] = [1, 1].map(|repeat| simulate(&scenario, transport, repeat, true));
-            assert!(first.bytes == again.bytes && first.capture == again.capture, "{flow}");
+            assert!(first.bytes == again.bytes && first.captures == again.captures, "{flow}");
             assert!(first.summary().ok, "{flow}: {}", first.summary().verdict);
             let found = messages(&first);
             assert!(!found.is_empty(), "{flow}");

@@ -32,8 +32,8 @@ struct Known {
     closed: Option<Instant>,
     /// Latest samples of the opener's and the acceptor's end.
     ends: [TcpInfo; 2],
-    /// What they said of their congestion control, if they did.
-    congestion_control: [Option<&'static str>; 2],
+    /// Their congestion control, if they said it or it was read back.
+    congestion_control: [Option<String>; 2],
 }
 
 /// Samples all streams of a run.
@@ -47,6 +47,8 @@ pub(super) struct Series {
     /// What our own stack tells of its connections.
     log: StackLog,
     at: Instant,
+    /// There are subflows whose congestion control was not read back.
+    unasked: bool,
     /// Retransmissions of the connection level, by stream: the largest seen.
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
     /// Whether either end of a stream's connection was plain TCP when last seen.
@@ -77,6 +79,7 @@ impl Series {
             blocked: BTreeMap::new(),
             log: StackLog::default(),
             at: Instant::ZERO,
+            unasked: false,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             reason: None,
@@ -90,6 +93,10 @@ impl Series {
             return;
         }
         self.at = at;
+        if self.unasked {
+            // Once they are closed, nobody can say it any more.
+            self.read_back(&stage.network);
+        }
         for stream in stage.streams() {
             let looks = self.ask(stage, &stream, at);
             self.count(&stream, &looks, at, span);
@@ -209,7 +216,7 @@ impl Series {
         let Some(known) = self.subflows.get_mut(&key) else { return };
         known.last_seen = at;
         if let Some(named) = known.congestion_control.get_mut(end) {
-            *named = sample.congestion_control.or(*named);
+            *named = sample.congestion_control.map(str::to_owned).or(named.take());
         }
         let Some(latest) = known.ends.get_mut(end) else { return };
         let before = std::mem::replace(latest, sample.info);
@@ -252,6 +259,7 @@ impl Series {
             text: format!("subflow {number} first seen on {name}: {opener} → {acceptor}"),
             detail: BTreeMap::new(),
         }));
+        self.unasked = true;
         self.subflows.insert(
             key,
             Known {
@@ -262,7 +270,7 @@ impl Series {
                 last_seen: at,
                 closed: None,
                 ends: [TcpInfo::default(); 2],
-                congestion_control: [None; 2],
+                congestion_control: [None, None],
             },
         );
     }
@@ -287,36 +295,41 @@ impl Series {
         }
     }
 
-    /// The congestion control that each sender's subflows really use, by flow and direction: asked
-    /// of the TCP sockets below the connection, because what the connection says of itself is only
-    /// what it was told.
-    pub(super) fn congestion_control(
-        &self,
-        network: &Network,
-        streams: &[Stream],
-    ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
+    /// Asks which congestion control the subflows really use: the TCP sockets below the connection,
+    /// because what the connection says of itself is only what it was told.
+    fn read_back(&mut self, network: &Network) {
+        self.unasked = false;
         let mut sockets = Vec::new();
         for host in &network.hosts {
             let listed = host.namespace.run(|| SocketDiag::open()?.tcp(States::CONNECTED));
             sockets.extend(listed.ok().and_then(Result::ok).unwrap_or_default());
         }
+        for ((_, _, opener, acceptor), known) in &mut self.subflows {
+            let ends = [(*opener, *acceptor), (*acceptor, *opener)];
+            for (named, end) in known.congestion_control.iter_mut().zip(ends) {
+                let own = sockets.iter().find(|s| (unmapped(s.local), unmapped(s.remote)) == end);
+                let says = own.and_then(|socket| socket.congestion.clone());
+                *named = named.take().or(says);
+            }
+        }
+    }
+
+    /// The congestion control of each sender's subflows, by flow and direction.
+    pub(super) fn congestion_control(
+        &mut self,
+        network: &Network,
+        streams: &[Stream],
+    ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
+        self.read_back(network);
         let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
-        for ((flow, number, opener, acceptor), known) in &self.subflows {
+        for ((flow, number, _, _), known) in &self.subflows {
             let stream = streams.iter().find(|s| (s.flow, s.number) == (*flow, *number));
             for (direction, _) in stream.into_iter().flat_map(|stream| &stream.received) {
-                let [opener_says, acceptor_says] = known.congestion_control;
-                let (sender, says) = match direction {
-                    DataDirection::Down => ((*acceptor, *opener), acceptor_says),
-                    DataDirection::Up | DataDirection::Both => ((*opener, *acceptor), opener_says),
-                };
-                let socket = sockets
-                    .iter()
-                    .find(|socket| (unmapped(socket.local), unmapped(socket.remote)) == sender);
+                let [opener, acceptor] = &known.congestion_control;
+                let says = if *direction == DataDirection::Down { acceptor } else { opener };
                 let names = found.entry((*flow, *direction)).or_default();
-                if let Some(name) = says.map(str::to_owned).or_else(|| socket?.congestion.clone())
-                    && !names.contains(&name)
-                {
-                    names.push(name);
+                if let Some(name) = says.as_ref().filter(|name| !names.contains(name)) {
+                    names.push(name.clone());
                 }
             }
         }

@@ -43,6 +43,8 @@ macro_rules! builtins {
 static BUILTINS: &[Builtin] = builtins![
     "wifi-cellular-handover",
     "interactive-handover",
+    "video-handover",
+    "latency-under-load",
     "iperf3-failover",
     "iperf3-failover-first",
     "iperf3-failover-return",
