@@ -93,16 +93,16 @@ impl Series {
             return;
         }
         self.at = at;
-        if self.unasked {
-            // Once they are closed, nobody can say it any more.
-            self.read_back(&stage.network);
-        }
         for stream in stage.streams() {
             let looks = self.ask(stage, &stream, at);
             self.count(&stream, &looks, at, span);
             self.look(stage, &stream, at, span);
         }
         self.notice_closed(at);
+        if self.unasked {
+            // Once they are closed, nobody can say it any more.
+            self.read_back(&stage.network);
+        }
     }
 
     fn emit(&self, record: Record) {

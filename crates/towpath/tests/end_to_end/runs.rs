@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use towpath_measure::result::Record;
 use towpath_measure::scenario::DataDirection;
 
 use crate::program::{Folder, TWO_PATHS, emulator, skip};
@@ -118,6 +119,41 @@ fn a_sized_transfer_goes_down_whole() {
         let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
         assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
         assert!(only.completed, "{only:#?}");
+    }
+}
+
+#[test]
+fn messages_are_answered_over_the_kernels_stack_and_ours() {
+    let _turn = emulator();
+    let flows = [
+        ("pattern = \"interactive\"\nduration = \"1 s\"", 20),
+        ("pattern = \"web\"\nobjects = 8\nobject = \"20 kB\"\nstreams = 3", 9),
+    ];
+    for (keys, count) in flows {
+        for stacks in ["", "[hosts.phone]\nstack = \"towpath\"", "[run]\nstack = \"towpath\""] {
+            // A host is there already; its table gets one key more.
+            let text = match stacks.strip_prefix("[hosts.phone]") {
+                Some(key) => flow(keys).replace("[hosts.phone]", &format!("[hosts.phone]{key}")),
+                None => flow(&format!("{keys}\n{stacks}")),
+            };
+            let run = Folder::new().result(&text, "mptcp");
+            let summary = run.summary.unwrap();
+            assert!(summary.flows.iter().all(|flow| flow.completed), "{:#?}", summary.flows);
+            let times = run.records.iter().filter_map(|record| {
+                let Record::Message(m) = record else { return None };
+                Some([Some(m.due_ns), m.sent_ns, m.delivered_ns, m.answered_ns])
+            });
+            let times: Vec<_> = times.collect();
+            assert_eq!(times.len(), count, "{keys} {stacks}");
+            for times in times {
+                assert!(times.is_sorted() && !times.contains(&None), "{keys} {stacks}: {times:?}");
+            }
+            // A page that is there before the first sample leaves nobody to ask.
+            if count == 20 {
+                let controls = summary.flows.iter().map(|flow| flow.congestion_control.join(" "));
+                assert_eq!(controls.collect::<Vec<_>>(), ["cubic", "cubic"], "{stacks}");
+            }
+        }
     }
 }
 

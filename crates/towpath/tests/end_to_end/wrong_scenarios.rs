@@ -122,6 +122,10 @@ wrong! {
         after_head("[hosts.laptop]\n[paths.cable]\nbetween = [\"laptop\", \"server\"]\n[[flows]]\n\
             from = \"phone\"\nto = \"laptop\"\npattern = \"iperf\"");
     flow_of_an_unknown_pattern: flow("pattern = \"iperf3\"");
+    flow_with_a_mistyped_key: flow("pattern = \"interactive\"\nperoid = \"100 ms\"");
+    flow_with_a_key_of_another_pattern: flow("pattern = \"video\"\nperiod = \"100 ms\"");
+    flow_that_expects_a_mistyped_delay: after_head(&format!(
+        "{FLOW}pattern = \"interactive\"\n[expect]\ndelay.p95 = \"<= 100 ms\""));
     unknown_transport: flow("pattern = \"iperf\"\n[run]\ntransports = [\"tcp\", \"sctp\"]");
     transport_of_a_later_version: flow("pattern = \"iperf\"\n[run]\ntransports = [\"mpquic\"]");
     world_of_a_later_version: flow("pattern = \"iperf\"\n[run]\nworlds = [\"live\"]");

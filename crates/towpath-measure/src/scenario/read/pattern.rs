@@ -134,13 +134,14 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
             v.word(&[("up", DataDirection::Up), ("down", DataDirection::Down)])
         },
     );
+    let sized = size.is_some() || paper;
     let size_bytes = match size {
         Some(given) => given.size(),
         None => paper.then_some(10_000_000),
     };
     let duration = match duration {
         Some(given) => given.some_time(LONGEST_RUN)?,
-        None if size_bytes.is_some() => DEFAULT_LIMIT,
+        None if sized => DEFAULT_LIMIT,
         None => {
             let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
             section.fail("a bulk transfer needs an end", expected);
