@@ -43,6 +43,7 @@ macro_rules! builtins {
 static BUILTINS: &[Builtin] = builtins![
     "wifi-cellular-handover",
     "interactive-handover",
+    "interactive-path-loss",
     "video-handover",
     "latency-under-load",
     "iperf3-failover",
