@@ -23,7 +23,13 @@ fn with(rest: &str) -> Scenario {
 }
 
 fn traces(name: &str) -> io::Result<String> {
-    if name == "lte.up" { Ok("1\n2\n9\n".to_owned()) } else { no_files(name) }
+    match name {
+        "lte.up" => Ok("1\n2\n9\n".to_owned()),
+        "talk.txt" => Ok("# a talk\n1.5 s down 20 kB 9 B\n\n0 s up 2000 B 750 B # hello\n\
+                          500 ms down 100 B 1 MB\n"
+            .to_owned()),
+        _ => no_files(name),
+    }
 }
 
 #[test]
@@ -209,6 +215,72 @@ fn a_new_delay_keeps_the_jitter() {
     let Change::Delay(LinkSide::Both, delay) = timeline[0].change else { panic!("{timeline:?}") };
     assert_eq!(delay.base, Duration::from_millis(30));
     assert_eq!(delay.jitter.unwrap().sd, Duration::from_millis(1));
+}
+
+/// The pattern of the only flow.
+fn pattern(keys: &str) -> Pattern {
+    let flow = format!("[[flows]]\nfrom = \"a\"\nto = \"b\"\n{keys}\n");
+    with(&flow).flows.remove(0).pattern
+}
+
+#[test]
+fn the_presets_are_those_of_the_paper_and_of_its_program() {
+    let every = |keys: &str| {
+        let Pattern::Exchange(Exchange { schedule, direction, warm_up, .. }) = pattern(keys) else {
+            panic!("{keys}")
+        };
+        let Schedule::Every { period, count, request_bytes, reply_bytes, ack } = schedule else {
+            panic!("{keys}")
+        };
+        ((request_bytes, reply_bytes, ack), period.as_millis(), count, direction, warm_up)
+    };
+    let (up, both) = (DataDirection::Up, DataDirection::Both);
+    let paper = ((2_000, 750, true), 100, 100, both, 0);
+    assert_eq!(every("pattern = \"interactive\""), paper);
+    assert_eq!(every("pattern = \"interactive\"\npreset = \"paper\""), paper);
+    let code = every("pattern = \"interactive\"\npreset = \"code\"\nduration = \"7 s\"");
+    assert_eq!(code, ((2_000, 9, false), 100, 70, both, 0));
+    assert_eq!(every("pattern = \"ping\""), ((100, 10, false), 200, 6, up, 1));
+    let own = every("pattern = \"reqres\"\nrequest = \"1 kB\"\nperiod = \"350 ms\"");
+    assert_eq!(own, ((1_000, 750, false), 350, 40, up, 0));
+    let bulk = pattern("pattern = \"bulk\"\npreset = \"paper\"");
+    let duration = Duration::from_secs(60);
+    let (size_bytes, direction) = (Some(10_000_000), DataDirection::Down);
+    assert_eq!(bulk, Pattern::Bulk { size_bytes, duration, direction });
+    let iperf = pattern("pattern = \"iperf\"\npreset = \"paper\"");
+    let duration = Duration::from_secs(7);
+    assert_eq!(iperf, Pattern::Iperf { duration, direction: up, streams: 1 });
+}
+
+#[test]
+fn a_list_of_messages_may_be_a_file_and_need_not_be_in_order() {
+    let text = "pattern = \"trace\"\nmessages = \"talk.txt\"";
+    let Pattern::Exchange(Exchange { schedule, direction, .. }) = pattern(text) else {
+        panic!("{text}")
+    };
+    assert_eq!(direction, DataDirection::Both);
+    let at = |way, index| {
+        let planned: Planned = schedule.get(way, index)?;
+        Some((planned.at.as_millis(), planned.request_bytes, planned.reply_bytes))
+    };
+    assert_eq!(at(DataDirection::Up, 0), Some((0, 2_000, 750)));
+    assert_eq!(at(DataDirection::Up, 1), None);
+    assert_eq!(at(DataDirection::Down, 0), Some((500, 100, 1_000_000)));
+    assert_eq!(at(DataDirection::Down, 1), Some((1_500, 20_000, 9)));
+}
+
+#[test]
+fn a_load_is_a_flow_of_its_own_beside_the_one_that_names_it() {
+    let flows = with(
+        "[[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"ping\"\nload = \"down\"\nstart = \"2 s\"\n
+        [[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"web\"\n",
+    )
+    .flows;
+    let names: Vec<_> = flows.iter().map(|flow| (flow.pattern.name(), flow.from)).collect();
+    assert_eq!(names, [("ping", 0), ("iperf", 0), ("web", 1)]);
+    assert_eq!(flows[1].start, Duration::from_secs(2));
+    assert_eq!(flows[1].pattern.duration(), flows[0].pattern.duration());
+    assert!(flows[0].pattern.limit() > flows[0].pattern.duration());
 }
 
 #[test]
