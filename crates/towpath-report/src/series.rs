@@ -400,6 +400,10 @@ pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
     let mut stalls = sampled_stalls(run, direction);
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
     let flows: Vec<_> = flows.filter(|flow| flow.direction == direction).collect();
+    // Between messages, silence means nothing.
+    if !flows.is_empty() && flows.iter().all(|flow| flow.messages.is_some()) {
+        return Vec::new();
+    }
     if let [only] = flows.as_slice() {
         let stall = only.stall;
         stalls.push((stall.longest_at_ns, stall.longest_at_ns.saturating_add(stall.longest_ns)));

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{Counter, Message, Record, Warning};
+use towpath_measure::result::{Counter, Message, MessageFigures, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{Run, html};
 
@@ -262,6 +262,12 @@ fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time()
         assert!(page.contains(title), "{title}");
     }
     assert!(charts(&page).iter().any(|chart| chart.contains("delay, ms")));
+    // Between messages, silence is no stall.
+    assert!(page.contains("class=\"quiet\""));
+    for flow in runs.iter_mut().filter_map(|run| run.summary.as_mut()).flat_map(|s| &mut s.flows) {
+        flow.messages = Some(MessageFigures::default());
+    }
+    assert!(!html(&runs).contains("class=\"quiet\""));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
-use towpath_measure::result::StackFigures;
+use towpath_measure::result::{Delays, MessageFigures, StackFigures, VideoFigures};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
@@ -20,6 +20,45 @@ fn repetitions_are_a_median_and_a_range() {
 #[test]
 fn one_run_over_three_paths_fits_a_narrow_terminal() {
     insta::assert_snapshot!(table(&[run(&three_paths())], 60, false));
+}
+
+#[test]
+fn flows_of_messages_have_rows_of_their_delays_in_place_of_stalls() {
+    let mut runs = pair();
+    for (run, slow) in runs.iter_mut().zip([3_700_000_000, 410_000_000]) {
+        let delay = Delays {
+            mean_ns: 60_000_000,
+            deviation_ns: 90_000_000,
+            min_ns: 30_000_000,
+            p50_ns: 30_500_000,
+            p90_ns: slow / 4,
+            p95_ns: slow / 2,
+            p99_ns: slow - 60_000_000,
+            p999_ns: slow,
+            max_ns: slow,
+        };
+        let delivery = Some(Delays { p50_ns: 15_400_000, ..delay });
+        let video = VideoFigures {
+            segments: 12,
+            startup_ns: Some(525_000_000),
+            stalls: u32::from(slow > 1_000_000_000),
+            rebuffer_ns: slow / 20,
+        };
+        let answered = if slow > 1_000_000_000 { 98 } else { 100 };
+        let figures = MessageFigures {
+            count: 100,
+            answered,
+            delay,
+            delivery,
+            video: Some(video),
+            ..MessageFigures::default()
+        };
+        let summary = run.summary.iter_mut().flat_map(|summary| &mut summary.flows);
+        for flow in summary {
+            flow.messages = Some(figures.clone());
+        }
+    }
+    insta::assert_snapshot!(table(&runs, 100, false));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use towpath_measure::scenario::DataDirection;
 
 use super::panel::{ceiling, figure, per_point, series as line, transport_class};
 use crate::Run;
-use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
+use crate::chart::{Axis, Chart, Scale, Series, Shape, Size};
 use crate::group::Group;
 use crate::number;
 use crate::series::{Grid, Values};
@@ -55,16 +55,30 @@ fn asks(way: DataDirection) -> &'static str {
 
 fn class(way: DataDirection) -> &'static str {
     match way {
-        DataDirection::Up | DataDirection::Both => "ink total",
-        DataDirection::Down => "ink total d1",
+        DataDirection::Up | DataDirection::Both => "ink",
+        DataDirection::Down => "ink d1",
     }
 }
 
+/// Steps where one request follows the other, else a dot for each.
+fn drawn(name: &str, class: &str, values: Values) -> Series {
+    let known: Vec<usize> = (0..).zip(&values).filter_map(|(at, v)| v.map(|_| at)).collect();
+    let span = known.last().zip(known.first()).map_or(0, |(last, first)| last - first + 1);
+    if known.len() * 2 > span {
+        return line(name, format!("{class} line"), Shape::Steps, values);
+    }
+    let dots = line(name, format!("{class} dots"), Shape::Dots, values.clone());
+    Series { base: values, ..dots }
+}
+
 fn chart(title: &str, grid: &Grid, mut series: Vec<Series>) -> Chart {
-    let top = chart::top(&series);
+    let values = series.iter().flat_map(|series| &series.values).flatten();
+    let top = values.copied().fold(0.0, f64::max);
     let (unit, size) = if top >= LONG_MS { ("s", 1_000.0) } else { ("ms", 1.0) };
-    for value in series.iter_mut().flat_map(|series| &mut series.values).flatten() {
-        *value /= size;
+    for series in &mut series {
+        for value in series.values.iter_mut().chain(&mut series.base).flatten() {
+            *value /= size;
+        }
     }
     Chart {
         title: title.to_owned(),
@@ -81,9 +95,7 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<Series>) -> Chart {
 
 /// The delays of one run; none where no messages were exchanged.
 pub(super) fn over_time(run: &Run, grid: &Grid) -> Option<Chart> {
-    let series = |way: DataDirection| {
-        line(asks(way), class(way).to_owned(), Shape::Steps, delays(run, grid, way))
-    };
+    let series = |way: DataDirection| drawn(asks(way), class(way), delays(run, grid, way));
     let all: Vec<_> = ways(run).into_iter().map(series).collect();
     (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
 }
@@ -95,8 +107,7 @@ pub(super) fn side_by_side(groups: &[Group<'_>], grid: &Grid) -> Vec<Chart> {
     let of = |way: DataDirection| {
         let runs = groups.iter().filter_map(|group| Some((group, *group.runs.first()?)));
         let series = |(group, run): (&Group<'_>, &Run)| {
-            let class = format!("{} line", transport_class(groups, group));
-            line(&group.label, class, Shape::Steps, delays(run, grid, way))
+            drawn(&group.label, &transport_class(groups, group), delays(run, grid, way))
         };
         let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
         let all = runs.map(series).collect();
@@ -122,7 +133,8 @@ fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
 
 /// How many answers came within which time, in one run.
 pub(super) fn distribution(out: &mut String, run: &Run) {
-    let curve = |way| (asks(way).to_owned(), class(way).to_owned(), sample(requests(run, way)));
+    let curve =
+        |way| (asks(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)));
     write(out, "Answered within", &ways(run).into_iter().map(curve).collect::<Vec<_>>());
 }
 
