@@ -457,8 +457,12 @@ fn measured(mut texts: Vec<String>) -> String {
     }
 }
 
-/// `mptcp delivered 2.3 × as much as tcp`, when that can be said of exactly one flow.
+/// Which answers were later, where there are answers; else which flow was faster, when that can be
+/// said of exactly one.
 pub(crate) fn headline(groups: &[Group<'_>]) -> Option<String> {
+    if let Some(text) = answers::headline(groups) {
+        return Some(text);
+    }
     let [key] = flow_keys(groups)[..] else { return None };
     let mut figures: Vec<(f64, &str)> = Vec::new();
     for group in groups {

@@ -1,9 +1,9 @@
 //! The rows of flows that exchange messages: how late answers were.
 
-use towpath_measure::result::{Delays, FlowSummary, MessageFigures};
+use towpath_measure::result::{Delays, FlowSummary, MessageFigures, Summary};
 
 use super::{Cell, Row, Tone, figure, missing, row};
-use crate::group::{FlowKey, Group};
+use crate::group::{FlowKey, Group, Spread};
 use crate::number;
 
 /// A label, what it means, and the figure.
@@ -43,6 +43,28 @@ const LINES: [Line; 12] = [
 /// Whether a flow exchanges messages: figures of the byte stream mean little then.
 pub(super) fn is_exchange(groups: &[Group<'_>], key: FlowKey) -> bool {
     groups.iter().flat_map(|group| group.flows(key)).any(|flow| flow.messages.is_some())
+}
+
+/// `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
+pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
+    let slowest = |summary: &Summary| -> Option<f64> {
+        let asked = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
+        asked.filter(|messages| messages.count > 0).map(|m| m.delay.max_ns as f64).reduce(f64::max)
+    };
+    let mut figures: Vec<(f64, &str)> = Vec::new();
+    for group in groups {
+        let spread = Spread::of(group.summaries().filter_map(slowest))?;
+        figures.push((spread.median, &group.label));
+    }
+    figures.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let [(best, winner), (second, name), ..] = figures.as_slice() else { return None };
+    let ratio = second / best.max(1.0);
+    let (best, second) = (number::time(*best), number::time(*second));
+    Some(if ratio < 1.05 {
+        format!("The slowest answers of {winner} and {name} took about the same time ({best}).")
+    } else {
+        format!("Slowest answer: {winner} {best}, {name} {second}: {ratio:.1} times as long.")
+    })
 }
 
 /// The rows that have something to say.
