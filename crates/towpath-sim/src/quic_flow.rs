@@ -114,7 +114,10 @@ impl World<'_> {
         let Some(end) = end else { return };
         end.socket = Some(socket);
         end.open = true;
-        if side == 0 {
+        let talks = self.flows.get(flow).is_some_and(|flow| flow.talks.is_some());
+        if talks {
+            self.tell_open(place, side);
+        } else if side == 0 {
             // A stream that nothing was sent on does not exist for the peer, which may have to send.
             end.shut_if_silent(self.now, host);
         }

@@ -441,7 +441,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells a talk that its stream is open.
-    fn tell_open(&mut self, stream: usize, side: usize) {
+    pub(crate) fn tell_open(&mut self, stream: usize, side: usize) {
         let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
             return;
         };
