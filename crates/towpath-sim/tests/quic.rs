@@ -313,3 +313,20 @@ fn tcp_background_traffic_and_quic_share_a_link() {
     let rates: Vec<_> = ended.summary().flows.iter().map(|flow| flow.goodput_bps / 1e6).collect();
     assert!(rates.iter().all(|rate| *rate > 4.0) && rates.iter().sum::<f64>() > 17.0, "{rates:?}");
 }
+
+/// Both ends ask, each on a stream of its own, of which the server knows only what the client says.
+#[test]
+fn messages_are_answered_in_both_directions() {
+    let handover = named("interactive-handover");
+    let asked = |transport| {
+        let ended = simulate(&handover, transport, 1, false);
+        ended.assert_whole(&transport.to_string());
+        let flows = ended.summary().flows.iter();
+        let figures: Vec<_> = flows.filter_map(|flow| flow.messages.as_ref()).collect();
+        assert!(figures.iter().all(|own| own.answered == own.count), "{transport}: {figures:?}");
+        figures.iter().map(|own| own.count).collect::<Vec<_>>()
+    };
+    let over_tcp = asked(Transport::Tcp);
+    assert_eq!((over_tcp.len(), asked(Transport::Quic)), (2, over_tcp.clone()));
+    assert_eq!(asked(Transport::Mpquic), over_tcp);
+}

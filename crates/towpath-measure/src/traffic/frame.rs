@@ -21,10 +21,14 @@ const ASK: u8 = b'Q';
 const ASK_WITH_ACK: u8 = b'C';
 const ACK: u8 = b'D';
 const REPLY: u8 = b'R';
+const HELLO: u8 = b'H';
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
+    /// The first words on a stream on which the other end asks: of a QUIC stream it would not know
+    /// otherwise.
+    Hello,
     /// Something that is answered.
     Request {
         /// Number on its stream, from 0.
@@ -58,7 +62,7 @@ impl Frame {
     pub fn bytes(self) -> u32 {
         match self {
             Self::Request { bytes, .. } => bytes.max(LEAST_REQUEST_BYTES),
-            Self::Ack { number: _ } => LEAST_REPLY_BYTES,
+            Self::Hello | Self::Ack { number: _ } => LEAST_REPLY_BYTES,
             Self::Reply { bytes, number: _ } => bytes.max(LEAST_REPLY_BYTES),
         }
     }
@@ -72,6 +76,7 @@ impl Frame {
             Self::Request { number, reply_bytes, ack: true, bytes: _ } => {
                 (ASK_WITH_ACK, number, Some(reply_bytes))
             }
+            Self::Hello => (HELLO, 0, None),
             Self::Ack { number } => (ACK, number, None),
             Self::Reply { number, bytes: _ } => (REPLY, number, None),
         };
@@ -99,7 +104,8 @@ impl Frame {
             }
             (ASK | ASK_WITH_ACK, _) => return Ok(None),
             (ACK, _) if bytes == LEAST_REPLY_BYTES => (Self::Ack { number }, LEAST_REPLY_BYTES),
-            (ACK, _) => return Err(Broken::Length(length)),
+            (HELLO, _) if bytes == LEAST_REPLY_BYTES => (Self::Hello, LEAST_REPLY_BYTES),
+            (ACK | HELLO, _) => return Err(Broken::Length(length)),
             (REPLY, _) => (Self::Reply { number, bytes }, LEAST_REPLY_BYTES),
             (kind, _) => return Err(Broken::Kind(kind)),
         };

@@ -102,6 +102,8 @@ enum Phase {
 struct Line {
     /// Whether this end asks on it; else it answers.
     asks: bool,
+    /// It opened the stream, on which the other end asks.
+    greets: bool,
     phase: Phase,
     /// The other end has said everything.
     ended: bool,
@@ -140,7 +142,7 @@ impl Talk {
         };
         let line = |stream: u32| {
             let asks = direction_of(pattern, stream) == own;
-            Line { asks, ..Line::default() }
+            Line { asks, greets: !asks && role == Role::Client, ..Line::default() }
         };
         Some(Self {
             lines: (0..streams(pattern)).map(line).collect(),
@@ -154,6 +156,9 @@ impl Talk {
     pub fn on_open(&mut self, now: Instant, stream: u32) {
         if let Some(line) = self.line_mut(stream).filter(|line| line.phase == Phase::Opening) {
             line.phase = Phase::Open;
+            if line.greets {
+                line.outbox.push(Frame::Hello);
+            }
         }
         if !self.begun && self.lines.iter().all(|line| line.phase != Phase::Opening) {
             self.begun = true;
@@ -281,6 +286,7 @@ impl Line {
                 }
                 return false;
             }
+            Frame::Hello => return false,
             Frame::Ack { number } => (number, false),
             Frame::Reply { number, bytes: _ } => (number, true),
         };
