@@ -1,8 +1,9 @@
 //! What was pushed and is not acknowledged, as records, with the scoreboard of RFC 2018.
 //!
 //! A record is one push or, once a part of it was acknowledged, lost or sent alone, a piece of it. A
-//! piece never crosses the boundary of its mapping. Records are in order of their offsets; the first
-//! `sent` of them have been sent. The counters in bytes always equal what the records say.
+//! piece never crosses the boundary of its mapping. Records are in order of their offsets; those that
+//! have been sent and those that wait are kept apart, so that each is cut off the front of what waits
+//! however much that is. The counters in bytes always equal what the records say.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -61,6 +62,11 @@ impl Record {
         self.ssn + u64::from(self.len)
     }
 
+    /// What is behind its first `len` bytes, which are not all of it.
+    fn behind(&self, len: u32) -> Self {
+        Self { ssn: self.ssn + u64::from(len), len: self.len - len, ..*self }
+    }
+
     pub(super) fn is_sacked(&self) -> bool {
         self.sacked
     }
@@ -87,8 +93,10 @@ pub(super) struct Horizon {
 /// Everything pushed and not acknowledged.
 #[derive(Debug, Clone)]
 pub(super) struct SendQueue {
+    /// What has been sent.
     records: VecDeque<Record>,
-    sent: usize,
+    /// What has not, behind it.
+    unsent: VecDeque<Record>,
     acked_until: u64,
     sent_until: u64,
     pushed_until: u64,
@@ -110,7 +118,7 @@ impl SendQueue {
     pub(super) fn new() -> Self {
         Self {
             records: VecDeque::new(),
-            sent: 0,
+            unsent: VecDeque::new(),
             acked_until: 1,
             sent_until: 1,
             pushed_until: 1,
@@ -173,7 +181,7 @@ impl SendQueue {
     }
 
     pub(super) fn oldest(&self) -> Option<&Record> {
-        self.records.front().filter(|_| self.sent > 0)
+        self.records.front()
     }
 
     pub(super) fn has_lost(&self) -> bool {
@@ -181,7 +189,7 @@ impl SendQueue {
     }
 
     pub(super) fn next_unsent(&self) -> Option<&Record> {
-        self.records.get(self.sent)
+        self.unsent.front()
     }
 
     pub(super) fn next_lost(&self) -> Option<&Record> {
@@ -191,7 +199,8 @@ impl SendQueue {
     /// Whole mappings that are not wholly acknowledged.
     pub(super) fn unacked(&self) -> impl Iterator<Item = Sent> + '_ {
         let mut last = None;
-        self.records.iter().filter(|record| !record.fin).filter_map(move |record| {
+        let all = self.records.iter().chain(&self.unsent);
+        all.filter(|record| !record.fin).filter_map(move |record| {
             let (mapping, mapping_ssn) = (record.mapping, record.mapping_ssn);
             let new = last.replace(mapping_ssn) != Some(mapping_ssn);
             new.then_some(Sent { ssn: mapping_ssn, len: mapping.len, mapping, mapping_ssn })
@@ -216,8 +225,7 @@ impl SendQueue {
 
     /// The last push, if none of its bytes was sent: its mapping may still grow.
     pub(super) fn unsent_tail(&self) -> Option<Mapping> {
-        let index = self.records.len().checked_sub(1).filter(|index| *index >= self.sent)?;
-        let record = self.records.get(index)?;
+        let record = self.unsent.back()?;
         (!record.fin && record.ssn == record.mapping_ssn).then_some(record.mapping)
     }
 
@@ -226,7 +234,7 @@ impl SendQueue {
         if self.unsent_tail().is_none() {
             return;
         }
-        let Some(record) = self.records.back_mut() else { return };
+        let Some(record) = self.unsent.back_mut() else { return };
         record.len += bytes;
         record.mapping.len += bytes;
         record.packet_bytes = record.len;
@@ -235,7 +243,7 @@ impl SendQueue {
     }
 
     fn append(&mut self, mapping: Mapping, psh: bool, fin: bool) {
-        self.records.push_back(Record {
+        self.unsent.push_back(Record {
             ssn: self.pushed_until,
             len: mapping.len,
             mapping_ssn: self.pushed_until,
@@ -254,13 +262,18 @@ impl SendQueue {
 
     /// Marks the first `len` bytes of the first unsent record as sent.
     pub(super) fn send(&mut self, now: Instant, len: u32, packet_bytes: u32) -> Option<Record> {
-        self.split(self.sent, len);
-        let record = self.records.get_mut(self.sent)?;
+        let next = self.unsent.front_mut()?;
+        let mut record = *next;
+        if len > 0 && len < next.len {
+            (*next, record.len, record.psh) = (next.behind(len), len, false);
+        } else {
+            self.unsent.pop_front();
+        }
         (record.sent_at, record.first_sent_at) = (now, now);
         (record.transmissions, record.packet_bytes) = (1, packet_bytes.max(1));
-        self.sent += 1;
         self.sent_until = record.end();
-        Some(*record)
+        self.records.push_back(record);
+        Some(record)
     }
 
     /// Marks the first `len` bytes of the first lost record as sent again.
@@ -271,7 +284,7 @@ impl SendQueue {
 
     /// Marks the last packet sent as sent again (RFC 8985 §7.3), unless it arrived.
     pub(super) fn repeat_last(&mut self, now: Instant, packet: u32) -> Option<Record> {
-        let mut index = self.sent.checked_sub(1)?;
+        let mut index = self.records.len().checked_sub(1)?;
         let record = self.records.get(index)?;
         let whole = record.len.saturating_sub(1) / packet.max(1) * packet;
         if record.sacked || record.repeated {
@@ -300,8 +313,7 @@ impl SendQueue {
 
     /// The peer has everything below `ack`, which is not beyond what was sent.
     pub(super) fn acknowledge(&mut self, ack: u64, delivery: &mut Delivery) {
-        while self.sent > 0
-            && let Some(record) = self.records.front_mut()
+        while let Some(record) = self.records.front_mut()
             && record.ssn < ack
         {
             let waits = record.lost && !record.repeated;
@@ -328,10 +340,10 @@ impl SendQueue {
                 break;
             }
             self.records.pop_front();
-            self.sent -= 1;
         }
-        if self.records.is_empty() {
+        if self.records.is_empty() && self.unsent.is_empty() {
             self.records.shrink_to_fit();
+            self.unsent.shrink_to_fit();
         }
         self.acked_until = self.acked_until.max(ack);
         self.judged_until = self.judged_until.max(ack);
@@ -357,8 +369,7 @@ impl SendQueue {
     /// which lets a packet count that was reported in pieces.
     fn mark_sacked(&mut self, from: u64, to: u64, whole: (u64, u64), into: &mut Delivery) {
         let mut index = self.index(from);
-        while index < self.sent
-            && let Some(record) = self.records.get(index)
+        while let Some(record) = self.records.get(index)
             && record.ssn < to
         {
             let packet = u64::from(record.packet_bytes);
@@ -401,9 +412,7 @@ impl SendQueue {
         let Horizon { newest, wait } = *horizon;
         let mut again = None;
         let mut index = self.index(self.judged_until);
-        while index < self.sent
-            && let Some(record) = self.records.get(index)
-        {
+        while let Some(record) = self.records.get(index) {
             if !record.sacked && !record.lost && record.transmissions == 1 {
                 if (record.sent_at, record.end()) >= newest {
                     break;
@@ -431,7 +440,6 @@ impl SendQueue {
             let (due, mut open) = (at + wait <= now, false);
             let mut index = self.index(start.max(self.acked_until));
             while let Some(record) = self.records.get(index)
-                && index < self.sent
                 && record.ssn < end
             {
                 if record.repeated && record.sent_at == at {
@@ -463,8 +471,7 @@ impl SendQueue {
         });
         let Some(boundary) = boundary else { return };
         let mut index = self.index(self.judged_until);
-        while index < self.sent
-            && let Some(record) = self.records.get(index)
+        while let Some(record) = self.records.get(index)
             && record.ssn < boundary
         {
             if !record.sacked && !record.lost && record.transmissions == 1 {
@@ -480,8 +487,7 @@ impl SendQueue {
 
     /// Marks the oldest packet (RFC 6582).
     pub(super) fn mark_oldest_lost(&mut self) {
-        if self.sent > 0 {
-            let packet = self.records.front().map_or(1, |record| record.packet_bytes);
+        if let Some(packet) = self.records.front().map(|record| record.packet_bytes) {
             self.split(0, packet);
             self.mark_lost(0);
         }
@@ -489,7 +495,7 @@ impl SendQueue {
 
     /// Marks the oldest, and all that were sent until `until` (RFC 6298 §5.4, RFC 8985 §6.3).
     pub(super) fn mark_lost_sent_until(&mut self, until: Instant) {
-        for index in 0..self.sent {
+        for index in 0..self.records.len() {
             let late = |record: &Record| !record.sacked && (index == 0 || record.sent_at <= until);
             if self.records.get(index).is_some_and(late) {
                 self.mark_lost(index);
@@ -512,7 +518,7 @@ impl SendQueue {
 
     /// The losses were none (undo).
     pub(super) fn unmark_lost(&mut self) {
-        for record in self.records.iter_mut().take(self.sent) {
+        for record in &mut self.records {
             record.lost = false;
         }
         self.lost.clear();
@@ -527,7 +533,7 @@ impl SendQueue {
 
     /// Forgets all selective acknowledgements (RFC 2018 §8).
     pub(super) fn forget_sacks(&mut self) {
-        for record in self.records.iter_mut().take(self.sent) {
+        for record in &mut self.records {
             record.sacked = false;
         }
         self.sacked.clear();
@@ -550,24 +556,18 @@ impl SendQueue {
         if len == 0 || len >= record.len {
             return;
         }
-        let mut rest = *record;
-        rest.ssn += u64::from(len);
-        rest.len -= len;
-        record.len = len;
-        record.psh = false;
+        let rest = record.behind(len);
+        (record.len, record.psh) = (len, false);
         if rest.lost && !rest.repeated {
             self.lost.insert(rest.ssn);
         }
         self.records.insert(index + 1, rest);
-        if index < self.sent {
-            self.sent += 1;
-        }
     }
 
     /// Recounts everything, for tests.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let sent = || self.records.iter().take(self.sent);
+        let sent = || self.records.iter();
         let sum = |f: fn(&Record) -> bool| sent().filter(|r| f(r)).map(Record::bytes).sum::<u64>();
         assert_eq!(sum(|_| true), self.outstanding());
         assert_eq!(sum(|r| r.sacked), self.sacked_bytes);
@@ -577,7 +577,7 @@ impl SendQueue {
         assert!(waiting.eq(self.lost.iter().copied()), "the set of lost records is wrong");
         assert!(sent().all(|r| !(r.sacked && (r.lost || r.repeated))));
         let mut at = self.acked_until;
-        for record in &self.records {
+        for record in self.records.iter().chain(&self.unsent) {
             assert_eq!(record.ssn, at);
             at = record.end();
         }
