@@ -209,7 +209,7 @@ impl Subflow {
 }
 
 /// What an acknowledgement says about a probe.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ProbeEvidence {
     /// End of the DSACK block.
     pub(super) duplicate_end: Option<u64>,

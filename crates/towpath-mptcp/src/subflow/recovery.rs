@@ -191,6 +191,10 @@ impl Subflow {
         received: &mut Received,
     ) {
         let window_changed = self.peer_window.update(segment.window, start, ack);
+        if self.says_nothing_new(ack, segment) {
+            self.note_probe_answer(now, ack, &ProbeEvidence::default());
+            return self.arm_window_probe(now);
+        }
         let before = self.send.acked_until();
         let in_flight = self.send.in_flight();
         let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
@@ -244,6 +248,15 @@ impl Subflow {
             self.arm_tail_probe(now);
         }
         self.arm_window_probe(now);
+    }
+
+    /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
+    /// be neither progress nor a duplicate.
+    fn says_nothing_new(&self, ack: u64, segment: &Segment) -> bool {
+        let calm = self.recovery.phase == Phase::Open && !self.recovery.any_repeated;
+        let plain = segment.options.sack.is_empty() && !segment.flags.has(Flags::ECE);
+        let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
+        self.sack_on && settled && plain && calm
     }
 
     /// SACK blocks, after a DSACK (RFC 2883 §4), which is returned.
