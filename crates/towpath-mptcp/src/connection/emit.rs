@@ -40,10 +40,11 @@ impl Connection {
         }
         loop {
             for index in 0..self.flows.len() {
-                if self.flows.get(index).is_none_or(|flow| flow.tcp.is_quiet()) {
+                let Some(flow) = self.flows.get(index).filter(|flow| !flow.tcp.is_quiet()) else {
                     continue;
-                }
-                let option_bytes = self.ack_option_bytes(index);
+                };
+                let bare = flow.tcp.is_ack_due();
+                let option_bytes = if bare { self.ack_option_bytes(index) } else { 0 };
                 let Some(flow) = self.flows.get_mut(index) else { continue };
                 let room = room(flow.interface);
                 if room == Room::Full {

@@ -110,10 +110,17 @@ impl Subflow {
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let open = !matches!(self.state, State::SynSent | State::SynReceived);
-        let nothing_due = !self.acks.due && !self.challenges.due && self.probe.is_none();
+        let nothing_due = !self.is_ack_due();
         let nothing_to_send = self.send.next_unsent().is_none() && !self.send.has_lost();
         let calm = self.reset.is_none() && self.probe_reason().is_none();
         open && nothing_due && nothing_to_send && calm
+    }
+
+    /// Whether [`Subflow::poll_transmit`] may come to a packet without data, and so needs to know how
+    /// many bytes of options that has.
+    #[inline]
+    pub fn is_ack_due(&self) -> bool {
+        self.acks.due || self.challenges.due || self.probe.is_some()
     }
 
     /// The tail loss probe that repeats data; one with new data goes the way of new data.
