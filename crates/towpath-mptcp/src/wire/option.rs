@@ -145,9 +145,10 @@ impl Options {
         if let Some(shift) = self.window_scale {
             put(&mut out, [NOP, WINDOW_SCALE, 3, shift]);
         }
-        let room = out.remaining_capacity();
-        let mptcp_bytes = self.mptcp_len(room);
-        self.emit_sack(&mut out, room - mptcp_bytes);
+        if !self.sack.is_empty() {
+            let room = out.remaining_capacity();
+            self.emit_sack(&mut out, room - self.mptcp_len(room));
+        }
         self.emit_mptcp(&mut out);
         out
     }
