@@ -32,14 +32,17 @@ pub enum RouteError {
 #[derive(Debug, Clone)]
 pub struct Topology<P> {
     directions: Vec<Direction<Travelling<P>>>,
-    /// When each direction is due and which packet it is about.
-    due: Vec<Option<(Instant, u64)>>,
+    /// When each direction is due and which packet it is about, or [`NEVER`].
+    due: Vec<(Instant, u64)>,
     /// The first of them, with its direction: asked more often than it changes.
     first_due: Option<((Instant, u64), usize)>,
     routes: Vec<Vec<usize>>,
     arrived: VecDeque<(Instant, RouteId, P)>,
     entered: u64,
 }
+
+/// Behind everything that may be due.
+const NEVER: (Instant, u64) = (Instant::MAX, u64::MAX);
 
 /// A packet on its route.
 #[derive(Debug, Clone)]
@@ -82,7 +85,7 @@ impl<P: Packet> Topology<P> {
     /// Adds a direction; give each its own seed ([`crate::stream_seed`]).
     pub fn add_direction(&mut self, config: DirectionConfig, seed: u64) -> DirectionId {
         self.directions.push(Direction::new(config, seed));
-        self.due.push(None);
+        self.due.push(NEVER);
         DirectionId(self.directions.len() - 1)
     }
 
@@ -225,15 +228,20 @@ impl<P: Packet> Topology<P> {
             return;
         };
         let upcoming = direction.upcoming().map(|(time, travelling)| (time, travelling.sequence));
-        *due = upcoming;
+        *due = upcoming.unwrap_or(NEVER);
         match (upcoming, self.first_due) {
             (Some(own), first) if first.is_none_or(|first| (own, index) <= first) => {
                 self.first_due = Some((own, index));
             }
             // It was the first, and is due later or never.
             (_, Some((_, first))) if first == index => {
-                let due = self.due.iter().enumerate();
-                self.first_due = due.filter_map(|(index, due)| due.map(|due| (due, index))).min();
+                let mut first = (NEVER, 0);
+                for (index, due) in self.due.iter().enumerate() {
+                    if *due < first.0 {
+                        first = (*due, index);
+                    }
+                }
+                self.first_due = (first.0 != NEVER).then_some(first);
             }
             _ => {}
         }
