@@ -22,6 +22,9 @@ const SMALL_QUEUE: Duration = Duration::from_micros(977);
 /// And never more (Linux: `tcp_limit_output_bytes`).
 const SMALL_QUEUE_MOST_BYTES: u64 = 4 * 1_024 * 1_024;
 
+/// Most pairs of addresses of which the path is remembered.
+const PAIRS: usize = 64;
+
 /// Packets whose memory is kept for others.
 const SPARE: usize = 4_096;
 
@@ -67,6 +70,8 @@ pub(crate) struct Network<'a> {
     /// One for each host, or none.
     captures: Vec<Capture<'a>>,
     passing: VecDeque<wire::Packet>,
+    /// The paths of pairs of IPv4 addresses, as they stand in a header.
+    pairs: Vec<([u8; 8], usize)>,
     /// Memory of packets that are gone.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept: they travel as they are")]
     spare: Vec<Box<wire::Packet>>,
@@ -122,6 +127,7 @@ impl<'a> Network<'a> {
                 .collect(),
             captures,
             passing: VecDeque::new(),
+            pairs: Vec::new(),
             spare: Vec::new(),
             arrived: VecDeque::new(),
             delivered_packets: 0,
@@ -141,10 +147,7 @@ impl<'a> Network<'a> {
     /// Sends a packet of `host` on its way. The first host's address decides the path, whichever
     /// interface the stack had in mind.
     pub(crate) fn send(&mut self, now: Instant, host: usize, packet: Box<wire::Packet>) {
-        let Some(path) = packet.addresses().and_then(|(source, target)| path_of(source, target))
-        else {
-            return;
-        };
+        let Some(path) = self.path_of(&packet) else { return };
         let Some(ends) = self.interfaces.get_mut(path) else { return };
         let Some(end) = ends.iter().position(|interface| interface.host == host) else { return };
         let Some(interface) = ends.get_mut(end) else { return };
@@ -174,6 +177,21 @@ impl<'a> Network<'a> {
             self.send_one(now, path, end, part);
         }
         self.recycle(packet);
+    }
+
+    fn path_of(&mut self, packet: &wire::Packet) -> Option<usize> {
+        let v4 = packet.header.first().is_some_and(|first| first >> 4 == 4);
+        let pair = packet.header.get(12..).and_then(<[u8]>::first_chunk).filter(|_| v4);
+        if let Some(pair) = pair
+            && let Some((_, path)) = self.pairs.iter().find(|(known, _)| known == pair)
+        {
+            return Some(*path);
+        }
+        let path = packet.addresses().and_then(|(source, target)| path_of(source, target))?;
+        if let Some(pair) = pair.filter(|_| self.pairs.len() < PAIRS) {
+            self.pairs.push((*pair, path));
+        }
+        Some(path)
     }
 
     /// A packet to write into.
