@@ -312,8 +312,12 @@ impl Connection {
     /// MP_JOIN in a SYN/ACK or third packet. `false`: the subflow must be reset.
     pub(super) fn check_join(&mut self, index: usize, segment: &Segment, now: Instant) -> bool {
         let Some(flow) = self.flows.get_mut(index) else { return false };
-        let Some(mut join) = flow.join else { return true };
+        let Some(join) = &flow.join else { return true };
         let Some(remote_key) = self.remote_key else { return false };
+        if join.state == JoinState::Established && segment.options.mptcp.is_empty() {
+            return true;
+        }
+        let mut join = *join;
         let option = segment.options.mptcp.iter().find_map(|option| {
             if let MptcpOption::Join(join) = option { Some(join) } else { None }
         });
