@@ -312,17 +312,29 @@ impl Connection {
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
         scratch.out.append(&mut self.out);
-        self.swap(scratch);
+        std::mem::swap(&mut self.out, &mut scratch.out);
+        std::mem::swap(&mut self.received, &mut scratch.received);
+        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
         let done = what(self);
-        self.swap(scratch);
+        std::mem::swap(&mut self.out, &mut scratch.out);
+        std::mem::swap(&mut self.received, &mut scratch.received);
+        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
         done
     }
 
-    fn swap(&mut self, scratch: &mut Scratch) {
+    /// As [`Connection::with_scratch`], for what schedules and handles no segment.
+    pub(crate) fn with_views<T>(
+        &mut self,
+        scratch: &mut Scratch,
+        what: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        scratch.out.append(&mut self.out);
         std::mem::swap(&mut self.out, &mut scratch.out);
         std::mem::swap(&mut self.views, &mut scratch.views);
-        std::mem::swap(&mut self.received, &mut scratch.received);
-        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
+        let done = what(self);
+        std::mem::swap(&mut self.out, &mut scratch.out);
+        std::mem::swap(&mut self.views, &mut scratch.views);
+        done
     }
 
     /// Hands out what the stack must do.

@@ -413,14 +413,16 @@ impl Stack {
             };
             let known = self.connections.get_mut(&id);
             let interface = known.and_then(|known| {
-                known.with_scratch(&mut self.scratch, |known| {
+                known.with_views(&mut self.scratch, |known| {
                     known.poll_transmit(&host, &room, identification, packet)
                 })
             });
             if let Some(interface) = interface {
                 let segments = packet.payload.len() / usize::from(packet.segment_bytes.max(1));
                 self.identification = identification.wrapping_add(segments.clamp(1, 64) as u16);
-                self.carry_out_all(now, id);
+                if !self.scratch.out.is_empty() {
+                    self.carry_out_all(now, id);
+                }
                 return Some(interface);
             }
             self.ready.pop_front();
@@ -480,10 +482,15 @@ impl Stack {
         what: impl FnOnce(&mut Connection, &Host<'_>),
     ) {
         let host = Host { now, local: &self.addresses, trace: self.config.trace };
-        if let Some(known) = self.connections.get_mut(&id) {
-            known.with_scratch(&mut self.scratch, |known| what(known, &host));
+        let Some(known) = self.connections.get_mut(&id) else { return };
+        known.with_scratch(&mut self.scratch, |known| what(known, &host));
+        if !std::mem::replace(&mut known.queued, true) {
+            self.ready.push_back(id);
         }
-        self.touch(now, id);
+        // It has handed over everything.
+        if !self.scratch.out.is_empty() {
+            self.carry_out_all(now, id);
+        }
     }
 
     fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &Host<'_>)) {
@@ -525,9 +532,11 @@ impl Stack {
         }
     }
 
-    /// Carries out what a connection asked for, and keeps its deadline.
+    /// Carries out what a connection has just asked for, and keeps its deadline.
     fn settle(&mut self, now: Instant, id: ConnectionId) {
-        self.carry_out_all(now, id);
+        if !self.scratch.out.is_empty() {
+            self.carry_out_all(now, id);
+        }
         let Some(known) = self.get_mut(id) else { return };
         let timeout = known.next_deadline();
         let before = std::mem::replace(&mut known.registered_timeout, timeout);
