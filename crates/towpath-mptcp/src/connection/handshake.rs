@@ -253,6 +253,11 @@ impl Connection {
         flow.announced = true;
         let (path, number) = (flow.path, flow.number);
         self.give_up_at = None;
+        if self.retransmit_at.is_some() && self.backoff > 0 {
+            // It may take what has waited for a way ever more patiently.
+            self.backoff = 0;
+            self.arm_retransmission(host.now);
+        }
         self.notice(Notice::SubflowEstablished { path, number });
         self.update_data_options();
         self.scheduler.on_event(SchedulerEvent::Opened { path });

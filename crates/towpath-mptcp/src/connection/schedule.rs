@@ -421,6 +421,11 @@ impl Connection {
         let under_way = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
         if alone && under_way {
             self.reinjections.pop_front();
+            if front.cause == Reinjection::Connection {
+                // The only subflow repeats it by itself; the timer, which found nothing to do, waits
+                // longer each time as that one does (RFC 6298 §5.5).
+                self.backoff = self.backoff.saturating_add(1);
+            }
         }
         false
     }

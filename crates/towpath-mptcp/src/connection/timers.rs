@@ -15,6 +15,8 @@ use super::{Connection, Host, Queued};
 
 /// Bounds of the connection's retransmission timer.
 pub(super) const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
+/// What is left of a subflow's timer may be next to nothing; Linux counts in whole jiffies.
+const RETRANSMIT_LEAST: Duration = Duration::from_millis(1);
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
 /// does with 15 retransmissions.
@@ -150,7 +152,10 @@ impl Connection {
         let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
         let left = hopeful.filter_map(|flow| flow.tcp.repair_at());
         let left = left.map(|at| at.saturating_since(now)).max();
-        self.retransmit_after = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
+        let left = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
+        // Time between two looks, not until the next one: however near that is, it is not the pace.
+        let least = self.config.subflow.timer_granularity.max(RETRANSMIT_LEAST);
+        self.retransmit_after = left.max(least);
     }
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.

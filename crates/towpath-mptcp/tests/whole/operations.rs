@@ -705,3 +705,24 @@ fn regression_a_withdrawn_signal_flag_keeps_the_first_subflow() {
     let write = Operation::Write { host: 0, bytes: 1_413 };
     assert_eq!(with(&[(0, address(true)), (0, write), (6, address(false))]).check(), Ok(()));
 }
+
+#[test]
+fn regression_the_connections_timer_waits_longer_when_it_can_do_nothing() {
+    let operations = [
+        (0, Operation::Write { host: 1, bytes: 3_531 }),
+        (70_000, Operation::Interface { host: 1, path: 0, up: false }),
+        (36, Operation::Write { host: 1, bytes: 11_265 }),
+        (37, Operation::Write { host: 0, bytes: 9_023 }),
+    ];
+    let [client, server] = [(ReceiveBufferMode::Seed003, 3_000), (ReceiveBufferMode::Fixed, 8_000)]
+        .map(|buffer| Host {
+            ideal: true,
+            scheduler: "min-rtt",
+            buffer,
+            send_buffer_bytes: 10_000,
+            options: (false, true, false),
+            ..LINUX
+        });
+    let plan = Plan { seed: 3_165_725_460, v6: true, ..with(&operations) };
+    assert_eq!(Plan { hosts: [client, server], ..plan }.check(), Ok(()));
+}
