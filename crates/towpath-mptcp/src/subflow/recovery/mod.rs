@@ -1,10 +1,13 @@
 //! Acknowledgements and what they do to the congestion window: phases, proportional rate reduction
-//! (RFC 9937), retransmission timeouts (RFC 6298), and undoing what was needless (RFC 5682, RFC 3522,
-//! RFC 3708).
+//! (RFC 9937), retransmission timeouts (RFC 6298); what was needless is undone in [`undo`].
+
+mod undo;
 
 use towpath_multipath::congestion::AckSample;
 use towpath_multipath::path::Phase;
 use towpath_net::Instant;
+
+use undo::SpuriousTimeout;
 
 use super::delivery::Delivery;
 use super::rack::{DUPLICATE_THRESHOLD, ProbeEvidence};
@@ -52,18 +55,6 @@ struct Reduction {
     sent: u64,
     /// In flight when it began (`RecoverFS`).
     base: u64,
-}
-
-/// Forward RTO recovery (RFC 5682 §2.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum SpuriousTimeout {
-    /// Not watched for.
-    #[default]
-    Off,
-    /// The first acknowledgement after the timeout decides (step 2).
-    First,
-    /// New data was sent instead of repeated data (step 2b); the next decides (step 3).
-    Second,
 }
 
 impl Recovery {
@@ -129,16 +120,6 @@ impl Recovery {
         self.repeated_bytes += bytes;
         self.any_repeated = true;
         self.forced = false;
-    }
-
-    /// Whether retransmissions wait for the verdict on a timeout (RFC 5682 §2.1 step 2b).
-    pub(super) fn prefers_new_data(&self) -> bool {
-        self.spurious == SpuriousTimeout::Second
-    }
-
-    /// There is no new data to decide with.
-    pub(super) fn stop_watching(&mut self) {
-        self.spurious = SpuriousTimeout::Off;
     }
 
     fn begin(&mut self, phase: Phase, acked_until: u64, sent_until: u64) {
@@ -296,19 +277,6 @@ impl Subflow {
         duplicate
     }
 
-    /// The peer had `start..end` twice: what was sent again was needless (RFC 3708 §3).
-    fn on_duplicate(&mut self, start: u64, end: u64) {
-        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-        if end > sent {
-            return;
-        }
-        self.rack.note_duplicate(acked, sent);
-        if self.recovery.undo_from.is_some_and(|from| start >= from) {
-            let bytes = end - start;
-            self.recovery.repeated_bytes = self.recovery.repeated_bytes.saturating_sub(bytes);
-        }
-    }
-
     fn measure(
         &mut self,
         now: Instant,
@@ -435,52 +403,6 @@ impl Subflow {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
         }
-    }
-
-    /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
-    fn watch_timeout(&mut self, now: Instant, progress: &Progress, delivery: &Delivery) {
-        // What is neither news nor a duplicate decides nothing.
-        let tells = progress.advanced || progress.sacked || progress.repeats;
-        if self.recovery.spurious == SpuriousTimeout::Off || !tells {
-            return;
-        }
-        // Something arrived that was sent before the timeout and never again.
-        let original = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
-        let first = self.recovery.spurious == SpuriousTimeout::First;
-        if original && (!first || !progress.advanced || !delivery.ambiguous) {
-            self.undo(now);
-        } else if first && progress.advanced && progress.ack < self.recovery.end {
-            self.recovery.spurious = SpuriousTimeout::Second;
-        } else {
-            self.recovery.spurious = SpuriousTimeout::Off;
-        }
-    }
-
-    /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
-    /// acknowledgement was caused by the original (RFC 3522 §3.2).
-    fn undo_if_needless(&mut self, now: Instant, delivery: &Delivery, advanced: bool) {
-        let recovery = &self.recovery;
-        if recovery.undo_from.is_none() || !self.config.undo || !recovery.any_repeated {
-            return;
-        }
-        let reported = recovery.repeated_bytes == 0;
-        let by_time = delivery.needless && advanced && recovery.phase != Phase::Open;
-        // In recovery other holes may be real.
-        let whole = recovery.phase == Phase::Loss || !self.send.has_lost();
-        if reported || (by_time && whole) {
-            self.undo(now);
-        }
-    }
-
-    fn undo(&mut self, now: Instant) {
-        self.congestion.undo(now);
-        self.send.unmark_lost();
-        self.recovery.undo_from = None;
-        self.recovery.undone += 1;
-        self.recovery.phase = Phase::Open;
-        self.recovery.spurious = SpuriousTimeout::Off;
-        self.recovery.forced = false;
-        self.recovery.duplicates = 0;
     }
 
     fn tell_congestion_control(

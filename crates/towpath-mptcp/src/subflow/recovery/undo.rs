@@ -1,0 +1,94 @@
+//! What was needless is undone: timeouts (RFC 5682), and repetitions of what had arrived (RFC 3522,
+//! RFC 3708).
+
+use towpath_multipath::path::Phase;
+use towpath_net::Instant;
+
+use super::{Progress, Recovery};
+use crate::subflow::Subflow;
+use crate::subflow::delivery::Delivery;
+
+/// Forward RTO recovery (RFC 5682 §2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum SpuriousTimeout {
+    /// Not watched for.
+    #[default]
+    Off,
+    /// The first acknowledgement after the timeout decides (step 2).
+    First,
+    /// New data was sent instead of repeated data (step 2b); the next decides (step 3).
+    Second,
+}
+
+impl Recovery {
+    /// Whether retransmissions wait for the verdict on a timeout (RFC 5682 §2.1 step 2b).
+    pub(in crate::subflow) fn prefers_new_data(&self) -> bool {
+        self.spurious == SpuriousTimeout::Second
+    }
+
+    /// There is no new data to decide with.
+    pub(in crate::subflow) fn stop_watching(&mut self) {
+        self.spurious = SpuriousTimeout::Off;
+    }
+}
+
+impl Subflow {
+    /// The peer had `start..end` twice: what was sent again was needless (RFC 3708 §3).
+    pub(super) fn on_duplicate(&mut self, start: u64, end: u64) {
+        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        if end > sent {
+            return;
+        }
+        self.rack.note_duplicate(acked, sent);
+        if self.recovery.undo_from.is_some_and(|from| start >= from) {
+            let bytes = end - start;
+            self.recovery.repeated_bytes = self.recovery.repeated_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
+    pub(super) fn watch_timeout(&mut self, now: Instant, progress: &Progress, delivery: &Delivery) {
+        // What is neither news nor a duplicate decides nothing.
+        let tells = progress.advanced || progress.sacked || progress.repeats;
+        if self.recovery.spurious == SpuriousTimeout::Off || !tells {
+            return;
+        }
+        // Something arrived that was sent before the timeout and never again.
+        let original = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
+        let first = self.recovery.spurious == SpuriousTimeout::First;
+        if original && (!first || !progress.advanced || !delivery.ambiguous) {
+            self.undo(now);
+        } else if first && progress.advanced && progress.ack < self.recovery.end {
+            self.recovery.spurious = SpuriousTimeout::Second;
+        } else {
+            self.recovery.spurious = SpuriousTimeout::Off;
+        }
+    }
+
+    /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
+    /// acknowledgement was caused by the original (RFC 3522 §3.2).
+    pub(super) fn undo_if_needless(&mut self, now: Instant, delivery: &Delivery, advanced: bool) {
+        let recovery = &self.recovery;
+        if recovery.undo_from.is_none() || !self.config.undo || !recovery.any_repeated {
+            return;
+        }
+        let reported = recovery.repeated_bytes == 0;
+        let by_time = delivery.needless && advanced && recovery.phase != Phase::Open;
+        // In recovery other holes may be real.
+        let whole = recovery.phase == Phase::Loss || !self.send.has_lost();
+        if reported || (by_time && whole) {
+            self.undo(now);
+        }
+    }
+
+    fn undo(&mut self, now: Instant) {
+        self.congestion.undo(now);
+        self.send.unmark_lost();
+        self.recovery.undo_from = None;
+        self.recovery.undone += 1;
+        self.recovery.phase = Phase::Open;
+        self.recovery.spurious = SpuriousTimeout::Off;
+        self.recovery.forced = false;
+        self.recovery.duplicates = 0;
+    }
+}
