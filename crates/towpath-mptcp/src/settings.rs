@@ -4,8 +4,8 @@
 use std::num::ParseIntError;
 use std::time::Duration;
 
-use thiserror::Error;
 use towpath_multipath::opportunistic::Variant;
+pub use towpath_multipath::settings::SettingError;
 
 use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
 
@@ -22,22 +22,6 @@ pub struct HostSettings {
     pub small_queues: bool,
     /// Processor time of each packet, sent or received.
     pub cpu_per_packet: Duration,
-}
-
-/// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SettingError {
-    /// No setting has this name.
-    #[error("unknown setting `{0}`")]
-    Unknown(String),
-    /// It cannot have this value.
-    #[error("`{name}` cannot be `{value}`")]
-    Value {
-        /// Name.
-        name: String,
-        /// Value.
-        value: String,
-    },
 }
 
 impl HostSettings {
@@ -83,7 +67,7 @@ impl HostSettings {
                     "linux-6.x" => Self::linux(),
                     "linux-3.2-mptcp" => Self::linux_3_2(),
                     "ideal" => Self::ideal(),
-                    _ => return Err(wrong(name, value)),
+                    _ => return Err(SettingError::value(name, value)),
                 };
             }
         }
@@ -162,7 +146,7 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
         "linux" => ReceiveBufferMode::Linux,
         "fixed" => ReceiveBufferMode::Fixed,
         "seed003" => ReceiveBufferMode::Seed003,
-        _ => return Err(wrong(name, value)),
+        _ => return Err(SettingError::value(name, value)),
     };
     if buffer.mode == ReceiveBufferMode::Fixed {
         buffer.initial_bytes = buffer.max_bytes;
@@ -170,16 +154,12 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
     Ok(())
 }
 
-fn wrong(name: &str, value: &str) -> SettingError {
-    SettingError::Value { name: name.to_owned(), value: value.to_owned() }
-}
-
 /// Whether it is the second of two words.
 fn word(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
     match value {
         _ if value == yes => Ok(true),
         _ if value == no => Ok(false),
-        _ => Err(wrong(name, value)),
+        _ => Err(SettingError::value(name, value)),
     }
 }
 
@@ -192,7 +172,7 @@ fn variant(name: &str, value: &str) -> Result<Variant, SettingError> {
         "off" => Ok(Variant::Off),
         "nsdi12" => Ok(Variant::Nsdi12),
         "guarded" => Ok(Variant::Guarded),
-        _ => Err(wrong(name, value)),
+        _ => Err(SettingError::value(name, value)),
     }
 }
 
@@ -200,7 +180,7 @@ fn number<T: std::str::FromStr<Err = ParseIntError>>(
     name: &str,
     value: &str,
 ) -> Result<T, SettingError> {
-    value.parse().map_err(|_| wrong(name, value))
+    value.parse().map_err(|_| SettingError::value(name, value))
 }
 
 fn nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
@@ -210,8 +190,8 @@ fn nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
 /// Minimum, default and maximum.
 fn sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
     let all: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
-    let all = all.map_err(|_| wrong(name, value))?;
-    <[u64; 3]>::try_from(all).map_err(|_| wrong(name, value))
+    let all = all.map_err(|_| SettingError::value(name, value))?;
+    <[u64; 3]>::try_from(all).map_err(|_| SettingError::value(name, value))
 }
 
 #[cfg(test)]

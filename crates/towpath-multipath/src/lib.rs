@@ -7,11 +7,14 @@
 //!
 //! Reading order: [`path`] (what is known of a path and of a connection), [`scheduler`] (the
 //! decision, and the registry of all schedulers), [`opportunistic`] (M1 and M2: what to do when the
-//! receive window is full), [`congestion`] (the controls, coupled or not, and their registry).
+//! receive window is full), [`congestion`] (the controls, coupled or not, and their registry),
+//! [`settings`] (what is wrong with a text that should set something).
 
 pub mod congestion;
 pub mod opportunistic;
 pub mod path;
 pub mod scheduler;
+pub mod settings;
 
 pub use path::{ConnectionView, DataRange, PathId, PathSet, PathView, Phase};
+pub use settings::SettingError;

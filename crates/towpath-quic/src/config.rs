@@ -1,13 +1,12 @@
 //! How connections behave.
 
-use std::fmt;
 use std::num::ParseIntError;
 use std::sync::Arc;
 use std::time::Duration;
 
 use noq_proto::congestion::ControllerFactory;
 use noq_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
-use thiserror::Error;
+pub use towpath_multipath::settings::SettingError;
 
 use crate::congestion::Factory;
 
@@ -39,16 +38,6 @@ impl PathPolicy {
     /// Every policy with its name.
     pub const ALL: [(&str, Self); 3] =
         [("aggregate", Self::Aggregate), ("backup", Self::Backup), ("ios", Self::Ios)];
-}
-
-impl fmt::Display for PathPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Aggregate => "aggregate",
-            Self::Backup => "backup",
-            Self::Ios => "ios",
-        })
-    }
 }
 
 /// How a connection behaves.
@@ -88,22 +77,6 @@ impl Default for Config {
     }
 }
 
-/// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SettingError {
-    /// No setting has this name.
-    #[error("unknown setting `{0}`")]
-    Unknown(String),
-    /// It cannot have this value.
-    #[error("`{name}` cannot be `{value}`")]
-    Value {
-        /// Name.
-        name: String,
-        /// Value.
-        value: String,
-    },
-}
-
 impl Config {
     /// The default, changed by settings by name: how scenarios reach this crate, which knows nothing
     /// of them. Sizes are bytes, buffers the three numbers of Linux. A later setting wins.
@@ -118,7 +91,7 @@ impl Config {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
-        let wrong = || SettingError::Value { name: name.to_owned(), value: value.to_owned() };
+        let wrong = || SettingError::value(name, value);
         match name {
             "congestion-control" => value.clone_into(&mut self.congestion_control),
             "path-policy" => {

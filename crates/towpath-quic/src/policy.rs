@@ -267,9 +267,9 @@ mod tests {
                 switches.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>()
             };
             let quiet = both(policy.switches(at(5_000), &pair(5_000, 4_749, None, 30, false)));
-            assert_eq!(quiet, [(0, true), (1, false)], "{kind}");
+            assert_eq!(quiet, [(0, true), (1, false)], "{kind:?}");
             let again = both(policy.switches(at(5_100), &pair(5_100, 5_100, None, 30, true)));
-            assert_eq!(again, [(0, false), (1, true)], "{kind}");
+            assert_eq!(again, [(0, false), (1, true)], "{kind:?}");
         }
     }
 

@@ -298,7 +298,7 @@ fn a_path_that_goes_silent_is_given_up_and_comes_back() {
             link.1.dark = (Instant::ZERO + millis(1_000), Instant::ZERO + millis(5_000));
             let mut world = World::new(&multipath(policy), &links, 30_000_000);
             world.run(millis(60_000));
-            let about = format!("{policy}, {dark} dark: {} bytes", world.read);
+            let about = format!("{policy:?}, {dark} dark: {} bytes", world.read);
             assert!(world.ended, "{about}");
             let status = world.client.status(world.connection).unwrap();
             let number = u32::from(dark) - 1;

@@ -36,7 +36,7 @@ pub enum SimError {
         /// Host.
         host: String,
         /// Why.
-        source: quic::config::SettingError,
+        source: SettingError,
     },
     /// A host cannot speak QUIC.
     #[error("host `{host}`: {source}")]

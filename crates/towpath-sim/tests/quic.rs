@@ -3,48 +3,23 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod ended;
+
 use std::io::Write;
 use std::process::Command;
-use std::sync::Arc;
 
-use towpath_measure::result::{EventKind, Meta, Record, Summary};
-use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
-use towpath_measure::store::write_record;
-use towpath_sim::{Job, batch, run};
+use towpath_measure::result::{EventKind, Meta, Record};
+use towpath_measure::scenario::{Scenario, Transport};
+use towpath_sim::batch;
 
-/// A run that has ended.
-struct Ended {
-    records: Vec<Record>,
-    /// What the result file holds.
-    bytes: Vec<u8>,
-    captures: Vec<Vec<u8>>,
-}
+use ended::{Ended, named, scenario, simulate};
 
 impl Ended {
-    fn summary(&self) -> &Summary {
-        match self.records.last() {
-            Some(Record::Summary(summary)) => summary,
-            other => panic!("no summary: {other:?}"),
-        }
-    }
-
     fn meta(&self) -> &Meta {
         match self.records.first() {
             Some(Record::Meta(meta)) => meta,
             other => panic!("no meta: {other:?}"),
         }
-    }
-
-    fn goodput_mbps(&self) -> f64 {
-        self.summary().flows[0].goodput_bps / 1e6
-    }
-
-    fn events(&self, kind: EventKind) -> Vec<&str> {
-        let events = self.records.iter().filter_map(|record| {
-            let Record::Event(event) = record else { return None };
-            (event.kind == kind).then_some(event.text.as_str())
-        });
-        events.collect()
     }
 
     /// Everything arrived, and as it was sent.
@@ -56,29 +31,6 @@ impl Ended {
         let damaged = summary.warnings.iter().find(|w| w.text.contains("something else"));
         assert!(damaged.is_none(), "{about}: {damaged:?}");
     }
-}
-
-fn scenario(text: &str) -> Scenario {
-    Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
-}
-
-fn named(name: &str) -> Scenario {
-    let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
-    found.scenario().unwrap()
-}
-
-fn simulate(scenario: &Scenario, transport: Transport, repeat: u32, capture: bool) -> Ended {
-    let job = Job { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
-    let (mut records, mut bytes) = (Vec::new(), Vec::new());
-    let mut captures = vec![Vec::new(); if capture { scenario.hosts.len() } else { 0 }];
-    let outs = captures.iter_mut().map(|out| out as &mut (dyn Write + Send)).collect();
-    let report = run(&job, outs, &mut |record| {
-        write_record(&mut bytes, record)?;
-        records.push(record.clone());
-        Ok(())
-    });
-    report.unwrap_or_else(|error| panic!("{error}"));
-    Ended { records, bytes, captures }
 }
 
 /// Two paths of 20 and 10 Mbit/s, with what else the scenario says.

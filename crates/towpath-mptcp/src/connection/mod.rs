@@ -311,15 +311,11 @@ impl Connection {
         scratch: &mut Scratch,
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        scratch.out.append(&mut self.out);
-        std::mem::swap(&mut self.out, &mut scratch.out);
-        std::mem::swap(&mut self.received, &mut scratch.received);
-        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
-        let done = what(self);
-        std::mem::swap(&mut self.out, &mut scratch.out);
-        std::mem::swap(&mut self.received, &mut scratch.received);
-        std::mem::swap(&mut self.mapped, &mut scratch.mapped);
-        done
+        let swap = |own: &mut Self, scratch: &mut Scratch| {
+            std::mem::swap(&mut own.received, &mut scratch.received);
+            std::mem::swap(&mut own.mapped, &mut scratch.mapped);
+        };
+        self.borrow(scratch, swap, what)
     }
 
     /// As [`Connection::with_scratch`], for what schedules and handles no segment.
@@ -328,12 +324,25 @@ impl Connection {
         scratch: &mut Scratch,
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
+        let swap = |own: &mut Self, scratch: &mut Scratch| {
+            std::mem::swap(&mut own.views, &mut scratch.views);
+        };
+        self.borrow(scratch, swap, what)
+    }
+
+    /// `swap` exchanges what is lent besides [`Scratch::out`].
+    fn borrow<T>(
+        &mut self,
+        scratch: &mut Scratch,
+        swap: impl Fn(&mut Self, &mut Scratch),
+        what: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         scratch.out.append(&mut self.out);
         std::mem::swap(&mut self.out, &mut scratch.out);
-        std::mem::swap(&mut self.views, &mut scratch.views);
+        swap(self, scratch);
         let done = what(self);
         std::mem::swap(&mut self.out, &mut scratch.out);
-        std::mem::swap(&mut self.views, &mut scratch.views);
+        swap(self, scratch);
         done
     }
 

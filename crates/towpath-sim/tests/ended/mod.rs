@@ -1,0 +1,69 @@
+//! Scenarios that are run in virtual time, and what comes of them.
+
+use std::sync::Arc;
+
+use towpath_measure::result::{EventKind, Record, Summary};
+use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
+use towpath_measure::store::write_record;
+use towpath_sim::{Job, Report, run};
+
+/// A run that has ended.
+pub(crate) struct Ended {
+    pub(crate) report: Report,
+    pub(crate) records: Vec<Record>,
+    /// What the result file holds.
+    pub(crate) bytes: Vec<u8>,
+    /// One for each host, or none.
+    pub(crate) captures: Vec<Vec<u8>>,
+}
+
+impl Ended {
+    pub(crate) fn summary(&self) -> &Summary {
+        match self.records.last() {
+            Some(Record::Summary(summary)) => summary,
+            other => panic!("no summary: {other:?}, {:?}", self.report),
+        }
+    }
+
+    pub(crate) fn goodput_mbps(&self) -> f64 {
+        self.summary().flows[0].goodput_bps / 1e6
+    }
+
+    pub(crate) fn events(&self, kind: EventKind) -> Vec<&str> {
+        let events = self.records.iter().filter_map(|record| {
+            let Record::Event(event) = record else { return None };
+            (event.kind == kind).then_some(event.text.as_str())
+        });
+        events.collect()
+    }
+}
+
+pub(crate) fn scenario(text: &str) -> Scenario {
+    Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+pub(crate) fn named(name: &str) -> Scenario {
+    let found = builtin().iter().find(|builtin| builtin.name == name).unwrap();
+    found.scenario().unwrap()
+}
+
+pub(crate) fn simulate(
+    scenario: &Scenario,
+    transport: Transport,
+    repeat: u32,
+    capture: bool,
+) -> Ended {
+    let job = Job { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
+    let (mut records, mut bytes, mut captured) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
+    if capture {
+        captured = vec![Vec::new(); scenario.hosts.len()];
+    }
+    let outs = captured.iter_mut().map(|out| out as &mut (dyn std::io::Write + Send)).collect();
+    let report = run(&job, outs, &mut |record| {
+        write_record(&mut bytes, record)?;
+        records.push(record.clone());
+        Ok(())
+    });
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    Ended { report, records, bytes, captures: captured }
+}
