@@ -23,6 +23,7 @@ use crate::network::{Network, address, end_of};
 use crate::sample;
 use crate::stack::{self, status::Connection};
 
+pub(crate) mod end;
 mod own;
 pub(crate) mod talk;
 

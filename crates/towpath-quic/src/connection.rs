@@ -22,8 +22,8 @@ pub(crate) struct Connection {
     pub(crate) inner: noq_proto::Connection,
     pub(crate) id: ConnectionId,
     pub(crate) handle: ConnectionHandle,
-    /// Index of the socket.
-    pub(crate) socket: usize,
+    /// Port of the socket.
+    pub(crate) socket: u16,
     pub(crate) opener: bool,
     pub(crate) config: Config,
     pub(crate) clock: Clock,
@@ -57,7 +57,7 @@ pub(crate) struct Birth {
     pub(crate) inner: noq_proto::Connection,
     pub(crate) id: ConnectionId,
     pub(crate) handle: ConnectionHandle,
-    pub(crate) socket: usize,
+    pub(crate) socket: u16,
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) local: SocketAddr,
@@ -234,6 +234,11 @@ impl Connection {
             self.next_look = None;
             self.inner.close(self.clock.library(now), VarInt::from_u32(0), Bytes::new());
         }
+    }
+
+    /// The peer knows that it is closed, or has had the time to learn it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.inner.is_drained()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -3,7 +3,7 @@
 //! Every listener has a socket of its own, and every connection that this host begins has one, too,
 //! as with most programs. So a datagram's port tells whose it is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -61,6 +61,32 @@ pub struct Datagram {
     pub segment_bytes: Option<usize>,
 }
 
+/// What came in at once between two addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// The ECN field of the IP header.
+    pub ecn: u8,
+    /// Length of each datagram but the last, which may be shorter.
+    pub segment_bytes: usize,
+}
+
+/// What goes out at once between two addresses: as [`Datagram`], with the payload elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// The ECN field of the IP header.
+    pub ecn: u8,
+    /// Length of each datagram but the last, which may be shorter.
+    pub segment_bytes: Option<usize>,
+}
+
 impl Datagram {
     /// The datagrams on the wire.
     pub fn split(&self) -> impl Iterator<Item = Bytes> + '_ {
@@ -72,15 +98,20 @@ impl Datagram {
 
 /// A UDP socket.
 struct Socket {
-    port: u16,
     endpoint: Endpoint,
     listener: Option<(ListenerId, Config)>,
     by_handle: BTreeMap<usize, ConnectionId>,
 }
 
+impl Socket {
+    fn is_used(&self) -> bool {
+        self.listener.is_some() || !self.by_handle.is_empty()
+    }
+}
+
 impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Socket").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("Socket").field("listener", &self.listener).finish_non_exhaustive()
     }
 }
 
@@ -90,7 +121,8 @@ pub struct Host {
     seed: u64,
     clock: Clock,
     addresses: Vec<LocalAddress>,
-    sockets: Vec<Socket>,
+    /// By port.
+    sockets: BTreeMap<u16, Socket>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u32,
     next_listener: u32,
@@ -98,9 +130,14 @@ pub struct Host {
     events: VecDeque<Event>,
     /// What endpoints answer by themselves.
     answers: VecDeque<Datagram>,
+    /// Connections that may have something to send.
+    ready: BTreeSet<ConnectionId>,
+    /// Connections that nobody wants to hear of any more.
+    forgotten: BTreeSet<ConnectionId>,
     /// The connection whose turn it is to send.
     turn: ConnectionId,
     buffer: Vec<u8>,
+    outgoing: Vec<u8>,
 }
 
 impl Host {
@@ -110,15 +147,18 @@ impl Host {
             seed,
             clock: Clock::new(),
             addresses: Vec::new(),
-            sockets: Vec::new(),
+            sockets: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             next_listener: 0,
             next_port: FIRST_PORT,
             events: VecDeque::new(),
             answers: VecDeque::new(),
+            ready: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
             turn: ConnectionId(0),
             buffer: Vec::new(),
+            outgoing: Vec::new(),
         }
     }
 
@@ -155,7 +195,7 @@ impl Host {
 
     /// Accepts connections on a port.
     pub fn listen(&mut self, port: u16, config: Config) -> Result<ListenerId, SetupError> {
-        if self.sockets.iter().any(|socket| socket.port == port) {
+        if self.sockets.contains_key(&port) {
             return Err(SetupError::PortInUse(port));
         }
         let server = self.server_config(&config)?;
@@ -163,8 +203,18 @@ impl Host {
         self.next_listener += 1;
         let endpoint = Endpoint::new(self.endpoint_config(port), Some(server), true);
         let listener = Some((id, config));
-        self.sockets.push(Socket { port, endpoint, listener, by_handle: BTreeMap::new() });
+        self.sockets.insert(port, Socket { endpoint, listener, by_handle: BTreeMap::new() });
         Ok(id)
+    }
+
+    /// Accepts no more connections on a port; those that were accepted go on.
+    pub fn stop_listening(&mut self, listener: ListenerId) {
+        let own = |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|l| l.0 == listener);
+        if let Some(socket) = self.sockets.values_mut().find(own) {
+            socket.listener = None;
+            socket.endpoint.set_server_config(None);
+        }
+        self.sockets.retain(|_, socket| socket.is_used());
     }
 
     /// Begins a connection, from `local` if given.
@@ -185,6 +235,23 @@ impl Host {
             None => SetupError::NoAddress(remote),
         })?;
         let port = self.free_port()?;
+        self.connect_from(now, SocketAddr::new(from.address, port), remote, config)
+    }
+
+    /// Begins a connection from a port that the caller has found free, and an address of this host.
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        config: Config,
+    ) -> Result<ConnectionId, SetupError> {
+        let port = local.port();
+        let from = self.addresses.iter().find(|own| own.address == local.ip());
+        let interface = from.ok_or(SetupError::ForeignAddress(local.ip()))?.interface;
+        if self.sockets.contains_key(&port) {
+            return Err(SetupError::PortInUse(port));
+        }
         let factory = Factory::new(&config.congestion_control, self.clock)?;
         let mut client = ClientConfig::new(certificate::client()?);
         client.transport_config(Arc::new(config.transport(factory)));
@@ -194,13 +261,11 @@ impl Host {
         let at = self.clock.library(now);
         let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
         let id = self.next_id();
-        let socket = self.sockets.len();
-        let local = SocketAddr::new(from.address, port);
-        let (clock, interface) = (self.clock, from.interface);
+        let (clock, socket) = (self.clock, port);
         let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
         let by_handle = BTreeMap::from([(handle.0, id)]);
-        self.sockets.push(Socket { port, endpoint, listener: None, by_handle });
+        self.sockets.insert(port, Socket { endpoint, listener: None, by_handle });
         self.drive(now, id);
         Ok(id)
     }
@@ -212,7 +277,7 @@ impl Host {
     }
 
     fn free_port(&mut self) -> Result<u16, SetupError> {
-        let used = |port: u16| self.sockets.iter().any(|socket| socket.port == port);
+        let used = |port: u16| self.sockets.contains_key(&port);
         let later = (self.next_port..=u16::MAX).chain(FIRST_PORT..self.next_port);
         let port = { later }.find(|port| !used(*port)).ok_or(SetupError::NoPort)?;
         self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
@@ -248,52 +313,72 @@ impl Host {
 
     /// Takes a datagram in (or several, with a segment size).
     pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram) {
-        let port = datagram.local.port();
-        let Some(index) = self.sockets.iter().position(|socket| socket.port == port) else {
-            return;
+        let arrival = Arrival {
+            local: datagram.local,
+            remote: datagram.remote,
+            ecn: datagram.ecn,
+            segment_bytes: datagram.segment_bytes.unwrap_or(usize::MAX),
         };
-        for payload in datagram.split() {
-            self.handle_one(now, index, datagram, payload);
-        }
+        self.receive(now, arrival, BytesMut::from(&datagram.payload[..]));
     }
 
-    fn handle_one(&mut self, now: Instant, index: usize, datagram: &Datagram, payload: Bytes) {
-        let Some(socket) = self.sockets.get_mut(index) else { return };
-        let ends = (datagram.local, datagram.remote);
-        let tuple = FourTuple::new(datagram.remote, Some(datagram.local.ip()));
-        let ecn = EcnCodepoint::from_bits(datagram.ecn);
+    /// Takes in what came at once; the bytes are decrypted where they are.
+    pub fn receive(&mut self, now: Instant, arrival: Arrival, mut payload: BytesMut) {
+        let mut touched = None;
+        while !payload.is_empty() {
+            let length = arrival.segment_bytes.clamp(1, payload.len());
+            let id = self.handle_one(now, arrival, payload.split_to(length));
+            if touched != id {
+                // Mostly all of it is for the same connection, which then has to answer once.
+                touched.inspect(|before| self.drive(now, *before));
+                touched = id;
+            }
+        }
+        touched.inspect(|last| self.drive(now, *last));
+    }
+
+    /// Returns the connection that it was for, which is to be driven.
+    fn handle_one(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        data: BytesMut,
+    ) -> Option<ConnectionId> {
+        let Arrival { local, remote, ecn, segment_bytes: _ } = arrival;
+        let socket = self.sockets.get_mut(&local.port())?;
+        let tuple = FourTuple::new(remote, Some(local.ip()));
         let at = self.clock.library(now);
         self.buffer.clear();
-        let data = BytesMut::from(payload);
-        let event = socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer);
-        match event {
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                let Some(id) = socket.by_handle.get(&handle.0).copied() else { return };
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.receive(now, ends, event);
-                }
-                self.drive(now, id);
+        let ecn = EcnCodepoint::from_bits(ecn);
+        match socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer)? {
+            DatagramEvent::ConnectionEvent(handle, event) => {
+                let id = socket.by_handle.get(&handle.0).copied()?;
+                self.connections.get_mut(&id)?.receive(now, (local, remote), event);
+                Some(id)
             }
-            Some(DatagramEvent::NewConnection(incoming)) => {
-                self.accept(now, index, incoming, ends);
+            DatagramEvent::NewConnection(incoming) => {
+                self.accept(now, local.port(), incoming, (local, remote));
+                None
             }
-            Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, datagram.local),
-            None => {}
+            DatagramEvent::Response(transmit) => {
+                self.answer(&transmit, local);
+                None
+            }
         }
     }
 
     fn accept(
         &mut self,
         now: Instant,
-        index: usize,
+        port: u16,
         incoming: Incoming,
         (local, remote): (SocketAddr, SocketAddr),
     ) {
-        let listener = self.sockets.get(index).and_then(|socket| socket.listener.clone());
+        let listener = self.sockets.get(&port).and_then(|socket| socket.listener.clone());
         let server = listener.map(|(listener, config)| {
             self.server_config(&config).map(|server| (listener, config, server))
         });
-        let Some(socket) = self.sockets.get_mut(index) else { return };
+        let Some(socket) = self.sockets.get_mut(&port) else { return };
         self.buffer.clear();
         let Some(Ok((listener, config, server))) = server else {
             socket.endpoint.ignore(incoming);
@@ -315,7 +400,7 @@ impl Host {
         let id = ConnectionId(self.next_connection);
         self.next_connection += 1;
         socket.by_handle.insert(handle.0, id);
-        let (clock, socket) = (self.clock, index);
+        let (clock, socket) = (self.clock, port);
         let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
         self.events.push_back(Event::Accepted { listener, connection: id });
@@ -336,16 +421,44 @@ impl Host {
 
     fn drive(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(socket) = self.sockets.get_mut(connection.socket) else { return };
-        connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+        if let Some(socket) = self.sockets.get_mut(&connection.socket) {
+            connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+        }
+        self.ready.insert(id);
+        if connection.is_drained() && self.forgotten.remove(&id) {
+            self.remove(id);
+        }
     }
 
     fn drive_all(&mut self, now: Instant) {
-        for connection in self.connections.values_mut() {
-            if let Some(socket) = self.sockets.get_mut(connection.socket) {
-                connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
+        let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.drive(now, id);
+        }
+    }
+
+    /// Nobody asks for a connection any more: it is removed when its peer knows that it is closed,
+    /// and its socket with it, if it was for this connection.
+    pub fn forget(&mut self, now: Instant, id: ConnectionId) {
+        self.forgotten.insert(id);
+        self.close(now, id);
+        self.drive(now, id);
+    }
+
+    fn remove(&mut self, id: ConnectionId) {
+        self.ready.remove(&id);
+        let Some(connection) = self.connections.remove(&id) else { return };
+        if let Some(socket) = self.sockets.get_mut(&connection.socket) {
+            socket.by_handle.remove(&connection.handle.0);
+            if !socket.is_used() {
+                self.sockets.remove(&connection.socket);
             }
         }
+    }
+
+    /// The ports that are in use.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        self.sockets.keys().copied()
     }
 
     /// When [`Host::handle_timeout`] must be called.
@@ -355,52 +468,70 @@ impl Host {
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for connection in self.connections.values_mut() {
-            if connection.next_due().is_some_and(|due| due <= now) {
+        let due = |connection: &Connection| connection.next_due().is_some_and(|due| due <= now);
+        let ids: Vec<ConnectionId> =
+            self.connections.iter().filter(|(_, own)| due(own)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(connection) = self.connections.get_mut(&id) {
                 connection.wake(now);
-                if let Some(socket) = self.sockets.get_mut(connection.socket) {
-                    connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
-                }
             }
+            self.drive(now, id);
         }
     }
 
     /// The next datagram to send, connection after connection.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
-        if let Some(answer) = self.answers.pop_front() {
-            return Some(answer);
-        }
-        let turn = self.turn;
-        let ids: Vec<ConnectionId> = {
-            let (before, from): (Vec<_>, Vec<_>) =
-                self.connections.keys().copied().partition(|id| *id < turn);
-            from.into_iter().chain(before).collect()
-        };
-        for id in ids {
-            if let Some(datagram) = self.transmit(now, id) {
-                self.turn = ConnectionId(id.0.saturating_add(1));
-                return Some(datagram);
-            }
-        }
-        None
+        let mut buffer = std::mem::take(&mut self.outgoing);
+        let departure = self.poll_transmit_into(now, &mut buffer);
+        let datagram = departure.map(|departure| Datagram {
+            local: departure.local,
+            remote: departure.remote,
+            ecn: departure.ecn,
+            payload: Bytes::copy_from_slice(&buffer),
+            segment_bytes: departure.segment_bytes,
+        });
+        self.outgoing = buffer;
+        datagram
     }
 
-    fn transmit(&mut self, now: Instant, id: ConnectionId) -> Option<Datagram> {
+    /// The same, with the payload written to `payload`, whose old content is lost.
+    pub fn poll_transmit_into(&mut self, now: Instant, payload: &mut Vec<u8>) -> Option<Departure> {
+        payload.clear();
+        if let Some(answer) = self.answers.pop_front() {
+            payload.extend_from_slice(&answer.payload);
+            let Datagram { local, remote, ecn, payload: _, segment_bytes } = answer;
+            return Some(Departure { local, remote, ecn, segment_bytes });
+        }
+        loop {
+            let later = self.ready.range(self.turn..).next();
+            let id = later.or_else(|| self.ready.first()).copied()?;
+            if let Some(departure) = self.transmit(now, id, payload) {
+                self.turn = ConnectionId(id.0.saturating_add(1));
+                return Some(departure);
+            }
+            self.ready.remove(&id);
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        payload: &mut Vec<u8>,
+    ) -> Option<Departure> {
         let connection = self.connections.get_mut(&id)?;
         let most = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
         let at = connection.clock.library(now);
-        self.buffer.clear();
-        let transmit = connection.inner.poll_transmit(at, most, &mut self.buffer);
+        let transmit = connection.inner.poll_transmit(at, most, payload);
         let source = connection.source;
         let port = connection.local.port();
         self.drive(now, id);
         let transmit = transmit?;
-        let payload = self.buffer.get(..transmit.size).unwrap_or_default();
-        Some(Datagram {
+        payload.truncate(transmit.size);
+        Some(Departure {
             local: SocketAddr::new(transmit.src_ip.unwrap_or(source), port),
             remote: transmit.destination,
             ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
-            payload: Bytes::copy_from_slice(payload),
             segment_bytes: transmit.segment_size,
         })
     }
@@ -447,6 +578,7 @@ impl Host {
     }
 
     fn own(&mut self, connection: ConnectionId) -> Result<&mut Connection, StreamError> {
+        self.ready.insert(connection);
         self.connections.get_mut(&connection).ok_or(StreamError::NoConnection)
     }
 

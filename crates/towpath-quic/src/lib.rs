@@ -35,7 +35,7 @@ pub const LIBRARY: &str = "noq-proto 1.4";
 
 pub use config::{Config, PathPolicy};
 pub use error::{ConnectionError, SetupError, StreamError};
-pub use host::{Datagram, Host, LocalAddress};
+pub use host::{Arrival, Datagram, Departure, Host, LocalAddress};
 pub use status::{
     ConnectionId, EndReason, Event, ListenerId, MULTIPATH_DRAFT, Notice, PathState, PathStatus,
     Status, StreamId, SwitchReason,

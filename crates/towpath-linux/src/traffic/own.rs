@@ -15,9 +15,9 @@ use towpath_mptcp::connection;
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
+use super::end::{FlowEnd, Said, Sink};
 use super::talk::SharedTalk;
 use super::{PATIENCE, Stage};
-use crate::stack::flow::{FlowEnd, Said, Sink};
 use crate::stack::status::Connection;
 use crate::stack::{Host, plan};
 

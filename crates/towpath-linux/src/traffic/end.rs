@@ -1,4 +1,4 @@
-//! A flow's end as an application of our stack.
+//! A flow's end as an application inside a protocol's thread: our own stack's, or QUIC's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -9,21 +9,22 @@ use towpath_measure::traffic::{Allowance, Output, Receiver, Sender};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::Instant;
 
-use super::End;
-use crate::traffic::talk::{SharedTalk, lock};
+use super::talk::{SharedTalk, lock};
+use crate::pipe::Pipe;
+use crate::{quic, stack};
 
 /// Bytes offered at once: what the flows over the kernel's sockets write.
 const CHUNK: usize = 128 * 1024;
 
 /// What the flow's thread is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The connection is open.
     Connected,
     /// All data has been read, or nothing more will come.
     Ended,
-    /// The connection is gone.
-    Closed(Option<ConnectionError>),
+    /// The connection is gone, and why, if that was not its ordinary end.
+    Closed(Option<String>),
 }
 
 /// The receiving half: shared with the thread that waits for its log, and takes it when it has waited
@@ -92,9 +93,9 @@ impl FlowEnd {
         let _nobody_listens = self.told.try_send(said);
     }
 
-    fn read(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+    fn read(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
-        while let Some(data) = stack.read(now, connection) {
+        while let Some(data) = pipe.read(now) {
             let ended = data.is_empty();
             if let Some(Speech { talk, stream, .. }) = &self.speech {
                 let mut talk = lock(talk);
@@ -117,7 +118,7 @@ impl FlowEnd {
     }
 
     /// Writes what the talk has for this stream.
-    fn speak(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+    fn speak(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
         let Some(Speech { talk, stream, begun, closed, full }) = &mut self.speech else { return };
         let mut talk = lock(talk);
@@ -130,7 +131,7 @@ impl FlowEnd {
             match talk.poll_output(at, *stream) {
                 Output::Write(mut chunk) => {
                     let length = chunk.len();
-                    let taken = stack.write(now, connection, &mut chunk);
+                    let taken = pipe.write(now, &mut chunk);
                     talk.on_written(at, *stream, taken);
                     if taken < length {
                         *full = true;
@@ -139,24 +140,24 @@ impl FlowEnd {
                 }
                 Output::Close => {
                     *closed = true;
-                    stack.shutdown(now, connection);
+                    pipe.shutdown(now);
                 }
                 Output::Nothing => return,
             }
         }
     }
 
-    fn write(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+    fn write(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
         while let Some(sender) = &mut self.sender {
             let Allowance::Send(most) = sender.allowance(at) else {
                 self.sender = None;
-                stack.shutdown(now, connection);
+                pipe.shutdown(now);
                 return;
             };
             let length = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
             let mut chunk = self.data.slice(..length);
-            let taken = stack.write(now, connection, &mut chunk);
+            let taken = pipe.write(now, &mut chunk);
             sender.on_sent(at, taken as u64);
             if taken < length {
                 return;
@@ -165,22 +166,23 @@ impl FlowEnd {
     }
 }
 
-impl End for FlowEnd {
-    fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+/// What both kinds of threads call.
+impl FlowEnd {
+    fn begin(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         self.open = true;
         self.say(Said::Connected);
-        self.progress(now, stack, connection);
+        self.move_bytes(now, pipe);
     }
 
-    fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
-        self.read(now, stack, connection);
+    fn move_bytes(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+        self.read(now, pipe);
         if self.open {
-            self.speak(now, stack, connection);
-            self.write(now, stack, connection);
+            self.speak(now, pipe);
+            self.write(now, pipe);
         }
     }
 
-    fn closed(&mut self, now: Instant, _: &Stack, _: ConnectionId, error: Option<ConnectionError>) {
+    fn end(&self, now: Instant, error: Option<String>) {
         let at = self.traffic_time(now);
         if let Some(sink) = &self.sink
             && let Some(meter) = sink.meter.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
@@ -193,14 +195,67 @@ impl End for FlowEnd {
         self.say(Said::Closed(error));
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    fn next_time(&self) -> Option<Instant> {
         if let Some(speech) = self.speech.as_ref().filter(|speech| self.open && !speech.closed) {
             let talk = lock(&speech.talk);
-            // The stack says when it has room again.
+            // The protocol says when it has room again.
             let at = if speech.full { Some(talk.limit()) } else { talk.next_due(speech.stream) };
             return at.map(|at| self.zero + at.saturating_since(Instant::ZERO));
         }
         let at = self.sender.as_ref().filter(|_| self.open)?.deadline()?;
         Some(self.zero + at.saturating_since(Instant::ZERO))
+    }
+}
+
+/// A connection of our own stack.
+struct Line<'a>(&'a mut Stack, ConnectionId);
+
+impl Pipe for Line<'_> {
+    fn read(&mut self, now: Instant) -> Option<Bytes> {
+        self.0.read(now, self.1)
+    }
+
+    fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
+        self.0.write(now, self.1, data)
+    }
+
+    fn shutdown(&mut self, now: Instant) {
+        self.0.shutdown(now, self.1);
+    }
+}
+
+impl stack::End for FlowEnd {
+    fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+        self.begin(now, &mut Line(stack, connection));
+    }
+
+    fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
+        self.move_bytes(now, &mut Line(stack, connection));
+    }
+
+    fn closed(&mut self, now: Instant, _: &Stack, _: ConnectionId, error: Option<ConnectionError>) {
+        self.end(now, error.map(|error| error.to_string()));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.next_time()
+    }
+}
+
+impl quic::End for FlowEnd {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+        if self.open {
+            self.move_bytes(now, pipe);
+        } else {
+            self.begin(now, pipe);
+        }
+    }
+
+    fn closed(&mut self, now: Instant, error: Option<&towpath_quic::ConnectionError>) {
+        self.end(now, error.map(ToString::to_string));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.next_time()
     }
 }

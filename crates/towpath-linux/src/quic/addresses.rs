@@ -1,0 +1,166 @@
+//! What the kernel says of interfaces and addresses, for a QUIC host.
+//!
+//! Whatever changes, everything is listed again and compared with what the host was told: so no
+//! event can be lost, and it does not matter who made the change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use towpath_net::Instant;
+use towpath_quic::{Host, LocalAddress};
+
+use crate::netlink::{Address, Link, LinkEvents, NetlinkError, Route};
+
+/// `linux/if_addr.h`: nobody may use it yet, or ever.
+const UNUSABLE: u32 = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
+
+/// What an interface may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Open paths from it, beside the one on which a connection begins.
+    pub subflow: bool,
+    /// Its paths are backups.
+    pub backup: bool,
+}
+
+/// What a host's interfaces may be used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interfaces {
+    /// By name.
+    pub named: BTreeMap<String, Usage>,
+    /// All others.
+    pub others: Usage,
+}
+
+impl Interfaces {
+    /// All of them, for everything.
+    pub fn all() -> Self {
+        Self { named: BTreeMap::new(), others: Usage { subflow: true, backup: false } }
+    }
+
+    fn usage(&self, name: &str) -> Usage {
+        self.named.get(name).copied().unwrap_or(self.others)
+    }
+}
+
+/// Follows the addresses of one namespace.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    interfaces: Interfaces,
+    events: LinkEvents,
+    route: Route,
+    /// What the host was told.
+    told: BTreeMap<IpAddr, LocalAddress>,
+    /// The address from which an interface's paths of one family begin.
+    chosen: BTreeMap<(u32, bool), IpAddr>,
+    /// All interfaces, by number.
+    links: BTreeSet<u32>,
+}
+
+impl AsFd for Addresses {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl Addresses {
+    /// Subscribes in the calling thread's network namespace.
+    pub(super) fn open(interfaces: Interfaces) -> Result<Self, NetlinkError> {
+        let (events, route) = (LinkEvents::open()?, Route::open()?);
+        let (told, chosen, links) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Ok(Self { interfaces, events, route, told, chosen, links })
+    }
+
+    /// Tells the host what is new; returns whether anything was.
+    pub(super) fn follow(&mut self, now: Instant, host: &mut Host) -> Result<bool, NetlinkError> {
+        // What they say is in the lists, too.
+        let _ = self.events.drain()?;
+        let (links, addresses) = (self.route.links()?, self.route.addresses()?);
+        let current = self.understand(&links, &addresses);
+        let changed = current != self.told;
+        // New ones first: who loses the last path has another one to go to.
+        for own in current.values().filter(|own| self.told.get(&own.address) != Some(own)) {
+            host.set_address(now, *own);
+        }
+        for gone in self.told.keys().filter(|address| !current.contains_key(address)) {
+            host.remove_address(now, *gone);
+        }
+        self.told = current;
+        self.links = links.iter().map(|link| link.index).collect();
+        Ok(changed)
+    }
+
+    fn understand(
+        &mut self,
+        links: &[Link],
+        addresses: &[Address],
+    ) -> BTreeMap<IpAddr, LocalAddress> {
+        let usable = |address: &&Address| {
+            address.flags & UNUSABLE == 0 && !needs_scope(address.local.address())
+        };
+        let all: Vec<&Address> = addresses.iter().filter(usable).collect();
+        self.choose(&all);
+        let mut current = BTreeMap::new();
+        for link in links {
+            let has = |flag: libc::c_int| link.flags & flag as u32 != 0;
+            let usage = self.interfaces.usage(&link.name);
+            for own in all.iter().filter(|own| own.link_index == link.index) {
+                let address = own.local.address();
+                let chosen = self.chosen.get(&(link.index, address.is_ipv4())) == Some(&address);
+                let local = LocalAddress {
+                    address,
+                    interface: link.index,
+                    up: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
+                    subflow: chosen && usage.subflow && !has(libc::IFF_LOOPBACK),
+                    backup: usage.backup,
+                };
+                current.insert(address, local);
+            }
+        }
+        current
+    }
+
+    /// One address of each interface and family: several paths over the same link help nobody. A
+    /// choice stays as long as it is good, though temporary addresses (RFC 8981) come and go.
+    fn choose(&mut self, all: &[&Address]) {
+        let fresh = |own: &Address| own.flags & libc::IFA_F_DEPRECATED == 0;
+        let holds = |interface: u32, address: IpAddr| {
+            all.iter().any(|own| {
+                own.link_index == interface && own.local.address() == address && fresh(own)
+            })
+        };
+        self.chosen.retain(|(interface, _), address| holds(*interface, *address));
+        for own in all.iter().filter(|own| fresh(own)) {
+            let address = own.local.address();
+            self.chosen.entry((own.link_index, address.is_ipv4())).or_insert(address);
+        }
+    }
+
+    /// The interface of one of the host's addresses.
+    pub(super) fn interface_of(&self, address: IpAddr) -> Option<u32> {
+        self.told.get(&address).map(|own| own.interface)
+    }
+
+    /// Whether there is such an interface.
+    pub(super) fn has_interface(&self, index: u32) -> bool {
+        self.links.contains(&index)
+    }
+
+    /// Interfaces with addresses of a family, without the one that leads to the host itself.
+    pub(super) fn interfaces(&self, v4: bool) -> Vec<(u32, IpAddr)> {
+        let outside = self.told.values().filter(|own| !own.address.is_loopback());
+        let fits = outside.filter(|own| own.address.is_ipv4() == v4);
+        let mut all: Vec<(u32, IpAddr)> = fits.map(|own| (own.interface, own.address)).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// An address that says nothing without its interface.
+fn needs_scope(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}

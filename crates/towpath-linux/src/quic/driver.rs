@@ -1,0 +1,543 @@
+//! The thread that owns one host's QUIC, its sockets, and the applications' ends.
+//!
+//! As with our own TCP stack, applications run inside the thread, as [`End`]s that are called when
+//! their stream has something for them. Whoever wants something from outside sends work
+//! ([`Host::call`]), or waits on a stream ([`super::Stream`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_net::Instant;
+use towpath_quic::{
+    Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
+};
+
+use super::addresses::{Addresses, Interfaces};
+use super::sockets::{self, Sent, Sockets};
+use crate::Namespace;
+use crate::clock::Clock;
+use crate::pipe::Pipe;
+use crate::queue::{self, Receiver, Sender};
+use crate::sys;
+
+/// Reads of one socket, of many datagrams each, before the library may answer.
+const READ_BATCH: usize = 2;
+/// Transmissions, of many datagrams each, before sockets are read again.
+const WRITE_BATCH: usize = 32;
+/// Events in one turn; more means that the library talks without end.
+const EVENT_BATCH: usize = 4_096;
+/// A socket without room is asked again after this time at the latest.
+const BLOCKED: Duration = Duration::from_millis(20);
+
+/// One stream of a connection.
+struct Line<'a> {
+    host: &'a mut towpath_quic::Host,
+    connection: ConnectionId,
+    stream: StreamId,
+}
+
+impl Pipe for Line<'_> {
+    fn read(&mut self, now: Instant) -> Option<Bytes> {
+        // What was reset has nothing more; the application hears it from the other end.
+        self.host.read(now, self.connection, self.stream).unwrap_or(None)
+    }
+
+    fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
+        // What is closed takes nothing; its end is told as an event.
+        self.host.write(now, self.connection, self.stream, data).unwrap_or(0)
+    }
+
+    fn shutdown(&mut self, now: Instant) {
+        // What is closed already needs no end.
+        let _ = self.host.finish(now, self.connection, self.stream);
+    }
+}
+
+/// One end of a stream: the application.
+pub trait End: Send {
+    /// The stream has data, or room, or its time has come: reads and writes what can be read and
+    /// written.
+    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe);
+
+    /// All that was written has arrived, its end too.
+    fn finished(&mut self, _now: Instant) {}
+
+    /// The connection is gone.
+    fn closed(&mut self, now: Instant, error: Option<&ConnectionError>);
+
+    /// When [`End::progress`] shall be called even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// What happened to a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happened {
+    /// It is open.
+    Connected,
+    /// The peer began a stream.
+    Opened(StreamId),
+    /// It is gone.
+    Closed(Option<ConnectionError>),
+    /// For records.
+    Notice(Notice),
+}
+
+type Accept = Box<dyn FnMut(&mut Turn<'_>, ConnectionId) + Send>;
+type Hear = Box<dyn FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send>;
+type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
+type Place = (ConnectionId, StreamId);
+
+/// The applications.
+#[derive(Default)]
+struct Ends {
+    streams: BTreeMap<Place, Box<dyn End>>,
+    listeners: BTreeMap<ListenerId, (u16, Accept)>,
+    hear: BTreeMap<ConnectionId, Hear>,
+    over: bool,
+}
+
+/// What work inside the thread may use.
+pub struct Turn<'a> {
+    /// Now.
+    pub now: Instant,
+    /// The host's QUIC.
+    pub host: &'a mut towpath_quic::Host,
+    net: &'a mut Net,
+    ends: &'a mut Ends,
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl Turn<'_> {
+    /// Begins a connection, from `local` if given.
+    pub fn connect(
+        &mut self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        config: Config,
+    ) -> io::Result<ConnectionId> {
+        let local = local.map_or_else(|| sockets::source_for(remote), Ok)?;
+        let port = self.net.open(local, remote.ip())?;
+        let local = SocketAddr::new(local, port);
+        let connected = self.host.connect_from(self.now, local, remote, config);
+        self.net.close_unused(self.host);
+        connected.map_err(io::Error::other)
+    }
+
+    /// Accepts connections on a port; 0 is any. `accept` is called for each of them.
+    pub fn listen(
+        &mut self,
+        port: u16,
+        config: Config,
+        accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
+    ) -> io::Result<(ListenerId, u16)> {
+        let port = self.net.sockets.open_everywhere(port)?;
+        let listening = self.host.listen(port, config);
+        self.net.close_unused(self.host);
+        let id = listening.map_err(io::Error::other)?;
+        self.ends.listeners.insert(id, (port, Box::new(accept)));
+        Ok((id, port))
+    }
+
+    /// Accepts no more connections; those that were accepted go on.
+    pub fn stop_listening(&mut self, listener: ListenerId) {
+        self.ends.listeners.remove(&listener);
+        self.host.stop_listening(listener);
+        self.net.close_unused(self.host);
+    }
+
+    /// Lets `hear` hear what happens to a connection.
+    pub fn on_event(
+        &mut self,
+        connection: ConnectionId,
+        hear: impl FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send + 'static,
+    ) {
+        self.ends.hear.insert(connection, Box::new(hear));
+    }
+
+    /// Makes `end` the application of a stream and lets it begin.
+    pub fn attach(&mut self, connection: ConnectionId, stream: StreamId, mut end: Box<dyn End>) {
+        let host = &mut *self.host;
+        end.progress(self.now, &mut Line { host, connection, stream });
+        self.ends.streams.insert((connection, stream), end);
+    }
+
+    /// Lets the end of a stream look for what it can do.
+    pub fn progress(&mut self, connection: ConnectionId, stream: StreamId) {
+        if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
+            end.progress(self.now, &mut Line { host: &mut *self.host, connection, stream });
+        }
+    }
+
+    /// Ends a connection, and all that was not acknowledged with it.
+    pub fn close(&mut self, connection: ConnectionId) {
+        self.host.forget(self.now, connection);
+        self.end(connection, None);
+        self.ends.hear.remove(&connection);
+    }
+
+    fn end(&mut self, connection: ConnectionId, error: Option<&ConnectionError>) {
+        let own = (connection, StreamId(0))..=(connection, StreamId(u64::MAX));
+        let streams: Vec<Place> = self.ends.streams.range(own).map(|(place, _)| *place).collect();
+        for place in streams {
+            if let Some(mut end) = self.ends.streams.remove(&place) {
+                let host = &mut *self.host;
+                // What arrived before can still be read.
+                end.progress(self.now, &mut Line { host, connection, stream: place.1 });
+                end.closed(self.now, error);
+            }
+        }
+    }
+
+    fn happen(&mut self, connection: ConnectionId, happened: &Happened) {
+        let Some(mut hear) = self.ends.hear.remove(&connection) else { return };
+        hear(self, connection, happened);
+        self.ends.hear.entry(connection).or_insert(hear);
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Accepted { listener, connection } => {
+                match self.ends.listeners.remove(&listener) {
+                    Some((port, mut accept)) => {
+                        accept(self, connection);
+                        self.ends.listeners.entry(listener).or_insert((port, accept));
+                    }
+                    None => self.close(connection),
+                }
+            }
+            Event::Connected(connection) => self.happen(connection, &Happened::Connected),
+            Event::StreamOpened(connection, stream) => {
+                self.happen(connection, &Happened::Opened(stream));
+            }
+            Event::Readable(connection, stream) | Event::Writable(connection, stream) => {
+                self.progress(connection, stream);
+            }
+            Event::Finished(connection, stream) => {
+                if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
+                    end.finished(self.now);
+                }
+            }
+            Event::Closed { connection, error } => {
+                self.end(connection, error.as_ref());
+                self.happen(connection, &Happened::Closed(error));
+            }
+            Event::Notice { connection, notice } => {
+                self.happen(connection, &Happened::Notice(notice));
+            }
+        }
+    }
+}
+
+/// What a host needs to start.
+#[derive(Debug)]
+pub struct HostConfig {
+    /// For messages.
+    pub name: String,
+    /// The program's.
+    pub clock: Clock,
+    /// Of identifiers and keys: what nobody can guess, where others can send packets.
+    pub seed: u64,
+    /// Where the sockets are opened; where the caller is if there is none.
+    pub namespace: Option<Namespace>,
+    /// What the interfaces may be used for.
+    pub interfaces: Interfaces,
+}
+
+/// A running host. Dropping it ends its thread, and its connections without a word.
+pub struct Host {
+    name: String,
+    clock: Clock,
+    work: Sender<Work>,
+    thread: Option<JoinHandle<io::Result<Duration>>>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Starts the thread, and waits until it knows the addresses.
+    pub fn start(config: HostConfig) -> io::Result<Self> {
+        let (work, inbox) = queue::queue()?;
+        let (ready, begun) = mpsc::sync_channel(1);
+        let (name, clock) = (config.name.clone(), config.clock);
+        let thread = thread::Builder::new().name(format!("quic {name}"));
+        let thread = thread.spawn(move || match Driver::open(config, inbox) {
+            Ok(driver) => {
+                let _nobody_waits = ready.send(Ok(()));
+                driver.run()
+            }
+            Err(error) => {
+                let _nobody_waits = ready.send(Err(error));
+                Ok(Duration::ZERO)
+            }
+        })?;
+        let host = Self { name, clock, work, thread: Some(thread) };
+        begun.recv().unwrap_or_else(|_| Err(ended()))?;
+        Ok(host)
+    }
+
+    /// The host's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The host's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Runs `work` inside the thread and waits for its result.
+    pub fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (done, result) = mpsc::sync_channel(1);
+        self.tell(move |turn| {
+            let _nobody_waits = done.send(work(turn));
+        });
+        result.recv().map_err(|_| ended())
+    }
+
+    /// Runs `work` inside the thread, soon.
+    pub fn tell(&self, work: impl FnOnce(&mut Turn<'_>) + Send + 'static) {
+        let _ended_if_false = self.work.send(Box::new(work));
+    }
+
+    /// Ends the thread and returns its processor time.
+    pub fn finish(mut self) -> io::Result<Duration> {
+        self.stop().unwrap_or_else(|| Err(ended()))
+    }
+
+    fn stop(&mut self) -> Option<io::Result<Duration>> {
+        let thread = self.thread.take()?;
+        self.tell(|turn| turn.ends.over = true);
+        if thread.thread().id() == thread::current().id() {
+            // The last handle was in the thread itself, which cannot wait for its own end.
+            return None;
+        }
+        Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the QUIC thread panicked"))))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _nobody_asks = self.stop();
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the QUIC thread has ended")
+}
+
+/// Addresses and sockets.
+struct Net {
+    addresses: Addresses,
+    sockets: Sockets,
+}
+
+impl Net {
+    /// Sockets for a connection that we begin.
+    fn open(&mut self, local: IpAddr, remote: IpAddr) -> io::Result<u16> {
+        // To the host itself everything goes through the loopback interface.
+        let inside = remote.is_loopback() || self.addresses.interface_of(remote).is_some();
+        if inside {
+            return self.sockets.open_everywhere(0);
+        }
+        self.sockets.open_by_interface(&self.addresses, local)
+    }
+
+    fn close_unused(&mut self, host: &towpath_quic::Host) {
+        self.sockets.keep(|port| host.ports().any(|used| used == port));
+    }
+}
+
+struct Driver {
+    clock: Clock,
+    host: towpath_quic::Host,
+    net: Net,
+    inbox: Receiver<Work>,
+    ends: Ends,
+    /// What the socket had no room for.
+    pending: Option<Departure>,
+    payload: Vec<u8>,
+    over: bool,
+}
+
+impl Driver {
+    fn open(config: HostConfig, inbox: Receiver<Work>) -> io::Result<Self> {
+        if let Some(namespace) = &config.namespace {
+            namespace.enter()?;
+        }
+        sys::minimal_timer_slack();
+        let mut host = towpath_quic::Host::new(config.seed);
+        let mut addresses = Addresses::open(config.interfaces).map_err(io::Error::other)?;
+        addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
+        let net = Net { addresses, sockets: Sockets::new() };
+        let (ends, payload) = (Ends::default(), Vec::new());
+        let clock = config.clock;
+        Ok(Self { clock, host, net, inbox, ends, pending: None, payload, over: false })
+    }
+
+    fn run(mut self) -> io::Result<Duration> {
+        let mut fds = Vec::new();
+        let mut generation = None;
+        let mut busy = true;
+        while !self.over {
+            let current = Some(self.net.sockets.generation);
+            if current != generation || self.pending.is_some() {
+                generation = if self.pending.is_some() { None } else { current };
+                fds = self.descriptors();
+            }
+            let timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
+            sys::poll(&mut fds, timeout)?;
+            busy = self.turn(&fds);
+        }
+        Ok(sys::thread_cpu_time())
+    }
+
+    /// The inbox, the addresses, and each socket.
+    fn descriptors(&self) -> Vec<libc::pollfd> {
+        let mut fds =
+            vec![sys::wait_for_input(&self.inbox), sys::wait_for_input(&self.net.addresses)];
+        fds.extend(self.net.sockets.descriptors().map(|(fd, blocked)| {
+            let events = if blocked { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+            libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 }
+        }));
+        fds
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let ends = self.ends.streams.values().filter_map(|end| end.deadline()).min();
+        let blocked = self.pending.is_some().then(|| now + BLOCKED);
+        let next = [self.host.poll_timeout(), ends, blocked].into_iter().flatten().min();
+        next.map(|at| at.saturating_since(now))
+    }
+
+    /// Everything that can be done now, in bounded portions; whether there may be more.
+    fn turn(&mut self, fds: &[libc::pollfd]) -> bool {
+        let mut busy = false;
+        if let [inbox, addresses, sockets @ ..] = fds {
+            // First of all: when an interface is gone, nothing more is to be sent there.
+            if addresses.revents != 0 {
+                self.follow_addresses();
+            }
+            busy |= self.read(sockets);
+            if inbox.revents != 0 {
+                busy |= self.obey();
+            }
+        }
+        let now = self.clock.now();
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+            busy = true;
+        }
+        busy |= self.wake(now);
+        busy |= self.tell();
+        busy |= self.write();
+        // A connection's sockets stay until the library has said its last word.
+        if !busy && self.net.sockets.ports() != self.host.ports().count() {
+            self.net.close_unused(&self.host);
+        }
+        busy
+    }
+
+    fn follow_addresses(&mut self) {
+        // What cannot be listed now is listed at the next event.
+        let _ = self.net.addresses.follow(self.clock.now(), &mut self.host);
+        self.net.sockets.follow(&self.net.addresses);
+    }
+
+    fn turn_of(&mut self, now: Instant) -> Turn<'_> {
+        Turn { now, host: &mut self.host, net: &mut self.net, ends: &mut self.ends }
+    }
+
+    fn obey(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(work) = self.inbox.receive() {
+            let now = self.clock.now();
+            work(&mut self.turn_of(now));
+            busy = true;
+        }
+        self.over |= self.ends.over;
+        busy
+    }
+
+    fn read(&mut self, sockets: &[libc::pollfd]) -> bool {
+        let mut busy = false;
+        for (index, fd) in sockets.iter().enumerate() {
+            if fd.revents & !libc::POLLOUT == 0 {
+                continue;
+            }
+            for _ in 0..READ_BATCH {
+                let now = self.clock.now();
+                let host = &mut self.host;
+                let more = self.net.sockets.receive(index, |arrival, payload| {
+                    busy = true;
+                    host.receive(now, arrival, payload);
+                });
+                if !more {
+                    break;
+                }
+            }
+        }
+        busy
+    }
+
+    /// Calls the ends whose time has come.
+    fn wake(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for ((connection, stream), end) in &mut self.ends.streams {
+            if end.deadline().is_some_and(|at| at <= now) {
+                let (connection, stream) = (*connection, *stream);
+                end.progress(now, &mut Line { host: &mut self.host, connection, stream });
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn tell(&mut self) -> bool {
+        let now = self.clock.now();
+        for told in 0..EVENT_BATCH {
+            let Some(event) = self.host.poll_event() else { return told > 0 };
+            self.turn_of(now).hear(event);
+        }
+        true
+    }
+
+    fn write(&mut self) -> bool {
+        for sent in 0..WRITE_BATCH {
+            let now = self.clock.now();
+            let next = self.pending.take();
+            let next = next.or_else(|| self.host.poll_transmit_into(now, &mut self.payload));
+            let Some(departure) = next else { return sent > 0 };
+            let Net { addresses, sockets } = &mut self.net;
+            match sockets.send(now, addresses, &departure, &self.payload) {
+                Sent::Gone => {}
+                Sent::Full => {
+                    self.pending = Some(departure);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,16 @@
+//! QUIC over the system's UDP sockets.
+//!
+//! Reading order: `sockets` (datagrams in and out), `addresses` (what the kernel says of interfaces
+//! and their addresses), `driver` (the thread that owns a [`towpath_quic::Host`], its sockets and the
+//! clock), `stream` (connections and streams for other threads, which wait).
+
+mod addresses;
+mod driver;
+mod sockets;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use addresses::{Interfaces, Usage};
+pub use driver::{End, Happened, Host, HostConfig, Turn};
+pub use stream::{Connection, Listener, Stream};

@@ -1,0 +1,107 @@
+//! Real sockets on the loopback interface.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use towpath_quic::Config;
+
+use super::{Connection, Host, HostConfig, Interfaces, Stream};
+use crate::Clock;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn host(name: &str, seed: u64) -> Arc<Host> {
+    let interfaces = Interfaces::all();
+    let (name, clock) = (name.to_owned(), Clock::start());
+    Arc::new(Host::start(HostConfig { name, clock, seed, namespace: None, interfaces }).unwrap())
+}
+
+/// Sends everything back, in a thread of its own.
+fn echo(connection: Connection) -> thread::JoinHandle<usize> {
+    thread::spawn(move || {
+        let stream = connection.accept_stream(PATIENCE).unwrap();
+        let mut buffer = vec![0; 10_000];
+        let mut echoed = 0;
+        loop {
+            let length = stream.read(&mut buffer, PATIENCE).unwrap();
+            if length == 0 {
+                stream.finish(PATIENCE).unwrap();
+                return echoed;
+            }
+            stream.write(&buffer[..length], PATIENCE).unwrap();
+            echoed += length;
+        }
+    })
+}
+
+fn converse(target: IpAddr) {
+    const BYTES: usize = 3_000_000;
+    let (client, server) = (host("client", 1), host("server", 2));
+    let listener = server.listen(0, Config::default()).unwrap();
+    let remote = SocketAddr::new(target, listener.port());
+    let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();
+    let echo = echo(listener.accept(PATIENCE).unwrap());
+    let stream = connection.open_stream().unwrap();
+    let sent: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
+    let writer: Stream = stream.clone();
+    let data = sent.clone();
+    let writing = thread::spawn(move || {
+        writer.write(&data, PATIENCE).unwrap();
+        writer.finish(PATIENCE).unwrap();
+    });
+    let mut got = Vec::new();
+    let mut buffer = vec![0; 7_777];
+    loop {
+        let length = stream.read(&mut buffer, PATIENCE).unwrap();
+        if length == 0 {
+            break;
+        }
+        got.extend_from_slice(&buffer[..length]);
+    }
+    writing.join().unwrap();
+    assert_eq!(echo.join().unwrap(), BYTES);
+    assert!(got == sent, "{} of {BYTES} bytes came back", got.len());
+    let status = connection.status().unwrap();
+    assert_eq!(status.remote, remote);
+    assert!(status.paths[0].sent_bytes > BYTES as u64, "{status:?}");
+    connection.close();
+    // The peer hears of it, and the port is free again.
+    assert!(connection.open_stream().is_err());
+}
+
+#[test]
+fn bytes_come_back_over_real_sockets_of_both_families() {
+    converse(Ipv4Addr::LOCALHOST.into());
+    if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        converse(Ipv6Addr::LOCALHOST.into());
+    }
+}
+
+#[test]
+fn nobody_there_is_an_error_after_the_callers_patience() {
+    let client = host("client", 3);
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let patience = Duration::from_millis(300);
+    let error = client.connect(None, free, Config::default(), patience).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn the_peers_end_of_a_connection_is_heard() {
+    let (client, server) = (host("client", 4), host("server", 5));
+    let listener = server.listen(0, Config::default()).unwrap();
+    let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());
+    let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();
+    let accepted = listener.accept(PATIENCE).unwrap();
+    let stream = connection.open_stream().unwrap();
+    stream.write(b"hello", PATIENCE).unwrap();
+    let theirs = accepted.accept_stream(PATIENCE).unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!(theirs.read(&mut buffer, PATIENCE).unwrap(), 5);
+    connection.close();
+    let error = theirs.read(&mut buffer, PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
+    assert!(accepted.failure().is_some());
+}
