@@ -44,6 +44,13 @@ pub(crate) struct TcpInfo {
 }
 
 impl TcpInfo {
+    /// The kernel's number of the state in which data flows.
+    pub(crate) const ESTABLISHED: u8 = 1;
+    /// A path of QUIC whose peer has not answered yet; the kernel has no such number.
+    pub(crate) const VALIDATING: u8 = 101;
+    /// A path of QUIC that was given up.
+    pub(crate) const ABANDONED: u8 = 102;
+
     /// Reads the kernel's structure.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let byte = |offset: usize| bytes.get(offset).copied().unwrap_or(0);
@@ -79,7 +86,7 @@ impl TcpInfo {
     /// Name of the state (`include/net/tcp_states.h`).
     pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
-            1 => "established",
+            Self::ESTABLISHED => "established",
             2 => "syn-sent",
             3 => "syn-recv",
             4 => "fin-wait-1",
@@ -90,6 +97,8 @@ impl TcpInfo {
             9 => "last-ack",
             10 => "listen",
             11 => "closing",
+            Self::VALIDATING => "validating",
+            Self::ABANDONED => "abandoned",
             _ => "unknown",
         }
     }
@@ -106,6 +115,9 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
 /// One subflow, from one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SubflowSample {
+    /// A path of QUIC may follow another one between the same addresses, so its number belongs to
+    /// it; else that is 0.
+    pub(crate) number: u32,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// The congestion control in use, where asking for it takes no other socket.
@@ -158,6 +170,7 @@ pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Resul
         address?.as_socket().ok_or_else(|| io::Error::other("not an IP socket"))
     };
     let sample = SubflowSample {
+        number: 0,
         local: address(socket.local_addr())?,
         remote: address(socket.peer_addr())?,
         congestion_control: None,
@@ -191,6 +204,7 @@ fn separate_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSa
     let pairs = tcp_infos.iter().zip(&addresses);
     let subflows = pairs.filter_map(|(info, pair)| {
         Some(SubflowSample {
+            number: 0,
             local: socket_address(pair.get(..128)?)?,
             remote: socket_address(pair.get(128..256)?)?,
             congestion_control: None,
@@ -230,6 +244,7 @@ fn parse_full_info(
         .take(count)
         .filter_map(|(info, pair)| {
             Some(SubflowSample {
+                number: 0,
                 local: socket_address(pair.get(8..136)?)?,
                 remote: socket_address(pair.get(136..264)?)?,
                 congestion_control: None,

@@ -23,10 +23,12 @@ use crate::network::{Network, address, end_of};
 use crate::sample;
 use crate::stack::{self, status::Connection};
 
-pub(crate) mod end;
+mod end;
 mod own;
-pub(crate) mod talk;
+pub(crate) mod quic;
+mod talk;
 
+use self::quic::QuicListener;
 use own::OwnListener;
 use talk::Talks;
 
@@ -44,6 +46,8 @@ pub(crate) enum StreamEnd {
     Kernel(Arc<Socket>),
     /// A connection of the host's own stack.
     Own(Connection),
+    /// A stream of a QUIC connection.
+    Quic(quic::Ended),
 }
 
 impl StreamEnd {
@@ -52,6 +56,7 @@ impl StreamEnd {
         match self {
             Self::Kernel(socket) => sample::connection(socket, multipath),
             Self::Own(connection) => connection.sample(),
+            Self::Quic(end) => end.sample(),
         }
     }
 }
@@ -134,20 +139,22 @@ pub(crate) struct Listener {
 enum ListenerKind {
     Kernel(Socket),
     Own(OwnListener),
+    Quic(QuicListener),
 }
 
 /// One end as its flow's threads see it.
 #[derive(Debug)]
 enum Opened {
     Kernel(Arc<Socket>),
-    Own(own::Opened),
+    /// Its bytes are moved in a protocol's own thread.
+    Inside(end::Opened),
 }
 
 impl Opened {
     fn end(&self) -> StreamEnd {
         match self {
             Self::Kernel(socket) => StreamEnd::Kernel(Arc::clone(socket)),
-            Self::Own(opened) => StreamEnd::Own(opened.connection.clone()),
+            Self::Inside(opened) => opened.end.clone(),
         }
     }
 }
@@ -189,6 +196,10 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
 /// Opens the flow's listening socket on its accepting host.
 pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Listener> {
     let port = FIRST_PORT + index as u16;
+    if is_quic(flow.transport_in(stage.transport)) {
+        let kind = ListenerKind::Quic(quic::listen(stage, flow, port)?);
+        return Ok(Listener { kind, port });
+    }
     if let Some(stack) = own_stack(stage, flow.to) {
         let kind = ListenerKind::Own(own::listen(stage, flow, stack, port)?);
         return Ok(Listener { kind, port });
@@ -203,6 +214,14 @@ pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Lis
     socket.listen(128)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(Listener { kind: ListenerKind::Kernel(socket), port })
+}
+
+/// Whether it is QUIC, with one path or several.
+pub(crate) fn is_quic(transport: Transport) -> bool {
+    match transport {
+        Transport::Quic | Transport::Mpquic => true,
+        Transport::Tcp | Transport::Mptcp => false,
+    }
 }
 
 fn own_stack(stage: &Stage, host: usize) -> Option<&Arc<stack::Host>> {
@@ -290,9 +309,9 @@ fn run_end(
     let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
     let sending = stream.received.iter().any(|(direction, _)| sends(*direction, is_client));
     match end {
-        Opened::Own(opened) => {
+        Opened::Inside(opened) => {
             let (direction, _) = incoming?;
-            Some((*direction, own::receive(stage, opened, start, deadline)))
+            Some((*direction, end::receive(stage, opened, start, deadline)))
         }
         Opened::Kernel(socket) => thread::scope(|scope| {
             if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
@@ -309,11 +328,11 @@ fn run_end(
 type Part<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a Talks>);
 
 /// What an end with our own stack does by itself.
-fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> own::Halves {
+fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> end::Halves {
     let start = Instant::ZERO + flow.start;
     let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
-    own::Halves {
+    end::Halves {
         sender: Sender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         talk: talks.map(|talks| (talks.end(is_client), number)),
@@ -336,11 +355,18 @@ fn open(
     let refused = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
     };
+    if let ListenerKind::Quic(quic) = &listener.kind {
+        let ends = (address_on(stage, flow, flow.from), target);
+        let halves = [true, false].map(|is_client| halves(flow, is_client, part));
+        let opened = quic.open(stage, (flow, part.0), ends, halves, patience).map_err(refused)?;
+        let [client, server] = opened.map(Opened::Inside);
+        return Ok((client, server));
+    }
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
         let halves = halves(flow, true, part);
         own::connect(stage, (flow, stack), ends, halves, patience)
-            .map(Opened::Own)
+            .map(Opened::Inside)
             .map_err(refused)?
     } else {
         let client = new_socket(stage, flow, flow.from).map_err(|error| {
@@ -351,8 +377,10 @@ fn open(
     };
     let server = match &listener.kind {
         ListenerKind::Own(own) => {
-            own.accept(stage, halves(flow, false, part), deadline).map(Opened::Own)
+            own.accept(stage, halves(flow, false, part), deadline).map(Opened::Inside)
         }
+        // Done above.
+        ListenerKind::Quic(_) => Err(io::ErrorKind::Unsupported.into()),
         ListenerKind::Kernel(socket) => {
             accept(stage, socket, deadline).map(|socket| Opened::Kernel(Arc::new(socket)))
         }

@@ -29,6 +29,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod time;
+pub mod words;
 
 /// What speaks the protocol.
 pub const LIBRARY: &str = "noq-proto 1.4";

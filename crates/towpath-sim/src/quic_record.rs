@@ -5,7 +5,8 @@ use towpath_measure::result::{Event, EventKind, Multipath, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::State;
 use towpath_net::Instant;
-use towpath_quic::{Config, MULTIPATH_DRAFT, Notice, Status};
+use towpath_quic::words::{self, Proof, Witness};
+use towpath_quic::{Notice, Status};
 
 use crate::quic_flow::is_quic;
 use crate::record::{Recorder, event};
@@ -20,34 +21,18 @@ impl Recorder<'_> {
         status: Option<&Status>,
         notice: &Notice,
     ) {
-        let (kind, counter, number, what) = match notice {
-            Notice::Established { path } => {
-                (EventKind::Subflow, "PathsEstablished", Some(*path), "established".to_owned())
-            }
-            Notice::Abandoned { path, why } => {
-                (EventKind::Subflow, "PathsAbandoned", Some(*path), format!("abandoned: {why}"))
-            }
-            Notice::Switched { path, backup, why } => {
-                let text = if *backup { "is a backup now" } else { "is used now" };
-                (EventKind::Subflow, "PathSwitches", Some(*path), format!("{text}: {why}"))
-            }
-            Notice::Migrated { local } => {
-                (EventKind::Subflow, "Migrations", None, format!("path 0 goes on from {local}"))
-            }
-            Notice::SinglePath => {
-                let text = format!("the peer does not speak {MULTIPATH_DRAFT}: one path only");
-                (EventKind::Fallback, "Fallbacks", None, text)
-            }
+        let kind = match notice {
+            Notice::SinglePath => EventKind::Fallback,
+            Notice::Established { .. }
+            | Notice::Abandoned { .. }
+            | Notice::Switched { .. }
+            | Notice::Migrated { .. } => EventKind::Subflow,
         };
-        *self.notices.entry((host.to_owned(), counter)).or_default() += 1;
+        *self.notices.entry((host.to_owned(), notice.counter())).or_default() += 1;
+        let number = notice.path();
         let known = number.and_then(|n| status?.paths.iter().find(|path| path.number == n));
         let place = known.and_then(|path| path_of(path.local.ip(), path.remote.ip()));
-        let name = place.and_then(|path| self.path_name(path));
-        let text = match (number, name) {
-            (Some(number), Some(name)) => format!("path {number} on {name} {what}"),
-            (Some(number), None) => format!("path {number} {what}"),
-            (None, _) => what,
-        };
+        let text = notice.text(place.and_then(|path| self.path_name(path)));
         let mut told = Event { host: Some(host.to_owned()), ..event(kind, text) };
         if let Some(path) = known {
             told.detail.insert("local".to_owned(), path.local.to_string());
@@ -78,40 +63,29 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> Multipath {
         let flow = world.scenario.flows.get(flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mpquic)
     };
-    let (mut all, mut good, mut lost) = (0_u32, 0_u32, 0);
-    let mut evidence = Vec::new();
-    for host in &world.hosts {
-        let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
-        let own: Vec<_> = own.filter_map(|(id, _)| host.quic.seen.get(id)).collect();
-        all += own.len() as u32;
-        good += own.iter().filter(|status| status.multipath).count() as u32;
-        lost += own.iter().flat_map(|s| &s.paths).map(|path| path.lost_packets).sum::<u64>();
-        let count = |name| world.recorder.notices.get(&(host.name.clone(), name)).copied();
-        for (name, what) in [("PathsEstablished", "established"), ("PathsAbandoned", "abandoned")] {
-            if let Some(count) = count(name) {
-                evidence.push(format!("{count} paths beside the first {what} on {}", host.name));
-            }
-        }
-    }
-    let spoke = format!("{good} of {all} ends of connections negotiated {MULTIPATH_DRAFT}");
-    evidence.insert(0, spoke);
-    evidence.push(format!("{lost} packets were taken for lost; their data was sent again"));
-    let used = all > 0 && good == all;
-    let reason = || {
-        if all == 0 {
-            "no connection was opened".to_owned()
-        } else {
-            "a connection did not negotiate it".to_owned()
-        }
+    let count = |host: &str| {
+        let name = host.to_owned();
+        move |what| world.recorder.notices.get(&(name.clone(), what)).copied()
     };
-    let fallback = (!used).then(reason);
+    let counts: Vec<_> = world.hosts.iter().map(|host| count(&host.name)).collect();
+    let witnesses: Vec<Witness<'_>> = world
+        .hosts
+        .iter()
+        .zip(&counts)
+        .map(|(host, count)| {
+            let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
+            let ends = own.filter_map(|(id, _)| host.quic.seen.get(id)).collect();
+            Witness { host: &host.name, ends, count }
+        })
+        .collect();
+    let Proof { used, fallback, evidence } = words::proof(&witnesses);
     Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// What to know before a result over QUIC is trusted.
 pub(crate) fn quic_warnings(world: &World<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
-    let mut warn = |text: String, hint: &str| {
+    let mut warn = |(text, hint): words::Warning| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let flows = world.scenario.flows.iter().enumerate();
@@ -121,32 +95,16 @@ pub(crate) fn quic_warnings(world: &World<'_>) -> Vec<Warning> {
         return all;
     }
     if world.transport == Transport::Mpquic {
-        warn(
-            "Multipath QUIC has no scheduler to choose, and repeats data on another path only when \
-             the old path is given up"
-                .to_owned(),
-            "docs/quic.md says what the library does; compare failover times with that in mind",
-        );
+        warn(words::no_scheduler());
     }
     for host in &world.hosts {
-        let config: &Config = &host.quic.config;
-        if config.receive_window_bytes > config.window_bytes() {
-            warn(
-                format!(
-                    "the QUIC window of `{}` is {} bytes, not {}",
-                    host.name,
-                    config.window_bytes(),
-                    config.receive_window_bytes
-                ),
-                "with a larger one, the library closes connections; see docs/quic.md",
-            );
+        if let Some(small) = words::small_window(&host.name, &host.quic.config) {
+            warn(small);
         }
     }
     if !world.scenario.middleboxes.is_empty() {
-        warn(
-            "middleboxes let QUIC's packets pass as they are".to_owned(),
-            "they stand in the way of TCP only",
-        );
+        let text = "middleboxes let QUIC's packets pass as they are".to_owned();
+        warn((text, "they stand in the way of TCP only"));
     }
     for (index, flow) in used {
         let opener = world.hosts.get(flow.from);
@@ -160,11 +118,7 @@ pub(crate) fn quic_warnings(world: &World<'_>) -> Vec<Warning> {
             });
         let multipath = flow.transport_in(world.transport) == Transport::Mpquic;
         if multipath && paths == 1 && both.count() > 1 {
-            warn(
-                format!("flow {index} had a single path"),
-                "only the host that opens a connection can add paths, from addresses with the flag \
-                 `subflow`; addresses cannot be announced",
-            );
+            warn(words::single_path(index));
         }
     }
     all

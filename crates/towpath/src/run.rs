@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ExitCode, Stdio};
 
 use serde_json::json;
+use towpath_linux::quic::known_quic_names;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::{Record, Summary, Warning};
 use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
@@ -25,16 +26,6 @@ pub(crate) struct Plan {
     pub(crate) transports: Vec<Transport>,
     worlds: Vec<World>,
     pub(crate) repeat: u32,
-}
-
-impl Plan {
-    /// What is run in `world`: QUIC is simulated only.
-    pub(crate) fn transports_in(&self, world: World) -> impl Iterator<Item = Transport> + Clone {
-        self.transports.iter().copied().filter(move |transport| match transport {
-            Transport::Tcp | Transport::Mptcp => true,
-            Transport::Quic | Transport::Mpquic => world == World::Sim,
-        })
-    }
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -61,8 +52,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     write_report(&runs, &report)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
-    let each = plan.worlds.iter().map(|world| plan.transports_in(*world).count());
-    let wanted = each.sum::<usize>() * plan.repeat as usize;
+    let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
     Ok(exit_code(&runs, runs.len() == wanted))
 }
 
@@ -77,7 +67,7 @@ fn emulate(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     for repeat in 1..=plan.repeat {
-        for transport in plan.transports_in(World::Emu) {
+        for transport in plan.transports.iter().copied() {
             if interrupt::seen() {
                 return Ok(());
             }
@@ -106,20 +96,11 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
     let (worlds, later): (Vec<_>, Vec<_>) =
         asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
     let simulated = worlds.contains(&World::Sim);
-    let (transports, missing): (Vec<_>, Vec<_>) = transports
-        .into_iter()
-        .partition(|transport| simulated || matches!(transport, Transport::Tcp | Transport::Mptcp));
-    let missing =
-        missing.iter().map(Transport::to_string).chain(later.iter().map(World::to_string));
-    let missing: Vec<String> = missing.map(|name| format!("`{name}`")).collect();
-    let possible = !transports.is_empty() && !worlds.is_empty();
+    let missing: Vec<String> = later.iter().map(|world| format!("`{world}`")).collect();
     if !missing.is_empty() {
         let what = format!("this version cannot run {} yet", missing.join(", "));
-        let hint =
-            "it runs `tcp` and `mptcp` in the worlds `sim` and `emu`, `quic` and `mpquic` in \
-                    `sim` only"
-                .to_owned();
-        if !possible {
+        let hint = "it runs all transports in the worlds `sim` and `emu`".to_owned();
+        if worlds.is_empty() {
             return Err(CliError::Unavailable { what, hint });
         }
         ui.warn(&Warning { text: format!("{what}; they are left out"), hint: Some(hint) });
@@ -129,20 +110,11 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
     }
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;
+        check_quic(scenario, &transports)?;
         warn_of_the_kernels_stack(arguments, scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
-    let plan = Plan { transports, worlds, repeat };
-    if plan.worlds.contains(&World::Emu)
-        && plan.transports_in(World::Emu).count() < plan.transports.len()
-    {
-        ui.warn(&Warning {
-            text: "the emulated world has neither `quic` nor `mpquic` yet; they are left out there"
-                .to_owned(),
-            hint: Some("simulate them with `--world sim`".to_owned()),
-        });
-    }
-    Ok(plan)
+    Ok(Plan { transports, worlds, repeat })
 }
 
 /// A flow's command speaks through the kernel of its host: without one there is nothing to measure.
@@ -156,6 +128,23 @@ fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
             hint: "write `stack = \"kernel\"` for both of its hosts".to_owned(),
         }),
         None => Ok(()),
+    }
+}
+
+/// QUIC has congestion controls of its own.
+fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Result<(), CliError> {
+    if !transports.iter().any(|transport| matches!(transport, Transport::Quic | Transport::Mpquic))
+    {
+        return Ok(());
+    }
+    let known = known_quic_names();
+    let named = |host: &Host| host.stack.quic_congestion_control.clone();
+    match scenario.hosts.iter().filter_map(named).find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(CliError::Unavailable {
+            what: format!("QUIC has no congestion control `{name}`"),
+            hint: format!("there are {}", known.join(", ")),
+        }),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use towpath_linux::{Clock, interrupt};
 use towpath_measure::format;
-use towpath_measure::scenario::{Host, Pattern, Scenario, Transport, World};
+use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
 use towpath_measure::store::write_record;
 use towpath_report::Run;
 use towpath_sim::{Job, Report, SimError, batch, known_names, known_quic_names};
@@ -91,7 +91,9 @@ pub(crate) fn run_all(
     scenario.run.seed = arguments.seed.unwrap_or(scenario.run.seed);
     let scenario = Arc::new(scenario);
     let jobs: Vec<Job> = (1..=plan.repeat)
-        .flat_map(|repeat| plan.transports_in(World::Sim).map(move |transport| (repeat, transport)))
+        .flat_map(|repeat| {
+            plan.transports.iter().copied().map(move |transport| (repeat, transport))
+        })
         .map(|(repeat, transport)| Job {
             scenario: Arc::clone(&scenario),
             transport,

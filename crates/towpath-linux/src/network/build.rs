@@ -118,7 +118,13 @@ fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkErr
         Ok(route)
     });
     let route = route.map_err(system("enter"))??;
-    Ok(HostSpace { name: host.name.clone(), namespace, route: Mutex::new(route), stack: None })
+    Ok(HostSpace {
+        name: host.name.clone(),
+        namespace,
+        route: Mutex::new(route),
+        stack: None,
+        quic: None,
+    })
 }
 
 /// A host's ports as its own stack sees them.

@@ -7,6 +7,7 @@
 pub(crate) mod address;
 mod build;
 mod links;
+mod quic_hosts;
 pub(crate) mod timeline;
 
 use std::io;
@@ -20,9 +21,10 @@ use crate::clock::Clock;
 use crate::emulator::engine::Emulator;
 use crate::namespace::Namespace;
 use crate::netlink::{NetlinkError, Route};
-use crate::stack;
+use crate::{quic, stack};
 
 pub(crate) use build::build;
+pub(crate) use quic_hosts::for_transport;
 
 /// How the emulator exchanges packets with the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +86,8 @@ pub(crate) struct HostSpace {
     route: Mutex<Route>,
     /// The host's own stack, if it has one: then its namespace stays empty.
     pub(crate) stack: Option<Arc<stack::Host>>,
+    /// The host's QUIC, in a run whose flows speak it.
+    pub(crate) quic: Option<Arc<quic::Host>>,
 }
 
 impl HostSpace {

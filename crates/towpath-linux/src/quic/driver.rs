@@ -232,8 +232,8 @@ impl Turn<'_> {
                 }
             }
             Event::Closed { connection, error } => {
+                self.happen(connection, &Happened::Closed(error.clone()));
                 self.end(connection, error.as_ref());
-                self.happen(connection, &Happened::Closed(error));
             }
             Event::Notice { connection, notice } => {
                 self.happen(connection, &Happened::Notice(notice));

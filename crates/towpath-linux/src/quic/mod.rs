@@ -14,3 +14,8 @@ mod tests;
 pub use addresses::{Interfaces, Usage};
 pub use driver::{End, Happened, Host, HostConfig, Turn};
 pub use stream::{Connection, Listener, Stream};
+
+/// Names of the congestion controls that QUIC has here.
+pub fn known_quic_names() -> Vec<&'static str> {
+    towpath_quic::congestion::names().map(|(name, _)| name).collect()
+}

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use towpath_measure::format;
 use towpath_measure::result::{Counter, Interface, Meta, Noise};
-use towpath_measure::scenario::{Change, Down, Target, World};
+use towpath_measure::scenario::{Change, Down, Target, Transport, World};
 
 use super::Job;
 use crate::emulator::engine::EmulatorReport;
 use crate::netlink::Counters;
 use crate::network::Network;
+use crate::traffic::is_quic;
 use crate::{stack, sys};
 
 /// A run whose packets were later than this (99th percentile) is marked degraded.
@@ -87,9 +88,9 @@ fn processor_time() -> ProcessorTime {
 /// The first record.
 pub(super) fn meta(job: &Job, network: &Network, seed: u64) -> Meta {
     Meta {
-        stack: stack::plan::stack_name(&job.scenario).to_owned(),
+        stack: stack::plan::stack_name(&network.scenario).to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
-        conditions: conditions(network),
+        conditions: conditions(network, job.transport),
         ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)
     }
 }
@@ -101,7 +102,7 @@ fn read(path: &str) -> String {
     }
 }
 
-fn conditions(network: &Network) -> BTreeMap<String, String> {
+fn conditions(network: &Network, transport: Transport) -> BTreeMap<String, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut all = BTreeMap::from([
         ("emulator back-end".to_owned(), network.backend.name().to_owned()),
@@ -109,6 +110,19 @@ fn conditions(network: &Network) -> BTreeMap<String, String> {
         ("processors".to_owned(), processors.to_string()),
         ("load before".to_owned(), read("/proc/loadavg")),
     ]);
+    if is_quic(transport) {
+        all.insert("quic".to_owned(), towpath_quic::LIBRARY.to_owned());
+        let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
+        all.insert("bytes of paths".to_owned(), what);
+        for host in &network.scenario.hosts {
+            for (name, value) in network.scenario.quic_settings(host) {
+                all.insert(format!("{name} on {}", host.name), value);
+            }
+        }
+    }
+    if transport == Transport::Mpquic {
+        all.insert("multipath quic".to_owned(), towpath_quic::MULTIPATH_DRAFT.to_owned());
+    }
     for host in network.hosts.iter().filter(|host| host.stack.is_none()) {
         let settings = host.namespace.run(|| {
             ["ipv4.tcp_rmem", "ipv4.tcp_wmem", "mptcp.enabled", "mptcp.scheduler"]

@@ -6,6 +6,7 @@
 
 mod conditions;
 mod proof;
+mod quic;
 mod series;
 mod watch;
 
@@ -48,7 +49,7 @@ const NAP: Duration = Duration::from_millis(50);
 pub struct Job {
     /// The scenario.
     pub scenario: Arc<Scenario>,
-    /// Transport: `tcp` or `mptcp`.
+    /// Transport of the flows that do not name one.
     pub transport: Transport,
     /// Number of the repetition, from 1.
     pub repeat: u32,
@@ -76,9 +77,11 @@ pub fn run(
     thread: EmulatorThread,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
-    let scenario = &job.scenario;
+    let scenario = network::for_transport(&job.scenario, job.transport);
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
-    let network = Arc::new(network::build(thread, scenario, Clock::start(), seed, job.backend)?);
+    let mut network = network::build(thread, &scenario, Clock::start(), seed, job.backend)?;
+    network.speak_quic(job.transport, seed)?;
+    let network = Arc::new(network);
     let before = Before::read(&network);
     let watcher = Watcher::open(&network.hosts)?;
     let stage = Stage {
@@ -161,6 +164,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         let warnings = timeline.join().unwrap_or_default();
         let words: Vec<LastWords> = words.join().unwrap_or_default();
         let mut series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
+        series.look_last(stage);
         for (local, remote, info) in words {
             series.last_words(local, remote, info);
         }
@@ -319,7 +323,12 @@ fn conclude(
     let counters = before.changes(&stage.network);
     let interfaces = conditions::interfaces(&stage.network);
     let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);
-    let multipath = proof::proof(job.transport, &played.totals, &counters);
+    let connections = quic::connections(&stage);
+    let multipath = match job.transport {
+        Transport::Mpquic => quic::proof(&stage, &connections),
+        transport => proof::proof(transport, &played.totals, &counters),
+    };
+    let counters = [counters, quic::counters(&connections)].concat();
     let mut summarizer = Summarizer::new(scenario, job.transport);
     for flow in flow_inputs(&played) {
         summarizer = summarizer.flow(flow);
@@ -328,7 +337,12 @@ fn conclude(
     for text in notes.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
         summarizer = summarizer.warning(Warning { text, hint: None });
     }
-    let network = stage.network;
+    for warning in quic::warnings(&stage, &connections) {
+        summarizer = summarizer.warning(warning);
+    }
+    drop(connections);
+    let Stage { network, streams, .. } = stage;
+    drop(streams);
     let emulator = Arc::into_inner(network)
         .ok_or_else(|| RunError::Emulator(io::Error::other("the network is still in use")))?
         .emulator;

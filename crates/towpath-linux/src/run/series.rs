@@ -10,16 +10,19 @@ use towpath_measure::decisions::StackLog;
 use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
+use towpath_quic::Notice;
 
 use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
 use crate::sample::{Connection, SubflowSample, TcpInfo};
 use crate::stack::status::{Look, direction_state};
+use crate::traffic::quic::Ended;
 use crate::traffic::{Stage, Stream, StreamEnd};
 
-/// A subflow's identity: connection, then the opener's and the acceptor's address.
-type Key = (u32, u32, SocketAddr, SocketAddr);
+/// A subflow's identity: connection, then the opener's and the acceptor's address, and the number of
+/// a path.
+type Key = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// What is known of one subflow over the whole run.
 #[derive(Debug)]
@@ -125,8 +128,58 @@ impl Series {
                 }
                 Some(look)
             }
+            StreamEnd::Quic(end) => {
+                self.tell_notices(stage, end);
+                None
+            }
         };
         [ask(&stream.client), ask(&stream.server)]
+    }
+
+    /// What happened to the paths of a QUIC connection becomes events.
+    fn tell_notices(&self, stage: &Stage, end: &Ended) {
+        for noticed in end.connection.notices() {
+            let path = noticed.ends.and_then(|(local, remote)| {
+                let path = Network::path_of(local.ip(), remote.ip())?;
+                stage.network.scenario.paths.get(path).map(|path| path.name.clone())
+            });
+            let fallback = matches!(noticed.notice, Notice::SinglePath);
+            let mut detail = BTreeMap::new();
+            if let Some((local, remote)) = noticed.ends {
+                detail.insert("local".to_owned(), local.to_string());
+                detail.insert("remote".to_owned(), remote.to_string());
+            }
+            self.emit(Record::Event(Event {
+                t_ns: noticed.at.saturating_since(stage.zero).as_nanos() as u64,
+                kind: if fallback { EventKind::Fallback } else { EventKind::Subflow },
+                host: Some(end.connection.host.name().to_owned()),
+                text: noticed.notice.text(path.as_deref()),
+                path,
+                detail,
+            }));
+        }
+    }
+
+    /// Looks once more at the paths of QUIC, for the sums: they have no last words of their own.
+    pub(super) fn look_last(&mut self, stage: &Stage) {
+        for stream in stage.streams() {
+            for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
+                let StreamEnd::Quic(own) = asked else { continue };
+                self.tell_notices(stage, own);
+                let samples = match own.sample() {
+                    Ok(Connection::Multipath(_, samples)) => samples,
+                    Ok(Connection::Single(sample, _)) => vec![sample],
+                    Err(_) => continue,
+                };
+                for sample in samples {
+                    let key = key_of(&stream, end, &sample);
+                    let known = self.subflows.get_mut(&key);
+                    if let Some(latest) = known.and_then(|known| known.ends.get_mut(end)) {
+                        *latest = sample.info;
+                    }
+                }
+            }
+        }
     }
 
     fn count(
@@ -164,7 +217,8 @@ impl Series {
     }
 
     fn look(&mut self, stage: &Stage, stream: &Stream, at: Instant, span: Duration) {
-        let multipath = stage.transport_of(stream.flow) == Transport::Mptcp;
+        let transport = stage.transport_of(stream.flow);
+        let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
         for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
@@ -205,15 +259,17 @@ impl Series {
         at: Instant,
         span: Duration,
     ) {
-        let (opener, acceptor) = match end {
-            0 => (sample.local, sample.remote),
-            _ => (sample.remote, sample.local),
-        };
-        let key = (stream.flow, stream.number, opener, acceptor);
+        let key = key_of(stream, end, &sample);
         if !self.subflows.contains_key(&key) {
             self.first_sight(stage, key, at);
         }
         let Some(known) = self.subflows.get_mut(&key) else { return };
+        if sample.info.state == TcpInfo::ABANDONED {
+            let closed = *known.closed.get_or_insert(at);
+            if closed < at {
+                return;
+            }
+        }
         known.last_seen = at;
         if let Some(named) = known.congestion_control.get_mut(end) {
             *named = sample.congestion_control.map(str::to_owned).or(named.take());
@@ -241,7 +297,7 @@ impl Series {
     }
 
     fn first_sight(&mut self, stage: &Stage, key: Key, at: Instant) {
-        let (flow, stream, opener, acceptor) = key;
+        let (flow, stream, opener, acceptor, _) = key;
         let same = |other: &&Key| other.0 == flow && other.1 == stream;
         let number = self.subflows.keys().filter(same).count() as u32;
         let scenario = &stage.network.scenario;
@@ -304,7 +360,7 @@ impl Series {
             let listed = host.namespace.run(|| SocketDiag::open()?.tcp(States::CONNECTED));
             sockets.extend(listed.ok().and_then(Result::ok).unwrap_or_default());
         }
-        for ((_, _, opener, acceptor), known) in &mut self.subflows {
+        for ((_, _, opener, acceptor, _), known) in &mut self.subflows {
             let ends = [(*opener, *acceptor), (*acceptor, *opener)];
             for (named, end) in known.congestion_control.iter_mut().zip(ends) {
                 let own = sockets.iter().find(|s| (unmapped(s.local), unmapped(s.remote)) == end);
@@ -322,7 +378,7 @@ impl Series {
     ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
         self.read_back(network);
         let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
-        for ((flow, number, _, _), known) in &self.subflows {
+        for ((flow, number, _, _, _), known) in &self.subflows {
             let stream = streams.iter().find(|s| (s.flow, s.number) == (*flow, *number));
             for (direction, _) in stream.into_iter().flat_map(|stream| &stream.received) {
                 let [opener, acceptor] = &known.congestion_control;
@@ -411,6 +467,15 @@ impl Known {
             closed_ns: self.closed.map(Instant::as_nanos),
         }
     }
+}
+
+/// The identity of a subflow that was seen from one end.
+fn key_of(stream: &Stream, end: usize, sample: &SubflowSample) -> Key {
+    let (opener, acceptor) = match end {
+        0 => (sample.local, sample.remote),
+        _ => (sample.remote, sample.local),
+    };
+    (stream.flow, stream.number, opener, acceptor, sample.number)
 }
 
 fn describe(

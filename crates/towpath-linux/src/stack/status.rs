@@ -99,6 +99,7 @@ fn understand(status: &Status) -> sample::Connection {
         return sample::Connection::Multipath(info, subflows);
     }
     let only = subflows.pop().unwrap_or(SubflowSample {
+        number: 0,
         local: status.local,
         remote: status.remote,
         congestion_control: None,
@@ -113,6 +114,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     let packets = |bytes: u64| u32::try_from(bytes / mss).unwrap_or(u32::MAX);
     SubflowSample {
+        number: 0,
         local: status.local,
         remote: status.remote,
         congestion_control: Some(status.congestion_control),

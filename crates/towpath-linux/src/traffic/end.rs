@@ -1,15 +1,17 @@
 //! A flow's end as an application inside a protocol's thread: our own stack's, or QUIC's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::traffic::{Allowance, Output, Receiver, Sender};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::Instant;
 
 use super::talk::{SharedTalk, lock};
+use super::{PATIENCE, Stage, StreamEnd};
 use crate::pipe::Pipe;
 use crate::{quic, stack};
 
@@ -30,18 +32,18 @@ pub(crate) enum Said {
 /// The receiving half: shared with the thread that waits for its log, and takes it when it has waited
 /// long enough.
 #[derive(Debug, Clone)]
-pub(crate) struct Sink {
+struct Sink {
     pub(crate) meter: Arc<Mutex<Option<Receiver>>>,
     pub(crate) received: Arc<AtomicU64>,
 }
 
 /// Both halves of one end of a stream.
 #[derive(Debug)]
-pub(crate) struct FlowEnd {
+pub(super) struct FlowEnd {
     /// Start of the traffic on the host's clock.
     pub(crate) zero: Instant,
     pub(crate) sender: Option<Sender>,
-    pub(crate) sink: Option<Sink>,
+    sink: Option<Sink>,
     /// Whether data may be written; for a connection that we open, when it is established.
     pub(crate) open: bool,
     pub(crate) told: SyncSender<Said>,
@@ -64,7 +66,7 @@ struct Speech {
 }
 
 impl FlowEnd {
-    pub(crate) fn new(
+    fn new(
         zero: Instant,
         open: bool,
         sender: Option<Sender>,
@@ -76,7 +78,7 @@ impl FlowEnd {
     }
 
     /// The same, for a flow that exchanges messages.
-    pub(crate) fn talking(self, talk: Option<(SharedTalk, u32)>) -> Self {
+    fn talking(self, talk: Option<(SharedTalk, u32)>) -> Self {
         let speech = talk.map(|(talk, stream)| {
             let (begun, closed, full) = (false, false, false);
             Speech { talk, stream, begun, closed, full }
@@ -166,6 +168,71 @@ impl FlowEnd {
     }
 }
 
+/// Things that can be said before anybody listens.
+const WORDS: usize = 8;
+
+/// What one end shall do.
+#[derive(Debug)]
+pub(super) struct Halves {
+    pub(super) sender: Option<Sender>,
+    /// Start of the flow, and where the received bytes are counted.
+    pub(super) receiver: Option<(Instant, Arc<AtomicU64>)>,
+    /// The end's talk and which of its streams it is, where messages are exchanged.
+    pub(super) talk: Option<(SharedTalk, u32)>,
+}
+
+/// What a thread outside knows of an end.
+#[derive(Debug)]
+pub(super) struct Ears {
+    pub(super) heard: mpsc::Receiver<Said>,
+    sink: Option<Sink>,
+}
+
+/// An end inside a protocol's thread.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) end: StreamEnd,
+    ears: Ears,
+}
+
+/// Makes an end for a protocol's thread; `open` says that data may be written at once.
+pub(super) fn make(stage: &Stage, halves: Halves, open: bool) -> (FlowEnd, Ears) {
+    let (told, heard) = mpsc::sync_channel(WORDS);
+    let sink = halves.receiver.map(|(start, received)| Sink {
+        meter: Arc::new(Mutex::new(Some(Receiver::new(start)))),
+        received,
+    });
+    let end = FlowEnd::new(stage.zero, open, halves.sender, sink.clone(), told);
+    (end.talking(halves.talk), Ears { heard, sink })
+}
+
+impl Ears {
+    pub(super) fn of(self, end: StreamEnd) -> Opened {
+        Opened { end, ears: self }
+    }
+}
+
+/// Waits for the end of the data, or of the flow, and takes the log.
+pub(super) fn receive(
+    stage: &Stage,
+    opened: &Opened,
+    start: Instant,
+    deadline: Instant,
+) -> DeliveryLog {
+    while !stage.is_over(deadline) {
+        match opened.ears.heard.recv_timeout(PATIENCE) {
+            Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Said::Ended | Said::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let meter = opened
+        .ears
+        .sink
+        .as_ref()
+        .and_then(|sink| sink.meter.lock().unwrap_or_else(PoisonError::into_inner).take());
+    meter.map_or_else(|| DeliveryLog::new(start), |meter| meter.finish(stage.now().min(deadline)))
+}
+
 /// What both kinds of threads call.
 impl FlowEnd {
     fn begin(&mut self, now: Instant, pipe: &mut dyn Pipe) {
@@ -245,10 +312,13 @@ impl stack::End for FlowEnd {
 impl quic::End for FlowEnd {
     fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         if self.open {
-            self.move_bytes(now, pipe);
-        } else {
-            self.begin(now, pipe);
+            return self.move_bytes(now, pipe);
         }
+        if self.sender.is_none() && self.speech.is_none() {
+            // A stream that nothing was sent on does not exist for the peer, which may have to send.
+            pipe.shutdown(now);
+        }
+        self.begin(now, pipe);
     }
 
     fn closed(&mut self, now: Instant, error: Option<&towpath_quic::ConnectionError>) {

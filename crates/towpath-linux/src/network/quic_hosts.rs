@@ -1,0 +1,67 @@
+//! The hosts' QUIC: over the UDP sockets of their kernels.
+
+use std::sync::Arc;
+
+use towpath_measure::network::endpoints;
+use towpath_measure::scenario::{Scenario, StackKind, Transport};
+use towpath_net::stream_seed;
+
+use super::{Network, NetworkError};
+use crate::quic::{Host, HostConfig, Interfaces, Usage};
+use crate::stack::plan;
+use crate::traffic::is_quic;
+
+/// The scenario as it is for a run over `transport`: where all flows speak QUIC, all hosts need a
+/// kernel's UDP, and no TCP stack of ours.
+pub(crate) fn for_transport(scenario: &Arc<Scenario>, transport: Transport) -> Arc<Scenario> {
+    let mut flows = scenario.flows.iter();
+    let quic = flows.all(|flow| is_quic(flow.transport_in(transport)));
+    let own = (0..scenario.hosts.len()).any(|host| plan::is_own(scenario, host));
+    if !quic || !own {
+        return Arc::clone(scenario);
+    }
+    let mut scenario = Scenario::clone(scenario);
+    for host in &mut scenario.hosts {
+        host.stack.stack = StackKind::Kernel;
+    }
+    Arc::new(scenario)
+}
+
+impl Network {
+    /// Starts the QUIC of all hosts with a kernel, if a flow speaks it.
+    pub(crate) fn speak_quic(
+        &mut self,
+        transport: Transport,
+        seed: u64,
+    ) -> Result<(), NetworkError> {
+        let mut flows = self.scenario.flows.iter();
+        if !flows.any(|flow| is_quic(flow.transport_in(transport))) {
+            return Ok(());
+        }
+        for (index, space) in self.hosts.iter_mut().enumerate() {
+            if space.stack.is_some() {
+                continue;
+            }
+            let config = HostConfig {
+                name: space.name.clone(),
+                clock: self.clock,
+                seed: stream_seed(seed, &format!("host/{}", space.name), "quic"),
+                namespace: Some(space.namespace.clone()),
+                interfaces: interfaces(&self.scenario, index),
+            };
+            let system = NetworkError::system(format!("start QUIC on host `{}`", space.name));
+            space.quic = Some(Arc::new(Host::start(config).map_err(system)?));
+        }
+        Ok(())
+    }
+}
+
+/// What the scenario's endpoints say of a host's interfaces, which have the names of their paths.
+fn interfaces(scenario: &Scenario, host: usize) -> Interfaces {
+    let named = endpoints(scenario, host).into_iter().filter_map(|endpoint| {
+        let path = scenario.paths.get(endpoint.path)?;
+        let usage = Usage { subflow: endpoint.subflow, backup: endpoint.backup };
+        Some((path.name.clone(), usage))
+    });
+    Interfaces { named: named.collect(), others: Usage { subflow: false, backup: false } }
+}

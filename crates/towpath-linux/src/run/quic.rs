@@ -1,0 +1,116 @@
+//! What results say of QUIC beside its series: proof, counters, warnings.
+
+use towpath_measure::result::{Counter, Multipath, Warning};
+use towpath_measure::scenario::Transport;
+use towpath_quic::words::{self, Proof, Witness};
+use towpath_quic::{Config, Status};
+
+use crate::traffic::quic::{self, Connection};
+use crate::traffic::{Stage, StreamEnd, is_quic};
+
+/// One end of a connection at the end of the run.
+#[derive(Debug)]
+pub(super) struct Seen {
+    flow: u32,
+    opener: bool,
+    host: String,
+    connection: Connection,
+    status: Option<Status>,
+}
+
+/// Both ends of all connections.
+pub(super) fn connections(stage: &Stage) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for stream in stage.streams() {
+        for (end, opener) in [(&stream.client, true), (&stream.server, false)] {
+            let StreamEnd::Quic(end) = end else { continue };
+            if end.is_first() {
+                let (flow, connection) = (stream.flow, end.connection.clone());
+                let (host, status) = (connection.host.name().to_owned(), connection.status());
+                all.push(Seen { flow, opener, host, connection, status });
+            }
+        }
+    }
+    all
+}
+
+fn count(seen: &[Seen], host: &str, name: &str) -> Option<u64> {
+    let own = seen.iter().filter(|seen| seen.host == host);
+    let counts: Vec<u64> =
+        own.filter_map(|seen| seen.connection.counts().get(name).copied()).collect();
+    (!counts.is_empty()).then(|| counts.iter().sum())
+}
+
+/// Our own counters, as in the simulated world; those that stayed at zero are left out.
+pub(super) fn counters(seen: &[Seen]) -> Vec<Counter> {
+    let mut all: Vec<Counter> = Vec::new();
+    for end in seen {
+        for (name, count) in end.connection.counts() {
+            let name = format!("Towpath.{name}");
+            let known = all.iter_mut().find(|known| known.host == end.host && known.name == name);
+            match known {
+                Some(known) => known.after += count,
+                None => {
+                    let host = end.host.clone();
+                    all.push(Counter { host, name, before: 0, after: count });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Proof that Multipath QUIC was used, or the reason why not.
+pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> Multipath {
+    let hosts = &stage.network.hosts;
+    let counts: Vec<_> =
+        hosts.iter().map(|host| move |name: &'static str| count(seen, &host.name, name)).collect();
+    let meant = |seen: &&Seen| stage.transport_of(seen.flow) == Transport::Mpquic;
+    let witnesses: Vec<Witness<'_>> = hosts
+        .iter()
+        .zip(&counts)
+        .map(|(host, count)| {
+            let own = seen.iter().filter(meant).filter(|seen| seen.host == host.name);
+            let ends = own.filter_map(|seen| seen.status.as_ref()).collect();
+            Witness { host: &host.name, ends, count }
+        })
+        .collect();
+    let Proof { used, fallback, evidence } = words::proof(&witnesses);
+    Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+}
+
+/// What to know before a result over QUIC is trusted.
+pub(super) fn warnings(stage: &Stage, seen: &[Seen]) -> Vec<Warning> {
+    let mut all = Vec::new();
+    let mut warn = |(text, hint): words::Warning| {
+        all.push(Warning { text, hint: Some(hint.to_owned()) });
+    };
+    let scenario = &stage.network.scenario;
+    let flows = scenario.flows.iter().enumerate();
+    let used: Vec<_> =
+        flows.filter(|(_, flow)| is_quic(flow.transport_in(stage.transport))).collect();
+    if used.is_empty() {
+        return all;
+    }
+    if stage.transport == Transport::Mpquic {
+        warn(words::no_scheduler());
+    }
+    for (index, host) in scenario.hosts.iter().enumerate() {
+        let config: Option<Config> = quic::config(scenario, index, stage.transport).ok();
+        if let Some(small) = config.and_then(|config| words::small_window(&host.name, &config)) {
+            warn(small);
+        }
+    }
+    for (index, flow) in used {
+        let own = seen.iter().filter(|seen| seen.opener && seen.flow == index as u32);
+        let paths = own.filter_map(|seen| Some(seen.status.as_ref()?.paths.len())).max();
+        let between = |path: &&towpath_measure::scenario::Path| {
+            path.between.contains(&flow.from) && path.between.contains(&flow.to)
+        };
+        let multipath = flow.transport_in(stage.transport) == Transport::Mpquic;
+        if multipath && paths == Some(1) && scenario.paths.iter().filter(between).count() > 1 {
+            warn(words::single_path(index));
+        }
+    }
+    all
+}

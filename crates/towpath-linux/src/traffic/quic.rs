@@ -1,0 +1,311 @@
+//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of its streams. The
+//! bytes are moved in the hosts' QUIC threads.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
+use towpath_net::Instant;
+use towpath_quic::config::SettingError;
+use towpath_quic::{
+    Config, ConnectionId, Notice, PathState, PathStatus, Status, StreamId, congestion,
+};
+
+use super::end::{Ears, FlowEnd, Halves, Opened, make};
+use super::{Stage, StreamEnd};
+use crate::network::Network;
+use crate::quic::{Happened, Host, Turn};
+use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
+
+/// One end of a stream, as the sampler sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    pub(crate) connection: Connection,
+    /// The paths of a connection belong to its first stream, so that they count once.
+    first: bool,
+}
+
+/// One end of a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) host: Arc<Host>,
+    id: ConnectionId,
+    log: Arc<Mutex<Log>>,
+}
+
+/// What an end of a connection has told.
+#[derive(Debug, Default)]
+struct Log {
+    /// Since it was last asked; with the addresses of the path.
+    notices: Vec<Noticed>,
+    /// How often, by [`Notice::counter`].
+    counts: BTreeMap<&'static str, u64>,
+    /// Its last words.
+    last: Option<Status>,
+}
+
+/// Something about the paths of a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Noticed {
+    pub(crate) at: Instant,
+    pub(crate) notice: Notice,
+    /// Addresses of the path.
+    pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
+}
+
+type Shared = Arc<Mutex<Log>>;
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who accepts a flow's connection.
+#[derive(Debug)]
+pub(super) struct QuicListener {
+    server: Arc<Host>,
+    /// Ends of streams that the client is about to open.
+    waiting: Arc<Mutex<BTreeMap<StreamId, FlowEnd>>>,
+    accepted: Mutex<mpsc::Receiver<Connection>>,
+    /// Both ends of the flow's connection, when it is open.
+    open: Mutex<Option<[Connection; 2]>>,
+}
+
+fn host_of(stage: &Stage, host: usize) -> io::Result<&Arc<Host>> {
+    let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+    let none = || {
+        let text = format!("`{}` has a stack of its own, and no UDP sockets", space.name);
+        io::Error::new(io::ErrorKind::Unsupported, text)
+    };
+    space.quic.as_ref().ok_or_else(none)
+}
+
+/// How connections of a host behave.
+pub(crate) fn config(
+    scenario: &Scenario,
+    host: usize,
+    transport: Transport,
+) -> Result<Config, SettingError> {
+    let host = scenario.hosts.get(host);
+    let texts = host.map_or_else(Vec::new, |host| scenario.quic_settings(host));
+    let config = Config::from_texts(texts.iter().map(|(name, value)| (*name, value.as_str())))?;
+    let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
+    // IPv6 and UDP: discovery then finds what each path takes.
+    let header_bytes = if Network::families(scenario).contains(&Family::V4) { 28 } else { 48 };
+    let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
+    let multipath = transport == Transport::Mpquic;
+    Ok(Config { multipath, largest_datagram_bytes: largest, ..config })
+}
+
+fn config_of(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Config> {
+    let transport = flow.transport_in(stage.transport);
+    config(&stage.network.scenario, host, transport).map_err(io::Error::other)
+}
+
+pub(super) fn listen(stage: &Stage, flow: &Flow, port: u16) -> io::Result<QuicListener> {
+    let server = Arc::clone(host_of(stage, flow.to)?);
+    let config = config_of(stage, flow, flow.to)?;
+    let (tell, accepted) = mpsc::channel();
+    let waiting: Arc<Mutex<BTreeMap<StreamId, FlowEnd>>> = Arc::default();
+    let (ends, host) = (Arc::clone(&waiting), Arc::downgrade(&server));
+    let listening = server.call(move |turn| {
+        turn.listen(port, config, move |turn, id| {
+            let Some(host) = host.upgrade() else { return };
+            let log = Shared::default();
+            let ends = Arc::clone(&ends);
+            hear(turn, id, &log, move |turn, happened| {
+                let Happened::Opened(stream) = happened else { return };
+                let end = lock(&ends).remove(stream);
+                if let Some(end) = end {
+                    turn.attach(id, *stream, Box::new(end));
+                }
+            });
+            let _nobody_accepts = tell.send(Connection { host, id, log });
+        })
+    })?;
+    listening?;
+    Ok(QuicListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
+}
+
+/// Keeps what happens to a connection, and tells `then`.
+fn hear(
+    turn: &mut Turn<'_>,
+    id: ConnectionId,
+    log: &Shared,
+    mut then: impl FnMut(&mut Turn<'_>, &Happened) + Send + 'static,
+) {
+    let log = Arc::clone(log);
+    turn.on_event(id, move |turn, id, happened| {
+        match happened {
+            Happened::Notice(notice) => {
+                let status = turn.host.status(id);
+                let paths = status.iter().flat_map(|status| &status.paths);
+                let own = { paths }.find(|path| Some(path.number) == notice.path());
+                let ends = own.map(|path| (path.local, path.remote));
+                let mut log = lock(&log);
+                *log.counts.entry(notice.counter()).or_default() += 1;
+                log.notices.push(Noticed { at: turn.now, notice: notice.clone(), ends });
+            }
+            Happened::Closed(_) => lock(&log).last = turn.host.status(id),
+            Happened::Connected | Happened::Opened(_) => {}
+        }
+        then(turn, happened);
+    });
+}
+
+impl QuicListener {
+    /// Opens stream number `number` of the flow, and the connection before the first one.
+    pub(super) fn open(
+        &self,
+        stage: &Stage,
+        (flow, number): (&Flow, u32),
+        ends: (Option<IpAddr>, SocketAddr),
+        halves: [Halves; 2],
+        patience: Duration,
+    ) -> io::Result<[Opened; 2]> {
+        let mut open = lock(&self.open);
+        let [client, server] = match open.take() {
+            Some(both) => both,
+            None => self.connect(stage, flow, ends, patience)?,
+        };
+        *open = Some([client.clone(), server.clone()]);
+        let [ours, theirs] = halves.map(|halves| make(stage, halves, false));
+        let (their_end, their_ears) = theirs;
+        lock(&self.waiting).insert(StreamId(u64::from(number)), their_end);
+        let ears = client.begin(ours)?;
+        let first = number == 0;
+        let of = |ears: Ears, connection| ears.of(StreamEnd::Quic(Ended { connection, first }));
+        Ok([of(ears, client), of(their_ears, server)])
+    }
+
+    fn connect(
+        &self,
+        stage: &Stage,
+        flow: &Flow,
+        (local, remote): (Option<IpAddr>, SocketAddr),
+        patience: Duration,
+    ) -> io::Result<[Connection; 2]> {
+        let host = Arc::clone(host_of(stage, flow.from)?);
+        let config = config_of(stage, flow, flow.from)?;
+        let (said, heard) = mpsc::channel();
+        let log = Shared::default();
+        let own = Arc::clone(&log);
+        let id = host.call(move |turn| {
+            let id = turn.connect(local, remote, config)?;
+            hear(turn, id, &own, move |_, happened| {
+                let result = match happened {
+                    Happened::Connected => Ok(()),
+                    Happened::Closed(Some(error)) => Err(io::Error::other(error.clone())),
+                    Happened::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
+                    Happened::Opened(_) | Happened::Notice(_) => return,
+                };
+                let _nobody_listens = said.send(result);
+            });
+            Ok::<_, io::Error>(id)
+        })??;
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        heard.recv_timeout(patience).map_err(late)??;
+        let server = lock(&self.accepted).recv_timeout(patience).map_err(late)?;
+        Ok([Connection { host, id, log }, server])
+    }
+}
+
+impl Drop for QuicListener {
+    fn drop(&mut self) {
+        // Ends that were never asked for hold what their flow's threads wait for.
+        lock(&self.waiting).clear();
+        let _ = &self.server;
+    }
+}
+
+impl Connection {
+    /// Opens a stream for an end.
+    fn begin(&self, (end, ears): (FlowEnd, Ears)) -> io::Result<Ears> {
+        let id = self.id;
+        let opened = self.host.call(move |turn| {
+            let stream = turn.host.open_stream(id)?;
+            turn.attach(id, stream, Box::new(end));
+            Some(())
+        })?;
+        opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))?;
+        Ok(ears)
+    }
+
+    /// Its state, or how it was last.
+    pub(crate) fn status(&self) -> Option<Status> {
+        let id = self.id;
+        let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
+        now.or_else(|| lock(&self.log).last.clone())
+    }
+
+    /// What happened to its paths since this was last asked.
+    pub(crate) fn notices(&self) -> Vec<Noticed> {
+        std::mem::take(&mut lock(&self.log).notices)
+    }
+
+    /// How often that happened, by name.
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.log).counts.clone()
+    }
+}
+
+impl Ended {
+    /// What the kernel's sockets are asked for in [`sample::connection`].
+    pub(crate) fn sample(&self) -> io::Result<sample::Connection> {
+        let status = self.connection.status().filter(|_| self.first);
+        let status = status.ok_or(io::ErrorKind::NotConnected)?;
+        let control = congestion::names().map(|(name, _)| name);
+        let control = { control }.find(|name| *name == status.congestion_control);
+        let mut paths: Vec<SubflowSample> =
+            status.paths.iter().map(|path| sample_of(path, control)).collect();
+        if status.multipath || paths.len() > 1 {
+            let info = MptcpInfo { fallback: !status.multipath, ..MptcpInfo::default() };
+            return Ok(sample::Connection::Multipath(info, paths));
+        }
+        let only = paths.pop().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(sample::Connection::Single(only, None))
+    }
+
+    /// Whether it speaks for its connection.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first
+    }
+}
+
+/// A path in the words that results have for subflows. Bytes are UDP payload: the library does not
+/// count the stream's own bytes path by path.
+fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> SubflowSample {
+    let mtu = u64::from(path.mtu_bytes.max(1));
+    let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    let packets = |bytes: u64| u32::try_from(bytes / mtu).unwrap_or(u32::MAX);
+    let ssthresh = path.ssthresh_bytes.map_or(u32::MAX, packets);
+    SubflowSample {
+        number: path.number,
+        local: path.local,
+        remote: path.remote,
+        congestion_control,
+        info: TcpInfo {
+            state: match path.state {
+                PathState::Validating => TcpInfo::VALIDATING,
+                PathState::Established => TcpInfo::ESTABLISHED,
+                PathState::Abandoned { .. } => TcpInfo::ABANDONED,
+            },
+            rto_us: micros(path.pto),
+            mss_bytes: u32::from(path.mtu_bytes),
+            unacked: packets(path.in_flight_bytes.saturating_add(mtu - 1)),
+            srtt_us: micros(path.srtt),
+            rttvar_us: micros(path.rttvar),
+            // The kernel's "not yet" is a very large number of packets.
+            ssthresh: ssthresh.min(i32::MAX as u32),
+            cwnd: packets(path.cwnd_bytes),
+            total_retrans: u32::try_from(path.lost_packets).unwrap_or(u32::MAX),
+            bytes_acked: path.acked_bytes,
+            bytes_received: path.received_bytes,
+            bytes_sent: path.sent_bytes,
+            ..TcpInfo::default()
+        },
+    }
+}

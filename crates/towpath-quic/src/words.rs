@@ -1,0 +1,128 @@
+//! What people are told of paths, in the same words whatever the world.
+
+use crate::config::Config;
+use crate::status::{MULTIPATH_DRAFT, Notice, Status};
+
+impl Notice {
+    /// The path that it is about, if it is about one.
+    pub fn path(&self) -> Option<u32> {
+        match self {
+            Self::Established { path }
+            | Self::Abandoned { path, .. }
+            | Self::Switched { path, .. } => Some(*path),
+            Self::Migrated { .. } | Self::SinglePath => None,
+        }
+    }
+
+    /// Name of what is counted.
+    pub fn counter(&self) -> &'static str {
+        match self {
+            Self::Established { .. } => PATHS_ESTABLISHED,
+            Self::Abandoned { .. } => PATHS_ABANDONED,
+            Self::Switched { .. } => "PathSwitches",
+            Self::Migrated { .. } => "Migrations",
+            Self::SinglePath => "Fallbacks",
+        }
+    }
+
+    /// What happened; `name` is that of the path's link.
+    pub fn text(&self, name: Option<&str>) -> String {
+        let what = match self {
+            Self::Established { .. } => "established".to_owned(),
+            Self::Abandoned { why, .. } => format!("abandoned: {why}"),
+            Self::Switched { backup, why, .. } => {
+                format!("{}: {why}", if *backup { "is a backup now" } else { "is used now" })
+            }
+            Self::Migrated { local } => format!("path 0 goes on from {local}"),
+            Self::SinglePath => {
+                format!("the peer does not speak {MULTIPATH_DRAFT}: one path only")
+            }
+        };
+        match (self.path(), name) {
+            (Some(number), Some(name)) => format!("path {number} on {name} {what}"),
+            (Some(number), None) => format!("path {number} {what}"),
+            (None, _) => what,
+        }
+    }
+}
+
+const PATHS_ESTABLISHED: &str = "PathsEstablished";
+const PATHS_ABANDONED: &str = "PathsAbandoned";
+
+/// Proof that Multipath QUIC was used, or the reason why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Whether it was.
+    pub used: bool,
+    /// Why not.
+    pub fallback: Option<String>,
+    /// What it is based on.
+    pub evidence: Vec<String>,
+}
+
+/// A host's part of the proof.
+#[derive(Clone)]
+pub struct Witness<'a> {
+    /// Its name.
+    pub host: &'a str,
+    /// Its ends of connections that were meant to be multipath ones.
+    pub ends: Vec<&'a Status>,
+    /// How often there was a [`Notice`], by [`Notice::counter`].
+    pub count: &'a dyn Fn(&'static str) -> Option<u64>,
+}
+
+impl std::fmt::Debug for Witness<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Witness").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+/// Judges by what both ends of all connections say.
+pub fn proof(witnesses: &[Witness<'_>]) -> Proof {
+    let (mut all, mut good, mut lost) = (0, 0, 0);
+    let mut evidence = Vec::new();
+    for witness in witnesses {
+        all += witness.ends.len();
+        good += witness.ends.iter().filter(|status| status.multipath).count();
+        lost += witness.ends.iter().flat_map(|s| &s.paths).map(|p| p.lost_packets).sum::<u64>();
+        for (name, what) in [(PATHS_ESTABLISHED, "established"), (PATHS_ABANDONED, "abandoned")] {
+            if let Some(count) = (witness.count)(name) {
+                let host = witness.host;
+                evidence.push(format!("{count} paths beside the first {what} on {host}"));
+            }
+        }
+    }
+    let spoke = format!("{good} of {all} ends of connections negotiated {MULTIPATH_DRAFT}");
+    evidence.insert(0, spoke);
+    evidence.push(format!("{lost} packets were taken for lost; their data was sent again"));
+    let used = all > 0 && good == all;
+    let reason =
+        if all == 0 { "no connection was opened" } else { "a connection did not negotiate it" };
+    Proof { used, fallback: (!used).then(|| reason.to_owned()), evidence }
+}
+
+/// Something to know before a result is trusted, and a hint.
+pub type Warning = (String, &'static str);
+
+/// What every result over Multipath QUIC is to be read with.
+pub fn no_scheduler() -> Warning {
+    let text = "Multipath QUIC has no scheduler to choose, and repeats data on another path only \
+                when the old path is given up";
+    let hint = "docs/quic.md says what the library does; compare failover times with that in mind";
+    (text.to_owned(), hint)
+}
+
+/// A host whose window is smaller than it was asked to be.
+pub fn small_window(host: &str, config: &Config) -> Option<Warning> {
+    let (used, asked) = (config.window_bytes(), config.receive_window_bytes);
+    let text = || format!("the QUIC window of `{host}` is {used} bytes, not {asked}");
+    let hint = "with a larger one, the library closes connections; see docs/quic.md";
+    (asked > used).then(|| (text(), hint))
+}
+
+/// A flow that could have had more paths.
+pub fn single_path(flow: usize) -> Warning {
+    let hint = "only the host that opens a connection can add paths, from addresses with the flag \
+                `subflow`; addresses cannot be announced";
+    (format!("flow {flow} had a single path"), hint)
+}
