@@ -1,6 +1,6 @@
-//! TLS for tests and measurements: one fixed Ed25519 certificate, which proves nothing.
+//! TLS: where nothing else is said, with one fixed Ed25519 certificate, which proves nothing.
 //!
-//! Both ends are ours and trust this certificate only. It is fixed, and Ed25519, so that handshakes
+//! In a simulation or emulation both ends are ours and trust this certificate only. It is fixed, and Ed25519, so that handshakes
 //! have the same lengths in every run: ECDSA signatures vary by a byte or two. No session tickets,
 //! no early data, no clock: what is checked against the certificate's dates is a fixed day.
 //!
@@ -20,6 +20,7 @@ use noq_proto::rustls::{self, RootCertStore};
 use sha2::Sha256;
 
 use crate::error::SetupError;
+use crate::identity::{Fingerprint, Identity, PinVerifier, Trust};
 
 /// Name in the certificate.
 pub(crate) const SERVER_NAME: &str = "towpath";
@@ -74,13 +75,49 @@ impl TimeProvider for Today {
 }
 
 /// TLS of the end that opens a connection.
-pub(crate) fn client() -> Result<Arc<QuicClientConfig>, SetupError> {
-    Ok(Arc::new(QuicClientConfig::try_from(client_tls()?)?))
+pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, SetupError> {
+    let tls = match trust {
+        Trust::Fixed => client_tls()?,
+        Trust::Pinned(pins) => pinning(Some(pins.clone()))?,
+        Trust::Anybody => pinning(None)?,
+    };
+    Ok(Arc::new(QuicClientConfig::try_from(tls)?))
 }
 
 /// TLS of the end that accepts connections.
-pub(crate) fn server() -> Result<Arc<QuicServerConfig>, SetupError> {
-    Ok(Arc::new(QuicServerConfig::try_from(server_tls()?)?))
+pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig>, SetupError> {
+    let tls = match identity {
+        None => server_tls()?,
+        Some(identity) => {
+            let (chain, key) = identity.parts()?;
+            let builder = rustls::ServerConfig::builder_with_provider(provider());
+            serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)?
+        }
+    };
+    Ok(Arc::new(QuicServerConfig::try_from(tls)?))
+}
+
+fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, SetupError> {
+    let verifier = Arc::new(PinVerifier::new(pins, provider()));
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn serve(
+    builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::WantsVerifier>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<rustls::ServerConfig, SetupError> {
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(config)
 }
 
 /// The same for any library.
@@ -100,16 +137,11 @@ pub(crate) fn client_tls() -> Result<rustls::ClientConfig, SetupError> {
 pub(crate) fn server_tls() -> Result<rustls::ServerConfig, SetupError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
     let key = PrivateKeyDer::Pkcs8(KEY.as_slice().into());
-    let mut config = rustls::ServerConfig::builder_with_details(provider(), Arc::new(Today))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    config.send_tls13_tickets = 0;
-    Ok(config)
+    let builder = rustls::ServerConfig::builder_with_details(provider(), Arc::new(Today));
+    serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 

@@ -9,6 +9,7 @@ use noq_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 pub use towpath_multipath::settings::SettingError;
 
 use crate::congestion::Factory;
+use crate::identity::{Identity, Trust};
 
 /// Flow-control window at most. Above it the library takes many small packets in the reorder buffer
 /// for an attack and closes the connection ("too many gaps in stream buffer").
@@ -60,6 +61,28 @@ pub struct Config {
     pub largest_datagram_bytes: u16,
     /// Datagrams in one transmission.
     pub segments: usize,
+    /// Whom a host that begins connections speaks to.
+    pub trust: Trust,
+    /// Who a listener is; without one, anybody with this program.
+    pub identity: Option<Identity>,
+    /// How a listener protects itself, and others, from forged source addresses.
+    pub validation: Validation,
+}
+
+/// What a listener does before it believes a peer's address (RFC 9000 §8.1). Whatever is chosen, at
+/// most three times the bytes of an address go back to it until it has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validation {
+    /// With so many unfinished handshakes, new peers must first show that they get what is sent to
+    /// them: a Retry packet, and a round trip more. 0 is always.
+    pub retry_from: usize,
+    /// With so many, new peers get no answer.
+    pub most_handshakes: usize,
+}
+
+impl Validation {
+    /// Nobody is asked or left out: for networks where all addresses are true.
+    pub const NONE: Self = Self { retry_from: usize::MAX, most_handshakes: usize::MAX };
 }
 
 impl Default for Config {
@@ -73,6 +96,9 @@ impl Default for Config {
             idle_timeout: Duration::from_secs(30),
             largest_datagram_bytes: 1_472,
             segments: 10,
+            trust: Trust::Fixed,
+            identity: None,
+            validation: Validation::NONE,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::congestion::Handle;
 use crate::error::ConnectionError;
 use crate::host::LocalAddress;
+use crate::identity::Fingerprint;
 use crate::paths::PathRecord;
 use crate::policy::Policy;
 use crate::status::{ConnectionId, Event, Notice, Status, StreamId};
@@ -35,6 +36,7 @@ pub(crate) struct Connection {
     /// Interface on which it began.
     pub(crate) interface: u32,
     pub(crate) established: bool,
+    peer: Option<Fingerprint>,
     pub(crate) error: Option<ConnectionError>,
     closed: bool,
     pub(crate) paths: Vec<PathRecord>,
@@ -82,6 +84,7 @@ impl Connection {
             source: local.ip(),
             interface,
             established: false,
+            peer: None,
             error: None,
             closed: false,
             paths: vec![PathRecord::first(now, local, remote)],
@@ -182,6 +185,7 @@ impl Connection {
 
     fn on_connected(&mut self, now: Instant, told: &mut VecDeque<Event>) {
         self.established = true;
+        self.peer = Fingerprint::of_peer(self.inner.crypto_session());
         self.active = now;
         self.first_path_works(now);
         if self.opener {
@@ -253,6 +257,7 @@ impl Connection {
             established: self.established,
             multipath: self.established && self.inner.is_multipath_negotiated(),
             error: self.error.clone(),
+            peer: self.peer,
             congestion_control: self.config.congestion_control.clone(),
             paths: self.path_statuses(),
         }

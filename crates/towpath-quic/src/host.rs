@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use noq_proto::crypto::HmacKey;
+use noq_proto::crypto::rustls::QuicServerConfig;
 use noq_proto::{
     ClientConfig, ConnectionId as WireId, ConnectionIdGenerator, DatagramEvent, EcnCodepoint,
     Endpoint, EndpointConfig, FourTuple, Incoming, ServerConfig, Transmit,
@@ -17,7 +18,7 @@ use noq_proto::{
 use towpath_net::{Instant, stream_seed};
 
 use crate::certificate;
-use crate::config::Config;
+use crate::config::{Config, Validation};
 use crate::congestion::Factory;
 use crate::connection::{Birth, Connection};
 use crate::error::{SetupError, StreamError};
@@ -96,10 +97,18 @@ impl Datagram {
     }
 }
 
+/// Who accepts connections on a socket.
+#[derive(Clone)]
+struct Listener {
+    id: ListenerId,
+    config: Config,
+    tls: Arc<QuicServerConfig>,
+}
+
 /// A UDP socket.
 struct Socket {
     endpoint: Endpoint,
-    listener: Option<(ListenerId, Config)>,
+    listener: Option<Listener>,
     by_handle: BTreeMap<usize, ConnectionId>,
 }
 
@@ -111,14 +120,16 @@ impl Socket {
 
 impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Socket").field("listener", &self.listener).finish_non_exhaustive()
+        let listener = self.listener.as_ref().map(|listener| listener.id);
+        f.debug_struct("Socket").field("listener", &listener).finish_non_exhaustive()
     }
 }
 
 /// A host that speaks QUIC.
 #[derive(Debug)]
 pub struct Host {
-    seed: u64,
+    /// Of all that is drawn; `None` leaves it to the system.
+    seed: Option<u64>,
     clock: Clock,
     addresses: Vec<LocalAddress>,
     /// By port.
@@ -130,6 +141,8 @@ pub struct Host {
     events: VecDeque<Event>,
     /// What endpoints answer by themselves.
     answers: VecDeque<Datagram>,
+    /// Accepted connections whose handshake goes on.
+    unfinished: BTreeSet<ConnectionId>,
     /// Connections that may have something to send.
     ready: BTreeSet<ConnectionId>,
     /// Connections that nobody wants to hear of any more.
@@ -143,6 +156,16 @@ pub struct Host {
 impl Host {
     /// A host without addresses; equal seeds give equal behaviour.
     pub fn new(seed: u64) -> Self {
+        Self::with_seed(Some(seed))
+    }
+
+    /// A host without addresses whose identifiers and keys nobody can guess: for networks where
+    /// others can send packets, too.
+    pub fn unpredictable() -> Self {
+        Self::with_seed(None)
+    }
+
+    fn with_seed(seed: Option<u64>) -> Self {
         Self {
             seed,
             clock: Clock::new(),
@@ -154,6 +177,7 @@ impl Host {
             next_port: FIRST_PORT,
             events: VecDeque::new(),
             answers: VecDeque::new(),
+            unfinished: BTreeSet::new(),
             ready: BTreeSet::new(),
             forgotten: BTreeSet::new(),
             turn: ConnectionId(0),
@@ -198,18 +222,21 @@ impl Host {
         if self.sockets.contains_key(&port) {
             return Err(SetupError::PortInUse(port));
         }
-        let server = self.server_config(&config)?;
         let id = ListenerId(self.next_listener);
         self.next_listener += 1;
+        let tls = certificate::server(config.identity.as_ref())?;
+        let listener = Listener { id, config, tls };
+        let server = self.server_config(&listener)?;
         let endpoint = Endpoint::new(self.endpoint_config(port), Some(server), true);
-        let listener = Some((id, config));
+        let listener = Some(listener);
         self.sockets.insert(port, Socket { endpoint, listener, by_handle: BTreeMap::new() });
         Ok(id)
     }
 
     /// Accepts no more connections on a port; those that were accepted go on.
     pub fn stop_listening(&mut self, listener: ListenerId) {
-        let own = |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|l| l.0 == listener);
+        let own =
+            |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|own| own.id == listener);
         if let Some(socket) = self.sockets.values_mut().find(own) {
             socket.listener = None;
             socket.endpoint.set_server_config(None);
@@ -253,10 +280,12 @@ impl Host {
             return Err(SetupError::PortInUse(port));
         }
         let factory = Factory::new(&config.congestion_control, self.clock)?;
-        let mut client = ClientConfig::new(certificate::client()?);
+        let mut client = ClientConfig::new(certificate::client(&config.trust)?);
         client.transport_config(Arc::new(config.transport(factory)));
-        let first = stream_seed(self.seed, &port.to_string(), "first destination");
-        client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
+        if let Some(seed) = self.seed {
+            let first = stream_seed(seed, &port.to_string(), "first destination");
+            client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
+        }
         let mut endpoint = Endpoint::new(self.endpoint_config(port), None, true);
         let at = self.clock.library(now);
         let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
@@ -285,7 +314,13 @@ impl Host {
     }
 
     fn endpoint_config(&self, port: u16) -> Arc<EndpointConfig> {
-        let seed = |purpose| stream_seed(self.seed, &port.to_string(), purpose);
+        let Some(seed) = self.seed else {
+            let mut config = EndpointConfig::default();
+            // It admits all sizes that a datagram can have.
+            let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+            return Arc::new(config);
+        };
+        let seed = |purpose| stream_seed(seed, &port.to_string(), purpose);
         let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::ResetKey(seed("reset key")));
         let mut config = EndpointConfig::new(reset_key);
         let ids = seed("connection identifiers");
@@ -302,12 +337,18 @@ impl Host {
     }
 
     /// With a congestion control for one connection: coupling must not reach beyond it.
-    fn server_config(&self, config: &Config) -> Result<Arc<ServerConfig>, SetupError> {
+    fn server_config(&self, listener: &Listener) -> Result<Arc<ServerConfig>, SetupError> {
+        let Listener { id: _, config, tls } = listener;
         let factory = Factory::new(&config.congestion_control, self.clock)?;
-        let mut server = ServerConfig::new(certificate::server()?, Arc::new(certificate::NoTokens));
-        server
-            .transport_config(Arc::new(config.transport(factory)))
-            .time_source(Arc::new(certificate::FixedTime));
+        let mut server = if config.validation == Validation::NONE {
+            let mut server = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
+            server.time_source(Arc::new(certificate::FixedTime));
+            server
+        } else {
+            // Tokens are sealed with a key that it draws.
+            ServerConfig::with_crypto(tls.clone())
+        };
+        server.transport_config(Arc::new(config.transport(factory)));
         Ok(Arc::new(server))
     }
 
@@ -375,15 +416,27 @@ impl Host {
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         let listener = self.sockets.get(&port).and_then(|socket| socket.listener.clone());
-        let server = listener.map(|(listener, config)| {
-            self.server_config(&config).map(|server| (listener, config, server))
-        });
+        let server =
+            listener.map(|listener| self.server_config(&listener).map(|server| (listener, server)));
         let Some(socket) = self.sockets.get_mut(&port) else { return };
         self.buffer.clear();
-        let Some(Ok((listener, config, server))) = server else {
+        let Some(Ok((Listener { id: listener, config, .. }, server))) = server else {
             socket.endpoint.ignore(incoming);
             return;
         };
+        let unfinished = self.unfinished.len();
+        if unfinished >= config.validation.most_handshakes {
+            socket.endpoint.ignore(incoming);
+            return;
+        }
+        let proven = incoming.remote_address_validated() || !incoming.may_retry();
+        if unfinished >= config.validation.retry_from && !proven {
+            // It can: that was just asked.
+            if let Ok(transmit) = socket.endpoint.retry(incoming, &mut self.buffer) {
+                self.answer(&transmit, local);
+            }
+            return;
+        }
         let at = self.clock.library(now);
         let accepted = socket.endpoint.accept(incoming, at, &mut self.buffer, Some(server));
         let (handle, inner) = match accepted {
@@ -403,6 +456,7 @@ impl Host {
         let (clock, socket) = (self.clock, port);
         let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
+        self.unfinished.insert(id);
         self.events.push_back(Event::Accepted { listener, connection: id });
         self.drive(now, id);
     }
@@ -425,6 +479,9 @@ impl Host {
             connection.drive(now, &mut socket.endpoint, &self.addresses, &mut self.events);
         }
         self.ready.insert(id);
+        if connection.established || connection.is_closed() {
+            self.unfinished.remove(&id);
+        }
         if connection.is_drained() && self.forgotten.remove(&id) {
             self.remove(id);
         }
@@ -447,6 +504,7 @@ impl Host {
 
     fn remove(&mut self, id: ConnectionId) {
         self.ready.remove(&id);
+        self.unfinished.remove(&id);
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(socket) = self.sockets.get_mut(&connection.socket) {
             socket.by_handle.remove(&connection.handle.0);

@@ -12,14 +12,17 @@
 //!
 //! Reading order: [`host`] (sockets, datagrams in and out), `connection` (what happens to one),
 //! `paths` (opened, watched, given up) and `policy` (why), `streams`, [`congestion`], [`status`],
-//! [`config`], `certificate`.
+//! [`config`], `certificate`, [`identity`].
 
 mod certificate;
 pub mod config;
 pub mod congestion;
 mod connection;
 pub mod error;
+#[cfg(test)]
+mod guarded;
 pub mod host;
+pub mod identity;
 #[cfg(test)]
 mod interop;
 mod paths;
@@ -34,9 +37,10 @@ pub mod words;
 /// What speaks the protocol.
 pub const LIBRARY: &str = "noq-proto 1.4";
 
-pub use config::{Config, PathPolicy};
+pub use config::{Config, PathPolicy, Validation};
 pub use error::{ConnectionError, SetupError, StreamError};
 pub use host::{Arrival, Datagram, Departure, Host, LocalAddress};
+pub use identity::{Fingerprint, Identity, Trust};
 pub use status::{
     ConnectionId, EndReason, Event, ListenerId, MULTIPATH_DRAFT, Notice, PathState, PathStatus,
     Status, StreamId, SwitchReason,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use crate::error::ConnectionError;
+use crate::identity::Fingerprint;
 
 /// The draft of Multipath QUIC that is spoken. Its code points are not registered yet, and differ
 /// from those of earlier drafts: with a peer that speaks another one, a connection has one path.
@@ -171,6 +172,8 @@ pub struct Status {
     pub multipath: bool,
     /// Why it is gone, if it is.
     pub error: Option<ConnectionError>,
+    /// What the peer can be known by, if this host began the connection.
+    pub peer: Option<Fingerprint>,
     /// Name of the congestion control.
     pub congestion_control: String,
     /// All paths, the abandoned ones too, by number.

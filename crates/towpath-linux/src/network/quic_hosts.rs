@@ -45,7 +45,7 @@ impl Network {
             let config = HostConfig {
                 name: space.name.clone(),
                 clock: self.clock,
-                seed: stream_seed(seed, &format!("host/{}", space.name), "quic"),
+                seed: Some(stream_seed(seed, &format!("host/{}", space.name), "quic")),
                 namespace: Some(space.namespace.clone()),
                 interfaces: interfaces(&self.scenario, index),
             };

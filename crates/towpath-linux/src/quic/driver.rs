@@ -249,8 +249,9 @@ pub struct HostConfig {
     pub name: String,
     /// The program's.
     pub clock: Clock,
-    /// Of identifiers and keys: what nobody can guess, where others can send packets.
-    pub seed: u64,
+    /// Of identifiers and keys; none where others can send packets, too: then nobody can guess
+    /// them.
+    pub seed: Option<u64>,
     /// Where the sockets are opened; where the caller is if there is none.
     pub namespace: Option<Namespace>,
     /// What the interfaces may be used for.
@@ -386,7 +387,8 @@ impl Driver {
             namespace.enter()?;
         }
         sys::minimal_timer_slack();
-        let mut host = towpath_quic::Host::new(config.seed);
+        let mut host =
+            config.seed.map_or_else(towpath_quic::Host::unpredictable, towpath_quic::Host::new);
         let mut addresses = Addresses::open(config.interfaces).map_err(io::Error::other)?;
         addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
         let net = Net { addresses, sockets: Sockets::new() };

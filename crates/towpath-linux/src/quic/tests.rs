@@ -12,9 +12,9 @@ use crate::Clock;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn host(name: &str, seed: u64) -> Arc<Host> {
+fn host(name: &str) -> Arc<Host> {
     let interfaces = Interfaces::all();
-    let (name, clock) = (name.to_owned(), Clock::start());
+    let (name, clock, seed) = (name.to_owned(), Clock::start(), None);
     Arc::new(Host::start(HostConfig { name, clock, seed, namespace: None, interfaces }).unwrap())
 }
 
@@ -38,7 +38,7 @@ fn echo(connection: Connection) -> thread::JoinHandle<usize> {
 
 fn converse(target: IpAddr) {
     const BYTES: usize = 3_000_000;
-    let (client, server) = (host("client", 1), host("server", 2));
+    let (client, server) = (host("client"), host("server"));
     let listener = server.listen(0, Config::default()).unwrap();
     let remote = SocketAddr::new(target, listener.port());
     let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();
@@ -81,7 +81,7 @@ fn bytes_come_back_over_real_sockets_of_both_families() {
 
 #[test]
 fn nobody_there_is_an_error_after_the_callers_patience() {
-    let client = host("client", 3);
+    let client = host("client");
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let patience = Duration::from_millis(300);
     let error = client.connect(None, free, Config::default(), patience).unwrap_err();
@@ -90,7 +90,7 @@ fn nobody_there_is_an_error_after_the_callers_patience() {
 
 #[test]
 fn the_peers_end_of_a_connection_is_heard() {
-    let (client, server) = (host("client", 4), host("server", 5));
+    let (client, server) = (host("client"), host("server"));
     let listener = server.listen(0, Config::default()).unwrap();
     let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());
     let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();

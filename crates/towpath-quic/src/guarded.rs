@@ -1,0 +1,177 @@
+//! What hosts do on networks where not everybody is a friend.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::identity::Pem;
+use crate::{
+    Config, ConnectionId, Datagram, Event, Fingerprint, Host, Identity, LocalAddress, Trust,
+    Validation,
+};
+
+const PORT: u16 = 5_210;
+
+fn host(last: u8) -> Host {
+    let mut host = Host::unpredictable();
+    let address: IpAddr = Ipv4Addr::new(10, 0, 0, last).into();
+    let (up, subflow, backup) = (true, true, false);
+    let local = LocalAddress { address, interface: 1, up, subflow, backup };
+    host.set_address(Instant::ZERO, local);
+    host
+}
+
+fn identity() -> Identity {
+    let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+    Identity::from_pem(&pem.certificate, &pem.key).unwrap()
+}
+
+/// What was sent, as the other end sees it.
+fn arrived(sent: &Datagram) -> Datagram {
+    Datagram { local: sent.remote, remote: sent.local, ..sent.clone() }
+}
+
+struct Pair {
+    client: Host,
+    server: Host,
+    connection: ConnectionId,
+    events: Vec<Event>,
+    /// UDP payload in both directions, the client's first.
+    passed: Vec<(bool, Datagram)>,
+}
+
+impl Pair {
+    fn new(server_config: Config, client_config: Config) -> Self {
+        let (mut client, mut server) = (host(1), host(2));
+        server.listen(PORT, server_config).unwrap();
+        let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
+        let connection = client.connect(Instant::ZERO, None, remote, client_config).unwrap();
+        Self { client, server, connection, events: Vec::new(), passed: Vec::new() }
+    }
+
+    /// Passes everything on, over a network that takes 1 ms, for so long.
+    fn run(&mut self, millis: u64) {
+        for millis in 0..millis {
+            let now = Instant::ZERO + Duration::from_millis(millis);
+            self.client.handle_timeout(now);
+            self.server.handle_timeout(now);
+            while let Some(datagram) = self.client.poll_transmit(now) {
+                self.server.handle_datagram(now, &arrived(&datagram));
+                self.passed.push((true, datagram));
+            }
+            while let Some(datagram) = self.server.poll_transmit(now) {
+                self.client.handle_datagram(now, &arrived(&datagram));
+                self.passed.push((false, datagram));
+            }
+            self.events.extend(std::iter::from_fn(|| self.client.poll_event()));
+            while self.server.poll_event().is_some() {}
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.events.contains(&Event::Connected(self.connection))
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.events.iter().find_map(|event| match event {
+            Event::Closed { error, .. } => error.as_ref().map(ToString::to_string),
+            _ => None,
+        })
+    }
+}
+
+fn serving(identity: &Identity) -> Config {
+    Config { identity: Some(identity.clone()), ..Config::default() }
+}
+
+fn trusting(trust: Trust) -> Config {
+    Config { trust, ..Config::default() }
+}
+
+#[test]
+fn a_server_is_known_by_its_fingerprint() {
+    let identity = identity();
+    let pins = vec![identity.fingerprint()];
+    let mut pair = Pair::new(serving(&identity), trusting(Trust::Pinned(pins)));
+    pair.run(50);
+    assert!(pair.is_connected(), "{:?}", pair.events);
+    let status = pair.client.status(pair.connection).unwrap();
+    assert_eq!(status.peer, Some(identity.fingerprint()));
+}
+
+#[test]
+fn another_servers_certificate_is_refused() {
+    let pins: Vec<Fingerprint> = vec![identity().fingerprint()];
+    for trust in [Trust::Pinned(pins), Trust::Pinned(Vec::new()), Trust::Fixed] {
+        let mut pair = Pair::new(serving(&identity()), trusting(trust.clone()));
+        pair.run(50);
+        assert!(!pair.is_connected(), "{trust:?}");
+        assert!(pair.failure().is_some(), "{trust:?}: {:?}", pair.events);
+    }
+}
+
+#[test]
+fn who_trusts_anybody_is_told_who_it_was() {
+    let identity = identity();
+    let mut pair = Pair::new(serving(&identity), trusting(Trust::Anybody));
+    pair.run(50);
+    assert!(pair.is_connected());
+    let status = pair.client.status(pair.connection).unwrap();
+    assert_eq!(status.peer, Some(identity.fingerprint()));
+}
+
+fn guarded(retry_from: usize, most_handshakes: usize) -> Config {
+    let validation = Validation { retry_from, most_handshakes };
+    Config { validation, ..serving(&identity()) }
+}
+
+#[test]
+fn a_busy_server_asks_for_proof_of_the_address_first() {
+    let mut pair = Pair::new(guarded(0, 10), trusting(Trust::Anybody));
+    pair.run(50);
+    assert!(pair.is_connected(), "{:?}", pair.events);
+    let (_, first) = pair.passed.iter().find(|(to_server, _)| !to_server).unwrap();
+    // RFC 9000 §17.2.5: a long header of type 3; no certificate goes to who has shown nothing.
+    assert_eq!(first.payload[0] & 0xf0, 0xf0);
+    assert!(first.payload.len() < 200, "{} bytes", first.payload.len());
+}
+
+#[test]
+fn new_peers_get_no_answer_when_too_many_handshakes_are_unfinished() {
+    let mut pair = Pair::new(guarded(0, 0), trusting(Trust::Anybody));
+    pair.run(50);
+    assert!(!pair.is_connected());
+    assert!(pair.passed.iter().all(|(to_server, _)| *to_server));
+}
+
+/// RFC 9000 §8.1. The peer says nothing after its first datagram.
+#[test]
+fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
+    for config in [guarded(usize::MAX, 100), guarded(0, 100)] {
+        let mut pair = Pair::new(config, trusting(Trust::Anybody));
+        let first = pair.client.poll_transmit(Instant::ZERO).unwrap();
+        let sent = first.payload.len();
+        pair.server.handle_datagram(Instant::ZERO, &arrived(&first));
+        let mut received = 0;
+        for millis in 0..20_000 {
+            let now = Instant::ZERO + Duration::from_millis(millis);
+            pair.server.handle_timeout(now);
+            while let Some(datagram) = pair.server.poll_transmit(now) {
+                received += datagram.payload.len();
+            }
+        }
+        assert!(received > 0 && received <= 3 * sent, "{received} bytes for {sent}");
+    }
+}
+
+#[test]
+fn what_is_forgotten_leaves_nothing_behind() {
+    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Anybody));
+    pair.run(50);
+    assert_eq!(pair.client.ports().count(), 1);
+    pair.client.forget(Instant::ZERO + Duration::from_millis(50), pair.connection);
+    pair.run(2_000);
+    assert_eq!(pair.client.ports().count(), 0);
+    assert!(pair.client.status(pair.connection).is_none());
+}

@@ -1,0 +1,280 @@
+//! Who an end is: certificates and keys from files or made here, and fingerprints to know them by.
+//!
+//! Between two hosts of one person no authority is needed: the client knows the server by the
+//! SHA-256 fingerprint of its certificate, as with SSH. What the certificate says of names and dates
+//! is not looked at.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use noq_proto::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use noq_proto::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use noq_proto::rustls::pki_types::pem::PemObject;
+use noq_proto::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use noq_proto::rustls::{self, CertificateError, DigitallySignedStruct, SignatureScheme};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// SHA-256 of a certificate (DER).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    fn of(certificate: &[u8]) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+
+    /// Of the first certificate that a peer has shown.
+    pub(crate) fn of_peer(session: &dyn noq_proto::crypto::Session) -> Option<Self> {
+        let identity = session.peer_identity()?;
+        let chain = identity.downcast_ref::<Vec<CertificateDer<'static>>>()?;
+        chain.first().map(|certificate| Self::of(certificate))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// This is no fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a fingerprint has 64 hexadecimal digits, with or without colons between pairs")]
+pub struct InvalidFingerprint;
+
+impl FromStr for Fingerprint {
+    type Err = InvalidFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+        let text = text.trim();
+        // As openssl prints it.
+        let text = text.strip_prefix("sha256:").unwrap_or(text);
+        let digits = text.chars().filter(|char| *char != ':').map(|char| char.to_digit(16));
+        let digits: Vec<u32> = digits.collect::<Option<_>>().ok_or(InvalidFingerprint)?;
+        let mut bytes = [0; 32];
+        let (pairs, rest) = digits.as_chunks::<2>();
+        if pairs.len() != bytes.len() || !rest.is_empty() {
+            return Err(InvalidFingerprint);
+        }
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = (high << 4 | low) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// A certificate, those that vouch for it, and its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<[u8]>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the key.
+        f.debug_struct("Identity").field("fingerprint", &self.fingerprint()).finish_non_exhaustive()
+    }
+}
+
+/// What cannot be used as certificate or key.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// There is none.
+    #[error("there is no certificate in it")]
+    NoCertificate,
+    /// It is no PEM.
+    #[error("the certificate cannot be read: {0}")]
+    Certificate(rustls::pki_types::pem::Error),
+    /// It is no PEM, or no private key.
+    #[error("the private key cannot be read: {0}")]
+    Key(rustls::pki_types::pem::Error),
+    /// Key and certificate do not fit, or the kind of key is not supported.
+    #[error("certificate and key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+    /// None could be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+/// A new identity as files have it.
+#[derive(Clone)]
+pub struct Pem {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key: for the owner's eyes only.
+    pub key: String,
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pem").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl Pem {
+    /// Makes a key (Ed25519) and a certificate that it signs itself, for these names and addresses.
+    pub fn make(names: &[String]) -> Result<Self, IdentityError> {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
+        let certificate = rcgen::CertificateParams::new(names)?.self_signed(&key)?;
+        Ok(Self { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+impl Identity {
+    /// Reads what the files of certificate and key contain.
+    pub fn from_pem(certificates: &str, key: &str) -> Result<Self, IdentityError> {
+        let chain = CertificateDer::pem_slice_iter(certificates.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(IdentityError::Certificate)?;
+        if chain.is_empty() {
+            return Err(IdentityError::NoCertificate);
+        }
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(IdentityError::Key)?;
+        // Tried now, so that who made a mistake hears of it at once.
+        rustls::sign::CertifiedKey::from_der(
+            chain.clone(),
+            key.clone_key(),
+            &crate::certificate::provider(),
+        )?;
+        Ok(Self { chain, key: key.secret_der().into() })
+    }
+
+    /// What clients can know it by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self.chain.first().map_or(&[], |first| first))
+    }
+
+    pub(crate) fn parts(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), rustls::Error> {
+        let key = PrivateKeyDer::try_from(self.key.to_vec());
+        let key = key.map_err(|error| rustls::Error::General(error.to_owned()))?;
+        Ok((self.chain.clone(), key))
+    }
+}
+
+/// Whom a client speaks to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// Hosts of this program with its fixed certificate: for tests and emulations, where it proves
+    /// nothing and need not.
+    #[default]
+    Fixed,
+    /// One of these. An empty list admits nobody.
+    Pinned(Vec<Fingerprint>),
+    /// Anybody: whoever stands between can listen and answer. The fingerprint is in
+    /// [`crate::Status`].
+    Anybody,
+}
+
+/// Knows servers by fingerprint.
+#[derive(Debug)]
+pub(crate) struct PinVerifier {
+    /// `None`: anybody.
+    pins: Option<Vec<Fingerprint>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl PinVerifier {
+    pub(crate) fn new(pins: Option<Vec<Fingerprint>>, provider: Arc<CryptoProvider>) -> Self {
+        Self { pins, provider }
+    }
+}
+
+impl ServerCertVerifier for PinVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let shown = Fingerprint::of(end_entity);
+        match &self.pins {
+            Some(pins) if !pins.contains(&shown) => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            Some(_) | None => Ok(ServerCertVerified::assertion()),
+        }
+    }
+
+    // That the server has the certificate's key is checked as ever.
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_made_identity_is_read_back_from_its_files() {
+        let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+        let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+        let again = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+        assert_eq!(identity, again);
+        assert!(!format!("{identity:?}{pem:?}").contains("PRIVATE"));
+        let other = Pem::make(&["towpath".to_owned()]).unwrap();
+        assert!(matches!(
+            Identity::from_pem(&pem.certificate, &other.key),
+            Err(IdentityError::Unusable(_))
+        ));
+        assert!(matches!(Identity::from_pem("", &pem.key), Err(IdentityError::NoCertificate)));
+        assert!(matches!(Identity::from_pem(&pem.certificate, ""), Err(IdentityError::Key(_))));
+    }
+
+    #[test]
+    fn fingerprints_are_read_as_openssl_prints_them() {
+        let print = Fingerprint::of(b"towpath");
+        let text = print.to_string();
+        assert_eq!(text.parse(), Ok(print));
+        let pairs: Vec<_> = (0..32).map(|n| text[2 * n..2 * n + 2].to_uppercase()).collect();
+        assert_eq!(pairs.join(":").parse(), Ok(print));
+        for wrong in ["", &text[1..], &format!("{text}0"), &text.replace(&text[..1], "g")] {
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(InvalidFingerprint), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,100}") {
+            let _ = text.parse::<Fingerprint>();
+            let _ = Identity::from_pem(&text, &text);
+        }
+    }
+}
