@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::format;
-use crate::result::{Checked, FlowSummary, StackFigures, SubflowSummary};
+use crate::result::{Checked, FlowSummary, ProcessorTime, StackFigures, SubflowSummary, Summary};
 use crate::scenario::{Expectation, Transport};
 
 mod answers;
@@ -49,6 +49,8 @@ pub enum Metric {
     WindowBlocked,
     /// `penalisations`: a number.
     Penalisations,
+    /// `cpu_per_gb`: processor seconds of both ends for each gigabyte delivered.
+    CpuPerGigabyte,
 }
 
 /// Unit of a metric's bound.
@@ -87,6 +89,7 @@ impl Metric {
             "reorder_peak" => Self::ReorderPeak,
             "window_blocked" => Self::WindowBlocked,
             "penalisations" => Self::Penalisations,
+            "cpu_per_gb" => Self::CpuPerGigabyte,
             _ => match (name.strip_prefix("share."), Answers::parse(name)) {
                 (None, Some(answers)) => Self::Answers(answers),
                 (None, None) | (Some(""), _) => return None,
@@ -104,6 +107,7 @@ impl Metric {
             | Self::StallTotal
             | Self::Recovery
             | Self::Connect
+            | Self::CpuPerGigabyte
             | Self::WindowBlocked => Unit::Time,
             Self::Deficit | Self::Reinjected | Self::Discarded | Self::ReorderPeak => Unit::Bytes,
             Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
@@ -116,7 +120,7 @@ impl Metric {
 
     /// The value in base units; `None` when it was not measured.
     pub fn value(&self, figures: &Figures<'_>) -> Option<f64> {
-        let Figures { flows, subflows, paths_used } = *figures;
+        let Figures { flows, subflows, paths_used, cpu } = *figures;
         match self {
             Self::Subflows => fewest_subflows(subflows).map(|count| count as f64),
             Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
@@ -150,6 +154,9 @@ impl Metric {
             Self::Connect => {
                 let open: Option<Vec<_>> = flows.iter().map(|flow| flow.connect_ns).collect();
                 worst(open?.into_iter())
+            }
+            Self::CpuPerGigabyte => {
+                cpu?.seconds_per_gigabyte(flows.iter().map(|flow| flow.bytes).sum())
             }
             Self::Reinjected => stack_sum(flows, |stack| stack.reinjected_bytes),
             Self::Discarded => stack_sum(flows, |stack| stack.discarded_bytes),
@@ -186,6 +193,15 @@ pub struct Figures<'a> {
     pub subflows: &'a [SubflowSummary],
     /// Paths on which payload arrived.
     pub paths_used: &'a [String],
+    /// Processor time of both ends.
+    pub cpu: Option<ProcessorTime>,
+}
+
+impl<'a> From<&'a Summary> for Figures<'a> {
+    fn from(summary: &'a Summary) -> Self {
+        let Summary { flows, subflows, multipath, cpu, .. } = summary;
+        Self { flows, subflows, paths_used: &multipath.paths_used, cpu: *cpu }
+    }
 }
 
 /// Checks the expectations that apply to `transport`, in order.
@@ -241,7 +257,7 @@ fn fewest_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Recovery, Stall};
+    use crate::result::{Counted, Recovery, Stall};
     use crate::scenario::{DataDirection, Operator};
 
     fn flow(goodput_bps: f64, t90_ns: Option<u64>) -> FlowSummary {
@@ -301,7 +317,7 @@ mod tests {
     #[test]
     fn goodput_is_summed_and_the_worst_time_counts() {
         let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("goodput"), "22.6 Mbit/s");
         assert_eq!(seen("recovery"), "1.29 s");
@@ -327,7 +343,7 @@ mod tests {
             StackFigures { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
         let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
         let flows = [with(Some(told)), with(Some(less)), with(None)];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtMost, 0.0, &figures).measured;
         assert_eq!(seen("reinjected"), "80.0 kB");
         assert_eq!(seen("discarded"), "60.0 kB");
@@ -340,16 +356,33 @@ mod tests {
     }
 
     #[test]
+    fn processor_time_is_divided_by_all_that_was_delivered() {
+        let cpu = |client, server| {
+            let counted = Counted::Process;
+            Some(ProcessorTime { client_cpu_ns: client, server_cpu_ns: server, counted })
+        };
+        // Twice 28.3 MB.
+        let flows = [flow(1e6, None), flow(1e6, None)];
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
+        let seen = |cpu| {
+            measured("cpu_per_gb", Operator::AtMost, 2.0, &Figures { cpu, ..figures }).measured
+        };
+        assert_eq!(seen(cpu(Some(50_000_000), Some(63_200_000))), "2.00 s");
+        assert_eq!(seen(cpu(Some(50_000_000), None)), "not measured");
+        assert_eq!(seen(None), "not measured");
+    }
+
+    #[test]
     fn never_recovering_misses_every_upper_bound() {
         let flows = [flow(10e6, Some(1)), flow(10e6, None)];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[] };
+        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
         let seen = measured("recovery", Operator::AtMost, 1e9, &figures);
         assert_eq!((seen.measured.as_str(), seen.held), ("never", Some(false)));
     }
 
     #[test]
     fn what_was_not_measured_neither_holds_nor_fails() {
-        let empty = Figures { flows: &[], subflows: &[], paths_used: &[] };
+        let empty = Figures { flows: &[], subflows: &[], paths_used: &[], cpu: None };
         let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];
         for name in names.iter().chain(&["paths", "share.wifi", "connect", "no such metric"]) {
             let seen = measured(name, Operator::AtLeast, 0.0, &empty);
@@ -365,7 +398,7 @@ mod tests {
             subflow(1, 0, "wifi", 300),
         ];
         let paths = ["wifi".into(), "cellular".into()];
-        let figures = Figures { flows: &[], subflows: &subflows, paths_used: &paths };
+        let figures = Figures { flows: &[], subflows: &subflows, paths_used: &paths, cpu: None };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("share.wifi"), "75 %");
         assert_eq!(seen("share.cellular"), "25 %");
@@ -382,7 +415,7 @@ mod tests {
             bound: 1.0,
             text: String::new(),
         };
-        let empty = Figures { flows: &[], subflows: &[], paths_used: &[] };
+        let empty = Figures { flows: &[], subflows: &[], paths_used: &[], cpu: None };
         assert_eq!(evaluate(&[expectation], Transport::Mptcp, &empty), []);
     }
 }

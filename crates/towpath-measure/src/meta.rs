@@ -40,6 +40,7 @@ impl Meta {
             paths: scenario.paths.iter().map(|path| meta_path(scenario, path)).collect(),
             flows: meta_flows(scenario),
             timeline: meta_timeline(scenario),
+            order: None,
             conditions: BTreeMap::new(),
         }
     }

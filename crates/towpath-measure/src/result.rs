@@ -14,9 +14,11 @@ use crate::scenario::{DataDirection, Transport, World};
 
 mod connection;
 mod message;
+mod repeated;
 
 pub use connection::{Cause, ConnectionState, StackFigures};
 pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures};
+pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
 
 /// Version of the result format; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -88,6 +90,10 @@ pub struct Meta {
     pub flows: Vec<MetaFlow>,
     /// Planned events.
     pub timeline: Vec<MetaEvent>,
+    /// Place among the runs that were made with it; absent when it was made alone, or at the same
+    /// time as others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<RunOrder>,
     /// Everything else that a reader must know to judge or repeat the run, by name: emulator
     /// back-end, priority, processors, settings per host.
     pub conditions: BTreeMap<String, String>,
@@ -401,6 +407,9 @@ pub struct Summary {
     pub subflows: Vec<SubflowSummary>,
     /// Whether Multipath TCP was really used.
     pub multipath: Multipath,
+    /// Processor time of both ends, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<ProcessorTime>,
     /// What to check before trusting the result.
     pub warnings: Vec<Warning>,
     /// Expectations with what was measured.

@@ -3,7 +3,7 @@
 //! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
 //! and [`recovery`] (what an event did), [`messages`] and [`playout`] (how late answers were),
 //! [`histogram`], then [`summary`], which puts the figures
-//! together.
+//! of a run together, and [`statistics`] (what repetitions say).
 
 pub mod delivery;
 pub mod disruption;
@@ -13,6 +13,7 @@ pub mod messages;
 pub mod playout;
 pub mod recovery;
 pub mod stall;
+pub mod statistics;
 pub mod summary;
 mod verdict;
 mod warnings;

@@ -14,8 +14,8 @@ use super::{DeliveryLog, messages, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, StackFigures, Stall,
-    SubflowSummary, Summary, Warning,
+    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, ProcessorTime,
+    StackFigures, Stall, SubflowSummary, Summary, Warning,
 };
 use crate::scenario::{DataDirection, Scenario, Transport};
 use crate::traffic::{Plan, asking};
@@ -66,6 +66,7 @@ pub struct Summarizer<'a> {
     pub(super) flows: Vec<Measured>,
     pub(super) subflows: Vec<SubflowSummary>,
     pub(super) multipath: Multipath,
+    cpu: Option<ProcessorTime>,
     pub(super) noise: Option<Noise>,
     pub(super) counters: Vec<Counter>,
     pub(super) warnings: Vec<Warning>,
@@ -84,6 +85,7 @@ impl<'a> Summarizer<'a> {
             flows: Vec::new(),
             subflows: Vec::new(),
             multipath: Multipath { requested, ..Multipath::default() },
+            cpu: None,
             noise: None,
             counters: Vec::new(),
             warnings: Vec::new(),
@@ -110,6 +112,13 @@ impl<'a> Summarizer<'a> {
     #[must_use]
     pub fn multipath(mut self, multipath: Multipath) -> Self {
         self.multipath = multipath;
+        self
+    }
+
+    /// Sets the processor time of both ends.
+    #[must_use]
+    pub fn cpu(mut self, cpu: Option<ProcessorTime>) -> Self {
+        self.cpu = cpu;
         self
     }
 
@@ -146,6 +155,7 @@ impl<'a> Summarizer<'a> {
                 flows: &flows,
                 subflows: &self.subflows,
                 paths_used: &self.multipath.paths_used,
+                cpu: self.cpu,
             },
         );
         let kept = |checked: &Checked| checked.held == Some(true);
@@ -154,9 +164,9 @@ impl<'a> Summarizer<'a> {
             && expectations.iter().all(kept);
         let verdict = verdict(&self, &expectations);
         let found = warnings::find(&self);
-        let Self { subflows, multipath, mut warnings, .. } = self;
+        let Self { subflows, multipath, cpu, mut warnings, .. } = self;
         warnings.extend(found);
-        Summary { ok, verdict, flows, subflows, multipath, warnings, expectations }
+        Summary { ok, verdict, flows, subflows, multipath, cpu, warnings, expectations }
     }
 
     fn measure(&self, input: FlowInput) -> Measured {

@@ -1,0 +1,430 @@
+//! What repetitions say together: quantiles, intervals, ratios. `docs/metrics.md` has the words.
+//!
+//! An infinite value stands for "never" (a flow that did not recover): it takes its place in the
+//! order, so that a median stays a median. Randomness is an argument, so equal values and an equal
+//! seed give equal intervals.
+
+use rand_core::Rng;
+use rand_pcg::Pcg32;
+use towpath_net::stream_seed;
+
+/// Fewer values have no interval. That both ends of a range hold the median between them is wrong
+/// with a chance of 2 × 0.5ⁿ: with five values 6 %, with six 3 %. So no interval that is made of
+/// order statistics, as those of the bootstrap are, can be a 95 % interval of fewer than six.
+pub const FEWEST: usize = 6;
+
+/// Resamplings behind an interval.
+const RESAMPLINGS: usize = 4_000;
+/// What an interval leaves out at each end.
+const TAIL: f64 = 0.025;
+
+/// Values of one figure, one for each repetition, in order of size.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sample {
+    sorted: Vec<f64>,
+}
+
+impl Sample {
+    /// The values; what is no number is left out.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
+        sorted.sort_by(f64::total_cmp);
+        Self { sorted }
+    }
+
+    /// In order of size.
+    pub fn values(&self) -> &[f64] {
+        &self.sorted
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// The value below which `part` (0 to 1) of the sample lies, between two values by linear
+    /// interpolation: definition 7 of Hyndman and Fan (1996). `None` without values.
+    pub fn quantile(&self, part: f64) -> Option<f64> {
+        let last = self.sorted.len().checked_sub(1)?;
+        let place = part.clamp(0.0, 1.0) * last as f64;
+        let (below, above) = (place.floor(), place.ceil());
+        let (low, high) = (*self.sorted.get(below as usize)?, *self.sorted.get(above as usize)?);
+        // Between equals there is nothing to add, and infinity times zero would be no number.
+        let part = place - below;
+        Some(if low.total_cmp(&high).is_eq() || part <= 0.0 {
+            low
+        } else {
+            low + part * (high - low)
+        })
+    }
+
+    /// The middle value, or the mean of the middle two.
+    pub fn median(&self) -> Option<f64> {
+        self.quantile(0.5)
+    }
+
+    /// The quantiles at 25 % and 75 %.
+    pub fn quartiles(&self) -> Option<[f64; 2]> {
+        Some([self.quantile(0.25)?, self.quantile(0.75)?])
+    }
+
+    /// Arithmetic mean.
+    pub fn mean(&self) -> Option<f64> {
+        let count = self.sorted.len() as f64;
+        (count > 0.0).then(|| self.sorted.iter().sum::<f64>() / count)
+    }
+
+    /// The part of the values that are at most `value`: the empirical distribution function.
+    pub fn share_at_most(&self, value: f64) -> f64 {
+        let count = self.sorted.partition_point(|other| *other <= value);
+        count as f64 / self.sorted.len().max(1) as f64
+    }
+
+    /// The corners of the empirical distribution function: each value that occurs, and the part of
+    /// the values that are at most as large.
+    pub fn steps(&self) -> Vec<(f64, f64)> {
+        let mut steps: Vec<(f64, f64)> = Vec::new();
+        for (at, value) in self.sorted.iter().enumerate() {
+            let share = (at + 1) as f64 / self.sorted.len() as f64;
+            match steps.last_mut() {
+                Some(last) if last.0.total_cmp(value).is_eq() => last.1 = share,
+                _ => steps.push((*value, share)),
+            }
+        }
+        steps
+    }
+}
+
+/// A 95 % confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Whether it holds a value.
+    pub fn holds(self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+/// What repetitions say of one figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    /// Number of values.
+    pub count: usize,
+    /// Median.
+    pub median: f64,
+    /// Quartiles.
+    pub quartiles: [f64; 2],
+    /// Mean.
+    pub mean: f64,
+    /// 95 % interval of the median; `None` of fewer than [`FEWEST`] values.
+    pub interval: Option<Interval>,
+}
+
+impl Estimate {
+    /// `None` without values.
+    pub fn of(sample: &Sample, seed: u64) -> Option<Self> {
+        Some(Self {
+            count: sample.count(),
+            median: sample.median()?,
+            quartiles: sample.quartiles()?,
+            mean: sample.mean()?,
+            interval: median_interval(sample, seed),
+        })
+    }
+}
+
+/// Why there is no interval: `n = 3: no interval`; `None` where there are values enough.
+pub fn too_few(count: usize) -> Option<String> {
+    (count < FEWEST).then(|| format!("n = {count}: no interval"))
+}
+
+/// The percentile bootstrap's 95 % interval of the median (Efron 1979).
+pub fn median_interval(sample: &Sample, seed: u64) -> Option<Interval> {
+    let values = sample.values();
+    interval(values.len(), seed, |draw| median_of(&mut drawn(values, draw)))
+}
+
+/// How the values of two groups belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// Value by value: the same repetition, that is the same seed, or neighbours in time.
+    Paired,
+    /// Not at all.
+    Unpaired,
+}
+
+/// How many times as large one figure is as another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio {
+    /// Paired: median of the pairs' ratios. Unpaired: ratio of the medians.
+    pub value: f64,
+    /// 95 % interval; `None` with fewer than [`FEWEST`] pairs, or values in one of the groups.
+    pub interval: Option<Interval>,
+    /// How it was computed.
+    pub pairing: Pairing,
+    /// Pairs, or values of the smaller group.
+    pub count: usize,
+}
+
+impl Ratio {
+    /// Whether the interval leaves no doubt on which side of 1 the ratio is.
+    pub fn is_clear(&self) -> bool {
+        self.interval.is_some_and(|interval| !interval.holds(1.0))
+    }
+
+    /// Of pairs (numerator, denominator). `None` without pairs, or when one value is not above zero
+    /// or infinite: how many times as long nothing is has no answer.
+    pub fn of_pairs(pairs: &[(f64, f64)], seed: u64) -> Option<Self> {
+        let sound = |value: f64| value > 0.0 && value.is_finite();
+        if pairs.is_empty() || !pairs.iter().all(|(a, b)| sound(*a) && sound(*b)) {
+            return None;
+        }
+        let ratios = Sample::of(pairs.iter().map(|(a, b)| a / b));
+        let interval = median_interval(&ratios, seed);
+        let (value, count) = (ratios.median()?, pairs.len());
+        Some(Self { value, interval, pairing: Pairing::Paired, count })
+    }
+
+    /// Of two groups that were measured independently of each other. `None` when a group has no
+    /// values, or one that is not above zero or infinite.
+    pub fn of_groups(a: &Sample, b: &Sample, seed: u64) -> Option<Self> {
+        let sound = |sample: &Sample| {
+            let mut values = sample.values().iter();
+            values.all(|value| *value > 0.0 && value.is_finite())
+        };
+        if !sound(a) || !sound(b) {
+            return None;
+        }
+        let value = a.median()? / b.median()?;
+        let count = a.count().min(b.count());
+        let (own, other) = (a.values(), b.values());
+        let interval = interval(count, seed, |draw| {
+            median_of(&mut drawn(own, draw)) / median_of(&mut drawn(other, draw))
+        });
+        Some(Self { value, interval, pairing: Pairing::Unpaired, count })
+    }
+}
+
+/// The middle 95 % of a statistic over resamplings; `None` of too few values.
+fn interval(
+    count: usize,
+    seed: u64,
+    mut statistic: impl FnMut(&mut Pcg32) -> f64,
+) -> Option<Interval> {
+    if count < FEWEST {
+        return None;
+    }
+    let seed = stream_seed(seed, "statistics", "bootstrap");
+    let mut draw = Pcg32::new(seed, seed);
+    let all = Sample::of((0..RESAMPLINGS).map(|_| statistic(&mut draw)));
+    Some(Interval { low: all.quantile(TAIL)?, high: all.quantile(1.0 - TAIL)? })
+}
+
+/// As many values as there are, each drawn from all of them.
+fn drawn(values: &[f64], draw: &mut Pcg32) -> Vec<f64> {
+    let pick = |_: &f64| values.get(below(draw, values.len())).copied().unwrap_or(f64::NAN);
+    values.iter().map(pick).collect()
+}
+
+/// A number below `count`, each with the same chance to within 2⁻³² (Lemire 2019, without rejection:
+/// a sample is far smaller than what the bias would need to show).
+fn below(draw: &mut Pcg32, count: usize) -> usize {
+    let wide = u64::from(draw.next_u32()) * (count as u64);
+    (wide >> 32) as usize
+}
+
+/// Like [`Sample::median`], without sorting all of it.
+fn median_of(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    if middle >= values.len() {
+        return f64::NAN;
+    }
+    let (_, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    let upper = *upper;
+    if values.len() % 2 == 1 {
+        return upper;
+    }
+    let lower = values.iter().take(middle).copied().max_by(f64::total_cmp).unwrap_or(upper);
+    if lower.total_cmp(&upper).is_eq() { upper } else { f64::midpoint(lower, upper) }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "these values are exact in binary")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample(values: &[f64]) -> Sample {
+        Sample::of(values.iter().copied())
+    }
+
+    #[test]
+    fn quantiles_are_those_of_definition_seven() {
+        // R: quantile(c(1, 2, 4, 7, 11, 16), c(.25, .5, .75, .9)) = 2.5 5.5 10 13.5
+        let sample = sample(&[16.0, 2.0, 11.0, 1.0, 4.0, 7.0]);
+        let quantiles = [0.25, 0.5, 0.75, 0.9].map(|part| sample.quantile(part).unwrap());
+        assert_eq!(quantiles, [2.5, 5.5, 10.0, 13.5]);
+        assert_eq!(sample.mean(), Some(41.0 / 6.0));
+        assert_eq!(Sample::default().median(), None);
+        assert_eq!(Sample::default().mean(), None);
+    }
+
+    #[test]
+    fn what_never_happened_takes_its_place_in_the_order() {
+        let never = f64::INFINITY;
+        assert_eq!(sample(&[1.0, never, 2.0]).median(), Some(2.0));
+        assert_eq!(sample(&[1.0, never, never]).median(), Some(never));
+        assert_eq!(sample(&[1.0, never]).median(), Some(never));
+        assert_eq!(sample(&[never, never, never, never]).quartiles(), Some([never, never]));
+    }
+
+    #[test]
+    fn the_distribution_function_steps_at_each_value() {
+        let sample = sample(&[3.0, 1.0, 3.0, 2.0]);
+        assert_eq!(sample.steps(), [(1.0, 0.25), (2.0, 0.5), (3.0, 1.0)]);
+        let shares = [0.9, 1.0, 2.5, 3.0].map(|value| sample.share_at_most(value));
+        assert_eq!(shares, [0.0, 0.25, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn five_values_have_no_interval_and_six_have_one() {
+        let five = sample(&[1.0, 2.0, 3.0, 4.0, 5.0]);
+        let estimate = Estimate::of(&five, 1).unwrap();
+        assert_eq!((estimate.median, estimate.interval), (3.0, None));
+        assert_eq!(too_few(3).as_deref(), Some("n = 3: no interval"));
+        let six = sample(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert!(median_interval(&six, 1).unwrap().holds(3.5));
+        assert_eq!(too_few(FEWEST), None);
+    }
+
+    #[test]
+    fn the_bootstrap_comes_close_to_its_exact_distribution() {
+        // Of n = 11 values the resampled median is at most the k-th one when at least 6 of 11 draws
+        // are among the k smallest: a binomial tail. It passes 2.5 % at k = 3 and 97.5 % at k = 9.
+        let values: Vec<f64> = (1..=11).map(f64::from).collect();
+        for seed in 0..20 {
+            let found = median_interval(&sample(&values), seed).unwrap();
+            assert_eq!((found.low, found.high), (3.0, 9.0), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn an_interval_covers_the_true_median_about_as_often_as_it_says() {
+        const REPEATED: u64 = 100;
+        // Exponential values, true median ln 2; and two modes, as stalls have: the true median of
+        // 80 % short and 20 % long ones lies among the short ones. With 2000 samples in place of 100
+        // 93.2 to 94.2 % are covered.
+        let draws = |count: usize, seed: u64, bimodal: bool| {
+            let seed = stream_seed(seed, "test", "values");
+            let mut draw = Pcg32::new(seed, seed);
+            let uniform = move || (f64::from(draw.next_u32()) + 0.5) / 4_294_967_296.0;
+            let value = move |u: f64| match bimodal {
+                false => -(1.0 - u).ln(),
+                true if u < 0.8 => 0.1 + u / 4.0,
+                true => 1.2 + u / 10.0,
+            };
+            Sample::of(std::iter::repeat_with(uniform).take(count).map(value))
+        };
+        for (count, bimodal) in [(6, false), (10, false), (20, false), (10, true), (20, true)] {
+            let truth = if bimodal { 0.1 + 0.5 / 4.0 } else { std::f64::consts::LN_2 };
+            let hits = |seed: &u64| {
+                median_interval(&draws(count, *seed, bimodal), *seed).unwrap().holds(truth)
+            };
+            let covered = (0..REPEATED).filter(hits).count() as f64 / REPEATED as f64;
+            assert!((0.85..=1.0).contains(&covered), "n = {count}: {covered}");
+        }
+    }
+
+    #[test]
+    fn ratios_of_pairs_take_out_what_both_share() {
+        // Each repetition is twice as fast as the one before, for both: the groups overlap widely,
+        // but in every pair the first is 1.5 times the second.
+        let pairs: Vec<_> = (0..8).map(|n| 2_f64.powi(n)).map(|b| (1.5 * b, b)).collect();
+        let paired = Ratio::of_pairs(&pairs, 1).unwrap();
+        assert_eq!((paired.value, paired.count), (1.5, 8));
+        assert!(paired.is_clear());
+        let (a, b): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        let unpaired = Ratio::of_groups(&sample(&a), &sample(&b), 1).unwrap();
+        assert_eq!(unpaired.value, 1.5);
+        assert!(!unpaired.is_clear(), "{unpaired:?}");
+    }
+
+    #[test]
+    fn there_is_no_ratio_to_nothing_and_none_of_never() {
+        assert_eq!(Ratio::of_pairs(&[], 1), None);
+        assert_eq!(Ratio::of_pairs(&[(1.0, 0.0), (1.0, 1.0)], 1), None);
+        assert_eq!(Ratio::of_pairs(&[(f64::INFINITY, 1.0)], 1), None);
+        let one = sample(&[1.0]);
+        assert_eq!(Ratio::of_groups(&one, &Sample::default(), 1), None);
+        assert_eq!(Ratio::of_groups(&one, &sample(&[0.0]), 1), None);
+        assert_eq!(Ratio::of_groups(&one, &sample(&[2.0]), 1).unwrap().value, 0.5);
+    }
+
+    fn values() -> impl Strategy<Value = Vec<f64>> {
+        proptest::collection::vec(0.001_f64..1e9, 1..40)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn an_interval_lies_within_the_values_and_the_seed_decides_it(
+            values in values(), seed: u64,
+        ) {
+            let sample = Sample::of(values);
+            let found = median_interval(&sample, seed);
+            prop_assert_eq!(found, median_interval(&sample, seed));
+            prop_assert_eq!(found.is_some(), sample.count() >= FEWEST);
+            if let Some(Interval { low, high }) = found {
+                let all = sample.values();
+                prop_assert!(all[0] <= low && low <= high && high <= all[all.len() - 1]);
+            }
+        }
+
+        #[test]
+        fn the_quick_median_is_the_median(mut values in values()) {
+            let sample = Sample::of(values.iter().copied());
+            let median = sample.median().unwrap();
+            prop_assert!((median_of(&mut values) - median).abs() <= 1e-12 * median);
+        }
+
+        #[test]
+        fn quantiles_grow_and_half_of_the_values_are_on_each_side_of_the_median(values in values()) {
+            let sample = Sample::of(values);
+            let all: Vec<_> = (0..=20).map(|n| sample.quantile(f64::from(n) / 20.0)).collect();
+            prop_assert!(all.is_sorted());
+            let median = sample.median().unwrap();
+            prop_assert!(sample.share_at_most(median) >= 0.5);
+            let above = sample.values().iter().filter(|value| **value >= median).count();
+            prop_assert!(above * 2 >= sample.count());
+        }
+
+        #[test]
+        fn turning_a_ratio_over_turns_its_interval_over(values in values(), seed: u64) {
+            let a = Sample::of(values.iter().map(|value| value * 3.0));
+            let b = Sample::of(values);
+            let one = Ratio::of_groups(&a, &b, seed).unwrap();
+            prop_assert!((one.value - 3.0).abs() < 1e-9);
+            let Some(interval) = one.interval else { return Ok(()) };
+            prop_assert!(interval.low <= interval.high && interval.low > 0.0);
+        }
+
+        #[test]
+        fn the_distribution_function_grows_from_nothing_to_all(values in values()) {
+            let sample = Sample::of(values);
+            let steps = sample.steps();
+            prop_assert!(steps.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+            prop_assert_eq!(steps.last().map(|step| step.1), Some(1.0));
+            for (value, share) in steps {
+                prop_assert_eq!(sample.share_at_most(value), share);
+            }
+        }
+    }
+}
