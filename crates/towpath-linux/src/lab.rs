@@ -116,6 +116,7 @@ pub fn lab(
         transport: Transport::Tcp,
         streams: Mutex::default(),
         interrupted: AtomicBool::new(false),
+        meters: crate::cost::Meters::default(),
     };
     network.schedule_link_changes(stage.zero);
     let done = AtomicBool::new(false);

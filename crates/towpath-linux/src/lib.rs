@@ -13,6 +13,7 @@
 #![expect(clippy::disallowed_methods, reason = "this crate owns the real clock")]
 
 mod clock;
+mod cost;
 mod emulator;
 pub mod interrupt;
 pub mod lab;

@@ -19,6 +19,7 @@ use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams}
 use towpath_net::Instant;
 
 use crate::clock::Clock;
+use crate::cost::Meters;
 use crate::network::{Network, address, end_of};
 use crate::sample;
 use crate::stack::{self, status::Connection};
@@ -82,6 +83,7 @@ pub(crate) struct Stage {
     pub(crate) zero: Instant,
     pub(crate) streams: Mutex<Vec<Stream>>,
     pub(crate) interrupted: AtomicBool,
+    pub(crate) meters: Meters,
 }
 
 impl Stage {
@@ -315,9 +317,13 @@ fn run_end(
         }
         Opened::Kernel(socket) => thread::scope(|scope| {
             if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
-                scope.spawn(move || send(stage, socket, sender));
+                scope.spawn(move || {
+                    let _meter = stage.meters.thread(is_client);
+                    send(stage, socket, sender);
+                });
             }
             let (direction, received) = incoming?;
+            let _meter = stage.meters.thread(is_client);
             Some((*direction, receive(stage, socket, start, deadline, received)))
         }),
     }

@@ -2,15 +2,17 @@
 //!
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
 //! [`network`] (addresses, links and endpoints of a scenario), [`decisions`] (what a stack of our
-//! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run),
+//! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`] (checked after a run), [`order`] (of repetitions),
 //! [`mod@format`] (values for people), [`store`] (results as JSON Lines).
 
 pub mod decisions;
+mod draw;
 pub mod expect;
 pub mod format;
 mod meta;
 pub mod metrics;
 pub mod network;
+pub mod order;
 pub mod result;
 pub mod scenario;
 pub mod store;

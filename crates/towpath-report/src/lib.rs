@@ -2,11 +2,12 @@
 //! HTML report.
 //!
 //! Everything here is a pure function from records to text. `compare` makes the table that the
-//! terminal and the page share, `series` brings records onto one time axis, `chart` draws them,
+//! terminal and the page share, `comparison` holds repetitions against each other, `series` brings records onto one time axis, `chart` draws them,
 //! `html` and `terminal` lay out. Text from files is escaped in `text` and nowhere else.
 
 mod chart;
 mod compare;
+mod comparison;
 mod group;
 mod html;
 mod live;
@@ -18,6 +19,7 @@ mod text;
 use towpath_measure::result::{Meta, Record, Summary};
 use towpath_measure::store::RunResult;
 
+pub use comparison::Comparison;
 pub use html::html;
 pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
 pub use terminal::{table, warnings};

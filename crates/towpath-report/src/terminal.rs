@@ -22,7 +22,7 @@ const MAX_WIDTH: usize = 100;
 pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
     let width = width.clamp(40, MAX_WIDTH);
     let groups = groups(runs);
-    let ink = Ink { colour };
+    let ink = Ink(colour);
     let mut out = String::new();
     if groups.is_empty() {
         out.push_str("no results\n");
@@ -100,24 +100,22 @@ fn names(runs: &[&Run], all: usize) -> String {
 
 /// Escape sequences, or nothing.
 #[derive(Debug, Clone, Copy)]
-struct Ink {
-    colour: bool,
-}
+pub(crate) struct Ink(pub(crate) bool);
 
 impl Ink {
     fn paint(self, text: &str, code: &str) -> String {
-        if self.colour && !text.trim().is_empty() {
+        if self.0 && !text.trim().is_empty() {
             format!("\u{1b}[{code}m{text}\u{1b}[0m")
         } else {
             text.to_owned()
         }
     }
 
-    fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: &str) -> String {
         self.paint(text, "1")
     }
 
-    fn faint(self, text: &str) -> String {
+    pub(crate) fn faint(self, text: &str) -> String {
         self.paint(text, "2")
     }
 

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
-use towpath_measure::scenario::{Transport, World};
+use towpath_measure::result::OrderKind;
+use towpath_measure::scenario::{Transport, World, units};
 
 use crate::stacks::StackChoice;
 
@@ -23,6 +25,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(RunArguments),
+    Compare(CompareArguments),
     Lab(LabArguments),
     Report(ReportArguments),
     Scenarios(ScenariosArguments),
@@ -46,6 +49,13 @@ pub(crate) struct RunArguments {
     /// Seed of all randomness, in place of the scenario's
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
+    /// fixed]; simulated runs have none
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    pub(crate) order: Option<OrderKind>,
+    /// Pause between two runs, such as 2s; simulated runs have none
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) wait: Option<Duration>,
     /// Simulated runs at once [default: the number of processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) jobs: Option<u32>,
@@ -62,6 +72,55 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No interval lines while it runs
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Compare transports: run a scenario many times over each, or take stored results
+///
+/// Prints medians with quartiles and 95 % confidence intervals, then how many times as large each
+/// figure of one transport is as another's, and makes a page of it.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArguments {
+    /// A scenario (file or name), or results: files (`*.jsonl.zst`, `*.jsonl`) or folders of them
+    #[arg(required = true, value_name = "SCENARIO|RESULT")]
+    pub(crate) inputs: Vec<String>,
+    /// Transports [default: all that the world has]
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    pub(crate) transport: Vec<Transport>,
+    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    pub(crate) world: Vec<World>,
+    /// Repetitions of each transport [default: 10]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: Option<u32>,
+    /// Seed of all randomness, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
+    /// random]; simulated runs have none
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    pub(crate) order: Option<OrderKind>,
+    /// Pause between two runs, such as 2s; simulated runs have none
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) wait: Option<Duration>,
+    /// Simulated runs at once [default: the number of processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) jobs: Option<u32>,
+    /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results, where
+    /// the first one is]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
+    #[arg(long, value_delimiter = ',', value_name = "STACK")]
+    pub(crate) stack: Vec<StackChoice>,
+    /// How the emulator exchanges packets with the kernel [default: auto]
+    #[arg(long, value_enum)]
+    pub(crate) backend: Option<BackendChoice>,
+    /// Print the comparison as JSON, in place of the tables
     #[arg(long)]
     pub(crate) json: bool,
     /// No interval lines while it runs
@@ -186,4 +245,16 @@ fn world(text: &str) -> Result<World, String> {
         "live" => Ok(World::Live),
         _ => Err("expected sim, emu or live".to_owned()),
     }
+}
+
+fn order(text: &str) -> Result<OrderKind, String> {
+    match text.trim() {
+        "random" => Ok(OrderKind::Random),
+        "fixed" => Ok(OrderKind::Fixed),
+        _ => Err("expected random or fixed".to_owned()),
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    units::duration(text).map_err(|error| error.to_string())
 }

@@ -14,7 +14,7 @@ use towpath_linux::lab::{Lab, Said};
 use towpath_linux::run::Job;
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::Warning;
+use towpath_measure::result::{RunOrder, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_measure::store::write_record;
 
@@ -60,6 +60,7 @@ pub(crate) enum Work {
     Run {
         transport: Transport,
         repeat: u32,
+        order: Option<RunOrder>,
     },
     /// Arguments that are not UTF-8 cannot be handed down, and are refused before.
     Lab {
@@ -110,10 +111,11 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
     let scenario = order.load()?;
     let backend = order.backend.wanted();
     match &order.work {
-        Work::Run { transport, repeat } => {
+        Work::Run { transport, repeat, order } => {
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
-            let job = Job { scenario, transport: *transport, repeat: *repeat, backend };
+            let job =
+                Job { scenario, transport: *transport, repeat: *repeat, backend, order: *order };
             let mut out = io::BufWriter::new(io::stdout());
             towpath_linux::run::run(&job, thread, &mut |record| {
                 write_record(&mut out, record)?;

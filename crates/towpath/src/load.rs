@@ -24,6 +24,13 @@ pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
     }
 }
 
+/// Whether `name` is meant as a scenario, where it could be a result as well. A folder that is named
+/// like a built-in scenario is meant by `./NAME`.
+pub(crate) fn is_scenario(name: &str) -> bool {
+    let toml = Path::new(name).extension().is_some_and(|ending| ending == "toml");
+    toml || builtin().iter().any(|builtin| builtin.name == name)
+}
+
 fn looks_like_a_path(name: &str) -> bool {
     name.contains('/') || Path::new(name).extension().is_some_and(|ending| ending == "toml")
 }

@@ -4,9 +4,11 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`lab`], [`report`], [`ui`].
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`report`],
+//! [`ui`].
 
 mod arguments;
+mod compare;
 mod error;
 mod files;
 mod inner;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
 fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.verb {
         Verb::Run(arguments) => run::run(&arguments, ui),
+        Verb::Compare(arguments) => compare::compare(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments),
         Verb::Report(arguments) => report::report(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),

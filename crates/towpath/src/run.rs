@@ -2,11 +2,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ExitCode, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 use towpath_linux::quic::known_quic_names;
-use towpath_linux::{interrupt, sandbox};
-use towpath_measure::result::{Record, Summary, Warning};
+use towpath_linux::{Clock, interrupt, sandbox};
+use towpath_measure::order;
+use towpath_measure::result::{Record, RunOrder, Summary, Warning};
 use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
 use towpath_report::{Run, live_header};
 
@@ -28,7 +30,28 @@ pub(crate) struct Plan {
     pub(crate) repeat: u32,
 }
 
+/// What came of a call.
+pub(crate) struct Measured {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) folder: ResultFolder,
+    /// Whether everything that was asked for was run.
+    pub(crate) complete: bool,
+}
+
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let Some(Measured { runs, folder, complete }) = measure(arguments, ui)? else {
+        return Ok(ExitCode::from(2));
+    };
+    print(&runs, arguments.json, ui)?;
+    let report = folder.path.join("report.html");
+    write_report(&runs, &report)?;
+    ui.progress(&format!("results: {}", folder.path.display()));
+    ui.progress(&format!("report:  {}", report.display()));
+    Ok(exit_code(&runs, complete))
+}
+
+/// Runs everything; `None` when nothing came of it (it has said why).
+pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Measured>, CliError> {
     let mut scenario = load(&arguments.scenario)?;
     stacks::choose(&mut scenario, &arguments.stack)?;
     let plan = plan(arguments, &scenario, ui)?;
@@ -45,15 +68,15 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     }
     if runs.is_empty() {
         folder.remove_if_empty();
-        return Ok(ExitCode::from(2));
+        return Ok(None);
     }
-    print(&runs, arguments.json, ui)?;
-    let report = folder.path.join("report.html");
-    write_report(&runs, &report)?;
-    ui.progress(&format!("results: {}", folder.path.display()));
-    ui.progress(&format!("report:  {}", report.display()));
     let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
-    Ok(exit_code(&runs, runs.len() == wanted))
+    let complete = runs.len() == wanted;
+    // In whichever order they were run, they are shown as they were named.
+    let place = |run: &Run| plan.transports.iter().position(|one| *one == run.meta.transport);
+    let world = |run: &Run| plan.worlds.iter().position(|one| *one == run.meta.world);
+    runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
+    Ok(Some(Measured { runs, folder, complete }))
 }
 
 /// Runs everything in the emulated world, one after the other in turn, so that a change of the
@@ -66,19 +89,32 @@ fn emulate(
     runs: &mut Vec<Run>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    for repeat in 1..=plan.repeat {
-        for transport in plan.transports.iter().copied() {
-            if interrupt::seen() {
-                return Ok(());
-            }
-            match one(arguments, scenario, (transport, repeat), folder, ui)? {
-                Some(run) => runs.push(run),
-                // Without any record the environment is to blame; the next run would say the same.
-                None => return Ok(()),
-            }
+    let seed = arguments.seed.unwrap_or(scenario.run.seed);
+    let kind = arguments.order.unwrap_or_default();
+    for (repeat, transport, place) in order::turns(&plan.transports, plan.repeat, kind, seed) {
+        if place.position > 1 {
+            pause(arguments.wait.unwrap_or_default());
+        }
+        if interrupt::seen() {
+            return Ok(());
+        }
+        match one(arguments, scenario, (transport, repeat, place), folder, ui)? {
+            Some(run) => runs.push(run),
+            // Without any record the environment is to blame; the next run would say the same.
+            None => return Ok(()),
         }
     }
     Ok(())
+}
+
+/// Waits between two runs, unless somebody interrupts it.
+fn pause(span: Duration) {
+    const NAP: Duration = Duration::from_millis(50);
+    let clock = Clock::start();
+    let end = clock.now() + span;
+    while clock.now() < end && !interrupt::seen() {
+        clock.sleep_until(end.min(clock.now() + NAP));
+    }
 }
 
 fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Plan, CliError> {
@@ -179,7 +215,7 @@ fn warn_of_the_kernels_stack(arguments: &RunArguments, scenario: &Scenario, ui: 
 fn one(
     arguments: &RunArguments,
     scenario: &Scenario,
-    (transport, repeat): (Transport, u32),
+    (transport, repeat, place): (Transport, u32, RunOrder),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<Option<Run>, CliError> {
@@ -188,7 +224,7 @@ fn one(
         seed: arguments.seed,
         stacks: arguments.stack.clone(),
         backend: arguments.backend,
-        work: Work::Run { transport, repeat },
+        work: Work::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
     };
     if !arguments.quiet {
         ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));

@@ -131,7 +131,8 @@ fn emulated(
 ) -> Result<(), Failure> {
     let text = scenario(case, segments, length)?;
     let scenario = Arc::new(Scenario::parse("bench.toml", &text, &no_files)?);
-    let job = Job { scenario, transport: Transport::Tcp, repeat: 1, backend: Some(backend) };
+    let job =
+        Job { scenario, transport: Transport::Tcp, repeat: 1, backend: Some(backend), order: None };
     let mut delivered: Vec<(f64, f64)> = Vec::new();
     towpath_linux::run::run(&job, thread, &mut |record| {
         match record {

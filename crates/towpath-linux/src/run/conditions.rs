@@ -90,6 +90,7 @@ pub(super) fn meta(job: &Job, network: &Network, seed: u64) -> Meta {
     Meta {
         stack: stack::plan::stack_name(&network.scenario).to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
+        order: job.order,
         conditions: conditions(network, job.transport),
         ..Meta::of(&job.scenario, World::Emu, (job.transport, job.repeat), seed)
     }

@@ -21,13 +21,14 @@ use std::time::Duration;
 use thiserror::Error;
 use towpath_measure::metrics::disruption::describe;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
-use towpath_measure::result::{Event, EventKind, Record, Warning};
+use towpath_measure::result::{Event, EventKind, ProcessorTime, Record, RunOrder, Warning};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_measure::traffic::summary_directions;
 use towpath_mptcp::stack::Notice;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
+use crate::cost::{Began, Meters};
 use crate::emulator::engine::Command;
 use crate::network::{self, Backend, NetworkError};
 use crate::sandbox::EmulatorThread;
@@ -55,6 +56,8 @@ pub struct Job {
     pub repeat: u32,
     /// Back-end; the best that works when `None`.
     pub backend: Option<Backend>,
+    /// Its place among other runs.
+    pub order: Option<RunOrder>,
 }
 
 /// Why there is no result.
@@ -90,6 +93,7 @@ pub fn run(
         transport: job.transport,
         streams: Mutex::default(),
         interrupted: AtomicBool::new(false),
+        meters: Meters::default(),
     };
     let meta = conditions::meta(job, &stage.network, seed);
     write(&Record::Meta(Box::new(meta))).map_err(RunError::Write)?;
@@ -104,6 +108,7 @@ struct Played {
     /// Read back from the senders' subflows.
     congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
+    cpu: Option<ProcessorTime>,
 }
 
 /// Runs the traffic and everything beside it; writes records until all threads have ended.
@@ -144,6 +149,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         to: records.clone(),
     });
     listen_to_stacks(stage, records);
+    let began = Began::now(&stage.network);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
             .flows
@@ -155,6 +161,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         let words = scope.spawn(|| watcher.run(stage, records, done));
         let series = scope.spawn(|| sample(stage, records.clone(), done));
         let outcomes = flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
+        let cpu = began.until_now(&stage.network, &stage.meters);
         done.store(true, Ordering::Release);
         emulator.tell(Command::Quiet);
         // The records end when nobody can send any more.
@@ -170,7 +177,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         }
         let streams = stage.streams();
         let congestion_control = series.congestion_control(&stage.network, &streams);
-        Played { outcomes, totals: series.totals(&streams), congestion_control, warnings }
+        Played { outcomes, totals: series.totals(&streams), congestion_control, warnings, cpu }
     })
 }
 
@@ -363,6 +370,7 @@ fn conclude(
     let summary = summarizer
         .subflows(played.totals.subflows)
         .multipath(multipath)
+        .cpu(played.cpu)
         .noise(&noise)
         .counters(&counters)
         .finish();

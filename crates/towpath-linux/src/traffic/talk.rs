@@ -120,6 +120,7 @@ impl Part {
         deadline: Instant,
     ) -> Vec<(DataDirection, DeliveryLog)> {
         let Self { talk, lines, incoming } = self;
+        let _meter = stage.meters.thread(incoming == DataDirection::Down);
         sys::minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
         let mut all = Vec::new();

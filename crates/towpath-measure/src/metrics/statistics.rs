@@ -4,9 +4,7 @@
 //! order, so that a median stays a median. Randomness is an argument, so equal values and an equal
 //! seed give equal intervals.
 
-use rand_core::Rng;
-use rand_pcg::Pcg32;
-use towpath_net::stream_seed;
+use crate::draw::Draw;
 
 /// Fewer values have no interval. That both ends of a range hold the median between them is wrong
 /// with a chance of 2 × 0.5ⁿ: with five values 6 %, with six 3 %. So no interval that is made of
@@ -215,28 +213,20 @@ impl Ratio {
 fn interval(
     count: usize,
     seed: u64,
-    mut statistic: impl FnMut(&mut Pcg32) -> f64,
+    mut statistic: impl FnMut(&mut Draw) -> f64,
 ) -> Option<Interval> {
     if count < FEWEST {
         return None;
     }
-    let seed = stream_seed(seed, "statistics", "bootstrap");
-    let mut draw = Pcg32::new(seed, seed);
+    let mut draw = Draw::new(seed, "bootstrap");
     let all = Sample::of((0..RESAMPLINGS).map(|_| statistic(&mut draw)));
     Some(Interval { low: all.quantile(TAIL)?, high: all.quantile(1.0 - TAIL)? })
 }
 
 /// As many values as there are, each drawn from all of them.
-fn drawn(values: &[f64], draw: &mut Pcg32) -> Vec<f64> {
-    let pick = |_: &f64| values.get(below(draw, values.len())).copied().unwrap_or(f64::NAN);
+fn drawn(values: &[f64], draw: &mut Draw) -> Vec<f64> {
+    let pick = |_: &f64| values.get(draw.below(values.len())).copied().unwrap_or(f64::NAN);
     values.iter().map(pick).collect()
-}
-
-/// A number below `count`, each with the same chance to within 2⁻³² (Lemire 2019, without rejection:
-/// a sample is far smaller than what the bias would need to show).
-fn below(draw: &mut Pcg32, count: usize) -> usize {
-    let wide = u64::from(draw.next_u32()) * (count as u64);
-    (wide >> 32) as usize
 }
 
 /// Like [`Sample::median`], without sorting all of it.
@@ -317,14 +307,13 @@ mod tests {
 
     #[test]
     fn an_interval_covers_the_true_median_about_as_often_as_it_says() {
-        const REPEATED: u64 = 100;
+        const REPEATED: u64 = 60;
         // Exponential values, true median ln 2; and two modes, as stalls have: the true median of
         // 80 % short and 20 % long ones lies among the short ones. With 2000 samples in place of 100
         // 93.2 to 94.2 % are covered.
         let draws = |count: usize, seed: u64, bimodal: bool| {
-            let seed = stream_seed(seed, "test", "values");
-            let mut draw = Pcg32::new(seed, seed);
-            let uniform = move || (f64::from(draw.next_u32()) + 0.5) / 4_294_967_296.0;
+            let mut draw = Draw::new(seed, "values of a test");
+            let uniform = move || draw.part();
             let value = move |u: f64| match bimodal {
                 false => -(1.0 - u).ln(),
                 true if u < 0.8 => 0.1 + u / 4.0,

@@ -7,6 +7,7 @@
 
 mod canvas;
 mod draw;
+pub(crate) mod values;
 
 pub(crate) use draw::svg;
 

@@ -3,6 +3,7 @@
 //! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
 //! series. Its numbers are in the page once, as JSON.
 
+mod comparison;
 mod delay;
 mod events;
 mod panel;
@@ -18,6 +19,7 @@ use crate::Run;
 use crate::group::{Group, groups, verdict};
 use crate::number;
 use crate::text::{capital, clean, cut, esc, prose};
+pub(crate) use comparison::comparison;
 use panel::{Panel, Style};
 
 /// Above this number of runs only the first of each group's repetitions gets charts.

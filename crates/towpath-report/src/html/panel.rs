@@ -138,7 +138,7 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
     let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
 }
 
-fn swatch(shape: Shape) -> &'static str {
+pub(super) fn swatch(shape: Shape) -> &'static str {
     match shape {
         Shape::Stack | Shape::Range => "<path d=\"M0 1h22v10h-22z\"/>",
         Shape::Steps | Shape::Line => "<path d=\"M1 6h20\"/>",
@@ -388,15 +388,16 @@ fn overview(
     }
 }
 
-/// A transport's colour is no path's colour; groups of the same transport differ by their dash.
+/// A transport's colour is no path's colour. Each transport has a dash of its own, for those who see
+/// no colours; groups of the same transport differ by their dash alone.
 pub(super) fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
-    let name = match group.transport {
-        Transport::Tcp => "tcp",
-        Transport::Mptcp => "mptcp",
-        Transport::Quic => "quic",
-        Transport::Mpquic => "mpquic",
+    let (name, dash) = match group.transport {
+        Transport::Mptcp => ("mptcp", 0),
+        Transport::Tcp => ("tcp", 1),
+        Transport::Quic => ("quic", 2),
+        Transport::Mpquic => ("mpquic", 3),
     };
     let same = groups.iter().filter(|other| other.transport == group.transport);
     let before = same.take_while(|other| other.label != group.label).count();
-    format!("{name} d{}", before % 4)
+    format!("{name} d{}", (dash + before) % 4)
 }

@@ -526,6 +526,7 @@ impl<'a> Model<'a> {
         Summary {
             ok: completed,
             verdict,
+            cpu: None,
             flows: vec![FlowSummary {
                 flow: 0,
                 direction: DataDirection::Up,
@@ -624,6 +625,7 @@ fn meta(plan: &Plan, run: String) -> Meta {
     Meta {
         schema: SCHEMA_VERSION,
         run,
+        order: None,
         scenario: plan.scenario.clone(),
         description: "A phone uploads while it walks out of the reach of its Wi-Fi.".to_owned(),
         scenario_toml: format!(

@@ -516,11 +516,17 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
             Else("a number"),
             "Times that M2 slowed a path down (own stack only)",
         ),
+        key(
+            "cpu_per_gb",
+            Bound,
+            Else("a time"),
+            "Processor time of both ends for each gigabyte delivered (not simulated)",
+        ),
     ]],
 };
 
 /// A metric that an expectation may be about, and what its bound is.
-pub(in crate::scenario) static METRICS: [(&str, Metric); 26] = [
+pub(in crate::scenario) static METRICS: [(&str, Metric); 27] = [
     ("goodput", Metric::Quantity(Dimension::Rate)),
     ("completed", Metric::Truth),
     ("delay.p50", Metric::Quantity(Dimension::Duration)),
@@ -547,6 +553,7 @@ pub(in crate::scenario) static METRICS: [(&str, Metric); 26] = [
     ("reorder_peak", Metric::Quantity(Dimension::Size)),
     ("window_blocked", Metric::Quantity(Dimension::Duration)),
     ("penalisations", Metric::Quantity(Dimension::Count)),
+    ("cpu_per_gb", Metric::Quantity(Dimension::Duration)),
 ];
 
 /// What a metric's bound is.

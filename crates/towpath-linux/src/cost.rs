@@ -1,0 +1,142 @@
+//! What sending and receiving costs the processors: the time of the threads that do it.
+//!
+//! A thread's clock counts its system calls, so the kernel's work for what it sends. What the kernel
+//! does for what arrives happens mostly in the thread that delivers the packets, the emulator's, and
+//! is not in it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use towpath_measure::result::{Counted, ProcessorTime};
+use towpath_measure::scenario::{Pattern, Scenario};
+
+use crate::network::Network;
+use crate::sys;
+
+/// Sums over the threads of the client's and of the server's ends.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    client_ns: AtomicU64,
+    server_ns: AtomicU64,
+}
+
+impl Meters {
+    /// Counts the calling thread's processor time from now until the guard is dropped in it.
+    pub(crate) fn thread(&self, is_client: bool) -> Meter<'_> {
+        let sum = if is_client { &self.client_ns } else { &self.server_ns };
+        Meter { sum, began: sys::thread_cpu_time() }
+    }
+}
+
+/// Counts a thread's time while it lives.
+#[derive(Debug)]
+pub(crate) struct Meter<'a> {
+    sum: &'a AtomicU64,
+    began: Duration,
+}
+
+impl Drop for Meter<'_> {
+    fn drop(&mut self) {
+        let spent = sys::thread_cpu_time().saturating_sub(self.began);
+        self.sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The times of our own stacks' threads when the traffic began.
+#[derive(Debug)]
+pub(crate) struct Began {
+    /// One for each host; `None` for a kernel's.
+    stacks: Vec<Option<Duration>>,
+}
+
+impl Began {
+    pub(crate) fn now(network: &Network) -> Self {
+        Self { stacks: stack_times(network) }
+    }
+
+    /// Both ends' time since; `None` where it cannot be told whose it is.
+    pub(crate) fn until_now(self, network: &Network, meters: &Meters) -> Option<ProcessorTime> {
+        let roles = roles(&network.scenario)?;
+        let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
+        let (mut kernels, mut own) = (false, false);
+        for ((role, before), after) in roles.iter().zip(self.stacks).zip(stack_times(network)) {
+            let spent = after.map(|after| after.saturating_sub(before.unwrap_or_default()));
+            let [client, server] = &mut ends;
+            match (role, spent) {
+                (Role::None, _) => {}
+                (Role::Client | Role::Server | Role::Both, None) => kernels = true,
+                (Role::Client, Some(spent)) => (own, *client) = (true, *client + nanos(spent)),
+                (Role::Server, Some(spent)) => (own, *server) = (true, *server + nanos(spent)),
+                // One thread serves both.
+                (Role::Both, Some(_)) => return None,
+            }
+        }
+        let [client, server] = ends;
+        let counted = match (kernels, own) {
+            (_, false) => Counted::SocketThreads,
+            (false, true) => Counted::StackThreads,
+            (true, true) => Counted::MixedThreads,
+        };
+        Some(ProcessorTime { client_cpu_ns: Some(client), server_cpu_ns: Some(server), counted })
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    span.as_nanos() as u64
+}
+
+fn stack_times(network: &Network) -> Vec<Option<Duration>> {
+    let stacks = network.hosts.iter().map(|host| host.stack.as_ref());
+    stacks.map(|stack| stack?.call(|_| sys::thread_cpu_time()).ok()).collect()
+}
+
+/// What a host does in all flows together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Client,
+    Server,
+    Both,
+}
+
+/// `None` where a flow is a command: its processes are not watched.
+fn roles(scenario: &Scenario) -> Option<Vec<Role>> {
+    let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
+    if scenario.flows.is_empty() || scenario.flows.iter().any(|flow| commands(&flow.pattern)) {
+        return None;
+    }
+    let role = |host: usize| {
+        let opens = scenario.flows.iter().any(|flow| flow.from == host);
+        let accepts = scenario.flows.iter().any(|flow| flow.to == host);
+        match (opens, accepts) {
+            (false, false) => Role::None,
+            (true, false) => Role::Client,
+            (false, true) => Role::Server,
+            (true, true) => Role::Both,
+        }
+    };
+    Some((0..scenario.hosts.len()).map(role).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_thread_itself_did_counts() {
+        let meters = Meters::default();
+        let before = sys::thread_cpu_time();
+        {
+            let _meter = meters.thread(true);
+            while sys::thread_cpu_time().saturating_sub(before) < Duration::from_millis(5) {}
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _meter = meters.thread(false);
+                });
+            });
+        }
+        let client = meters.client_ns.load(Ordering::Relaxed);
+        let server = meters.server_ns.load(Ordering::Relaxed);
+        assert!(client >= 4_000_000 && server < client, "{client} and {server}");
+    }
+}

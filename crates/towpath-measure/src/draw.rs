@@ -1,0 +1,29 @@
+//! Random numbers from a seed and a purpose.
+
+use rand_core::Rng;
+use rand_pcg::Pcg32;
+use towpath_net::stream_seed;
+
+/// A stream of random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Draw(Pcg32);
+
+impl Draw {
+    pub(crate) fn new(seed: u64, purpose: &str) -> Self {
+        let seed = stream_seed(seed, "", purpose);
+        Self(Pcg32::new(seed, seed))
+    }
+
+    /// A number below `count`, each with the same chance to within `count` × 2⁻³²: far less than any
+    /// number of repetitions could show.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        let wide = u64::from(self.0.next_u32()) * (count as u64);
+        (wide >> 32) as usize
+    }
+
+    /// A number between 0 and 1, neither included.
+    #[cfg(test)]
+    pub(crate) fn part(&mut self) -> f64 {
+        (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0
+    }
+}

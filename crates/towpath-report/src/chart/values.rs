@@ -1,0 +1,303 @@
+//! Plots whose axis is a figure's value, not time: one row for each group, or one curve.
+//!
+//! Places are per cent of the data area, so that text keeps its size on every screen.
+
+use std::fmt::Write as _;
+
+use towpath_measure::expect::Unit;
+
+use super::{tick_label, ticks};
+use crate::number;
+use crate::text::{cut, esc};
+
+/// Height of a row, in pixels.
+const ROW: usize = 44;
+/// More single values than this cannot be told apart.
+const MAX_DOTS: usize = 400;
+/// From here on a linear axis would hide the small values.
+const FAR: f64 = 30.0;
+/// Names are cut where their room ends.
+const NAME: usize = 22;
+
+/// A value axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ValueAxis {
+    /// What one unit is worth in base units.
+    size: f64,
+    unit: &'static str,
+    ends: Ends,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ends {
+    /// From 0 to this, in base units.
+    Linear(f64),
+    /// Powers of ten, of base units.
+    Log(f64, f64),
+}
+
+impl ValueAxis {
+    /// An axis that holds all values of a figure.
+    pub(crate) fn of(unit: Unit, values: impl Iterator<Item = f64> + Clone) -> Self {
+        let known = values.filter(|value| value.is_finite());
+        let least = known.clone().fold(f64::INFINITY, f64::min);
+        let most = known.fold(0.0, f64::max);
+        let (size, unit) = scale(unit, most);
+        let ends = if least > 0.0 && least.is_finite() && most / least > FAR {
+            Ends::Log((least * 0.9).log10(), (most * 1.1).log10())
+        } else {
+            // What stands at the edge could not be seen in whole.
+            Ends::Linear(ticks(most * 1.02 / size, 5).last().copied().unwrap_or(1.0) * size)
+        };
+        Self { size, unit, ends }
+    }
+
+    /// A logarithmic axis of ratios around 1.
+    pub(crate) fn of_ratios(values: impl Iterator<Item = f64>) -> Self {
+        let known = values.filter(|value| value.is_finite() && *value > 0.0);
+        let (low, high) = known.fold((0.8_f64, 1.25_f64), |(l, h), v| (l.min(v), h.max(v)));
+        let room = (high / low).powf(0.06);
+        Self { size: 1.0, unit: "", ends: Ends::Log((low / room).log10(), (high * room).log10()) }
+    }
+
+    /// Per cent of the width; what is beyond the axis stands at its end.
+    fn place(&self, value: f64) -> f64 {
+        let part = match self.ends {
+            Ends::Linear(end) => value / end,
+            Ends::Log(from, to) => (value.max(f64::MIN_POSITIVE).log10() - from) / (to - from),
+        };
+        if part.is_nan() { 0.0 } else { 100.0 * part.clamp(0.0, 1.0) }
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        match self.ends {
+            Ends::Linear(end) => {
+                let all = ticks(end / self.size, 5);
+                let step = all.get(1).copied().unwrap_or(1.0);
+                all.into_iter().map(|t| (self.place(t * self.size), tick_label(t, step))).collect()
+            }
+            Ends::Log(from, to) => self.log_ticks(from, to),
+        }
+    }
+
+    fn log_ticks(&self, from: f64, to: f64) -> Vec<(f64, String)> {
+        let shift = self.size.log10();
+        let steps: &[f64] = match to - from {
+            narrow if narrow < 0.6 => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+            middle if middle < 2.2 => &[1.0, 2.0, 5.0],
+            _ => &[1.0],
+        };
+        let powers = ((from - shift).floor() as i32)..=((to - shift).ceil() as i32);
+        let all = powers.flat_map(|power| steps.iter().map(move |n| n * 10_f64.powi(power)));
+        let inside = all.filter(|t| {
+            let at = t.log10() + shift;
+            from - 1e-9 <= at && at <= to + 1e-9
+        });
+        inside.map(|t| (self.place(t * self.size), short(t))).collect()
+    }
+
+    /// Lines and labels, and the unit.
+    fn write(&self, out: &mut String, what: &str) {
+        for (x, label) in self.ticks() {
+            let _ = write!(
+                out,
+                "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y2=\"100%\"/>\
+                 <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{label}</text>"
+            );
+        }
+        let mut text = [what, self.unit].join(if self.unit.is_empty() { "" } else { ", " });
+        if matches!(self.ends, Ends::Log(..)) {
+            text.push_str(" (logarithmic)");
+        }
+        let _ = write!(
+            out,
+            "<line class=\"zero\" y1=\"100%\" x2=\"100%\" y2=\"100%\"/>\
+             <text class=\"unit\" x=\"50%\" y=\"100%\" dy=\"32\" text-anchor=\"middle\">{}</text>",
+            esc(&text)
+        );
+    }
+}
+
+fn scale(unit: Unit, most: f64) -> (f64, &'static str) {
+    match unit {
+        Unit::Rate => {
+            let unit = number::rate_unit(most);
+            (unit.size, unit.name)
+        }
+        Unit::Bytes => {
+            let unit = number::bytes_unit(most);
+            (unit.size, unit.name)
+        }
+        Unit::Time if most >= 1.0 => (1.0, "s"),
+        Unit::Time if most >= 1e-3 => (1e-3, "ms"),
+        Unit::Time => (1e-6, "µs"),
+        Unit::Share => (0.01, "%"),
+        Unit::Count | Unit::YesNo => (1.0, ""),
+    }
+}
+
+fn short(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// One row: a group's values with what they come to, or a ratio.
+#[derive(Debug, Default)]
+pub(crate) struct ValueRow {
+    pub(crate) name: String,
+    /// Below the name.
+    pub(crate) note: String,
+    pub(crate) class: String,
+    pub(crate) dots: Vec<f64>,
+    pub(crate) quartiles: Option<[f64; 2]>,
+    pub(crate) median: Option<f64>,
+    pub(crate) interval: Option<[f64; 2]>,
+}
+
+/// A plot of rows; `reference` is a line through all of them.
+pub(crate) fn rows(
+    title: &str,
+    what: &str,
+    axis: &ValueAxis,
+    rows: &[ValueRow],
+    reference: Option<f64>,
+) -> String {
+    let spoken = rows.iter().map(|row| format!("{}: {}", row.name, row.note));
+    let spoken = spoken.collect::<Vec<_>>().join("; ");
+    let height = ROW * rows.len();
+    let mut out = format!(
+        "<svg class=\"plot rows\" style=\"--height:{height}px\" role=\"img\" aria-label=\"{}\">",
+        esc(&format!("{title}: {spoken}"))
+    );
+    axis.write(&mut out, what);
+    if let Some(value) = reference {
+        let x = axis.place(value);
+        let _ = write!(out, "<line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y2=\"100%\"/>");
+    }
+    for (number, row) in rows.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<svg class=\"{}\" y=\"{}\" width=\"100%\" height=\"{ROW}\" overflow=\"visible\">",
+            row.class,
+            ROW * number
+        );
+        row.write(&mut out, axis);
+        out.push_str("</svg>");
+    }
+    out.push_str("</svg>");
+    out
+}
+
+impl ValueRow {
+    fn write(&self, out: &mut String, axis: &ValueAxis) {
+        let _ = write!(
+            out,
+            "<text class=\"name\" x=\"-10\" y=\"19\" text-anchor=\"end\">{}</text>\
+             <text class=\"unit\" x=\"-10\" y=\"34\" text-anchor=\"end\">{}</text>",
+            esc(&cut(&self.name, NAME)),
+            esc(&self.note)
+        );
+        if let Some([low, high]) = self.quartiles.map(|ends| ends.map(|end| axis.place(end))) {
+            let _ = write!(
+                out,
+                "<rect class=\"box\" x=\"{low:.2}%\" width=\"{:.2}%\" y=\"10\" height=\"18\"/>",
+                (high - low).max(0.0)
+            );
+        }
+        for (number, value) in self.dots.iter().filter(|v| v.is_finite()).take(MAX_DOTS).enumerate()
+        {
+            // Values that are equal stand beside each other: three lanes, always the same.
+            let y = 14 + 5 * (number % 3);
+            let x = axis.place(*value);
+            let _ = write!(out, "<circle cx=\"{x:.2}%\" cy=\"{y}\" r=\"3\"/>");
+        }
+        if let Some([low, high]) = self.interval.map(|ends| ends.map(|end| axis.place(end))) {
+            let _ = write!(
+                out,
+                "<path class=\"none\"/><line class=\"interval\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" \
+                 y1=\"35\" y2=\"35\"/>"
+            );
+            for x in [low, high] {
+                let _ = write!(
+                    out,
+                    "<line class=\"interval\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"32\" y2=\"38\"/>"
+                );
+            }
+        }
+        let Some(x) = self.median.map(|median| axis.place(median)) else { return };
+        // A ratio has no box: its estimate is a dot on the interval.
+        let _ = if self.quartiles.is_some() {
+            write!(out, "<line class=\"median\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"8\" y2=\"30\"/>")
+        } else {
+            write!(out, "<circle class=\"estimate\" cx=\"{x:.2}%\" cy=\"35\" r=\"4.5\"/>")
+        };
+    }
+}
+
+/// A curve: name, class, and the corners of a distribution function.
+pub(crate) type Curve = (String, String, Vec<(f64, f64)>);
+
+/// Distribution functions: the part of the runs whose value is at most so large.
+pub(crate) fn distribution(title: &str, what: &str, axis: &ValueAxis, curves: &[Curve]) -> String {
+    let mut out = format!(
+        "<svg class=\"plot small\" style=\"--lanes:1\" role=\"img\" aria-label=\"{}\">",
+        esc(title)
+    );
+    for percent in [0, 25, 50, 75, 100] {
+        let y = 100 - percent;
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x2=\"100%\" y1=\"{y}%\" y2=\"{y}%\"/>\
+             <text x=\"-6\" y=\"{y}%\" dy=\".33em\" text-anchor=\"end\">{percent}</text>"
+        );
+    }
+    let _ = write!(out, "<text class=\"unit\" x=\"-46\" y=\"-12\">% of the runs</text>");
+    axis.write(&mut out, what);
+    out.push_str(
+        "<svg class=\"data\" width=\"100%\" height=\"100%\" viewBox=\"0 0 10000 1000\" \
+         preserveAspectRatio=\"none\">",
+    );
+    for (_, class, steps) in curves {
+        let _ = write!(out, "<g class=\"{class}\"><path d=\"M0 1000");
+        for (value, share) in steps.iter().filter(|(value, _)| value.is_finite()) {
+            let (x, y) = (axis.place(*value) * 100.0, 1_000.0 - 1_000.0 * share);
+            let _ = write!(out, "H{x:.0}V{y:.0}");
+        }
+        out.push_str("H10000\"/></g>");
+    }
+    out.push_str("</svg></svg>");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_begins_at_zero_unless_that_would_hide_the_small_values() {
+        let axis = ValueAxis::of(Unit::Rate, [57.0e6, 20.0e6].into_iter());
+        assert_eq!((axis.unit, axis.ends), ("Mbit/s", Ends::Linear(60.0e6)));
+        assert!((axis.place(30.0e6) - 50.0).abs() < 1e-9);
+        let axis = ValueAxis::of(Unit::Time, [0.01, 9.0].into_iter());
+        assert!(matches!(axis.ends, Ends::Log(..)));
+        assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
+        // Nothing has no place on a logarithmic axis.
+        let axis = ValueAxis::of(Unit::Time, [0.0, 9.0].into_iter());
+        assert!(matches!(axis.ends, Ends::Linear(_)));
+    }
+
+    #[test]
+    fn never_stands_at_the_end_and_nothing_breaks_on_no_values() {
+        let axis = ValueAxis::of(Unit::Time, [1.0, f64::INFINITY].into_iter());
+        assert!(axis.place(f64::INFINITY) >= 100.0);
+        let empty = ValueAxis::of(Unit::Count, std::iter::empty());
+        assert!(!empty.ticks().is_empty());
+    }
+
+    #[test]
+    fn one_is_always_on_the_axis_of_ratios() {
+        let axis = ValueAxis::of_ratios([3.0, 5.0].into_iter());
+        assert!(axis.place(1.0) > 0.0 && axis.place(1.0) < axis.place(3.0));
+        assert!(axis.ticks().iter().any(|(_, label)| label == "1"), "{:?}", axis.ticks());
+    }
+}

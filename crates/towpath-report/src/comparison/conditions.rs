@@ -1,0 +1,202 @@
+//! The conditions of each group side by side: what should be the same, and what is.
+
+use std::collections::BTreeSet;
+
+use towpath_measure::result::{Counted, Noise, OrderKind, Record};
+use towpath_measure::scenario::{Transport, World};
+
+use super::Comparison;
+use crate::Run;
+use crate::group::Group;
+use crate::number;
+use crate::text::clean;
+
+/// One condition of every group.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Condition {
+    pub(crate) label: String,
+    /// One for each group; several values of a group are joined.
+    pub(crate) values: Vec<String>,
+    /// Whether groups should agree in it.
+    pub(crate) shared: bool,
+}
+
+impl Condition {
+    /// Whether groups that should agree do not.
+    pub(crate) fn differs(&self) -> bool {
+        self.shared && self.values.iter().any(|value| Some(value) != self.values.first())
+    }
+}
+
+/// What a run says of one condition; `None` where it has nothing to say.
+type Told = fn(&Run) -> Option<String>;
+
+pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<Condition> {
+    let groups = &comparison.groups;
+    let fixed: [(&str, bool, Told); 13] = [
+        ("Scenario", true, |run| Some(run.meta.scenario.clone())),
+        ("World", true, |run| Some(run.meta.world.to_string())),
+        ("Stack", true, |run| Some(run.meta.stack.clone()).filter(|_| is_tcp(run))),
+        ("Congestion control", true, congestion_control),
+        ("TLS", true, |run| Some(if is_encrypted(run) { "yes" } else { "no" }.to_owned())),
+        ("Length of the traffic", true, |run| {
+            Some(number::short_moment(run.meta.duration_ns as f64 / 1e9))
+        }),
+        ("Sampled every", true, |run| Some(number::period(run.meta.sample_ns))),
+        ("Kernel", true, |run| Some(run.meta.kernel.clone())),
+        ("towpath", true, |run| Some(run.meta.towpath.clone())),
+        ("Order of the runs", true, order),
+        ("CPU counted", true, counted),
+        ("Multipath", false, multipath),
+        ("Result", false, |run| {
+            let whole = run.summary.is_some();
+            Some(if whole { "whole" } else { "cut off" }.to_owned()).filter(|_| !whole)
+        }),
+    ];
+    let mut all: Vec<Condition> = fixed
+        .into_iter()
+        .map(|(label, shared, told)| condition(groups, label, shared, told))
+        .collect();
+    all.extend(settings(groups));
+    all.push(spread(groups, "Seeds", |run| run.meta.seed as f64, |seed| format!("{seed:.0}")));
+    all.extend(noises(groups));
+    all.retain(|condition| condition.values.iter().any(|value| value != "–"));
+    all
+}
+
+fn joined(mut values: Vec<String>) -> String {
+    values.retain(|value| !value.is_empty());
+    if values.is_empty() { "–".to_owned() } else { clean(&values.join("; ")) }
+}
+
+fn condition(
+    groups: &[Group<'_>],
+    label: &str,
+    shared: bool,
+    told: impl Fn(&Run) -> Option<String>,
+) -> Condition {
+    let value = |group: &Group<'_>| {
+        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
+        joined(all.into_iter().collect())
+    };
+    Condition { label: label.to_owned(), values: groups.iter().map(value).collect(), shared }
+}
+
+/// The smallest and the largest of a group.
+fn spread(
+    groups: &[Group<'_>],
+    label: &str,
+    of: impl Fn(&Run) -> f64,
+    text: impl Fn(f64) -> String,
+) -> Condition {
+    let value = |group: &Group<'_>| {
+        let all: Vec<f64> = group.runs.iter().map(|run| of(run)).collect();
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (least, most) = (text(least), text(most));
+        if least == most { least } else { number::spread(&least, &most) }
+    };
+    let values = groups.iter().map(value).collect();
+    Condition { label: label.to_owned(), values, shared: false }
+}
+
+pub(super) fn is_tcp(run: &Run) -> bool {
+    matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp)
+}
+
+/// QUIC always is; of the others the conditions say it, where there is anything to say.
+pub(super) fn is_encrypted(run: &Run) -> bool {
+    !is_tcp(run) || run.meta.conditions.get("tls").is_some_and(|said| said != "no")
+}
+
+/// Read back from the senders.
+pub(super) fn congestion_control(run: &Run) -> Option<String> {
+    let flows = run.summary.iter().flat_map(|summary| &summary.flows);
+    let names: BTreeSet<&str> =
+        flows.flat_map(|flow| &flow.congestion_control).map(String::as_str).collect();
+    (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+fn order(run: &Run) -> Option<String> {
+    if run.meta.world == World::Sim {
+        return None;
+    }
+    Some(match run.meta.order.map(|order| (order.kind, order.seed)) {
+        Some((OrderKind::Random, seed)) => format!("random, seed {seed}"),
+        Some((OrderKind::Fixed, _)) => "fixed".to_owned(),
+        None => "not known".to_owned(),
+    })
+}
+
+fn counted(run: &Run) -> Option<String> {
+    let counted = run.summary.as_ref()?.cpu?.counted;
+    Some(
+        match counted {
+            Counted::SocketThreads => "threads with sockets",
+            Counted::StackThreads => "threads with the transport",
+            Counted::MixedThreads => "threads, of one end with the transport",
+            Counted::Process => "processes",
+        }
+        .to_owned(),
+    )
+}
+
+fn multipath(run: &Run) -> Option<String> {
+    let multipath = &run.summary.as_ref()?.multipath;
+    multipath.requested.then(|| {
+        match (multipath.used, multipath.paths_used.len()) {
+            (true, 2..) => "used",
+            (true, _) => "spoken, on one path",
+            (false, _) => "not used",
+        }
+        .to_owned()
+    })
+}
+
+/// Everything else that any run says of its hosts: buffers, schedulers, libraries, processors.
+fn settings(groups: &[Group<'_>]) -> Vec<Condition> {
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    for run in groups.iter().flat_map(|group| &group.runs) {
+        let said = run.meta.conditions.keys().map(String::as_str);
+        // Different at every run, or told above.
+        names.extend(said.filter(|name| !matches!(*name, "load before" | "tls")));
+    }
+    let setting = |name: &str| {
+        condition(groups, name, is_buffer(name), |run| run.meta.conditions.get(name).cloned())
+    };
+    names.into_iter().map(setting).collect()
+}
+
+/// Settings that bound what can be in flight.
+pub(super) fn is_buffer(name: &str) -> bool {
+    ["rmem", "wmem", "buffer", "window"].iter().any(|part| name.contains(part))
+}
+
+pub(crate) fn noise(run: &Run) -> Option<&Noise> {
+    run.records.iter().find_map(|record| {
+        let Record::Noise(noise) = record else { return None };
+        Some(noise)
+    })
+}
+
+fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
+    if groups.iter().flat_map(|group| &group.runs).all(|run| noise(run).is_none()) {
+        return Vec::new();
+    }
+    let of = |pick: fn(&Noise) -> f64| move |run: &Run| noise(run).map_or(0.0, pick);
+    vec![
+        spread(groups, "Lateness, 99 %", of(|n| n.lateness_p99_ns as f64), number::time),
+        spread(groups, "CPU used by others", of(|n| n.foreign_cpu), number::percent),
+        spread(groups, "Load average", of(|n| n.load), |load| format!("{load:.1}")),
+        Condition {
+            label: "Degraded runs".to_owned(),
+            values: groups.iter().map(degraded).collect(),
+            shared: false,
+        },
+    ]
+}
+
+fn degraded(group: &Group<'_>) -> String {
+    let count = group.runs.iter().filter(|run| noise(run).is_some_and(|n| n.degraded)).count();
+    format!("{count} of {}", group.runs.len())
+}

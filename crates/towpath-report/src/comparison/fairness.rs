@@ -1,0 +1,238 @@
+//! What makes a comparison doubtful: conditions that differ, noise, too few repetitions.
+
+use std::collections::BTreeSet;
+
+use towpath_measure::metrics::statistics::FEWEST;
+use towpath_measure::result::{OrderKind, Warning};
+use towpath_measure::scenario::World;
+
+use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, noise};
+use super::{Comparison, Condition};
+use crate::Run;
+use crate::group::Group;
+use crate::text::clean;
+
+/// From here on even a stall that happens in one run of five shows in the distribution.
+const ENOUGH: usize = 20;
+
+pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
+    let conditions = conditions(comparison);
+    let mut found = Vec::new();
+    mixed(&conditions, &mut found);
+    controls(comparison, &mut found);
+    encryption(comparison, &mut found);
+    stacks(comparison, &mut found);
+    texts(comparison, &mut found);
+    buffers(&conditions, &mut found);
+    doubtful_runs(comparison, &mut found);
+    counts(comparison, &mut found);
+    orders(comparison, &mut found);
+    found
+}
+
+fn warning(text: String, hint: &str) -> Warning {
+    Warning { text, hint: Some(hint.to_owned()) }
+}
+
+/// `tcp cubic, mptcp lia`
+fn told(groups: &[Group<'_>], values: &[String]) -> String {
+    let each = groups.iter().zip(values).map(|(group, value)| format!("{} {value}", group.label));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// What must be the same, or the figures are about different things.
+fn mixed(conditions: &[Condition], found: &mut Vec<Warning>) {
+    let hints = [
+        (
+            "World",
+            "a simulated figure against a measured one says how good the model is, not which \
+                   transport is better; compare within one world",
+        ),
+        ("Length of the traffic", "run them for the same time: start and end weigh differently"),
+        ("Sampled every", "sampling costs processor time; use one period"),
+        ("Kernel", "measure on one kernel, or say that kernels are what is compared"),
+        ("towpath", "measure again with one version"),
+        (
+            "CPU counted",
+            "CPU per GB counts different work here: the kernel's receiving side is in \
+                         none, a transport outside the kernel is in whole",
+        ),
+    ];
+    for (label, hint) in hints {
+        let Some(condition) = conditions.iter().find(|c| c.label == label) else { continue };
+        // What was not told is no difference.
+        let known: BTreeSet<&String> = condition.values.iter().filter(|v| *v != "–").collect();
+        if known.len() > 1 {
+            let values: Vec<_> = known.into_iter().map(String::as_str).collect();
+            let text = format!("{} differs: {}", lower(label), values.join(" and "));
+            found.push(warning(text, hint));
+        }
+    }
+}
+
+fn lower(label: &str) -> String {
+    if label == "World" { "the world".to_owned() } else { format!("`{label}`") }
+}
+
+fn each(groups: &[Group<'_>], told: impl Fn(&Run) -> Option<String>) -> Vec<String> {
+    let value = |group: &Group<'_>| {
+        let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
+        all.into_iter().collect::<Vec<_>>().join("; ")
+    };
+    groups.iter().map(value).collect()
+}
+
+fn differ(values: &[String]) -> bool {
+    let known: BTreeSet<&String> = values.iter().filter(|value| !value.is_empty()).collect();
+    known.len() > 1
+}
+
+fn controls(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let values = each(&comparison.groups, congestion_control);
+    if differ(&values) {
+        let text = format!("congestion control differs: {}", told(&comparison.groups, &values));
+        found.push(warning(
+            clean(&text),
+            "give all of them the same (`congestion-control`), or say that it is part of what is \
+             compared",
+        ));
+    }
+}
+
+fn encryption(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let side = |encrypted: bool| {
+        let groups = comparison.groups.iter();
+        let all = groups.filter(|group| group.runs.iter().all(|r| is_encrypted(r) == encrypted));
+        all.map(|group| group.label.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (with, without) = (side(true), side(false));
+    if !with.is_empty() && !without.is_empty() {
+        found.push(warning(
+            format!("{with} encrypt (TLS), {without} do not"),
+            "their connection takes a round trip and their data processor time that the others do \
+             not pay: compare connect times and CPU within each kind",
+        ));
+    }
+}
+
+fn stacks(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let stack = |run: &Run| is_tcp(run).then(|| run.meta.stack.clone());
+    let values = each(&comparison.groups, stack);
+    if differ(&values) {
+        let text = format!("the TCP stack differs: {}", told(&comparison.groups, &values));
+        found.push(warning(clean(&text), "choose one with `--stack`, unless that is compared"));
+    }
+}
+
+/// Scenarios that differ in more than what is compared.
+fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let runs = comparison.groups.iter().flat_map(|group| &group.runs);
+    let texts: BTreeSet<&str> = runs.map(|run| run.meta.scenario_toml.as_str()).collect();
+    if texts.len() > 1 {
+        found.push(warning(
+            format!("{} different scenarios are compared", texts.len()),
+            "look at the scenarios in the runs' reports, and see whether only what you compare \
+             differs",
+        ));
+    }
+}
+
+fn buffers(conditions: &[Condition], found: &mut Vec<Warning>) {
+    // QUIC has no such settings: only those that were told can differ.
+    let differs = |condition: &&Condition| {
+        let known: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
+        is_buffer(&condition.label) && known.len() > 1
+    };
+    let names: Vec<_> =
+        conditions.iter().filter(differs).map(|c| format!("`{}`", clean(&c.label))).collect();
+    if !names.is_empty() {
+        found.push(warning(
+            format!("buffers differ: {}", names.join(", ")),
+            "a full buffer bounds goodput and hides loss: give both ends the same",
+        ));
+    }
+}
+
+fn doubtful_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    for group in &comparison.groups {
+        let all = group.runs.len();
+        let count = |doubt: fn(&Run) -> bool| group.runs.iter().filter(|run| doubt(run)).count();
+        let degraded = count(|run| noise(run).is_some_and(|noise| noise.degraded));
+        if degraded > 0 {
+            found.push(warning(
+                format!("{}: {degraded} of {all} runs were too late or too noisy", group.label),
+                "measure again on an idle machine; its reports say what disturbed each run",
+            ));
+        }
+        let cut = count(|run| run.summary.is_none());
+        if cut > 0 {
+            found.push(warning(
+                format!("{}: {cut} of {all} results have no summary and are left out", group.label),
+                "they were interrupted, or their files are cut off",
+            ));
+        }
+        let unused = count(|run| {
+            run.summary.as_ref().is_some_and(|s| s.multipath.requested && !s.multipath.used)
+        });
+        if unused > 0 {
+            found.push(warning(
+                format!("{}: {unused} of {all} runs did not use it to the end", group.label),
+                "they fell back: see the proof in their reports",
+            ));
+        }
+    }
+}
+
+fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let groups = &comparison.groups;
+    if groups.len() < 2 {
+        found.push(warning(
+            "there is only one group, so nothing to compare it with".to_owned(),
+            "give results of several transports, or more transports with `--transport`",
+        ));
+    }
+    let counts: Vec<String> = groups.iter().map(|g| g.summaries().count().to_string()).collect();
+    let fewest = groups.iter().map(|g| g.summaries().count()).min().unwrap_or(0);
+    if differ(&counts) {
+        let text = format!("numbers of repetitions differ: {}", told(groups, &counts));
+        found.push(warning(text, "repeat all equally often, in turn"));
+    }
+    if fewest < FEWEST {
+        found.push(warning(
+            format!("{fewest} repetitions are too few for an interval, which takes {FEWEST}"),
+            "repeat more often (`--repeat 20`): stalls tend to come in two sizes, and few runs see \
+             only one of them",
+        ));
+    } else if fewest < ENOUGH && groups.iter().any(|group| !is_simulated(group)) {
+        found.push(warning(
+            format!("{fewest} repetitions: what happens in one run of ten may be missing"),
+            "repeat 20 times or more (`--repeat 20`) before publishing it",
+        ));
+    }
+}
+
+fn is_simulated(group: &Group<'_>) -> bool {
+    group.runs.iter().all(|run| run.meta.world == World::Sim)
+}
+
+/// In real time, what is measured first meets another machine than what is measured last.
+fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let real = || {
+        let runs = comparison.groups.iter().flat_map(|group| &group.runs);
+        runs.filter(|run| run.meta.world != World::Sim)
+    };
+    if comparison.groups.len() < 2 {
+        return;
+    }
+    if real().any(|run| run.meta.order.is_none()) {
+        found.push(warning(
+            "in which order some of the runs were made is not known".to_owned(),
+            "measure with `towpath compare SCENARIO`, which takes turns",
+        ));
+    } else if real().any(|run| run.meta.order.is_some_and(|o| o.kind == OrderKind::Fixed)) {
+        found.push(warning(
+            "the transports took turns in a fixed order".to_owned(),
+            "each then always follows the same other one: use `--order random`",
+        ));
+    }
+}

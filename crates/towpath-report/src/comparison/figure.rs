@@ -1,0 +1,101 @@
+//! What is compared: figures by the names that expectations have for them.
+
+use towpath_measure::expect::{Figures, Metric, Unit};
+
+use self::Better::{Less, More};
+use crate::Run;
+
+/// Which direction is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Better {
+    More,
+    Less,
+}
+
+impl Better {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::More => "more is better",
+            Self::Less => "less is better",
+        }
+    }
+}
+
+/// A figure of a run, all its flows taken together.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    /// As in `[expect]`.
+    pub(crate) name: &'static str,
+    pub(crate) label: &'static str,
+    /// What it is, in one short sentence.
+    pub(crate) about: &'static str,
+    pub(crate) better: Better,
+    /// Says nothing where only messages are exchanged, which is as much as their pattern says.
+    pub(crate) of_transfers: bool,
+}
+
+const fn figure(
+    name: &'static str,
+    label: &'static str,
+    about: &'static str,
+    better: Better,
+) -> Figure {
+    Figure { name, label, about, better, of_transfers: false }
+}
+
+/// In the order in which they are shown.
+pub(crate) static FIGURES: [Figure; 14] = [
+    Figure {
+        of_transfers: true,
+        ..figure("goodput", "Goodput", "bytes that the receivers read, over the time", More)
+    },
+    figure("delay.p50", "Delay, median", "from due to answered", Less),
+    figure("delay.p90", "Delay, 90 %", "from due to answered", Less),
+    figure("delay.p99", "Delay, 99 %", "from due to answered", Less),
+    figure("delay.p999", "Delay, 99.9 %", "from due to answered", Less),
+    figure("delay.max", "Slowest answer", "from due to answered", Less),
+    figure("video.startup", "First picture", "from the wish to watch to the first picture", Less),
+    figure(
+        "video.rebuffer",
+        "Picture stood still",
+        "time in which the player had nothing to show",
+        Less,
+    ),
+    figure("web.load", "Page there after", "until everything on the page was there", Less),
+    figure("stall.longest", "Longest stall", "longest time without a byte at the receiver", Less),
+    figure("stall.total", "Stalls in total", "sum of all gaps of 100 ms and more", Less),
+    figure("recovery", "Back at 90 %", "from the slowest event until goodput was back (t90)", Less),
+    figure("connect", "Connected after", "until the connection was open", Less),
+    figure("cpu_per_gb", "CPU per GB", "processor time of both ends for 10⁹ bytes", Less),
+];
+
+impl Figure {
+    fn metric(&self) -> Option<Metric> {
+        Metric::parse(self.name)
+    }
+
+    /// `None` where it was not measured; infinite for never.
+    pub(crate) fn value(&self, run: &Run) -> Option<f64> {
+        self.metric()?.value(&Figures::from(run.summary.as_ref()?))
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        self.metric().map_or(Unit::Count, |metric| metric.unit())
+    }
+
+    pub(crate) fn text(&self, value: f64) -> String {
+        self.unit().text(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_is_a_metric() {
+        for figure in &FIGURES {
+            assert!(figure.metric().is_some(), "{}", figure.name);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Repetitions of several transports (or settings) held against each other: medians with intervals,
+//! ratios, and whether the comparison is fair.
+
+mod conditions;
+mod fairness;
+mod figure;
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+
+use towpath_measure::metrics::statistics::{Estimate, Ratio, Sample, too_few};
+use towpath_measure::result::Warning;
+use towpath_measure::scenario::{Transport, World};
+use towpath_net::stream_seed;
+
+use crate::Run;
+use crate::group::{Group, groups};
+use crate::number;
+pub(crate) use conditions::{Condition, conditions, noise};
+pub(crate) use figure::{Better, FIGURES, Figure};
+
+/// Results that are compared.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    pub(crate) runs: &'a [Run],
+    pub(crate) groups: Vec<Group<'a>>,
+    pub(crate) rows: Vec<Compared>,
+    /// Seed of the resampling.
+    pub(crate) seed: u64,
+}
+
+/// One figure of all groups.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    pub(crate) figure: &'static Figure,
+    /// Of each group; `None` where it was not measured.
+    pub(crate) estimates: Vec<Option<Estimate>>,
+    /// The single values of each group.
+    pub(crate) samples: Vec<Sample>,
+    /// Of every two groups, the later one over the earlier one.
+    pub(crate) ratios: Vec<Pair>,
+}
+
+/// How many times as large a figure of group `of` is as that of group `to`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pair {
+    pub(crate) of: usize,
+    pub(crate) to: usize,
+    /// `None` where there is no answer: a figure that is zero, infinite or missing.
+    pub(crate) ratio: Option<Ratio>,
+}
+
+impl<'a> Comparison<'a> {
+    /// Compares runs. Equal runs and seed give an equal comparison.
+    pub fn of(runs: &'a [Run], seed: u64) -> Self {
+        let mut groups = groups(runs);
+        groups.sort_by_key(|group| (world_rank(group), transport_rank(group.transport)));
+        let exchange = runs.iter().filter_map(|run| run.summary.as_ref());
+        let exchange = exchange.clone().count() > 0
+            && exchange.flat_map(|summary| &summary.flows).all(|flow| flow.messages.is_some());
+        let shown = FIGURES.iter().filter(|figure| !(exchange && figure.of_transfers));
+        let rows = shown.filter_map(|figure| compare(figure, &groups, seed)).collect();
+        Self { runs, groups, rows, seed }
+    }
+
+    /// The tables for a terminal of `width` columns.
+    pub fn table(&self, width: usize, colour: bool) -> String {
+        text::table(self, width, colour)
+    }
+
+    /// Everything as one JSON object.
+    pub fn json(&self) -> serde_json::Value {
+        json::json(self)
+    }
+
+    /// What makes the comparison doubtful, most important first.
+    pub fn warnings(&self) -> Vec<Warning> {
+        fairness::warnings(self)
+    }
+
+    /// The page.
+    pub fn html(&self) -> String {
+        crate::html::comparison(self)
+    }
+
+    /// What can be said in one sentence of the first figure.
+    pub(crate) fn headline(&self) -> Option<String> {
+        let row = self.rows.first()?;
+        let mut order: Vec<usize> = (0..self.groups.len()).collect();
+        let median = |at: &usize| row.estimates.get(*at)?.as_ref().map(|e| e.median);
+        order.retain(|at| median(at).is_some());
+        order.sort_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
+        if row.figure.better == Better::More {
+            order.reverse();
+        }
+        let [best, second, ..] = order[..] else { return None };
+        let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
+        let value = |at: usize| median(&at).map(|v| row.figure.text(v)).unwrap_or_default();
+        let what = row.figure.label;
+        let told = format!("{what}: {} {}, {} {}", name(best), value(best), name(second), {
+            value(second)
+        });
+        let is_it = |p: &&Pair| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
+        let ratio = row.ratios.iter().find(is_it)?.ratio;
+        Some(match ratio {
+            Some(Ratio { interval: Some(_), .. }) if ratio.is_some_and(|r| r.is_clear()) => {
+                format!("{told}. More repetitions would hardly turn that round.")
+            }
+            Some(Ratio { interval: Some(_), .. }) => {
+                format!("{told}. The difference may be chance: their ratio's interval holds 1.")
+            }
+            Some(Ratio { count, .. }) => match too_few(count) {
+                Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
+                None => format!("{told}."),
+            },
+            None => format!("{told}."),
+        })
+    }
+
+    /// `mptcp ÷ tcp`
+    pub(crate) fn pair_name(&self, pair: &Pair) -> String {
+        let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
+        format!("{} ÷ {}", name(pair.of), name(pair.to))
+    }
+}
+
+/// `1.93`, `0.052`: a ratio with three digits.
+pub(crate) fn ratio_text(ratio: f64) -> String {
+    match ratio.abs() {
+        small if small < 0.0995 => format!("{ratio:.3}"),
+        _ => number::three(ratio),
+    }
+}
+
+fn transport_rank(transport: Transport) -> u8 {
+    match transport {
+        Transport::Tcp => 0,
+        Transport::Mptcp => 1,
+        Transport::Quic => 2,
+        Transport::Mpquic => 3,
+    }
+}
+
+fn world_rank(group: &Group<'_>) -> u8 {
+    match group.runs.first().map(|run| run.meta.world) {
+        Some(World::Live) => 0,
+        Some(World::Emu) => 1,
+        Some(World::Sim) | None => 2,
+    }
+}
+
+/// A figure of all groups; `None` when no run has it.
+fn compare(figure: &'static Figure, groups: &[Group<'_>], seed: u64) -> Option<Compared> {
+    let values: Vec<_> = groups.iter().map(|group| values(figure, group)).collect();
+    let samples: Vec<Sample> =
+        values.iter().map(|values| Sample::of(values.iter().map(|(_, value)| *value))).collect();
+    if samples.iter().all(|sample| sample.count() == 0) {
+        return None;
+    }
+    let seed_of = |what: &str| stream_seed(seed, figure.name, what);
+    let labels = groups.iter().map(|group| group.label.as_str());
+    let estimates =
+        samples.iter().zip(labels).map(|(sample, label)| Estimate::of(sample, seed_of(label)));
+    let estimates = estimates.collect();
+    let mut ratios = Vec::new();
+    for (to, denominators) in values.iter().enumerate() {
+        for (of, numerators) in values.iter().enumerate().skip(to + 1) {
+            let seed = seed_of(&format!("{of} over {to}"));
+            let ratio = match pairs(numerators, denominators) {
+                Some(pairs) => Ratio::of_pairs(&pairs, seed),
+                None => samples
+                    .get(of)
+                    .zip(samples.get(to))
+                    .and_then(|(a, b)| Ratio::of_groups(a, b, seed)),
+            };
+            ratios.push(Pair { of, to, ratio });
+        }
+    }
+    Some(Compared { figure, estimates, samples, ratios })
+}
+
+/// The runs of a group that have the figure.
+fn values<'a>(figure: &Figure, group: &Group<'a>) -> Vec<(&'a Run, f64)> {
+    group.runs.iter().filter_map(|run| Some((*run, figure.value(run)?))).collect()
+}
+
+/// Values of the same repetition, where that means something: neighbours in time, or the same draws.
+fn pairs(a: &[(&Run, f64)], b: &[(&Run, f64)]) -> Option<Vec<(f64, f64)>> {
+    let by_number = |runs: &[(&'_ Run, f64)]| {
+        let all: BTreeMap<u32, usize> =
+            runs.iter().enumerate().map(|(at, (run, _))| (run.meta.repeat, at)).collect();
+        // Two calls' results together count each number twice, and their runs do not belong together.
+        (all.len() == runs.len()).then_some(all)
+    };
+    let (of_a, of_b) = (by_number(a)?, by_number(b)?);
+    let mut pairs = Vec::new();
+    for (number, at) in of_a {
+        let Some(other) = of_b.get(&number) else { continue };
+        let ((one, own), (two, others)) = (a.get(at)?, b.get(*other)?);
+        if !belong_together(one, two) {
+            return None;
+        }
+        pairs.push((*own, *others));
+    }
+    (!pairs.is_empty()).then_some(pairs)
+}
+
+fn belong_together(a: &Run, b: &Run) -> bool {
+    match (a.meta.world, b.meta.world) {
+        (World::Sim, World::Sim) => a.meta.seed == b.meta.seed,
+        (one, other) if one == other => match (a.meta.order, b.meta.order) {
+            (Some(a), Some(b)) => (a.kind, a.seed, a.of) == (b.kind, b.seed, b.of),
+            _ => false,
+        },
+        _ => false,
+    }
+}

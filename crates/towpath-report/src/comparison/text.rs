@@ -1,0 +1,154 @@
+//! A comparison for the terminal.
+
+use std::fmt::Write as _;
+
+use towpath_measure::metrics::statistics::{Estimate, Interval, Pairing, Ratio, too_few};
+
+use super::{Compared, Comparison, Pair, ratio_text};
+use crate::number;
+use crate::terminal::Ink;
+use crate::text::{clean, cut, pad, wrap};
+
+/// Room for the names of figures.
+const LABEL: usize = 18;
+/// Narrower columns would break figures from their units.
+const COLUMN: usize = 20;
+
+pub(super) fn table(comparison: &Comparison<'_>, width: usize, colour: bool) -> String {
+    let (width, ink) = (width.max(LABEL + COLUMN), Ink(colour));
+    let mut out = String::new();
+    head(&mut out, comparison, width, ink);
+    estimates(&mut out, comparison, width, ink);
+    ratios(&mut out, comparison, width, ink);
+    out
+}
+
+fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
+    let Some(run) = comparison.groups.first().and_then(|group| group.runs.first()) else { return };
+    let _ = writeln!(out, "{}", ink.bold(&cut(&clean(&run.meta.scenario), width)));
+    let mut facts =
+        vec![run.meta.world.to_string(), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
+    let counts =
+        comparison.groups.iter().map(|group| format!("{} × {}", group.label, group.runs.len()));
+    facts.extend(counts);
+    for line in wrap(&facts.join(" · "), width) {
+        let _ = writeln!(out, "{}", ink.faint(&line));
+    }
+    if let Some(text) = comparison.headline() {
+        out.push('\n');
+        for line in wrap(&text, width) {
+            let _ = writeln!(out, "{}", ink.bold(&line));
+        }
+    }
+    out.push('\n');
+}
+
+/// A cell's lines: median, quartiles, interval.
+fn cell(row: &Compared, estimate: Option<&Estimate>) -> [String; 3] {
+    let Some(estimate) = estimate else {
+        return ["–".to_owned(), String::new(), String::new()];
+    };
+    let text = |value: f64| row.figure.text(value);
+    let spread = |[low, high]: [f64; 2]| number::spread(&text(low), &text(high));
+    let interval = match (estimate.interval, too_few(estimate.count)) {
+        (Some(Interval { low, high }), _) => format!("95 % {}", spread([low, high])),
+        (None, few) => few.unwrap_or_default(),
+    };
+    [text(estimate.median), format!("[{}]", spread(estimate.quartiles)), interval]
+}
+
+fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
+    let columns = ((width - LABEL) / COLUMN).max(1);
+    let groups: Vec<&str> = comparison.groups.iter().map(|group| group.label.as_str()).collect();
+    for (from, part) in groups.chunks(columns).enumerate().map(|(n, part)| (n * columns, part)) {
+        let mut line = pad("", LABEL);
+        for name in part {
+            line.push_str(&ink.bold(&pad(&cut(name, COLUMN - 1), COLUMN)));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+        let _ = writeln!(out, "{}", ink.faint(&"─".repeat(LABEL + COLUMN * part.len())));
+        for row in &comparison.rows {
+            let cells = row.estimates.iter().skip(from).take(part.len());
+            let cells: Vec<_> = cells.map(|estimate| cell(row, estimate.as_ref())).collect();
+            lines(out, row, &cells, ink);
+        }
+        out.push('\n');
+    }
+    let few = "median, [quartiles], 95 % interval of the median (bootstrap)";
+    let _ = writeln!(out, "{}\n", ink.faint(few));
+}
+
+/// Three lines, or one where all repetitions agree.
+fn lines(out: &mut String, row: &Compared, cells: &[[String; 3]], ink: Ink) {
+    let agree = |estimate: &Option<Estimate>| {
+        estimate.as_ref().is_none_or(|e| e.quartiles.iter().all(|q| q.total_cmp(&e.median).is_eq()))
+    };
+    let count = if row.estimates.iter().all(agree) && enough(row) { 1 } else { 3 };
+    for at in 0..count {
+        let label = if at == 0 { row.figure.label } else { "" };
+        let mut line = ink.faint(&pad(label, LABEL));
+        for cell in cells {
+            let text = cell.get(at).map_or("", String::as_str);
+            let shown = pad(text, COLUMN);
+            line.push_str(&if at == 0 { shown } else { ink.faint(&shown) });
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn enough(row: &Compared) -> bool {
+    row.estimates.iter().flatten().all(|estimate| estimate.interval.is_some())
+}
+
+fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
+    let told = |row: &&Compared| row.ratios.iter().any(|pair| pair.ratio.is_some());
+    let rows: Vec<&Compared> = comparison.rows.iter().filter(told).collect();
+    let Some(first) = rows.first() else { return };
+    let names: Vec<String> = first.ratios.iter().map(|pair| comparison.pair_name(pair)).collect();
+    let label =
+        names.iter().map(|name| name.chars().count() + 2).max().unwrap_or(0).clamp(LABEL, 34);
+    let _ = writeln!(out, "{}", ink.bold("ratios"));
+    for part in rows.chunks(((width - label) / COLUMN).max(1)) {
+        let mut line = pad("", label);
+        for row in part {
+            line.push_str(&ink.bold(&pad(&cut(row.figure.label, COLUMN - 1), COLUMN)));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+        let _ = writeln!(out, "{}", ink.faint(&"─".repeat(label + COLUMN * part.len())));
+        for (at, name) in names.iter().enumerate() {
+            let mut line = ink.faint(&pad(&cut(name, label - 1), label));
+            for row in part {
+                let text = row.ratios.get(at).map_or_else(String::new, ratio);
+                line.push_str(&pad(&text, COLUMN));
+            }
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out.push('\n');
+    }
+    let all = || rows.iter().flat_map(|row| &row.ratios).filter_map(|pair| pair.ratio);
+    let how = match (all().any(is_paired), all().all(is_paired)) {
+        (_, true) => "medians of the ratios within each repetition",
+        (false, _) => "ratios of the medians",
+        (true, false) => "medians of the ratios within each repetition, or ratios of the medians",
+    };
+    let text = format!("{how}, with 95 % intervals; * the interval does not hold 1");
+    for line in wrap(&text, width) {
+        let _ = writeln!(out, "{}", ink.faint(&line));
+    }
+}
+
+fn is_paired(ratio: Ratio) -> bool {
+    ratio.pairing == Pairing::Paired
+}
+
+fn ratio(pair: &Pair) -> String {
+    let Some(ratio) = pair.ratio else { return "–".to_owned() };
+    let value = ratio_text(ratio.value);
+    match ratio.interval {
+        Some(Interval { low, high }) => {
+            let star = if ratio.is_clear() { " *" } else { "" };
+            format!("{value} [{}–{}]{star}", ratio_text(low), ratio_text(high))
+        }
+        None => value,
+    }
+}

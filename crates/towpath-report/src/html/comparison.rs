@@ -1,0 +1,335 @@
+//! The page of a comparison.
+
+use std::fmt::Write as _;
+
+use towpath_measure::metrics::statistics::{Estimate, Interval, too_few};
+use towpath_measure::result::Warning;
+
+use super::panel::{self, Style, swatch, transport_class};
+use super::{Page, delay};
+use crate::chart::Shape;
+use crate::chart::values::{Curve, ValueAxis, ValueRow, distribution, rows};
+use crate::comparison::{Compared, Comparison, conditions, noise, ratio_text};
+use crate::number;
+use crate::text::{clean, esc, prose};
+
+/// A longer list of runs starts folded.
+const LONG: usize = 12;
+/// Figures whose distribution over the runs is drawn: what tends to come in two sizes.
+const DISTRIBUTED: [&str; 5] = ["goodput", "stall.longest", "stall.total", "recovery", "delay.max"];
+
+/// The page as one self-contained file.
+pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
+    let mut page = Page { out: String::new(), panels: Vec::new(), style: Style::of(compared.runs) };
+    page.head(compared.runs);
+    page.out.push_str("<main>");
+    summary(&mut page.out, compared);
+    figures(&mut page.out, compared);
+    distributions(&mut page.out, compared);
+    if let Some(panel) = panel::comparison(&compared.groups, &page.style) {
+        page.out.push_str(
+            "<section id=\"series\"><h2>Over time</h2><p class=\"about\">By subflow, all on the \
+             same axes.</p>",
+        );
+        page.key(&panel);
+        page.panel(&panel);
+        page.out.push_str("</section>");
+    }
+    same_conditions(&mut page.out, compared);
+    runs(&mut page.out, compared);
+    page.out.push_str("</main>");
+    page.foot(compared.runs);
+    page.out
+}
+
+fn summary(out: &mut String, compared: &Comparison<'_>) {
+    out.push_str("<section id=\"summary\">");
+    if let Some(text) = compared.headline() {
+        let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
+    }
+    warnings(out, &compared.warnings());
+    if compared.groups.is_empty() {
+        out.push_str("<p class=\"none\">There is nothing to compare.</p></section>");
+        return;
+    }
+    out.push_str("<div class=\"scroll\"><table class=\"compare\"><thead><tr><td></td>");
+    for group in &compared.groups {
+        let _ = write!(
+            out,
+            "<th scope=\"col\">{} <small>× {}</small></th>",
+            esc(&group.label),
+            group.runs.len()
+        );
+    }
+    out.push_str("</tr></thead><tbody>");
+    completed(out, compared);
+    for row in &compared.rows {
+        let _ = write!(
+            out,
+            "<tr><th scope=\"row\" title=\"{}\">{}</th>",
+            esc(row.figure.about),
+            esc(row.figure.label)
+        );
+        for estimate in &row.estimates {
+            cell(out, row, estimate.as_ref());
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str(
+        "</tbody><caption>Medians, quartiles in brackets, and the 95 % confidence interval of the \
+         median (percentile bootstrap). Each interval holds for itself: of twenty, one misses.\
+         </caption></table></div></section>",
+    );
+}
+
+fn warnings(out: &mut String, warnings: &[Warning]) {
+    if warnings.is_empty() {
+        return;
+    }
+    out.push_str("<aside class=\"warnings\"><h2>Is this comparison fair?</h2><ul>");
+    for warning in warnings {
+        let _ = write!(out, "<li>{}", prose(&warning.text));
+        if let Some(hint) = &warning.hint {
+            let _ = write!(out, " <span class=\"hint\">{}</span>", prose(hint));
+        }
+        out.push_str("</li>");
+    }
+    out.push_str("</ul></aside>");
+}
+
+fn completed(out: &mut String, compared: &Comparison<'_>) {
+    out.push_str(
+        "<tr><th scope=\"row\" title=\"runs whose flows all ended as planned\">Completed</th>",
+    );
+    for group in &compared.groups {
+        let all = group.runs.len();
+        let done = group.summaries().filter(|s| s.flows.iter().all(|f| f.completed)).count();
+        let class = if done == all { "good" } else { "bad" };
+        let _ = write!(out, "<td class=\"{class}\">{done} of {all}</td>");
+    }
+    out.push_str("</tr>");
+}
+
+fn cell(out: &mut String, row: &Compared, estimate: Option<&Estimate>) {
+    let Some(estimate) = estimate else {
+        out.push_str("<td>–</td>");
+        return;
+    };
+    let text = |value: f64| row.figure.text(value);
+    let spread = |[low, high]: [f64; 2]| number::spread(&text(low), &text(high));
+    let interval = match (estimate.interval, too_few(estimate.count)) {
+        (Some(Interval { low, high }), _) => format!("95 %: {}", spread([low, high])),
+        (None, few) => few.unwrap_or_default(),
+    };
+    let _ = write!(
+        out,
+        "<td>{} <small>[{}]</small><small>{}</small></td>",
+        esc(&text(estimate.median)),
+        esc(&spread(estimate.quartiles)),
+        esc(&interval)
+    );
+}
+
+/// For each figure its values as boxes with single runs, and the ratios.
+fn figures(out: &mut String, compared: &Comparison<'_>) {
+    if compared.rows.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<section id=\"figures\"><h2>Figure by figure</h2><p class=\"about\">Left: a dot for each \
+         run, a box from quartile to quartile, a line at the median, below it the 95 % interval. \
+         Right: how many times as large the figure of one is as the other\u{2019}s, with 95 % \
+         interval; the dashed line is \u{201c}equal\u{201d}.</p>",
+    );
+    for row in &compared.rows {
+        let _ = write!(
+            out,
+            "<div class=\"panel\"><div class=\"part\"><h3>{}</h3><p class=\"about\">{}; {}</p></div>",
+            esc(row.figure.label),
+            esc(row.figure.about),
+            row.figure.better.text()
+        );
+        boxes(out, compared, row);
+        ratios(out, compared, row);
+        out.push_str("</div>");
+    }
+    out.push_str("</section>");
+}
+
+/// An axis for all values and intervals of a figure.
+fn axis(row: &Compared) -> ValueAxis {
+    let values = row.samples.iter().flat_map(|sample| sample.values().iter().copied());
+    ValueAxis::of(row.figure.unit(), values)
+}
+
+fn boxes(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
+    let all = compared.groups.iter().zip(&row.samples).zip(&row.estimates);
+    let all = all.map(|((group, sample), estimate)| {
+        let never = sample.values().iter().filter(|value| value.is_infinite()).count();
+        let note = match (estimate, never) {
+            (None, _) => "not measured".to_owned(),
+            (Some(estimate), 0) => row.figure.text(estimate.median),
+            (Some(_), never) => format!("never in {never} of {}", sample.count()),
+        };
+        ValueRow {
+            name: group.label.clone(),
+            note,
+            class: transport_class(&compared.groups, group),
+            dots: sample.values().to_vec(),
+            quartiles: estimate.as_ref().map(|e| e.quartiles),
+            median: estimate.as_ref().map(|e| e.median),
+            interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
+        }
+    });
+    let all: Vec<ValueRow> = all.collect();
+    let plot = rows(row.figure.label, row.figure.label, &axis(row), &all, None);
+    let _ = write!(out, "<figure><figcaption>single runs</figcaption>{plot}</figure>");
+}
+
+fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
+    let known = row.ratios.iter().filter_map(|pair| Some((pair, pair.ratio?)));
+    let all: Vec<ValueRow> = known
+        .clone()
+        .map(|(pair, ratio)| ValueRow {
+            name: compared.pair_name(pair),
+            note: match ratio.interval {
+                Some(Interval { low, high }) => {
+                    let [value, low, high] = [ratio.value, low, high].map(ratio_text);
+                    format!("{value} [{low}–{high}]")
+                }
+                None => format!("{} (n = {})", ratio_text(ratio.value), ratio.count),
+            },
+            class: match compared.groups.get(pair.of) {
+                Some(group) => transport_class(&compared.groups, group),
+                None => String::new(),
+            },
+            median: Some(ratio.value),
+            interval: ratio.interval.map(|i| [i.low, i.high]),
+            ..ValueRow::default()
+        })
+        .collect();
+    if all.is_empty() {
+        let why = if compared.groups.len() < 2 {
+            "nothing to compare with"
+        } else {
+            "no ratios: a figure is zero, was never reached, or was not measured"
+        };
+        let _ = write!(out, "<figure><figcaption>{why}</figcaption></figure>");
+        return;
+    }
+    let ends = known.flat_map(|(_, ratio)| {
+        let interval = ratio.interval.map_or([ratio.value; 2], |i| [i.low, i.high]);
+        interval.into_iter().chain([ratio.value])
+    });
+    let axis = ValueAxis::of_ratios(ends);
+    let title = format!("{}: ratios", row.figure.label);
+    let plot = rows(&title, "ratio", &axis, &all, Some(1.0));
+    let _ = write!(out, "<figure><figcaption>ratios</figcaption>{plot}</figure>");
+}
+
+fn distributions(out: &mut String, compared: &Comparison<'_>) {
+    out.push_str("<section id=\"distributions\"><h2>Distributions</h2>");
+    delay::distributions(out, &compared.groups);
+    let shown = |row: &&Compared| DISTRIBUTED.contains(&row.figure.name);
+    out.push_str("<div class=\"panel\">");
+    for row in compared.rows.iter().filter(shown) {
+        let curve = |(group, sample): (&crate::group::Group<'_>, _)| -> Curve {
+            let class = format!("{} line", transport_class(&compared.groups, group));
+            let sample: &towpath_measure::metrics::statistics::Sample = sample;
+            (group.label.clone(), class, sample.steps())
+        };
+        let curves: Vec<Curve> = compared.groups.iter().zip(&row.samples).map(curve).collect();
+        let title = format!("{} of each run", row.figure.label);
+        let _ = write!(
+            out,
+            "<figure><figcaption><strong>{}</strong> <span class=\"about\">share of the runs in \
+             which it was at most so large</span></figcaption><ul class=\"legend\">",
+            esc(&title)
+        );
+        for (name, class, _) in &curves {
+            let _ = write!(
+                out,
+                "<li class=\"{class}\"><svg class=\"swatch\" width=\"22\" height=\"12\" \
+                 aria-hidden=\"true\">{}</svg><span>{}</span></li>",
+                swatch(Shape::Steps),
+                esc(name)
+            );
+        }
+        let plot = distribution(&title, row.figure.label, &axis(row), &curves);
+        let _ = write!(out, "</ul>{plot}</figure>");
+    }
+    out.push_str("</div></section>");
+}
+
+fn same_conditions(out: &mut String, compared: &Comparison<'_>) {
+    out.push_str(
+        "<section id=\"conditions\"><h2>Same conditions?</h2><div class=\"scroll\">\
+         <table class=\"list same\"><thead><tr><th scope=\"col\"></th>",
+    );
+    for group in &compared.groups {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(&group.label));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for condition in conditions(compared) {
+        let differs = condition.differs();
+        let (class, sign) = if differs { (" class=\"differs\"", "≠\u{a0}") } else { ("", "") };
+        let _ = write!(
+            out,
+            "<tr{class}><th scope=\"row\">{sign}{}</th>",
+            esc(&clean(&condition.label))
+        );
+        for value in &condition.values {
+            let _ = write!(out, "<td>{}</td>", esc(value));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str(
+        "</tbody></table></div><p class=\"about\">≠: the groups differ in what should be the \
+         same.</p></section>",
+    );
+}
+
+/// Every run in the order in which it was made.
+fn runs(out: &mut String, compared: &Comparison<'_>) {
+    let mut all: Vec<_> = compared
+        .groups
+        .iter()
+        .flat_map(|group| group.runs.iter().map(move |run| (group, *run)))
+        .collect();
+    all.sort_by_key(|(_, run)| (run.meta.order.map(|o| o.position), run.meta.repeat));
+    let open = if all.len() <= LONG { " open=\"open\"" } else { "" };
+    let _ = write!(
+        out,
+        "<section id=\"runs\"><h2>Runs</h2><details class=\"fold\"{open}><summary>{} runs, in the \
+         order in which they were made</summary><div class=\"scroll\"><table class=\"list\">\
+         <thead><tr>",
+        all.len()
+    );
+    let first = compared.rows.first().map(|row| row.figure);
+    let figure = first.map_or("", |figure| figure.label);
+    for column in ["place", "transport", "repetition", "seed", figure, "late, 99 %", "result"] {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(column));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for (group, run) in all {
+        let place = match run.meta.order {
+            Some(order) => format!("{} of {}", order.position, order.of),
+            None => "–".to_owned(),
+        };
+        let value = first.and_then(|figure| Some(figure.text(figure.value(run)?)));
+        let late = noise(run).map(|noise| number::time(noise.lateness_p99_ns as f64));
+        let _ = write!(
+            out,
+            "<tr><td class=\"n\">{place}</td><td>{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"code\">{}</td></tr>",
+            esc(&group.label),
+            run.meta.repeat,
+            run.meta.seed,
+            esc(value.as_deref().unwrap_or("–")),
+            late.as_deref().unwrap_or("–"),
+            esc(&clean(run.file.as_deref().unwrap_or("–")))
+        );
+    }
+    out.push_str("</tbody></table></div></details></section>");
+}

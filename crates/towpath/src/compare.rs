@@ -1,0 +1,143 @@
+//! `towpath compare`: many runs of one scenario, or stored results, held against each other.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use towpath_linux::interrupt;
+use towpath_measure::result::OrderKind;
+use towpath_measure::scenario::Transport;
+use towpath_report::{Comparison, Run};
+
+use crate::arguments::{BackendChoice, CompareArguments, RunArguments};
+use crate::error::CliError;
+use crate::files::{read, results_in};
+use crate::load::{is_scenario, load};
+use crate::run::{Measured, measure};
+use crate::ui::Ui;
+
+/// Repetitions of each transport: with fewer than six there is no interval.
+const REPEAT: u32 = 10;
+/// Width of the tables: what fits everywhere.
+const COLUMNS: usize = 100;
+/// The page, in the folder of the results.
+const PAGE: &str = "comparison.html";
+
+pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match arguments.inputs.as_slice() {
+        [one] if is_scenario(one) || !Path::new(one).exists() => measured(arguments, one, ui),
+        results => stored(arguments, results, ui),
+    }
+}
+
+/// Runs a scenario over everything that is asked for.
+fn measured(
+    arguments: &CompareArguments,
+    scenario: &str,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let loaded = load(scenario)?;
+    let worlds = match arguments.world.as_slice() {
+        [] => loaded.run.worlds.clone(),
+        given => given.to_vec(),
+    };
+    let wanted = RunArguments {
+        scenario: scenario.to_owned(),
+        transport: transports(arguments),
+        world: worlds,
+        repeat: Some(arguments.repeat.unwrap_or(REPEAT)),
+        seed: arguments.seed,
+        order: Some(arguments.order.unwrap_or(OrderKind::Random)),
+        wait: arguments.wait,
+        jobs: arguments.jobs,
+        pcap: None,
+        out: arguments.out.clone(),
+        stack: arguments.stack.clone(),
+        backend: arguments.backend.unwrap_or(BackendChoice::Auto),
+        json: arguments.json,
+        quiet: arguments.quiet,
+    };
+    let Some(Measured { runs, folder, complete }) = measure(&wanted, ui)? else {
+        return Ok(ExitCode::from(2));
+    };
+    let page = folder.path.join(PAGE);
+    let seed = arguments.seed.unwrap_or(loaded.run.seed);
+    show(&runs, seed, arguments.json, &page, ui)?;
+    ui.progress(&format!("results: {}", folder.path.display()));
+    ui.progress(&format!("page:    {}", page.display()));
+    let whole = complete && runs.iter().all(|run| run.summary.is_some());
+    Ok(if interrupt::seen() { ExitCode::from(130) } else { ExitCode::from(u8::from(!whole)) })
+}
+
+/// What was asked for, or all.
+fn transports(arguments: &CompareArguments) -> Vec<Transport> {
+    if !arguments.transport.is_empty() {
+        return arguments.transport.clone();
+    }
+    vec![Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic]
+}
+
+/// Compares results that are there.
+fn stored(
+    arguments: &CompareArguments,
+    results: &[String],
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    if let Some(option) = in_vain(arguments) {
+        return Err(CliError::Unavailable {
+            what: format!("stored results are compared as they are, so `{option}` is in vain"),
+            hint: "leave it out, or name a scenario to measure".to_owned(),
+        });
+    }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for given in results {
+        paths.extend(results_in(Path::new(given))?);
+    }
+    let runs = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
+    let folder = arguments.out.as_deref().unwrap_or(beside);
+    std::fs::create_dir_all(folder)
+        .or_else(|source| if folder.as_os_str().is_empty() { Ok(()) } else { Err(source) })
+        .map_err(|source| CliError::Write { path: folder.to_owned(), source, hint: None })?;
+    let page = folder.join(PAGE);
+    // Equal results give equal intervals.
+    let seed = runs.first().map_or(1, |run| run.meta.seed);
+    show(&runs, seed, arguments.json, &page, ui)?;
+    ui.progress(&format!("page: {}", page.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An option that is about measuring.
+fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
+    let given = [
+        (!arguments.transport.is_empty(), "--transport"),
+        (!arguments.world.is_empty(), "--world"),
+        (arguments.repeat.is_some(), "--repeat"),
+        (arguments.seed.is_some(), "--seed"),
+        (arguments.order.is_some(), "--order"),
+        (arguments.wait.is_some(), "--wait"),
+        (arguments.jobs.is_some(), "--jobs"),
+        (!arguments.stack.is_empty(), "--stack"),
+        (arguments.backend.is_some(), "--backend"),
+    ];
+    given.into_iter().find_map(|(given, name)| given.then_some(name))
+}
+
+fn show(runs: &[Run], seed: u64, as_json: bool, page: &Path, ui: &mut Ui) -> Result<(), CliError> {
+    let comparison = Comparison::of(runs, seed);
+    if as_json {
+        writeln!(ui.out, "{}", comparison.json())?;
+    } else {
+        let text = comparison.table(COLUMNS, ui.colour);
+        ui.out.write_all(text.as_bytes())?;
+    }
+    ui.out.flush()?;
+    for warning in comparison.warnings() {
+        ui.warn(&warning);
+    }
+    std::fs::write(page, comparison.html()).map_err(|source| CliError::Write {
+        path: page.to_owned(),
+        source,
+        hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
+    })
+}
