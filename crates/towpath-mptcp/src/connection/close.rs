@@ -29,6 +29,16 @@ impl Connection {
         self.progress_close(host);
     }
 
+    /// The application wants no more of it in either direction. What has arrived and was not read is
+    /// lost, and the peer is told so (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
+    pub(crate) fn close(&mut self, host: &Host<'_>) {
+        if self.closed.is_none() && self.receive.has_unread() {
+            self.abort(host);
+        } else {
+            self.shutdown(host);
+        }
+    }
+
     /// Whether DATA_FIN is to be sent or repeated: everything before it was sent.
     pub(super) fn fin_due(&self) -> bool {
         let waiting = self.send.fin().is_some() && !self.send.fin_acked();

@@ -61,6 +61,11 @@ impl ReceiveQueue {
         self.finished
     }
 
+    /// Whether there is something to read.
+    pub(super) fn has_unread(&self) -> bool {
+        self.ready_bytes > 0
+    }
+
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.waiting.bytes()
     }

@@ -353,12 +353,12 @@ impl Stack {
     }
 
     /// Drops what is known of a closed connection. An open one is first shut down, read no more, and
-    /// forgotten when it ends.
+    /// forgotten when it ends; with data that nobody has read it is aborted.
     pub fn forget(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(known) = self.get_mut(connection) {
             known.forgotten = true;
         }
-        self.with(now, connection, Connection::shutdown);
+        self.with(now, connection, Connection::close);
     }
 
     /// State of a connection.

@@ -235,6 +235,34 @@ fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by
 }
 
 #[test]
+fn a_close_that_loses_unread_data_says_so_by_rst() {
+    for (multipath, read) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut script;
+        if multipath {
+            script = Script::accepted(config());
+            script.data(0, 1, b"unread");
+        } else {
+            script = Script::server(Config { multipath, ..config() });
+            script.send(0, SYN, Options::default(), b"");
+            let _ = script.expect();
+            script.send(0, ACK, Options::default(), b"");
+            script.send(0, ACK, Options::default(), b"unread");
+        }
+        if read {
+            assert_eq!(script.read(), b"unread");
+        }
+        let _ = script.drain();
+        script.stack.forget(script.now, script.id.unwrap());
+        script.run();
+        let sent = script.drain();
+        let rst = sent.iter().find(|(_, segment)| segment.flags.has(RST));
+        assert_eq!(rst.is_some(), !read, "{sent:?}");
+        assert_eq!(rst.is_some_and(|(_, rst)| fast_close(rst).is_some()), multipath && !read);
+        assert_eq!(script.stack.is_idle(), !read);
+    }
+}
+
+#[test]
 fn keys_are_sent_in_handshakes_and_aborts_only() {
     let mut script = Script::connected(config());
     script.write(b"hello");
