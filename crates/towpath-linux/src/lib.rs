@@ -15,6 +15,7 @@
 mod clock;
 mod cost;
 mod emulator;
+pub mod exec;
 pub mod interrupt;
 pub mod lab;
 mod namespace;

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+pub(crate) mod seccomp;
+pub(crate) mod signal;
+
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -42,6 +45,12 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
 pub(crate) fn minimal_timer_slack() {
     // SAFETY: PR_SET_TIMERSLACK takes a number, no pointer. It cannot fail for the own thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// Closes every descriptor from `first` on. Only for the first line of a program that owns none.
+pub(crate) fn close_from(first: libc::c_uint) {
+    // SAFETY: takes numbers only; the caller owns no descriptor in the range.
+    unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
 }
 
 /// Real, effective user and group of the process.

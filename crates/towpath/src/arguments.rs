@@ -27,6 +27,7 @@ pub(crate) enum Verb {
     Run(RunArguments),
     Compare(CompareArguments),
     Lab(LabArguments),
+    Exec(ExecArguments),
     Report(ReportArguments),
     Scenarios(ScenariosArguments),
     Schema(SchemaArguments),
@@ -146,6 +147,35 @@ pub(crate) struct LabArguments {
     /// Program and its arguments; your shell when left out
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Run any program over Multipath TCP
+///
+/// Every TCP socket that the program opens becomes a Multipath TCP socket, and plain TCP where the
+/// kernel or the peer has none. Works for static binaries and servers, needs no root, and ends with
+/// the program's own exit code.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArguments {
+    /// How the sockets are changed
+    #[arg(long, value_enum, default_value_t = ExecMethod::Seccomp)]
+    pub(crate) method: ExecMethod,
+    /// No line at the end
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Say at the end what became of the sockets as one line of JSON
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) json: bool,
+    /// Program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExecMethod {
+    /// The kernel asks before it opens a TCP socket (seccomp user notification, Linux 5.14)
+    Seccomp,
+    /// Go's own switch, GODEBUG=multipathtcp=1; nothing stays beside the program
+    Godebug,
 }
 
 /// Make an HTML report of stored results

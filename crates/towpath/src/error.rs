@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use thiserror::Error;
+use towpath_linux::exec::ExecError;
 use towpath_linux::lab::LabError;
 use towpath_linux::run::RunError;
 use towpath_linux::sandbox::SandboxError;
@@ -34,6 +35,8 @@ pub(crate) enum CliError {
     Run(#[from] RunError),
     #[error(transparent)]
     Lab(#[from] LabError),
+    #[error(transparent)]
+    Exec(#[from] ExecError),
     #[error("the simulated run failed: {0}")]
     Sim(String),
     #[error("cannot start the emulator's process: {0}")]
@@ -56,6 +59,7 @@ impl CliError {
             Self::NoResult { .. } => {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
+            Self::Exec(error) => error.hint(),
             Self::Scenario(_)
             | Self::Read { .. }
             | Self::Result { .. }

@@ -4,12 +4,13 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`report`],
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`exec`], [`report`],
 //! [`ui`].
 
 mod arguments;
 mod compare;
 mod error;
+mod exec;
 mod files;
 mod inner;
 mod lab;
@@ -34,9 +35,13 @@ fn main() -> ExitCode {
     let mut ui = Ui::from_environment();
     let mut raw = std::env::args_os().skip(1);
     // The processes of a run are this program again; they are not for people, so not in the help.
-    let stage = raw.next().and_then(|first| inner::Stage::parse(&first));
+    let first = raw.next();
+    let stage = first.as_deref().and_then(inner::Stage::parse);
     let done = match stage {
         Some(stage) => inner::stage(stage, raw.next(), &mut ui),
+        None if first.is_some_and(|first| first == exec::SUPERVISE) => {
+            exec::supervise(raw.next().as_deref())
+        }
         None => dispatch(Arguments::parse(), &mut ui),
     };
     done.unwrap_or_else(|error| {
@@ -50,6 +55,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Run(arguments) => run::run(&arguments, ui),
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments),
+        Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Report(arguments) => report::report(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Verb::Schema(arguments) => scenarios::schema(&arguments, ui),

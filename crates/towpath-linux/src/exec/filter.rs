@@ -1,0 +1,181 @@
+//! Which system calls the supervisor is asked about: `socket()` for a TCP socket, in the calling
+//! convention of this machine, and nothing else.
+//!
+//! All else goes on at the cost of a few instructions of the kernel's filter. So do sockets that
+//! programs of another convention open (32-bit ones, x32): they stay plain TCP.
+
+/// `AUDIT_ARCH_*` (`linux/audit.h`): the calling convention that the numbers below belong to.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
+#[cfg(target_arch = "riscv64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_00f3);
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+const ARCHITECTURE: Option<u32> = None;
+
+/// Offsets in `struct seccomp_data` (`linux/seccomp.h`).
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const ARGUMENTS_AT: u32 = 16;
+
+/// The kinds of socket, without the flags beside them.
+const TYPE_MASK: u32 = 0xf;
+/// The flags that `socket()` knows. A call with others is the kernel's to refuse.
+const TYPE_FLAGS: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
+
+/// What the answer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// `AF_INET` or `AF_INET6`.
+    pub(super) family: libc::c_int,
+    pub(super) nonblocking: bool,
+    pub(super) close_on_exec: bool,
+}
+
+impl Wanted {
+    /// What the caller asked for. The kernel takes these arguments as 32-bit numbers.
+    pub(super) fn parse(arguments: [u64; 6]) -> Self {
+        let [family, kind, ..] = arguments;
+        let has = |flag: libc::c_int| kind as u32 & flag as u32 != 0;
+        Self {
+            family: family as u32 as libc::c_int,
+            nonblocking: has(libc::SOCK_NONBLOCK),
+            close_on_exec: has(libc::SOCK_CLOEXEC),
+        }
+    }
+}
+
+/// The filter; `None` on a machine whose calling convention is not known here.
+pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
+    // The low half of each argument: the kernel looks at no more of these.
+    let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+    let argument = |index: u32| ARGUMENTS_AT + 8 * index + low;
+    let checks = [
+        (ARCHITECTURE_AT, None, vec![ARCHITECTURE?]),
+        // An x32 call has a bit set in its number, so it does not match.
+        (NUMBER_AT, None, vec![libc::SYS_socket as u32]),
+        (argument(0), None, vec![libc::AF_INET as u32, libc::AF_INET6 as u32]),
+        (argument(1), Some(!(TYPE_MASK | TYPE_FLAGS)), vec![0]),
+        (argument(1), Some(TYPE_MASK), vec![libc::SOCK_STREAM as u32]),
+        (argument(2), None, vec![0, libc::IPPROTO_TCP as u32]),
+    ];
+    let mut program = Vec::new();
+    for (offset, mask, accepted) in checks {
+        program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
+        if let Some(mask) = mask {
+            program.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask));
+        }
+        // Each match jumps over the other matches and the way out.
+        let mut left = accepted.len() as u8;
+        for value in accepted {
+            let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+            program.push(libc::sock_filter { code, jt: left, jf: 0, k: value });
+            left -= 1;
+        }
+        program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF));
+    Some(program)
+}
+
+fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Runs the filter as the kernel would: the few instructions that it has.
+    fn decide(architecture: u32, number: u32, arguments: [u64; 3]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(number.to_ne_bytes());
+        data.extend(architecture.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        data.extend([0; 24]);
+        let program = program().unwrap();
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let libc::sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let code = u32::from(code);
+            if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                let at = k as usize;
+                accumulator = u32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
+            } else if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K {
+                accumulator &= k;
+            } else if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K {
+                at += usize::from(if accumulator == k { jt } else { jf });
+            } else {
+                assert_eq!(code, libc::BPF_RET | libc::BPF_K);
+                return k;
+            }
+        }
+    }
+
+    const SOCKET: u32 = libc::SYS_socket as u32;
+    const INET: u64 = libc::AF_INET as u64;
+    const STREAM: u64 = libc::SOCK_STREAM as u64;
+    const TCP: u64 = libc::IPPROTO_TCP as u64;
+
+    #[test]
+    fn a_tcp_socket_is_asked_about_however_it_is_written() {
+        let native = ARCHITECTURE.unwrap();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS as i32] {
+                for protocol in [0, TCP] {
+                    // The upper halves are whatever the caller's registers held.
+                    let kind = STREAM | flags as u64 | 7 << 32;
+                    let arguments = [family as u64 | 1 << 40, kind, protocol | 1 << 63];
+                    assert_eq!(decide(native, SOCKET, arguments), libc::SECCOMP_RET_USER_NOTIF);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_sockets_calls_and_conventions_are_let_through() {
+        let native = ARCHITECTURE.unwrap();
+        let allowed = |architecture, number, arguments| {
+            assert_eq!(decide(architecture, number, arguments), libc::SECCOMP_RET_ALLOW);
+        };
+        let tcp = [INET, STREAM, TCP];
+        allowed(0x4000_0003, SOCKET, tcp); // i386, where the number is another call's
+        allowed(0x4000_0028, SOCKET, tcp); // 32-bit ARM
+        allowed(native, SOCKET | 0x4000_0000, tcp); // x32
+        allowed(native, libc::SYS_connect as u32, tcp);
+        allowed(native, SOCKET, [libc::AF_UNIX as u64, STREAM, 0]);
+        allowed(native, SOCKET, [INET, libc::SOCK_DGRAM as u64, 0]);
+        allowed(native, SOCKET, [INET, STREAM, 132]); // SCTP
+        allowed(native, SOCKET, [INET, STREAM, libc::IPPROTO_MPTCP as u64]);
+        allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]); // a flag that there is not
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_tcp_sockets_is_asked_about(
+            number in prop_oneof![Just(SOCKET), any::<u32>()],
+            family in 0_u64..12, kind in 0_u64..0x1000, protocol in 0_u64..300,
+        ) {
+            let asked = decide(ARCHITECTURE.unwrap(), number, [family, kind, protocol])
+                == libc::SECCOMP_RET_USER_NOTIF;
+            let is_tcp = number == SOCKET
+                && [INET, libc::AF_INET6 as u64].contains(&family)
+                && kind & !u64::from(TYPE_FLAGS) == STREAM
+                && [0, TCP].contains(&protocol);
+            prop_assert_eq!(asked, is_tcp);
+        }
+    }
+
+    #[test]
+    fn flags_of_the_call_are_understood() {
+        let kind = STREAM | libc::SOCK_CLOEXEC as u64;
+        let wanted = Wanted::parse([INET, kind | 1 << 60, TCP, 0, 0, 0]);
+        let expected = Wanted { family: libc::AF_INET, nonblocking: false, close_on_exec: true };
+        assert_eq!(wanted, expected);
+    }
+}

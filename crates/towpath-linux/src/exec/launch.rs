@@ -1,0 +1,141 @@
+//! The process that the user started: starts the program and its supervisor, hands on signals,
+//! and waits.
+//!
+//! It stays in the program's process group and keeps out of its way: what is typed at the terminal
+//! reaches the program by itself; what others send to this process is handed on; when the program
+//! stops, so does this process, so that the shell notices.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::{ExecError, filter};
+use crate::sys::{seccomp, signal};
+
+/// What other processes may send us and the program can want to hear.
+const HANDED_ON: [libc::c_int; 12] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+/// Waits no longer than this for a signal: a stop can come between the question and the waiting.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the supervisor may take for its last words.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A program to run over Multipath TCP.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// Program and arguments.
+    pub command: &'a [OsString],
+    /// Arguments that make this executable call [`supervise`](super::supervise()).
+    pub supervisor: &'a [OsString],
+}
+
+/// How the program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its own status.
+    pub status: ExitStatus,
+    /// What the supervisor has to say; `None` when it is gone.
+    pub said: Option<String>,
+}
+
+/// Runs the program until it ends. Processes that it leaves behind stay supervised.
+pub fn launch(launch: &Launch<'_>) -> Result<Ended, ExecError> {
+    let filter = filter::program().ok_or(ExecError::Machine)?;
+    seccomp::check_sizes().map_err(ExecError::Kernel)?;
+    let (name, arguments) = launch.command.split_first().ok_or(ExecError::Empty)?;
+    let mut heard = HANDED_ON.to_vec();
+    heard.push(libc::SIGCHLD);
+    let mask = signal::block_signals(&heard).map_err(ExecError::System)?;
+    let (ours, theirs) = UnixStream::pair().map_err(ExecError::System)?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    seccomp::filter_on_start(&mut command, filter, theirs, mask);
+    let spawned = command.spawn();
+    // With the command goes the other end of the channel, unless a process holds it.
+    drop(command);
+    let listener = seccomp::receive_descriptor(ours.as_fd()).map_err(ExecError::System)?;
+    let child = match (spawned, &listener) {
+        (Ok(child), _) => child,
+        (Err(source), Some(_)) => {
+            return Err(ExecError::Program { program: name.to_string_lossy().into(), source });
+        }
+        (Err(source), None) if source.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(ExecError::Nested);
+        }
+        (Err(source), None) => return Err(ExecError::Kernel(source)),
+    };
+    let listener = listener.ok_or(ExecError::System(io::ErrorKind::UnexpectedEof.into()))?;
+    let supervisor = start_supervisor(launch.supervisor, listener);
+    let (supervisor, control) = supervisor.map_err(ExecError::System)?;
+    let status = wait(&child, &heard).map_err(ExecError::System)?;
+    Ok(Ended { status, said: last_words(supervisor, control) })
+}
+
+/// Replaces this process by the program, with `variable` in its environment; returns only when that
+/// fails.
+pub fn replace_by(command: &[OsString], variable: (&str, OsString)) -> ExecError {
+    let Some((name, arguments)) = command.split_first() else { return ExecError::Empty };
+    let source = Command::new(name).args(arguments).env(variable.0, variable.1).exec();
+    ExecError::Program { program: name.to_string_lossy().into(), source }
+}
+
+/// The supervisor gets the listener as its standard input and the control channel as its output.
+/// In a process group of its own nothing that is typed stops it: other processes of the program may
+/// go on. It inherits the blocked signals, and so ends with the program, not before.
+fn start_supervisor(arguments: &[OsString], listener: OwnedFd) -> io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = Command::new("/proc/self/exe")
+        .args(arguments)
+        .stdin(Stdio::from(listener))
+        .stdout(Stdio::from(OwnedFd::from(theirs)))
+        // Whoever reads our standard error must not wait for processes that the program leaves.
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok((child, ours))
+}
+
+fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
+    loop {
+        match signal::child_state(child.id())? {
+            signal::ChildState::Ended(status) => return Ok(ExitStatus::from_raw(status)),
+            signal::ChildState::Stopped => {
+                signal::send_signal(std::process::id(), libc::SIGSTOP)?;
+            }
+            signal::ChildState::Running => {}
+        }
+        let Some(signal) = signal::wait_for_signal(heard, PATIENCE)? else { continue };
+        // What the kernel sends, and what the program sends to its whole group, has reached it.
+        let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
+        if by_others && signal.number != libc::SIGCHLD {
+            let _has_just_ended = signal::send_signal(child.id(), signal.number);
+        }
+    }
+}
+
+/// Tells the supervisor that the program has ended, and hears what it says to that.
+fn last_words(mut supervisor: Child, mut control: UnixStream) -> Option<String> {
+    control.shutdown(Shutdown::Write).ok()?;
+    control.set_read_timeout(Some(LAST_WORDS)).ok()?;
+    let mut said = String::new();
+    let read = control.read_to_string(&mut said);
+    let _still_busy = supervisor.try_wait();
+    read.ok().filter(|_| !said.is_empty()).map(|_| said)
+}

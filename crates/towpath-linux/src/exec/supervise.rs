@@ -1,0 +1,108 @@
+//! The process that answers: makes a Multipath TCP socket for each TCP socket that the program asks
+//! for.
+//!
+//! It keeps no socket: a copy that it held would delay the end of the connection.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::ExecError;
+use super::filter::Wanted;
+use super::tally::{Refusal, Tally};
+use crate::sys::{self, seccomp};
+
+/// Answers the program's questions until its last process has ended. When the first one has, or
+/// nobody is left, `describe` makes the last words of what was counted.
+///
+/// Standard input must be the listener, and standard output the control channel: see
+/// [`launch`](super::launch()).
+pub fn supervise(describe: &dyn Fn(&Tally) -> String) -> Result<(), ExecError> {
+    sys::close_from(3);
+    let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(ExecError::System);
+    let listener = standard(io::stdin().as_fd())?;
+    let control = UnixStream::from(standard(io::stdout().as_fd())?);
+    // A folder in use cannot be unmounted.
+    let _stays = std::env::set_current_dir("/");
+    let home = namespace_of("self").map_err(ExecError::System)?;
+    let mut supervisor = Supervisor { listener, home, tally: Tally::default() };
+    let mut control = Some(control);
+    loop {
+        let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
+        fds.extend(control.as_ref().map(sys::wait_for_input));
+        sys::poll(&mut fds, None).map_err(ExecError::System)?;
+        let events = |index: usize| fds.get(index).map_or(0, |fd| fd.revents);
+        let (questions, first_ended) = (events(0), events(1) != 0);
+        if questions & libc::POLLIN != 0 {
+            supervisor.answer().map_err(ExecError::System)?;
+        }
+        let all_ended = questions & libc::POLLHUP != 0;
+        if (first_ended && questions & libc::POLLIN == 0) || all_ended {
+            if let Some(mut control) = control.take() {
+                let words = describe(&supervisor.tally);
+                let _nobody_listens = control.write_all(words.as_bytes());
+                let _nobody_listens = control.shutdown(Shutdown::Both);
+            }
+        }
+        if all_ended {
+            return Ok(());
+        }
+    }
+}
+
+struct Supervisor {
+    listener: OwnedFd,
+    /// The network namespace in which we make sockets.
+    home: u64,
+    tally: Tally,
+}
+
+impl Supervisor {
+    fn answer(&mut self) -> io::Result<()> {
+        let listener = self.listener.as_fd();
+        let Some(question) = seccomp::read_question(listener)? else { return Ok(()) };
+        let wanted = Wanted::parse(question.arguments);
+        // A process can have moved to another network, where a socket of ours would be useless.
+        let namespace = namespace_of(&question.thread.to_string());
+        if !seccomp::still_waits(listener, question.id) {
+            return Ok(());
+        }
+        let socket = match namespace {
+            Ok(namespace) if namespace == self.home => multipath_socket(wanted),
+            Ok(_) => Err(Refusal::OtherNamespace),
+            Err(_) => Err(Refusal::Unreadable),
+        };
+        match socket {
+            Ok(socket) => {
+                let given = socket.as_fd();
+                if seccomp::answer_with(listener, question.id, given, wanted.close_on_exec)? {
+                    self.tally.upgraded += 1;
+                }
+            }
+            // The call as it was made gives plain TCP, or the kernel's own error.
+            Err(refusal) => {
+                if seccomp::let_through(listener, question.id)? {
+                    self.tally.refuse(refusal);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn multipath_socket(wanted: Wanted) -> Result<Socket, Refusal> {
+    let kind = Type::STREAM.cloexec();
+    let kind = if wanted.nonblocking { kind.nonblocking() } else { kind };
+    let made = Socket::new_raw(Domain::from(wanted.family), kind, Some(Protocol::MPTCP));
+    made.map_err(|error| Refusal::from_kernel(&error))
+}
+
+/// The number of a thread's network namespace; `self` for our own.
+fn namespace_of(thread: &str) -> io::Result<u64> {
+    fs::metadata(format!("/proc/{thread}/ns/net")).map(|namespace| namespace.ino())
+}

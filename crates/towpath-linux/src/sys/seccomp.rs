@@ -1,0 +1,226 @@
+//! A filter that asks another process about some system calls (seccomp user notification).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use super::check;
+use super::signal::SignalMask;
+
+/// A system call that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Names the call; never used twice.
+    pub(crate) id: u64,
+    /// Thread that made it, as this process's PID namespace numbers it; 0 when it has no number
+    /// here.
+    pub(crate) thread: u32,
+    /// Its arguments.
+    pub(crate) arguments: [u64; 6],
+}
+
+/// Room for the kernel's `struct seccomp_notif` and `struct seccomp_notif_resp`, should they grow.
+const ROOM: usize = 512;
+
+/// Makes `command` run with `filter`, whose listener is sent over `channel`, and with `mask` as its
+/// signal mask. Sets `no_new_privs` only where the kernel asks for that.
+pub(crate) fn filter_on_start(
+    command: &mut Command,
+    filter: Vec<libc::sock_filter>,
+    channel: UnixStream,
+    mask: SignalMask,
+) {
+    let hook = move || {
+        mask.restore()?;
+        let listener = install(&filter)?;
+        send_descriptor(channel.as_fd(), listener.as_fd())
+        // The listener must not stay open here: a process that holds its own listener would wait
+        // for itself, should the other end die.
+    };
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+    unsafe { command.pre_exec(hook) };
+}
+
+/// Installs the filter for the calling thread.
+fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
+    let wanted = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // Linux 5.19 and later: once the question has been read, only a deadly signal takes it back.
+    // Without it, every signal does, and the program asks again.
+    let patient = wanted | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let attempt = || match set_filter(filter, patient) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => set_filter(filter, wanted),
+        done => done,
+    };
+    match attempt() {
+        // Only an administrator may filter programs that gain privileges when they start.
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            // SAFETY: takes numbers only.
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+            attempt()
+        }
+        done => done,
+    }
+}
+
+fn set_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
+    let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the program and its instructions live through the call; the kernel only reads them.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+            flags,
+            &raw const program,
+        )
+    };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: the kernel has just made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A control message with room for one descriptor, aligned as the kernel wants it.
+#[repr(align(8))]
+struct Control([u8; 64]);
+
+fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<()> {
+    let mut control = Control([0; 64]);
+    let mut byte = [0u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let size = size_of::<libc::c_int>() as libc::c_uint;
+    // SAFETY: all-zero is a valid msghdr. What it points at lives through the calls, the control
+    // buffer is aligned and larger than CMSG_SPACE of one descriptor, and CMSG_FIRSTHDR checks that.
+    unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+        libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(sent.as_raw_fd());
+        if libc::sendmsg(channel.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Takes the descriptor that was sent over `channel`; `None` when the other end closed it instead.
+pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut control = Control([0; 64]);
+    let mut byte = [0u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    // SAFETY: all-zero is a valid msghdr. What it points at lives through the calls, and the kernel
+    // writes no more than the given lengths; it alone decides what CMSG_FIRSTHDR finds.
+    unsafe {
+        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len() as _;
+        if libc::recvmsg(channel.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Ok(None);
+        }
+        let fd = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+        Ok(Some(OwnedFd::from_raw_fd(fd)))
+    }
+}
+
+/// Reads one question; `None` when it was taken back meanwhile.
+pub(crate) fn read_question(listener: BorrowedFd<'_>) -> io::Result<Option<Question>> {
+    let mut room = [0u64; ROOM / 8];
+    // SAFETY: the kernel writes one seccomp_notif, for which `room` is large enough and aligned
+    // (`check_sizes`), and wants it zeroed.
+    let result = unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, room.as_mut_ptr())
+    };
+    match check(result) {
+        Ok(_) => {
+            // SAFETY: the structure is plain numbers, at the start of a buffer that is larger.
+            let notice = unsafe { room.as_ptr().cast::<libc::seccomp_notif>().read() };
+            let (id, thread) = (notice.id, notice.pid);
+            Ok(Some(Question { id, thread, arguments: notice.data.args }))
+        }
+        Err(error) if taken_back(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the call still waits for its answer, and so its thread's number is still its own.
+pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+    let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _;
+    // SAFETY: the kernel reads one u64, which lives through the call.
+    unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) == 0 }
+}
+
+/// Lets the call go on as it was made. `Ok(false)` when it was taken back meanwhile.
+pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
+    let mut room = [0u64; ROOM / 8];
+    let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+    let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+    // SAFETY: the structure is plain numbers and fits the buffer, which the kernel only reads.
+    let result = unsafe {
+        room.as_mut_ptr().cast::<libc::seccomp_notif_resp>().write(answer);
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, room.as_mut_ptr())
+    };
+    answered(check(result))
+}
+
+/// Gives the calling process a copy of `given`, whose number is the call's result. `Ok(false)` when
+/// the call was taken back meanwhile.
+pub(crate) fn answer_with(
+    listener: BorrowedFd<'_>,
+    id: u64,
+    given: BorrowedFd<'_>,
+    close_on_exec: bool,
+) -> io::Result<bool> {
+    let request = libc::seccomp_notif_addfd {
+        id,
+        flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+        srcfd: given.as_raw_fd() as u32,
+        newfd: 0,
+        newfd_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
+    };
+    let ioctl = libc::SECCOMP_IOCTL_NOTIF_ADDFD as _;
+    // SAFETY: the kernel reads one seccomp_notif_addfd, which lives through the call.
+    answered(check(unsafe { libc::ioctl(listener.as_raw_fd(), ioctl, &raw const request) }))
+}
+
+fn answered(result: io::Result<libc::c_int>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if taken_back(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn taken_back(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EINPROGRESS))
+}
+
+/// Checks that this kernel's structures fit the room that is kept for them.
+pub(crate) fn check_sizes() -> io::Result<()> {
+    // SAFETY: all-zero is valid for these three numbers, and the kernel writes nothing else.
+    let sizes = unsafe {
+        let mut sizes: libc::seccomp_notif_sizes = MaybeUninit::zeroed().assume_init();
+        let operation = libc::c_ulong::from(libc::SECCOMP_GET_NOTIF_SIZES);
+        let none: libc::c_ulong = 0;
+        check(libc::syscall(libc::SYS_seccomp, operation, none, &raw mut sizes) as libc::c_int)?;
+        sizes
+    };
+    let largest = sizes.seccomp_notif.max(sizes.seccomp_notif_resp);
+    if usize::from(largest) > ROOM { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+}

@@ -1,0 +1,117 @@
+//! Signals that are waited for, and the states of a child.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use super::check;
+
+/// The signal mask that a thread had.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalMask(libc::sigset_t);
+
+impl std::fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignalMask")
+    }
+}
+
+impl SignalMask {
+    /// Makes it the calling thread's mask again; may be called between fork and exec.
+    pub(crate) fn restore(&self) -> io::Result<()> {
+        // SAFETY: the set lives through the call; the old one is not asked for.
+        check(unsafe {
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        })
+        .map(drop)
+    }
+}
+
+/// A signal that was waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signal {
+    pub(crate) number: libc::c_int,
+    /// The process that sent it; `None` for the kernel, which sends what is typed at a terminal to
+    /// the whole process group.
+    pub(crate) sender: Option<i32>,
+}
+
+/// What became of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChildState {
+    Running,
+    Stopped,
+    /// Its wait status, as `ExitStatus` takes it.
+    Ended(libc::c_int),
+}
+
+fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
+    // SAFETY: sigemptyset makes a valid set of the zeroed one; wrong numbers are refused.
+    unsafe {
+        let mut set: libc::sigset_t = MaybeUninit::zeroed().assume_init();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        set
+    }
+}
+
+/// Keeps signals from the calling thread until they are waited for; returns the mask before.
+pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<SignalMask> {
+    let set = set_of(signals);
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: both sets live through the call, which fills the second.
+    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, before.as_mut_ptr()) })?;
+    // SAFETY: the kernel has filled it.
+    Ok(SignalMask(unsafe { before.assume_init() }))
+}
+
+/// Waits for one of `signals`, which are blocked; `None` after `timeout`.
+pub(crate) fn wait_for_signal(
+    signals: &[libc::c_int],
+    timeout: Duration,
+) -> io::Result<Option<Signal>> {
+    let set = set_of(signals);
+    let time = libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX) as libc::time_t,
+        tv_nsec: i64::from(timeout.subsec_nanos()) as libc::c_long,
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: all three live through the call, which fills the second.
+    let number = unsafe { libc::sigtimedwait(&raw const set, info.as_mut_ptr(), &raw const time) };
+    match check(number) {
+        Ok(number) => {
+            // SAFETY: the kernel has filled it; the sender is valid for what a process sent, which
+            // the code says.
+            let sender = unsafe {
+                let info = info.assume_init();
+                (info.si_code <= 0).then(|| info.si_pid())
+            };
+            Ok(Some(Signal { number, sender }))
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks what became of a child; never waits. It may be asked no more when it has ended.
+pub(crate) fn child_state(id: u32) -> io::Result<ChildState> {
+    let id = i32::try_from(id).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut status = 0;
+    let options = libc::WNOHANG | libc::WUNTRACED;
+    // SAFETY: the kernel fills the number, which lives through the call.
+    let found = check(unsafe { libc::waitpid(id, &raw mut status, options) })?;
+    Ok(match found {
+        0 => ChildState::Running,
+        _ if libc::WIFSTOPPED(status) => ChildState::Stopped,
+        _ => ChildState::Ended(status),
+    })
+}
+
+/// Sends a signal to one process.
+pub(crate) fn send_signal(id: u32, signal: libc::c_int) -> io::Result<()> {
+    let id = i32::try_from(id).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::kill(id, signal) }).map(drop)
+}
