@@ -130,18 +130,27 @@ pub(crate) struct SubflowSample {
 pub(crate) struct MptcpInfo {
     /// The connection fell back to TCP.
     pub(crate) fallback: bool,
+    /// The peer has told its key: it speaks Multipath TCP.
+    pub(crate) remote_key: bool,
     /// Local token.
     pub(crate) token: u32,
     /// Bytes sent again on another subflow.
     pub(crate) bytes_retrans: u64,
+    /// Payload bytes received, each once (since Linux 6.5).
+    pub(crate) bytes_received: u64,
+    /// Payload bytes acknowledged, each once (since Linux 6.5).
+    pub(crate) bytes_acked: u64,
 }
 
 impl MptcpInfo {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         Self {
             fallback: u32_at(bytes, 8) & 1 != 0,
+            remote_key: u32_at(bytes, 8) & 2 != 0,
             token: u32_at(bytes, 12),
             bytes_retrans: u64_at(bytes, 48),
+            bytes_received: u64_at(bytes, 64),
+            bytes_acked: u64_at(bytes, 72),
         }
     }
 }

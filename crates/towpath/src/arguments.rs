@@ -159,6 +159,9 @@ pub(crate) struct ExecArguments {
     /// How the sockets are changed
     #[arg(long, value_enum, default_value_t = ExecMethod::Seccomp)]
     pub(crate) method: ExecMethod,
+    /// Record what every subflow does, for `towpath report FILE`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// No line at the end
     #[arg(short, long)]
     pub(crate) quiet: bool,

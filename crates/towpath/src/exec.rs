@@ -2,10 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::process::ExitCode;
 
 use serde_json::json;
-use towpath_linux::exec::{self, Launch, Tally};
+use towpath_linux::exec::{self, Launch, Outcomes, Tally};
 
 use crate::arguments::{ExecArguments, ExecMethod};
 use crate::error::CliError;
@@ -29,7 +30,15 @@ pub(crate) fn exec(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, C
 
 fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let form = if arguments.json { JSON } else { TEXT };
-    let supervisor = [OsString::from(SUPERVISE), OsString::from(form)];
+    let mut supervisor = vec![OsString::from(SUPERVISE), OsString::from(form)];
+    if let Some(path) = &arguments.report {
+        let failed = |source| CliError::Write { path: path.clone(), source, hint: None };
+        // The program must not run in vain; and the supervisor leaves this folder.
+        File::create(path).map_err(failed)?;
+        let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+        supervisor.push(std::path::absolute(path).map_err(failed)?.into());
+        supervisor.push(words.join(" ").into());
+    }
     let ended = exec::launch(&Launch { command: &arguments.command, supervisor: &supervisor })?;
     match ended.said {
         Some(said) if !arguments.quiet || arguments.json => ui.progress(&said),
@@ -51,36 +60,146 @@ fn godebug(others: Option<OsString>) -> OsString {
 }
 
 /// What the supervisor's process does.
-pub(crate) fn supervise(form: Option<&OsStr>) -> Result<ExitCode, CliError> {
-    let describe = if form == Some(OsStr::new(JSON)) { as_json } else { sentence };
-    exec::supervise(&describe)?;
+pub(crate) fn supervise(
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Result<ExitCode, CliError> {
+    let form = arguments.next();
+    let describe = if form.as_deref() == Some(OsStr::new(JSON)) { as_json } else { sentence };
+    let (path, command) = (arguments.next(), arguments.next().unwrap_or_default());
+    let command = command.to_string_lossy();
+    let record = path.map(|path| exec::Record { path: path.into(), command: &command });
+    exec::supervise(record, &describe)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `towpath: 12 sockets upgraded, 2 stayed TCP (net.mptcp.enabled is 0)`.
+/// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP (1 of them over several
+/// subflows)`.
 fn sentence(tally: &Tally) -> String {
-    let plural = |count: u64| if count == 1 { "" } else { "s" };
-    let mut text = format!("towpath: {} socket{} upgraded", tally.upgraded, plural(tally.upgraded));
+    let mut parts = Vec::new();
+    if tally.listening > 0 {
+        parts.push(format!("{} listened", tally.listening));
+    }
+    let outcomes = [("opened", tally.opened), ("accepted", tally.accepted)];
+    for (verb, outcomes) in outcomes {
+        let connections = outcomes.multipath + outcomes.single;
+        if connections == 0 {
+            continue;
+        }
+        let mut part = format!(
+            "of {} {verb}, {} {} Multipath TCP",
+            count(connections, "connection"),
+            outcomes.multipath,
+            if outcomes.multipath == 1 { "was" } else { "were" }
+        );
+        if outcomes.several_subflows > 0 {
+            let _infallible = write!(part, " ({} over several paths)", outcomes.several_subflows);
+        }
+        if outcomes.single > 0 {
+            let _infallible = write!(part, " and {} plain TCP", outcomes.single);
+        }
+        parts.push(part);
+    }
+    if tally.unanswered > 0 {
+        parts.push(format!("{} got no answer", tally.unanswered));
+    }
+    if tally.unseen > 0 {
+        // Others in this network may have had a part in these.
+        let counters = match tally.handshakes {
+            0 => String::new(),
+            begun => format!(
+                " (kernel counters: {} with Multipath TCP, {} answered with it)",
+                count(begun, "handshake"),
+                tally.answered
+            ),
+        };
+        parts.push(format!("{} unused or closed too fast to be seen{counters}", tally.unseen));
+    }
     if tally.refusals() > 0 {
-        let causes: Vec<_> =
-            tally.refused.iter().map(|(cause, count)| format!("{count}: {cause}")).collect();
-        let _infallible = write!(text, ", {} stayed TCP ({})", tally.refusals(), causes.join("; "));
+        let causes: Vec<_> = tally.refused.keys().map(ToString::to_string).collect();
+        let stayed = count(tally.refusals(), "socket");
+        parts.push(format!("{stayed} stayed TCP ({})", causes.join("; ")));
+    }
+    let mut text = format!("towpath: {} upgraded", count(tally.upgraded, "socket"));
+    if !parts.is_empty() {
+        let _infallible = write!(text, ": {}", parts.join("; "));
+    }
+    if let Some(error) = &tally.record_error {
+        let _infallible = write!(text, ". The report could not be written: {error}");
+    }
+    if let Some(why) = tally.fallbacks.first().filter(|_| fell_back(tally)) {
+        let _infallible = write!(text, ". Why: {} (counter {})", why.meaning, why.counter);
     }
     text
 }
 
+fn fell_back(tally: &Tally) -> bool {
+    let single = tally.opened.single + tally.accepted.single;
+    single > 0 || (tally.unseen > 0 && tally.answered < tally.handshakes)
+}
+
+fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 fn as_json(tally: &Tally) -> String {
-    let refused: Vec<_> = tally
-        .refused
-        .iter()
-        .map(|(cause, count)| json!({"cause": cause.to_string(), "sockets": count}))
-        .collect();
-    json!({"upgraded": tally.upgraded, "refused": refused}).to_string()
+    let refused = tally.refused.iter();
+    let refused =
+        refused.map(|(cause, sockets)| json!({"cause": cause.to_string(), "sockets": sockets}));
+    let outcomes = |outcomes: Outcomes| {
+        json!({
+            "multipath": outcomes.multipath,
+            "several_subflows": outcomes.several_subflows,
+            "tcp": outcomes.single,
+        })
+    };
+    let fallbacks = tally.fallbacks.iter();
+    let fallbacks = fallbacks.map(
+        |cause| json!({"counter": cause.counter, "meaning": cause.meaning, "count": cause.count}),
+    );
+    json!({
+        "upgraded": tally.upgraded,
+        "refused": refused.collect::<Vec<_>>(),
+        "listening": tally.listening,
+        "opened": outcomes(tally.opened),
+        "accepted": outcomes(tally.accepted),
+        "unanswered": tally.unanswered,
+        "unseen": tally.unseen,
+        "handshakes": {"begun": tally.handshakes, "answered": tally.answered},
+        "report_error": tally.record_error,
+        "fallback_counters": fallbacks.collect::<Vec<_>>(),
+    })
+    .to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sentence_says_what_became_of_every_socket() {
+        assert_eq!(sentence(&Tally::default()), "towpath: 0 sockets upgraded");
+        let cause = exec::FallbackCause { counter: "C", meaning: "a plain listener", count: 1 };
+        let tally = Tally {
+            upgraded: 6,
+            refused: [(exec::Refusal::Disabled, 2)].into(),
+            listening: 1,
+            unseen: 1,
+            opened: Outcomes { multipath: 3, several_subflows: 2, single: 1 },
+            fallbacks: vec![cause],
+            ..Tally::default()
+        };
+        assert_eq!(
+            sentence(&tally),
+            "towpath: 6 sockets upgraded: 1 listened; of 4 connections opened, 3 were Multipath \
+             TCP (2 over several paths) and 1 plain TCP; 1 unused or closed too fast to be seen; \
+             2 sockets stayed TCP (net.mptcp.enabled is 0). Why: a plain listener (counter C)"
+        );
+        // Somebody else's fallback is not told when nothing of ours fell back.
+        let ours = Tally { opened: Outcomes::default(), ..tally };
+        assert!(!sentence(&ours).contains("Why"));
+        assert!(as_json(&ours).contains("\"fallback_counters\":[{"));
+    }
 
     #[test]
     fn go_switches_that_are_set_are_kept() {

@@ -39,9 +39,7 @@ fn main() -> ExitCode {
     let stage = first.as_deref().and_then(inner::Stage::parse);
     let done = match stage {
         Some(stage) => inner::stage(stage, raw.next(), &mut ui),
-        None if first.is_some_and(|first| first == exec::SUPERVISE) => {
-            exec::supervise(raw.next().as_deref())
-        }
+        None if first.is_some_and(|first| first == exec::SUPERVISE) => exec::supervise(raw),
         None => dispatch(Arguments::parse(), &mut ui),
     };
     done.unwrap_or_else(|error| {

@@ -10,8 +10,11 @@
 //! When the supervisor is killed, the kernel answers in its place: opening a TCP socket fails with
 //! `ENOSYS`, and nothing hangs. When the command is killed, the other two go on.
 
+mod connections;
 mod filter;
 mod launch;
+mod observe;
+mod record;
 mod supervise;
 mod tally;
 
@@ -20,8 +23,8 @@ use std::io;
 use thiserror::Error;
 
 pub use launch::{Ended, Launch, launch, replace_by};
-pub use supervise::supervise;
-pub use tally::{Refusal, Tally};
+pub use supervise::{Record, supervise};
+pub use tally::{FallbackCause, Outcomes, Refusal, Tally};
 
 /// Why a program could not be run over Multipath TCP.
 #[derive(Debug, Error)]

@@ -9,20 +9,35 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ExecError;
 use super::filter::Wanted;
+use super::observe::Observer;
+use super::record::Recorder;
 use super::tally::{Refusal, Tally};
 use crate::sys::{self, seccomp};
+
+/// Where a result is written, and about what.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// The file, as an absolute name.
+    pub path: PathBuf,
+    /// The command, for people.
+    pub command: &'a str,
+}
 
 /// Answers the program's questions until its last process has ended. When the first one has, or
 /// nobody is left, `describe` makes the last words of what was counted.
 ///
 /// Standard input must be the listener, and standard output the control channel: see
 /// [`launch`](super::launch()).
-pub fn supervise(describe: &dyn Fn(&Tally) -> String) -> Result<(), ExecError> {
+pub fn supervise(
+    record: Option<Record<'_>>,
+    describe: &dyn Fn(&Tally) -> String,
+) -> Result<(), ExecError> {
     sys::close_from(3);
     let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(ExecError::System);
     let listener = standard(io::stdin().as_fd())?;
@@ -30,21 +45,31 @@ pub fn supervise(describe: &dyn Fn(&Tally) -> String) -> Result<(), ExecError> {
     // A folder in use cannot be unmounted.
     let _stays = std::env::set_current_dir("/");
     let home = namespace_of("self").map_err(ExecError::System)?;
-    let mut supervisor = Supervisor { listener, home, tally: Tally::default() };
+    let begin = |record: Record<'_>| Recorder::begin(record.path, record.command, sys::monotonic());
+    let recorder = record.map(begin).transpose().map_err(ExecError::System)?;
+    let mut supervisor =
+        Supervisor { listener, home, tally: Tally::default(), observer: Observer::open(recorder) };
     let mut control = Some(control);
     loop {
         let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
         fds.extend(control.as_ref().map(sys::wait_for_input));
-        sys::poll(&mut fds, None).map_err(ExecError::System)?;
+        // When the last words are said, nobody asks what becomes of the sockets.
+        let wait = control.as_ref().and_then(|_| supervisor.observer.next_look(sys::monotonic()));
+        sys::poll(&mut fds, wait).map_err(ExecError::System)?;
         let events = |index: usize| fds.get(index).map_or(0, |fd| fd.revents);
         let (questions, first_ended) = (events(0), events(1) != 0);
         if questions & libc::POLLIN != 0 {
             supervisor.answer().map_err(ExecError::System)?;
         }
+        if control.is_some() {
+            supervisor.observer.look_if_due(&sys::monotonic);
+        }
         let all_ended = questions & libc::POLLHUP != 0;
         if (first_ended && questions & libc::POLLIN == 0) || all_ended {
             if let Some(mut control) = control.take() {
-                let words = describe(&supervisor.tally);
+                supervisor.observer.look(&sys::monotonic);
+                let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
+                let words = describe(&tally);
                 let _nobody_listens = control.write_all(words.as_bytes());
                 let _nobody_listens = control.shutdown(Shutdown::Both);
             }
@@ -60,6 +85,7 @@ struct Supervisor {
     /// The network namespace in which we make sockets.
     home: u64,
     tally: Tally,
+    observer: Observer,
 }
 
 impl Supervisor {
@@ -79,9 +105,10 @@ impl Supervisor {
         };
         match socket {
             Ok(socket) => {
-                let given = socket.as_fd();
+                let (given, cookie) = (socket.as_fd(), socket.cookie().unwrap_or(0));
                 if seccomp::answer_with(listener, question.id, given, wanted.close_on_exec)? {
                     self.tally.upgraded += 1;
+                    self.observer.made(cookie, sys::monotonic());
                 }
             }
             // The call as it was made gives plain TCP, or the kernel's own error.

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
+use super::connections::{Fate, Own, Role};
+use crate::netlink::Counters;
+use crate::run::FALLBACKS;
+
 /// What became of the program's sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tally {
@@ -11,6 +15,48 @@ pub struct Tally {
     pub upgraded: u64,
     /// TCP sockets that stayed TCP, by cause.
     pub refused: BTreeMap<Refusal, u64>,
+    /// Those that listen or have listened.
+    pub listening: u64,
+    /// Those that were in no listing of the kernel's: never used, or closed too fast.
+    pub unseen: u64,
+    /// Connections that got no answer while they were looked at.
+    pub unanswered: u64,
+    /// Connections that the program opened.
+    pub opened: Outcomes,
+    /// Connections that the program accepted.
+    pub accepted: Outcomes,
+    /// Handshakes with Multipath TCP that were begun in this network namespace meanwhile, those of
+    /// other programs among them, by the kernel's counters.
+    pub handshakes: u64,
+    /// Those of them that were answered with Multipath TCP.
+    pub answered: u64,
+    /// What the kernel's counters say of fallbacks in this network namespace meanwhile, those of
+    /// other programs among them.
+    pub fallbacks: Vec<FallbackCause>,
+    /// Why the record could not be written.
+    pub record_error: Option<String>,
+}
+
+/// How many connections became what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcomes {
+    /// Multipath TCP to the end.
+    pub multipath: u64,
+    /// Those of them that had several subflows at one time.
+    pub several_subflows: u64,
+    /// Plain TCP: the peer or the way to it had no more, or the connection fell back later.
+    pub single: u64,
+}
+
+/// A counter of fallbacks that has grown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FallbackCause {
+    /// Name of the counter, without its group.
+    pub counter: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// How much it has grown.
+    pub count: u64,
 }
 
 /// Why a socket stayed TCP.
@@ -31,6 +77,37 @@ pub enum Refusal {
 impl Tally {
     pub(super) fn refuse(&mut self, refusal: Refusal) {
         *self.refused.entry(refusal).or_default() += 1;
+    }
+
+    /// Adds what became of the sockets that were made.
+    pub(super) fn add_up<'a>(&mut self, all: impl Iterator<Item = &'a Own>) {
+        for own in all {
+            let outcomes = match own.role {
+                Role::Opened => &mut self.opened,
+                Role::Accepted => &mut self.accepted,
+            };
+            match own.fate {
+                Fate::Unseen => self.unseen += 1,
+                Fate::Listening => self.listening += 1,
+                Fate::Trying => self.unanswered += 1,
+                Fate::Single => outcomes.single += 1,
+                Fate::Multipath => {
+                    outcomes.multipath += 1;
+                    outcomes.several_subflows += u64::from(own.most_subflows > 1);
+                }
+            }
+        }
+    }
+
+    /// Adds what the counters say, `grown` since the start.
+    pub(super) fn add_counters(&mut self, grown: &Counters) {
+        let count = |name: &str| grown.get(&format!("MPTcpExt.{name}")).unwrap_or(0);
+        self.handshakes = count("MPCapableSYNTX");
+        self.answered = count("MPCapableSYNACKRX");
+        self.fallbacks.extend(FALLBACKS.iter().filter_map(|(counter, meaning)| {
+            let count = grown.get(&format!("MPTcpExt.{counter}"))?;
+            Some(FallbackCause { counter, meaning, count })
+        }));
     }
 
     /// Sockets that stayed TCP.

@@ -10,6 +10,8 @@ mod quic;
 mod series;
 mod watch;
 
+pub(crate) use proof::FALLBACKS;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

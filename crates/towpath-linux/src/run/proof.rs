@@ -6,7 +6,7 @@ use towpath_measure::scenario::Transport;
 use super::series::Totals;
 
 /// Counters of a fallback and what each means (`net/mptcp/mib.h`), the most telling first.
-const FALLBACKS: [(&str, &str); 8] = [
+pub(crate) const FALLBACKS: [(&str, &str); 8] = [
     (
         "MPCapableSYNTXDisabled",
         "the kernel has switched Multipath TCP off for a while, because \

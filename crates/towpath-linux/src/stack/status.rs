@@ -95,7 +95,7 @@ fn understand(status: &Status) -> sample::Connection {
     let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
     if status.multipath {
         let bytes_retrans = status.reinjected_bytes.iter().sum();
-        let info = MptcpInfo { fallback: false, token: 0, bytes_retrans };
+        let info = MptcpInfo { bytes_retrans, ..MptcpInfo::default() };
         return sample::Connection::Multipath(info, subflows);
     }
     let only = subflows.pop().unwrap_or(SubflowSample {

@@ -1,0 +1,151 @@
+//! When to look at the sockets: often while they are young, seldom later, and never so often that
+//! looking costs more than a third of a processor at first, and a fiftieth in the long run.
+
+use std::time::Duration;
+
+use super::connections::{Connections, Look};
+use super::record::Recorder;
+use super::tally::Tally;
+use crate::netlink::{Counters, DestroyedSockets, SocketDiag, States};
+
+/// First look after a socket was made; each next one comes after twice the time.
+const FIRST: Duration = Duration::from_millis(1);
+pub(super) const LONGEST: Duration = Duration::from_millis(100);
+/// A look of length t is followed by a rest of this many t, while sockets are young and later.
+const REST_YOUNG: u32 = 2;
+const REST_OLD: u32 = 50;
+/// From this step on, sockets are old.
+const OLD: Duration = Duration::from_millis(32);
+
+/// Follows the program's connections.
+#[derive(Debug)]
+pub(super) struct Observer {
+    /// None where the kernel gives no listing.
+    diag: Option<SocketDiag>,
+    connections: Connections,
+    counters: Counters,
+    pace: Pace,
+    recorder: Option<Recorder>,
+    /// Tells the last figures of closed subflows; open while there is something to record.
+    destroyed: Option<DestroyedSockets>,
+}
+
+/// When the next look is due; times are those of the monotonic clock.
+#[derive(Debug, Default)]
+struct Pace {
+    step: Duration,
+    due: Option<Duration>,
+}
+
+impl Pace {
+    fn made(&mut self, now: Duration) {
+        self.step = FIRST;
+        let due = now + FIRST;
+        // Looks that are due already are not put off by ever more sockets.
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    fn looked(&mut self, now: Duration, cost: Duration, worth_more: bool) {
+        let rest = if self.step < OLD { REST_YOUNG } else { REST_OLD };
+        self.due = worth_more.then(|| now + self.step.max(cost * rest));
+        self.step = (self.step * 2).clamp(FIRST, LONGEST);
+    }
+}
+
+impl Observer {
+    /// Records into `recorder`, if there is one.
+    pub(super) fn open(recorder: Option<Recorder>) -> Self {
+        Self {
+            destroyed: recorder.as_ref().and_then(|_| DestroyedSockets::open().ok()),
+            recorder,
+            diag: SocketDiag::open().ok(),
+            connections: Connections::default(),
+            counters: Counters::read().unwrap_or_default(),
+            pace: Pace::default(),
+        }
+    }
+
+    /// A socket was made for the program.
+    pub(super) fn made(&mut self, cookie: u64, now: Duration) {
+        self.connections.made(cookie);
+        self.pace.made(now);
+    }
+
+    /// Time until the next look; `None` while there is nothing to see.
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+        self.pace.due.map(|due| due.saturating_sub(now))
+    }
+
+    pub(super) fn look_if_due(&mut self, clock: &dyn Fn() -> Duration) {
+        if self.next_look(clock()) == Some(Duration::ZERO) {
+            self.look(clock);
+        }
+    }
+
+    pub(super) fn look(&mut self, clock: &dyn Fn() -> Duration) {
+        let began = clock();
+        let look = self.diag.as_mut().and_then(|diag| {
+            let tcp = diag.tcp(States::ALL).ok()?;
+            Some(Look { mptcp: diag.mptcp(States::ALL).ok()?, tcp })
+        });
+        let now = clock();
+        if let Some(look) = look {
+            self.connections.note(&look);
+            if let Some(recorder) = &mut self.recorder {
+                let gone = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok());
+                let gone = gone.map(|received| received.events).unwrap_or_default();
+                recorder.take(&self.connections, &look, &gone, now);
+            }
+        }
+        let cost = now.saturating_sub(began);
+        self.pace.looked(now, cost, self.connections.worth_a_look());
+    }
+
+    /// All that is known at the end; completes the record.
+    pub(super) fn conclude(&mut self, sockets: &Tally, now: Duration) -> Tally {
+        let mut tally = sockets.clone();
+        tally.add_up(self.connections.all());
+        let counters = Counters::read().unwrap_or_default();
+        tally.add_counters(&counters.since(&self.counters));
+        let written = self.recorder.take().map(|recorder| recorder.finish(&tally, now));
+        tally.record_error = written.and_then(Result::err).map(|error| error.to_string());
+        tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn looks_become_rarer_and_end_when_nothing_is_left() {
+        let mut pace = Pace::default();
+        pace.made(MS * 10);
+        let (mut now, mut waits) = (pace.due.unwrap(), Vec::new());
+        for _ in 0..10 {
+            pace.looked(now, Duration::ZERO, true);
+            waits.push((pace.due.unwrap() - now).as_millis());
+            now = pace.due.unwrap();
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
+        pace.looked(now, MS, false);
+        assert_eq!(pace.due, None);
+    }
+
+    #[test]
+    fn a_look_that_takes_long_is_followed_by_a_long_rest() {
+        let mut pace = Pace::default();
+        pace.made(MS);
+        pace.looked(MS * 9, MS * 8, true);
+        assert_eq!(pace.due, Some(MS * 9 + MS * 16));
+        pace.step = LONGEST;
+        pace.looked(MS * 9, MS * 8, true);
+        assert_eq!(pace.due, Some(MS * 9 + MS * 400));
+        // Sockets that are made meanwhile want an early look, each of them but the first one.
+        pace.made(MS * 20);
+        pace.made(MS * 21);
+        assert_eq!(pace.due, Some(MS * 21));
+    }
+}

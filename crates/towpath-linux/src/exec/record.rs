@@ -1,0 +1,516 @@
+//! The series of the program's connections, as a result that `towpath report` reads.
+//!
+//! One flow with a stream for each connection. Up is from the end that opened the connection. Only
+//! one end is seen: what it sent is counted when it was acknowledged, what it received when it
+//! arrived. Paths are named after the interface that has the local address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use towpath_measure::metrics::{DeliveryLog, stall::stall};
+use towpath_measure::result::{
+    Event, EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, Multipath, Record,
+    SCHEMA_VERSION, Side, Subflow, SubflowSummary, Summary,
+};
+use towpath_measure::scenario::{DataDirection, Transport, World};
+use towpath_measure::{format, store::write_record};
+use towpath_net::Instant;
+
+use super::connections::{Connections, Fate, Look, Role, ends};
+use super::tally::Tally;
+use crate::netlink::{DiagSocket, Route};
+use crate::sample::{MptcpInfo, TcpInfo};
+
+/// What is delivered in one period is taken to arrive evenly, in steps of this length.
+const STEP: Duration = Duration::from_millis(10);
+const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
+
+/// Writes a result line by line.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    path: PathBuf,
+    file: File,
+    meta: Meta,
+    start: Duration,
+    last: Duration,
+    interfaces: Interfaces,
+    subflows: BTreeMap<u64, Known>,
+    streams: BTreeMap<u64, Stream>,
+    delivery: [DeliveryLog; 2],
+    /// Why the file could not be written on.
+    broken: Option<io::Error>,
+}
+
+/// A subflow, by the number of its TCP socket.
+#[derive(Debug)]
+struct Known {
+    connection: u64,
+    number: u32,
+    path: String,
+    ends: (SocketAddr, SocketAddr),
+    backup: bool,
+    info: TcpInfo,
+    congestion: Option<String>,
+    first_seen: Instant,
+    closed: Option<Instant>,
+}
+
+/// A connection.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stream {
+    number: u32,
+    opened: bool,
+    subflows: u32,
+    /// Application bytes up and down, as far as they are in the intervals.
+    bytes: [u64; 2],
+    fell_back: bool,
+}
+
+/// Which interface has which address.
+#[derive(Debug, Default)]
+struct Interfaces(BTreeMap<IpAddr, String>);
+
+impl Interfaces {
+    /// The name of the interface; the addresses are read again for one that is new.
+    fn of(&mut self, address: IpAddr) -> String {
+        if !self.0.contains_key(&address) {
+            let _stays_unknown = self.read();
+        }
+        let other = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
+        self.0.entry(address).or_insert_with(other).clone()
+    }
+
+    fn read(&mut self) -> Result<(), crate::netlink::NetlinkError> {
+        let mut route = Route::open()?;
+        let links = route.links()?;
+        for address in route.addresses()? {
+            if let Some(link) = links.iter().find(|link| link.index == address.link_index) {
+                self.0.insert(address.local.address(), link.name.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Recorder {
+    /// Begins a result about `command` in the file, which is there already.
+    pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
+        let mut file = File::create(&path)?;
+        let meta = meta(command);
+        write_record(&mut file, &Record::Meta(Box::new(meta.clone())))?;
+        let log = DeliveryLog::new(Instant::ZERO);
+        Ok(Self {
+            path,
+            file,
+            meta,
+            start: now,
+            last: now,
+            interfaces: Interfaces::default(),
+            subflows: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            delivery: [log.clone(), log],
+            broken: None,
+        })
+    }
+
+    /// Adds what a look shows, and the last words of sockets that have gone.
+    pub(super) fn take(
+        &mut self,
+        all: &Connections,
+        look: &Look,
+        destroyed: &[DiagSocket],
+        now: Duration,
+    ) {
+        let at = self.instant(now);
+        let span = now.saturating_sub(self.last);
+        self.last = now;
+        let mut present = BTreeSet::new();
+        for socket in look.tcp.iter().filter(|socket| !socket.info.is_empty()) {
+            if let Some(connection) = all.of(socket) {
+                present.insert(socket.cookie);
+                self.subflow(all, connection, socket, (at, span));
+            }
+        }
+        for socket in destroyed {
+            let open = self.subflows.get(&socket.cookie).filter(|known| known.closed.is_none());
+            if let Some(connection) = open.map(|known| known.connection) {
+                present.remove(&socket.cookie);
+                self.subflow(all, connection, socket, (at, span));
+            }
+        }
+        self.intervals(all, look, (at, span));
+        self.close_all_but(&present, at);
+    }
+
+    fn instant(&self, now: Duration) -> Instant {
+        Instant::ZERO + now.saturating_sub(self.start)
+    }
+
+    fn write(&mut self, record: &Record) {
+        if self.broken.is_none() {
+            self.broken = write_record(&mut self.file, record).err();
+        }
+    }
+
+    fn subflow(
+        &mut self,
+        all: &Connections,
+        connection: u64,
+        socket: &DiagSocket,
+        (at, span): (Instant, Duration),
+    ) {
+        let Some(own) = all.get(connection) else { return };
+        let now = TcpInfo::parse(&socket.info);
+        let stream = self.streams.entry(connection).or_insert(Stream {
+            number: own.number,
+            opened: own.role == Role::Opened,
+            ..Stream::default()
+        });
+        let mut stream = *stream;
+        let (ends, backup) = (ends(socket), is_backup(socket));
+        let new = !self.subflows.contains_key(&socket.cookie);
+        let path = self.interfaces.of(ends.0.ip());
+        let known = self.subflows.entry(socket.cookie).or_insert_with(|| Known {
+            connection,
+            number: stream.subflows,
+            path,
+            ends,
+            backup,
+            info: TcpInfo::default(),
+            congestion: None,
+            first_seen: at,
+            closed: None,
+        });
+        known.congestion = socket.congestion.clone().or(known.congestion.take());
+        known.backup |= backup;
+        let records =
+            DIRECTIONS.map(|direction| describe(known, stream, direction, &now, (at, span)));
+        known.info = now;
+        let text = format!("connection {}: subflow on {}", stream.number, known.path);
+        let event = event(at, EventKind::Subflow, Some(known.path.clone()), text);
+        if new {
+            stream.subflows += 1;
+            self.streams.insert(connection, stream);
+            self.write(&event);
+        }
+        for record in records {
+            self.write(&Record::Subflow(Box::new(record)));
+        }
+    }
+
+    fn intervals(&mut self, all: &Connections, look: &Look, (at, span): (Instant, Duration)) {
+        let mut sums = [0; 2];
+        let mut records = Vec::new();
+        for (cookie, stream) in &mut self.streams {
+            let fate = all.get(*cookie).map(|own| own.fate);
+            let own = self.subflows.values().filter(|known| known.connection == *cookie);
+            let mut figures = own.fold([0; 2], |[sent, received], known| {
+                [sent + known.info.bytes_acked, received + known.info.bytes_received]
+            });
+            let whole = look.mptcp.iter().find(|socket| socket.cookie == *cookie);
+            if let (Some(Fate::Multipath), Some(whole)) = (fate, whole) {
+                // Copies on several subflows count once. Without these figures the sum must do.
+                let info = MptcpInfo::parse(&whole.info);
+                if info.bytes_acked + info.bytes_received > 0 {
+                    figures = [info.bytes_acked, info.bytes_received];
+                }
+            }
+            if !stream.opened {
+                figures.reverse();
+            }
+            if fate == Some(Fate::Single) && !stream.fell_back {
+                stream.fell_back = true;
+                let text = format!("connection {} is plain TCP", stream.number);
+                records.push(event(at, EventKind::Fallback, None, text));
+            }
+            let pairs = DIRECTIONS.iter().zip(figures).zip(&mut stream.bytes).zip(&mut sums);
+            for (((direction, figure), before), sum) in pairs {
+                let bytes = figure.saturating_sub(*before);
+                *before = figure.max(*before);
+                *sum += bytes;
+                records.push(Record::Interval(Interval {
+                    t_ns: at.as_nanos(),
+                    span_ns: span.as_nanos() as u64,
+                    flow: 0,
+                    stream: stream.number,
+                    direction: *direction,
+                    bytes,
+                    connection: None,
+                }));
+            }
+        }
+        records.iter().for_each(|record| self.write(record));
+        for (log, bytes) in self.delivery.iter_mut().zip(sums) {
+            spread(log, bytes, (at, span));
+        }
+    }
+
+    fn close_all_but(&mut self, present: &BTreeSet<u64>, at: Instant) {
+        let mut events = Vec::new();
+        for (cookie, known) in &mut self.subflows {
+            if known.closed.is_none() && !present.contains(cookie) {
+                known.closed = Some(at);
+                let number = self.streams.get(&known.connection).map_or(0, |stream| stream.number);
+                let text = format!("connection {number}: subflow on {} closed", known.path);
+                events.push(event(at, EventKind::Subflow, Some(known.path.clone()), text));
+            }
+        }
+        events.iter().for_each(|event| self.write(event));
+    }
+
+    /// Puts the final conditions before the records and the summary behind them; `Err` when the
+    /// result could not be written.
+    pub(super) fn finish(mut self, tally: &Tally, now: Duration) -> io::Result<()> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        let end = self.instant(now);
+        self.meta.duration_ns = end.as_nanos();
+        self.meta.paths = self.paths();
+        for flow in &mut self.meta.flows {
+            flow.streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
+        }
+        let summary = self.summary(tally, end);
+        let ready = self.path.with_extension("part");
+        let mut out = io::BufWriter::new(File::create(&ready)?);
+        write_record(&mut out, &Record::Meta(Box::new(self.meta.clone())))?;
+        let mut records = BufReader::new(File::open(&self.path)?);
+        let mut provisional = Vec::new();
+        records.read_until(b'\n', &mut provisional)?;
+        io::copy(&mut records, &mut out)?;
+        write_record(&mut out, &Record::Summary(Box::new(summary)))?;
+        out.flush()?;
+        fs::rename(ready, &self.path)
+    }
+
+    fn paths(&self) -> Vec<MetaPath> {
+        let names: BTreeSet<_> = self.subflows.values().map(|known| &known.path).collect();
+        let path = |name: &String| MetaPath {
+            name: name.clone(),
+            between: ["here".to_owned(), "there".to_owned()],
+            up_rate_bps: None,
+            down_rate_bps: None,
+            up_delay_ns: 0,
+            down_delay_ns: 0,
+            backup: false,
+            text: "a real interface".to_owned(),
+        };
+        names.into_iter().map(path).collect()
+    }
+
+    fn summary(&self, tally: &Tally, end: Instant) -> Summary {
+        let flows: Vec<_> = DIRECTIONS
+            .iter()
+            .zip(&self.delivery)
+            .filter(|(_, log)| log.total_bytes() > 0)
+            .map(|(direction, log)| self.flow(*direction, log, end))
+            .collect();
+        let subflows = self.subflow_summaries(&flows);
+        let carried = subflows.iter().filter(|subflow| subflow.bytes > 0);
+        let paths: BTreeSet<_> = carried.map(|subflow| subflow.path.clone()).collect();
+        let paths_used: Vec<_> = paths.into_iter().collect();
+        let multipath = tally.opened.multipath + tally.accepted.multipath;
+        let single = tally.opened.single + tally.accepted.single + tally.refusals();
+        let used = multipath > 0 && single == 0;
+        let why = tally.fallbacks.first().map(|cause| cause.meaning.to_owned());
+        let none = || "no connection spoke Multipath TCP to the end".to_owned();
+        let amounts: Vec<_> = flows.iter().map(sentence).collect();
+        let over =
+            if paths_used.is_empty() { "no path".to_owned() } else { format::list(&paths_used) };
+        Summary {
+            ok: true,
+            verdict: format!("{}: {} over {over}", self.meta.description, amounts.join(", ")),
+            flows,
+            subflows,
+            multipath: Multipath {
+                requested: true,
+                used,
+                fallback: (!used).then(|| why.unwrap_or_else(none)),
+                paths_used,
+                evidence: vec![
+                    format!("{} sockets were made Multipath TCP sockets", tally.upgraded),
+                    format!("{multipath} connections spoke Multipath TCP, {single} plain TCP"),
+                ],
+            },
+            warnings: Vec::new(),
+            expectations: Vec::new(),
+        }
+    }
+
+    fn flow(&self, direction: DataDirection, log: &DeliveryLog, end: Instant) -> FlowSummary {
+        let bytes = log.total_bytes();
+        let sent = self.subflows.values().map(|known| u64::from(known.info.total_retrans)).sum();
+        let named = self.subflows.values().filter_map(|known| known.congestion.clone());
+        let congestion_control: BTreeSet<_> = named.collect();
+        let last = log.last().unwrap_or(end);
+        let from = log.first().unwrap_or(log.start());
+        let seconds = last.saturating_since(from).as_secs_f64().max(1e-3);
+        FlowSummary {
+            flow: 0,
+            direction,
+            bytes,
+            duration_ns: last.saturating_since(from).as_nanos() as u64,
+            goodput_bps: bytes as f64 * 8.0 / seconds,
+            completed: true,
+            failure: None,
+            connect_ns: None,
+            stall: stall(log, last),
+            recoveries: Vec::new(),
+            congestion_control: congestion_control.into_iter().collect(),
+            retransmissions: sent,
+            stack: None,
+            messages: None,
+        }
+    }
+
+    fn subflow_summaries(&self, flows: &[FlowSummary]) -> Vec<SubflowSummary> {
+        let mut all = Vec::new();
+        for flow in flows {
+            let start = all.len();
+            for known in self.subflows.values() {
+                let stream = self.streams.get(&known.connection).copied().unwrap_or_default();
+                let sends = (flow.direction == DataDirection::Up) == stream.opened;
+                let (local, remote) = known.ends;
+                let (local, remote) = if stream.opened { (local, remote) } else { (remote, local) };
+                let info = &known.info;
+                all.push(SubflowSummary {
+                    flow: 0,
+                    stream: stream.number,
+                    direction: flow.direction,
+                    subflow: known.number,
+                    path: known.path.clone(),
+                    local: local.to_string(),
+                    remote: remote.to_string(),
+                    backup: known.backup,
+                    bytes: if sends { info.bytes_acked } else { info.bytes_received },
+                    share: 0.0,
+                    retransmissions: if sends { u64::from(info.total_retrans) } else { 0 },
+                    srtt_us: info.srtt_us,
+                    first_seen_ns: known.first_seen.as_nanos(),
+                    closed_ns: known.closed.map(Instant::as_nanos),
+                });
+            }
+            let own = all.get_mut(start..).unwrap_or_default();
+            let total: u64 = own.iter().map(|subflow| subflow.bytes).sum();
+            for subflow in own.iter_mut().filter(|_| total > 0) {
+                subflow.share = subflow.bytes as f64 / total as f64;
+            }
+        }
+        all
+    }
+}
+
+fn sentence(flow: &FlowSummary) -> String {
+    let direction = if flow.direction == DataDirection::Down { "down" } else { "up" };
+    format!("{} {direction} at {}", format::bytes(flow.bytes), format::rate(flow.goodput_bps))
+}
+
+fn meta(command: &str) -> Meta {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let mut conditions = BTreeMap::new();
+    for name in ["net.mptcp.enabled", "net.mptcp.scheduler", "net.ipv4.tcp_congestion_control"] {
+        conditions.insert(name.to_owned(), read(&format!("/proc/sys/{}", name.replace('.', "/"))));
+    }
+    let method = "seen from one end: sent bytes count when acknowledged, received ones on arrival";
+    conditions.insert("method".to_owned(), method.to_owned());
+    Meta {
+        schema: SCHEMA_VERSION,
+        run: format!("exec-{}", std::process::id()),
+        scenario: "exec".to_owned(),
+        description: command.to_owned(),
+        scenario_toml: format!("# no scenario: towpath exec -- {command}\n"),
+        world: World::Live,
+        stack: "kernel".to_owned(),
+        transport: Transport::Mptcp,
+        repeat: 1,
+        seed: 0,
+        towpath: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        duration_ns: 0,
+        sample_ns: super::observe::LONGEST.as_nanos() as u64,
+        congestion_control: String::new(),
+        hosts: vec!["here".to_owned(), "there".to_owned()],
+        paths: Vec::new(),
+        flows: vec![MetaFlow {
+            flow: 0,
+            from: "here".to_owned(),
+            to: "there".to_owned(),
+            pattern: "run".to_owned(),
+            direction: DataDirection::Both,
+            streams: 0,
+            via: String::new(),
+        }],
+        timeline: Vec::new(),
+        conditions,
+    }
+}
+
+fn event(at: Instant, kind: EventKind, path: Option<String>, text: String) -> Record {
+    let host = Some("here".to_owned());
+    Record::Event(Event { t_ns: at.as_nanos(), kind, host, path, text, detail: BTreeMap::new() })
+}
+
+fn is_backup(socket: &DiagSocket) -> bool {
+    use crate::netlink::SubflowFlags as Flags;
+    socket.subflow.is_some_and(|subflow| {
+        subflow.flags.contains(Flags::BACKUP_LOCAL) || subflow.flags.contains(Flags::BACKUP_REMOTE)
+    })
+}
+
+/// Notes bytes as if they had come evenly over the period.
+fn spread(log: &mut DeliveryLog, bytes: u64, (at, span): (Instant, Duration)) {
+    let steps = (span.as_nanos() / STEP.as_nanos()).clamp(1, 1_000) as u64;
+    let mut left = bytes;
+    for step in (0..steps).rev() {
+        let part = left / (step + 1);
+        left -= part;
+        let before = span.mul_f64(step as f64 / steps as f64);
+        log.record(at - before, part);
+    }
+}
+
+/// One end's view of a subflow in one direction.
+fn describe(
+    known: &Known,
+    stream: Stream,
+    direction: DataDirection,
+    now: &TcpInfo,
+    (at, span): (Instant, Duration),
+) -> Subflow {
+    let sends = (direction == DataDirection::Up) == stream.opened;
+    let before = &known.info;
+    let bytes = if sends {
+        now.bytes_acked.saturating_sub(before.bytes_acked)
+    } else {
+        now.bytes_received.saturating_sub(before.bytes_received)
+    };
+    Subflow {
+        t_ns: at.as_nanos(),
+        span_ns: span.as_nanos() as u64,
+        flow: 0,
+        stream: stream.number,
+        direction,
+        side: if sends { Side::Sender } else { Side::Receiver },
+        subflow: known.number,
+        path: known.path.clone(),
+        state: now.state_name().to_owned(),
+        backup: known.backup,
+        bytes,
+        bytes_sent: now.bytes_sent,
+        bytes_acked: now.bytes_acked,
+        bytes_received: now.bytes_received,
+        srtt_us: now.srtt_us,
+        rttvar_us: now.rttvar_us,
+        rto_us: now.rto_us,
+        backoff: u32::from(now.backoff),
+        cwnd_packets: now.cwnd,
+        ssthresh_packets: now.ssthresh,
+        in_flight_packets: now.in_flight(),
+        retransmissions: now.total_retrans,
+        mss_bytes: now.mss_bytes,
+    }
+}
