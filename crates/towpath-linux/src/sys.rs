@@ -53,6 +53,15 @@ pub(crate) fn close_from(first: libc::c_uint) {
     unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
 }
 
+/// Number of a descriptor's inode; that of a socket as the kernel's listings of sockets show it.
+pub(crate) fn inode(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills the structure, which lives through the call.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), status.as_mut_ptr()) })?;
+    // SAFETY: the call has succeeded; all-zero is valid too.
+    Ok(unsafe { status.assume_init() }.st_ino as u32)
+}
+
 /// Real, effective user and group of the process.
 pub(crate) fn user_and_group() -> (u32, u32) {
     // SAFETY: these calls take nothing and cannot fail.

@@ -1,7 +1,9 @@
 //! The program's connections, as the kernel's listings of sockets show them.
 //!
-//! The supervisor keeps no socket, but knows the number (cookie) of each that it made; listings have
-//! the same numbers. Connections that the program accepts are known by the port that it listens at.
+//! The supervisor keeps no socket, but knows the inode of each that it made; listings show it until
+//! the program closes the socket, and the connection's token until it is gone. Connections that the
+//! program accepts are known by the port that it listens at. Cookies will not do: Linux gives an
+//! accepted MPTCP socket that of its listener (seen with 6.18).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -45,36 +47,42 @@ pub(super) struct Own {
     pub(super) fate: Fate,
     /// Most subflows that were established at one time.
     pub(super) most_subflows: u32,
-    /// Token of the connection, once it has one.
-    token: u32,
     /// Whether the last look showed it.
     pub(super) alive: bool,
 }
 
-/// All sockets of the program, by their number.
+/// Names a socket of the program.
+pub(super) type Id = usize;
+
+/// All sockets of the program.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    own: BTreeMap<u64, Own>,
+    own: Vec<Own>,
+    /// Connections so far.
+    count: u32,
     ports: BTreeSet<u16>,
-    tokens: BTreeMap<u32, u64>,
-    next: u32,
+    inodes: BTreeMap<u32, Id>,
+    tokens: BTreeMap<u32, Id>,
+    /// Accepted plain TCP, by cookie.
+    plain: BTreeMap<u64, Id>,
 }
 
 impl Connections {
     /// A socket was made for the program.
-    pub(super) fn made(&mut self, cookie: u64) {
-        self.own.insert(cookie, self.new(Role::Opened, Fate::Unseen));
+    pub(super) fn made(&mut self, inode: u32) {
+        let id = self.add(Role::Opened, Fate::Unseen);
+        self.inodes.insert(inode, id);
     }
 
     /// Learns from a look at all sockets.
     pub(super) fn note(&mut self, look: &Look) {
-        for own in self.own.values_mut() {
+        for own in &mut self.own {
             own.alive = false;
         }
         // What they accepted is known by the ports of listeners, so these come first.
         let listens = |socket: &&DiagSocket| socket.state == SocketState::Listen;
         for socket in look.mptcp.iter().filter(listens) {
-            self.note_mptcp(socket);
+            self.note_listener(socket);
         }
         for socket in look.mptcp.iter().filter(|socket| !listens(socket)) {
             self.note_mptcp(socket);
@@ -85,60 +93,84 @@ impl Connections {
         self.count_subflows(look);
     }
 
-    /// Number of the connection that a TCP socket of a listing belongs to.
-    pub(super) fn of(&self, socket: &DiagSocket) -> Option<u64> {
+    /// The connection that a TCP socket of a listing belongs to.
+    pub(super) fn of(&self, socket: &DiagSocket) -> Option<Id> {
         let token = socket.subflow.and_then(|subflow| subflow.token_local);
-        let by_token = token.and_then(|token| self.tokens.get(&token)).copied();
-        by_token.or_else(|| self.own.contains_key(&socket.cookie).then_some(socket.cookie))
+        let by_token = token.and_then(|token| self.tokens.get(&token));
+        let by_inode = || self.inodes.get(&socket.inode);
+        by_token.or_else(by_inode).or_else(|| self.plain.get(&socket.cookie)).copied()
     }
 
-    pub(super) fn get(&self, cookie: u64) -> Option<&Own> {
-        self.own.get(&cookie)
+    /// The connection that an MPTCP socket of a listing is.
+    pub(super) fn whole(&self, socket: &DiagSocket) -> Option<Id> {
+        let token = MptcpInfo::parse(&socket.info).token;
+        self.tokens.get(&token).or_else(|| self.inodes.get(&socket.inode)).copied()
+    }
+
+    pub(super) fn get(&self, id: Id) -> Option<&Own> {
+        self.own.get(id)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Own> {
-        self.own.values()
+        self.own.iter()
     }
 
     /// Whether something can still happen that a look would show.
     pub(super) fn worth_a_look(&self) -> bool {
-        self.own.values().any(|own| own.alive || own.fate == Fate::Unseen)
+        self.own.iter().any(|own| own.alive || own.fate == Fate::Unseen)
     }
 
-    fn new(&self, role: Role, fate: Fate) -> Own {
-        Own { number: self.next, role, fate, most_subflows: 0, token: 0, alive: false }
+    fn add(&mut self, role: Role, fate: Fate) -> Id {
+        self.own.push(Own { number: 0, role, fate, most_subflows: 0, alive: false });
+        self.own.len() - 1
+    }
+
+    fn add_accepted(&mut self, fate: Fate) -> Id {
+        let id = self.add(Role::Accepted, fate);
+        self.give_number(id);
+        id
+    }
+
+    fn give_number(&mut self, id: Id) {
+        if let Some(own) = self.own.get_mut(id) {
+            own.number = self.count;
+            own.alive = true;
+            self.count += 1;
+        }
+    }
+
+    fn note_listener(&mut self, socket: &DiagSocket) {
+        let id = self.inodes.get(&socket.inode).copied();
+        if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
+            own.fate = Fate::Listening;
+            own.alive = true;
+            self.ports.insert(socket.local.port());
+        }
     }
 
     fn note_mptcp(&mut self, socket: &DiagSocket) {
-        let known = self.own.contains_key(&socket.cookie);
-        let accepted = self.ports.contains(&socket.local.port());
-        if !known && (!accepted || socket.state == SocketState::Listen) {
-            return;
-        }
-        let mut own = match self.own.get(&socket.cookie) {
-            Some(own) => *own,
-            None => self.new(Role::Accepted, Fate::Unseen),
+        let id = match self.whole(socket) {
+            Some(id) => id,
+            None if self.ports.contains(&socket.local.port()) => self.add_accepted(Fate::Trying),
+            None => return,
         };
-        own.alive = true;
-        if matches!(own.fate, Fate::Unseen) && socket.state != SocketState::Listen {
-            own.number = self.next;
-            self.next += 1;
+        if self.get(id).is_some_and(|own| own.fate == Fate::Unseen) {
+            self.give_number(id);
         }
-        own.fate = fate(own.fate, socket);
-        if own.fate == Fate::Listening {
-            self.ports.insert(socket.local.port());
+        if let Some(own) = self.own.get_mut(id) {
+            own.alive = true;
+            own.fate = fate(own.fate, socket);
         }
         let token = MptcpInfo::parse(&socket.info).token;
         if token != 0 {
-            own.token = token;
-            self.tokens.insert(token, socket.cookie);
+            self.tokens.insert(token, id);
         }
-        self.own.insert(socket.cookie, own);
     }
 
     /// A connection accepted from a peer without Multipath TCP is an ordinary TCP socket.
     fn note_tcp(&mut self, socket: &DiagSocket, look: &Look) {
-        if let Some(own) = self.own.get_mut(&socket.cookie) {
+        let id = self.plain.get(&socket.cookie).copied();
+        if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
             own.alive = true;
             return;
         }
@@ -155,22 +187,21 @@ impl Connections {
                         || ends(whole) == ends(socket))
             });
         if connected && ours && !part {
-            let own = Own { alive: true, ..self.new(Role::Accepted, Fate::Single) };
-            self.next += 1;
-            self.own.insert(socket.cookie, own);
+            let id = self.add_accepted(Fate::Single);
+            self.plain.insert(socket.cookie, id);
         }
     }
 
     fn count_subflows(&mut self, look: &Look) {
-        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<Id, u32> = BTreeMap::new();
         let open = |socket: &&DiagSocket| socket.state == SocketState::Established;
         for socket in look.tcp.iter().filter(open) {
-            if let Some(cookie) = self.of(socket) {
-                *counts.entry(cookie).or_default() += 1;
+            if let Some(id) = self.of(socket) {
+                *counts.entry(id).or_default() += 1;
             }
         }
-        for (cookie, count) in counts {
-            if let Some(own) = self.own.get_mut(&cookie) {
+        for (id, count) in counts {
+            if let Some(own) = self.own.get_mut(id) {
                 own.most_subflows = own.most_subflows.max(count);
             }
         }
@@ -189,11 +220,10 @@ fn fate(before: Fate, socket: &DiagSocket) -> Fate {
     let Some(said) = (!socket.info.is_empty()).then_some((info.fallback, info.remote_key)) else {
         return before;
     };
-    match (before, socket.state, said) {
-        (_, SocketState::Listen, _) => Fate::Listening,
-        (Fate::Single, ..) | (_, _, (true, _)) => Fate::Single,
-        (Fate::Multipath, ..) | (_, _, (_, true)) => Fate::Multipath,
-        (Fate::Unseen | Fate::Listening | Fate::Trying, ..) => Fate::Trying,
+    match (before, said) {
+        (Fate::Single, _) | (_, (true, _)) => Fate::Single,
+        (Fate::Multipath, _) | (_, (_, true)) => Fate::Multipath,
+        (Fate::Unseen | Fate::Listening | Fate::Trying, _) => Fate::Trying,
     }
 }
 
@@ -237,22 +267,22 @@ mod tests {
     fn a_connection_is_followed_from_its_making_to_its_second_subflow() {
         let mut all = Connections::default();
         all.made(7);
-        assert_eq!((all.own[&7].fate, all.worth_a_look()), (Fate::Unseen, true));
+        assert_eq!((all.own[0].fate, all.worth_a_look()), (Fate::Unseen, true));
         let mptcp = vec![whole(7, SocketState::SynSent, "10.0.0.1:5", 0, 9)];
         all.note(&Look { mptcp, tcp: vec![] });
-        assert_eq!(all.own[&7].fate, Fate::Trying);
+        assert_eq!(all.own[0].fate, Fate::Trying);
         let mptcp = vec![
             whole(7, SocketState::Established, "10.0.0.1:5", 2, 9),
             whole(8, SocketState::Established, "10.0.0.1:6", 2, 10),
         ];
         let tcp = vec![subflow(70, "10.0.0.1:5", 9), subflow(71, "10.1.0.1:6", 9)];
         all.note(&Look { mptcp, tcp });
-        let own = all.own[&7];
+        let own = all.own[0];
         assert_eq!((own.fate, own.role, own.most_subflows), (Fate::Multipath, Role::Opened, 2));
         assert_eq!(all.own.len(), 1, "the other one is somebody else's");
         all.note(&Look::default());
         assert!(!all.worth_a_look());
-        assert_eq!(all.own[&7].fate, Fate::Multipath, "what was seen stays true");
+        assert_eq!(all.own[0].fate, Fate::Multipath, "what was seen stays true");
     }
 
     #[test]
@@ -263,7 +293,7 @@ mod tests {
             let mptcp = vec![whole(7, SocketState::Established, "10.0.0.1:5", flags, 9)];
             all.note(&Look { mptcp, tcp: vec![] });
         }
-        assert_eq!(all.own[&7].fate, Fate::Single);
+        assert_eq!(all.own[0].fate, Fate::Single);
     }
 
     #[test]
@@ -275,12 +305,16 @@ mod tests {
         let join = subflow(4, "10.1.0.1:80", 99);
         let old_kernel = socket(5, SocketState::Established, "10.0.0.1:80", "10.0.0.2:80");
         let foreign = socket(6, SocketState::Established, "10.0.0.1:81", "10.0.0.9:7");
-        let mptcp = vec![whole(2, SocketState::Established, "10.0.0.1:80", 2, 99), listener];
+        let accepted = whole(2, SocketState::Established, "10.0.0.1:80", 2, 99);
+        // The kernel gives it the listener's cookie.
+        let mptcp = vec![DiagSocket { cookie: 1, ..accepted }, listener];
         all.note(&Look { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
-        let fates: Vec<_> = all.own.iter().map(|(cookie, own)| (*cookie, own.fate)).collect();
-        let expected = [(1, Fate::Listening), (2, Fate::Multipath), (3, Fate::Single)];
+        let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.fate, own.number)).collect();
+        let expected = [
+            (Role::Opened, Fate::Listening, 0),
+            (Role::Accepted, Fate::Multipath, 0),
+            (Role::Accepted, Fate::Single, 1),
+        ];
         assert_eq!(fates, expected);
-        assert_eq!(all.own[&2].role, Role::Accepted);
-        assert_eq!((all.own[&2].number, all.own[&3].number), (0, 1));
     }
 }

@@ -66,8 +66,8 @@ impl Observer {
     }
 
     /// A socket was made for the program.
-    pub(super) fn made(&mut self, cookie: u64, now: Duration) {
-        self.connections.made(cookie);
+    pub(super) fn made(&mut self, inode: u32, now: Duration) {
+        self.connections.made(inode);
         self.pace.made(now);
     }
 

@@ -20,7 +20,7 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_measure::{format, store::write_record};
 use towpath_net::Instant;
 
-use super::connections::{Connections, Fate, Look, Role, ends};
+use super::connections::{Connections, Fate, Id, Look, Role, ends};
 use super::tally::Tally;
 use crate::netlink::{DiagSocket, Route};
 use crate::sample::{MptcpInfo, TcpInfo};
@@ -39,7 +39,7 @@ pub(super) struct Recorder {
     last: Duration,
     interfaces: Interfaces,
     subflows: BTreeMap<u64, Known>,
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<Id, Stream>,
     delivery: [DeliveryLog; 2],
     /// Why the file could not be written on.
     broken: Option<io::Error>,
@@ -48,7 +48,7 @@ pub(super) struct Recorder {
 /// A subflow, by the number of its TCP socket.
 #[derive(Debug)]
 struct Known {
-    connection: u64,
+    connection: Id,
     number: u32,
     path: String,
     ends: (SocketAddr, SocketAddr),
@@ -159,7 +159,7 @@ impl Recorder {
     fn subflow(
         &mut self,
         all: &Connections,
-        connection: u64,
+        connection: Id,
         socket: &DiagSocket,
         (at, span): (Instant, Duration),
     ) {
@@ -205,13 +205,13 @@ impl Recorder {
     fn intervals(&mut self, all: &Connections, look: &Look, (at, span): (Instant, Duration)) {
         let mut sums = [0; 2];
         let mut records = Vec::new();
-        for (cookie, stream) in &mut self.streams {
-            let fate = all.get(*cookie).map(|own| own.fate);
-            let own = self.subflows.values().filter(|known| known.connection == *cookie);
+        for (id, stream) in &mut self.streams {
+            let fate = all.get(*id).map(|own| own.fate);
+            let own = self.subflows.values().filter(|known| known.connection == *id);
             let mut figures = own.fold([0; 2], |[sent, received], known| {
                 [sent + known.info.bytes_acked, received + known.info.bytes_received]
             });
-            let whole = look.mptcp.iter().find(|socket| socket.cookie == *cookie);
+            let whole = look.mptcp.iter().find(|socket| all.whole(socket) == Some(*id));
             if let (Some(Fate::Multipath), Some(whole)) = (fate, whole) {
                 // Copies on several subflows count once. Without these figures the sum must do.
                 let info = MptcpInfo::parse(&whole.info);

@@ -105,10 +105,10 @@ impl Supervisor {
         };
         match socket {
             Ok(socket) => {
-                let (given, cookie) = (socket.as_fd(), socket.cookie().unwrap_or(0));
+                let (given, inode) = (socket.as_fd(), sys::inode(socket.as_fd())?);
                 if seccomp::answer_with(listener, question.id, given, wanted.close_on_exec)? {
                     self.tally.upgraded += 1;
-                    self.observer.made(cookie, sys::monotonic());
+                    self.observer.made(inode, sys::monotonic());
                 }
             }
             // The call as it was made gives plain TCP, or the kernel's own error.
