@@ -14,6 +14,7 @@ use towpath_measure::scenario::{Family, Scenario, Transport};
 use crate::clock::Clock;
 use crate::network::address::address;
 use crate::network::{self, Backend, Network, NetworkError, end_of};
+use crate::pace::Pace;
 use crate::sandbox::{self, EmulatorThread};
 use crate::stack::plan;
 use crate::traffic::Stage;
@@ -111,14 +112,13 @@ pub fn lab(
         return sandbox::wait(&mut child).map_err(failed);
     }
     let stage = Stage {
-        zero: network.clock.now(),
+        pace: Pace::new(network.clock, network.clock.now()),
         network: Arc::clone(&network),
         transport: Transport::Tcp,
         streams: Mutex::default(),
-        interrupted: AtomicBool::new(false),
         meters: crate::cost::Meters::default(),
     };
-    network.schedule_link_changes(stage.zero);
+    network.schedule_link_changes(stage.pace.zero());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let (told, _heard) = std::sync::mpsc::channel();

@@ -21,6 +21,7 @@ pub mod lab;
 mod namespace;
 pub mod netlink;
 mod network;
+mod pace;
 mod pipe;
 mod program;
 mod queue;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
 /// Runs a flow's command until it ends or its time is over. It finds the other host's address in
 /// `TOWPATH_TO`.
 pub(crate) fn run_flow(stage: &Stage, flow: &Flow, command: &str, limit: Duration) -> Outcome {
-    stage.network.clock.sleep_until(stage.zero + flow.start);
+    stage.pace.sleep_until(Instant::ZERO + flow.start);
     let deadline = Instant::ZERO + flow.start + limit;
     Outcome { failure: shell(stage, flow, command, deadline).err(), ..Outcome::default() }
 }
@@ -59,7 +58,7 @@ fn shell(stage: &Stage, flow: &Flow, command: &str, deadline: Instant) -> Result
                 Err(format!("`{command}` ended with {status}"))
             };
         }
-        if stage.now() >= deadline || stage.interrupted.load(Ordering::Relaxed) {
+        if stage.pace.is_over(deadline) {
             let _already_gone = child.kill();
             sandbox::wait(&mut child).map_err(failed)?;
             return Ok(());

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -15,30 +15,30 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::Message;
 use towpath_measure::scenario::{DataDirection, Family, Flow, Transport};
-use towpath_measure::traffic::{Allowance, Receiver, Sender, directions, streams};
+use towpath_measure::traffic::{Sender, directions, streams};
 use towpath_net::Instant;
 
-use crate::clock::Clock;
 use crate::cost::Meters;
 use crate::network::{Network, address, end_of};
+use crate::pace::Pace;
 use crate::sample;
 use crate::stack::{self, status::Connection};
 
 mod end;
+pub(crate) mod kernel;
 mod own;
 pub(crate) mod quic;
 mod talk;
 
 use self::quic::QuicListener;
+use kernel::{Manner, is_impatient};
 use own::OwnListener;
 use talk::Talks;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it.
 const FIRST_PORT: u16 = 5_201;
 /// A blocked socket call returns after this time, to look at the clock.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes written or read at once: what `iperf3` uses.
-const CHUNK: usize = 128 * 1024;
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// One end of a stream.
 #[derive(Debug, Clone)]
@@ -79,10 +79,8 @@ pub(crate) struct Stream {
 pub(crate) struct Stage {
     pub(crate) network: Arc<Network>,
     pub(crate) transport: Transport,
-    /// Start of the traffic on the network's clock.
-    pub(crate) zero: Instant,
+    pub(crate) pace: Pace,
     pub(crate) streams: Mutex<Vec<Stream>>,
-    pub(crate) interrupted: AtomicBool,
     pub(crate) meters: Meters,
 }
 
@@ -91,23 +89,15 @@ impl Stage {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn clock(&self) -> Clock {
-        self.network.clock
-    }
-
     /// Now, counted from the start of the traffic.
     pub(crate) fn now(&self) -> Instant {
-        Instant::ZERO + self.clock().now().saturating_since(self.zero)
+        self.pace.now()
     }
 
     /// What flow number `flow` speaks in this run.
     pub(crate) fn transport_of(&self, flow: u32) -> Transport {
         let flow = self.network.scenario.flows.get(flow as usize);
         flow.map_or(self.transport, |flow| flow.transport_in(self.transport))
-    }
-
-    fn is_over(&self, deadline: Instant) -> bool {
-        self.interrupted.load(Ordering::Relaxed) || self.now() >= deadline
     }
 }
 
@@ -233,7 +223,7 @@ fn own_stack(stage: &Stage, host: usize) -> Option<&Arc<stack::Host>> {
 /// Runs one flow to its end. Blocks.
 pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener) -> Outcome {
     let start = Instant::ZERO + flow.start;
-    stage.clock().sleep_until(stage.zero + flow.start);
+    stage.pace.sleep_until(start);
     let deadline = start + flow.pattern.limit();
     let mut talks = Talks::new(flow);
     let mut outcome = Outcome::default();
@@ -273,7 +263,10 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
         }
         // The schedule of messages begins when all connections are open.
         for part in talks.iter_mut().flat_map(Talks::parts) {
-            workers.push(scope.spawn(move || part.run(stage, flow, deadline)));
+            workers.push(scope.spawn(move || {
+                let _meter = stage.meters.thread(part.is_client());
+                part.run(&stage.pace, flow, deadline)
+            }));
         }
         workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect::<Vec<_>>()
     });
@@ -294,7 +287,7 @@ fn counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
 }
 
 /// Whether data of `direction` is sent by this end; else it is received by it.
-fn sends(direction: DataDirection, is_client: bool) -> bool {
+pub(crate) fn sends(direction: DataDirection, is_client: bool) -> bool {
     (direction != DataDirection::Down) == is_client
 }
 
@@ -319,12 +312,14 @@ fn run_end(
             if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
                 scope.spawn(move || {
                     let _meter = stage.meters.thread(is_client);
-                    send(stage, socket, sender);
+                    kernel::send(&stage.pace, socket, sender, Manner::default());
                 });
             }
             let (direction, received) = incoming?;
             let _meter = stage.meters.thread(is_client);
-            Some((*direction, receive(stage, socket, start, deadline, received)))
+            let manner = Manner::default();
+            let log = kernel::receive(&stage.pace, socket, (start, deadline), received, manner);
+            Some((*direction, log))
         }),
     }
 }
@@ -417,60 +412,8 @@ fn accept(stage: &Stage, listener: &Socket, deadline: Instant) -> io::Result<Soc
     loop {
         match listener.accept() {
             Ok((socket, _)) => return Ok(socket),
-            Err(error) if is_impatient(&error) && !stage.is_over(deadline) => {}
+            Err(error) if is_impatient(&error) && !stage.pace.is_over(deadline) => {}
             Err(error) => return Err(error),
         }
     }
-}
-
-fn is_impatient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-    )
-}
-
-fn send(stage: &Stage, socket: &Socket, mut sender: Sender) {
-    let data = vec![0x74; CHUNK];
-    while !stage.interrupted.load(Ordering::Relaxed) {
-        let Allowance::Send(most) = sender.allowance(stage.now()) else { break };
-        let length = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
-        match socket.send(data.get(..length).unwrap_or(&data)) {
-            Ok(sent) => sender.on_sent(stage.now(), sent as u64),
-            Err(error) if is_impatient(&error) => {}
-            // A reset shows at the receiver, whose count is the result.
-            Err(_) => break,
-        }
-    }
-    let _already_closed = socket.shutdown(std::net::Shutdown::Write);
-}
-
-fn receive(
-    stage: &Stage,
-    socket: &Socket,
-    start: Instant,
-    deadline: Instant,
-    received: &AtomicU64,
-) -> DeliveryLog {
-    let mut meter = Receiver::new(start);
-    let mut buffer = vec![0; CHUNK];
-    let mut plain = socket;
-    while !stage.is_over(deadline) {
-        match io::Read::read(&mut plain, &mut buffer) {
-            Ok(0) => {
-                meter.on_end(stage.now());
-                break;
-            }
-            Ok(length) => {
-                meter.on_bytes(stage.now(), length as u64);
-                received.fetch_add(length as u64, Ordering::Relaxed);
-            }
-            Err(error) if is_impatient(&error) => {}
-            Err(_) => {
-                meter.on_end(stage.now());
-                break;
-            }
-        }
-    }
-    meter.finish(stage.now().min(deadline))
 }

@@ -338,6 +338,7 @@ impl Recorder {
             },
             warnings: Vec::new(),
             expectations: Vec::new(),
+            cpu: None,
         }
     }
 
@@ -427,6 +428,7 @@ fn meta(command: &str) -> Meta {
         stack: "kernel".to_owned(),
         transport: Transport::Mptcp,
         repeat: 1,
+        order: None,
         seed: 0,
         towpath: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),

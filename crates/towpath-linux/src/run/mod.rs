@@ -33,6 +33,7 @@ use crate::clock::Clock;
 use crate::cost::{Began, Meters};
 use crate::emulator::engine::Command;
 use crate::network::{self, Backend, NetworkError};
+use crate::pace::Pace;
 use crate::sandbox::EmulatorThread;
 use crate::stack::status::notice_text;
 use crate::traffic::{self, Delivered, Outcome, Stage};
@@ -90,11 +91,10 @@ pub fn run(
     let before = Before::read(&network);
     let watcher = Watcher::open(&network.hosts)?;
     let stage = Stage {
-        zero: network.clock.now() + LEAD,
+        pace: Pace::new(network.clock, network.clock.now() + LEAD),
         network,
         transport: job.transport,
         streams: Mutex::default(),
-        interrupted: AtomicBool::new(false),
         meters: Meters::default(),
     };
     let meta = conditions::meta(job, &stage.network, seed);
@@ -131,7 +131,7 @@ fn play(
             if written.is_ok() {
                 written = write(&record);
                 if written.is_err() {
-                    stage.interrupted.store(true, Ordering::Relaxed);
+                    stage.pace.interrupt();
                 }
             }
         }
@@ -144,9 +144,9 @@ fn play(
 fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &AtomicBool) -> Played {
     let scenario = &stage.network.scenario;
     let emulator = &stage.network.emulator;
-    stage.network.schedule_link_changes(stage.zero);
+    stage.network.schedule_link_changes(stage.pace.zero());
     emulator.tell(Command::Report {
-        zero: stage.zero,
+        zero: stage.pace.zero(),
         period: scenario.run.sample,
         to: records.clone(),
     });
@@ -187,7 +187,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
 fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
     for host in &stage.network.hosts {
         let Some(stack) = &host.stack else { continue };
-        let (name, records, zero) = (host.name.clone(), records.clone(), stage.zero);
+        let (name, records, zero) = (host.name.clone(), records.clone(), stage.pace.zero());
         let _ended_by_itself = stack.call(move |turn| {
             turn.on_notice(move |now, _, notice| {
                 let fallback = matches!(notice, Notice::Fallback(_));
@@ -297,7 +297,7 @@ fn sample(stage: &Stage, records: Sender<Record>, done: &AtomicBool) -> Series {
             thread::sleep(next.saturating_since(stage.now()).min(NAP));
         }
         if interrupt::seen() {
-            stage.interrupted.store(true, Ordering::Relaxed);
+            stage.pace.interrupt();
         }
         let now = stage.now();
         if done.load(Ordering::Acquire) {
@@ -328,7 +328,7 @@ fn conclude(
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
     let scenario = &job.scenario;
-    let interrupted = stage.interrupted.load(Ordering::Relaxed);
+    let interrupted = stage.pace.is_interrupted();
     let counters = before.changes(&stage.network);
     let interfaces = conditions::interfaces(&stage.network);
     let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);

@@ -118,7 +118,7 @@ impl Series {
         let ask = |end: &StreamEnd| match end {
             StreamEnd::Kernel(_) => None,
             StreamEnd::Own(connection) => {
-                let mut look = connection.look(&stage.network.scenario, stage.zero)?;
+                let mut look = connection.look(&stage.network.scenario, stage.pace.zero())?;
                 let host = connection.host.name();
                 let decided = look.decided.drain(..);
                 let decided = decided.map(|event| Event { t_ns: at.as_nanos(), ..event });
@@ -150,7 +150,7 @@ impl Series {
                 detail.insert("remote".to_owned(), remote.to_string());
             }
             self.emit(Record::Event(Event {
-                t_ns: noticed.at.saturating_since(stage.zero).as_nanos() as u64,
+                t_ns: noticed.at.saturating_since(stage.pace.zero()).as_nanos() as u64,
                 kind: if fallback { EventKind::Fallback } else { EventKind::Subflow },
                 host: Some(end.connection.host.name().to_owned()),
                 text: noticed.notice.text(path.as_deref()),

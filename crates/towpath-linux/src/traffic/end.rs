@@ -202,7 +202,7 @@ pub(super) fn make(stage: &Stage, halves: Halves, open: bool) -> (FlowEnd, Ears)
         meter: Arc::new(Mutex::new(Some(Receiver::new(start)))),
         received,
     });
-    let end = FlowEnd::new(stage.zero, open, halves.sender, sink.clone(), told);
+    let end = FlowEnd::new(stage.pace.zero(), open, halves.sender, sink.clone(), told);
     (end.talking(halves.talk), Ears { heard, sink })
 }
 
@@ -219,7 +219,7 @@ pub(super) fn receive(
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
-    while !stage.is_over(deadline) {
+    while !stage.pace.is_over(deadline) {
         match opened.ears.heard.recv_timeout(PATIENCE) {
             Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Said::Ended | Said::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,

@@ -61,7 +61,7 @@ impl OwnListener {
         let id = loop {
             match accepted.recv_timeout(PATIENCE) {
                 Ok(id) => break id,
-                Err(RecvTimeoutError::Timeout) if !stage.is_over(deadline) => {}
+                Err(RecvTimeoutError::Timeout) if !stage.pace.is_over(deadline) => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         };

@@ -13,7 +13,8 @@ use towpath_measure::scenario::{DataDirection, Flow};
 use towpath_measure::traffic::{Output, Receiver, Role, Talk, messages};
 use towpath_net::Instant;
 
-use super::{CHUNK, Outcome, Stage, Stream, sends};
+use super::{Outcome, Stream, kernel, sends};
+use crate::pace::Pace;
 use crate::sys;
 
 /// The longest sleep of a thread that must notice an interrupt.
@@ -85,18 +86,18 @@ impl Talks {
 
 /// One end over sockets of the kernel.
 #[derive(Debug)]
-pub(super) struct Part {
-    talk: SharedTalk,
-    lines: Vec<Line>,
-    incoming: DataDirection,
+pub(crate) struct Part {
+    pub(crate) talk: SharedTalk,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) incoming: DataDirection,
 }
 
 /// One stream of an end.
 #[derive(Debug)]
-struct Line {
-    number: u32,
-    socket: Arc<Socket>,
-    received: Arc<AtomicU64>,
+pub(crate) struct Line {
+    pub(crate) number: u32,
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) received: Arc<AtomicU64>,
 }
 
 /// How far a stream is.
@@ -111,55 +112,59 @@ struct Progress {
 }
 
 impl Part {
+    /// Whether it is the end that opened the connections.
+    pub(crate) fn is_client(&self) -> bool {
+        self.incoming == DataDirection::Down
+    }
+
     /// Talks on all streams until they have ended, or the flow's time is over; returns what was read
     /// on each.
-    pub(super) fn run(
+    pub(crate) fn run(
         self,
-        stage: &Stage,
+        pace: &Pace,
         flow: &Flow,
         deadline: Instant,
     ) -> Vec<(DataDirection, DeliveryLog)> {
         let Self { talk, lines, incoming } = self;
-        let _meter = stage.meters.thread(incoming == DataDirection::Down);
         sys::minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
         let mut all = Vec::new();
         for line in &lines {
-            lock(&talk).on_open(stage.now(), line.number);
+            lock(&talk).on_open(pace.now(), line.number);
             let meter = Receiver::new(start);
             all.push((line, Progress { meter, ended: false, closed: false, full: false }));
         }
-        let mut buffer = vec![0; CHUNK];
-        while !stage.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
+        let mut buffer = vec![0; kernel::BLOCK];
+        while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
             for (line, progress) in &mut all {
-                read(stage, &talk, line, progress, &mut buffer);
+                read(pace, &talk, line, progress, &mut buffer);
             }
             // Only now: what was read on one stream may have something to say on another.
             for (line, progress) in &mut all {
-                write(stage, &talk, line, progress);
+                write(pace, &talk, line, progress);
             }
-            if wait(stage, &talk, &all, deadline).is_err() {
+            if wait(pace, &talk, &all, deadline).is_err() {
                 break;
             }
         }
-        let end = stage.now().min(deadline);
+        let end = pace.now().min(deadline);
         all.into_iter().map(|(_, progress)| (incoming, progress.meter.finish(end))).collect()
     }
 }
 
-fn read(stage: &Stage, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
+fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
     while !progress.ended {
         let mut plain: &Socket = &line.socket;
         match io::Read::read(&mut plain, buffer) {
             Ok(length) if length > 0 => {
-                let now = stage.now();
+                let now = pace.now();
                 progress.meter.on_bytes(now, length as u64);
                 line.received.fetch_add(length as u64, Ordering::Relaxed);
                 lock(talk).on_bytes(now, line.number, buffer.get(..length).unwrap_or_default());
             }
             Err(error) if is_waiting(&error) => return,
             Ok(_) | Err(_) => {
-                progress.meter.on_end(stage.now());
+                progress.meter.on_end(pace.now());
                 progress.ended = true;
                 lock(talk).on_end(line.number);
             }
@@ -167,13 +172,13 @@ fn read(stage: &Stage, talk: &SharedTalk, line: &Line, progress: &mut Progress, 
     }
 }
 
-fn write(stage: &Stage, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
+fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
     progress.full = false;
     while !progress.closed {
-        let output = lock(talk).poll_output(stage.now(), line.number);
+        let output = lock(talk).poll_output(pace.now(), line.number);
         match output {
             Output::Write(data) => match line.socket.send(&data) {
-                Ok(taken) => lock(talk).on_written(stage.now(), line.number, taken),
+                Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
                 Err(error) if is_waiting(&error) => {
                     progress.full = true;
                     return;
@@ -193,7 +198,7 @@ fn close(line: &Line, progress: &mut Progress) {
 
 /// Waits until a stream has data or room, or something is due.
 fn wait(
-    stage: &Stage,
+    pace: &Pace,
     talk: &SharedTalk,
     all: &[(&Line, Progress)],
     deadline: Instant,
@@ -211,7 +216,7 @@ fn wait(
             fds.push(libc::pollfd { fd: line.socket.as_fd().as_raw_fd(), events, revents: 0 });
         }
     }
-    sys::poll(&mut fds, Some(next.saturating_since(stage.now()).min(NAP)))?;
+    sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(NAP)))?;
     Ok(())
 }
 

@@ -16,11 +16,13 @@ use crate::scenario::{DataDirection, Pattern};
 pub mod exchange;
 pub mod frame;
 mod outbox;
+mod pacer;
 pub mod talk;
 pub mod transfer;
 pub mod video;
 pub mod web;
 
+pub use pacer::Pacer;
 pub use talk::{Ask, Asker, Output, Role, Talk, messages};
 pub use transfer::{Allowance, Finish, Receiver, Sender};
 

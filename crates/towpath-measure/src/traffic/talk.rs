@@ -18,6 +18,10 @@ use super::{asking, streams};
 use crate::result::Message;
 use crate::scenario::{DataDirection, Pattern};
 
+pub mod half;
+
+pub use half::TalkHalf;
+
 /// A request, as an [`Asker`] wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
@@ -324,38 +328,7 @@ fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
 /// The records of a flow's messages in order of when they were due, from what both its ends know;
 /// times are on the clock that both share.
 pub fn messages(flow: u32, client: &Talk, server: &Talk) -> Vec<Message> {
-    let mut found = Vec::new();
-    for (stream, (one, other)) in (0_u32..).zip(client.lines.iter().zip(&server.lines)) {
-        let (direction, asks, answers) = if one.asks {
-            (DataDirection::Up, one, other)
-        } else {
-            (DataDirection::Down, other, one)
-        };
-        let mut heard = answers.heard.iter().peekable();
-        for (number, asked) in (0_u32..).zip(&asks.asked) {
-            // On one stream, requests are read in the order in which they were written.
-            let delivered = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
-            let Asked { ask, sent, acked, replied } = *asked;
-            let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
-            let (answered, replied) = if ask.ack { (acked, replied) } else { (replied, None) };
-            found.push(Message {
-                flow,
-                stream,
-                direction,
-                number,
-                warm_up: ask.warm_up,
-                request_bytes: ask.request_bytes,
-                reply_bytes: ask.reply_bytes,
-                due_ns: ask.due.as_nanos(),
-                sent_ns: nanos(sent),
-                delivered_ns: nanos(delivered),
-                answered_ns: nanos(answered),
-                replied_ns: nanos(replied),
-            });
-        }
-    }
-    found.sort_by_key(|message| (message.due_ns, message.stream, message.number));
-    found
+    half::join(flow, &TalkHalf::of(client), Some(&TalkHalf::of(server)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! What one end of a talk knows of its messages, to be joined with what the other knows: in the live
+//! world they are on two hosts.
+
+use serde::{Deserialize, Serialize};
+use towpath_net::Instant;
+
+use super::{Line, Talk};
+use crate::result::Message;
+use crate::scenario::DataDirection;
+
+/// What one end knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TalkHalf {
+    lines: Vec<LineHalf>,
+    /// Something else arrived than was sent: what.
+    pub broken: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LineHalf {
+    asks: bool,
+    asked: Vec<AskedHalf>,
+    /// Numbers of requests, and when they were read whole.
+    heard: Vec<(u32, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct AskedHalf {
+    due_ns: u64,
+    request_bytes: u32,
+    reply_bytes: u32,
+    ack: bool,
+    warm_up: bool,
+    sent_ns: Option<u64>,
+    acked_ns: Option<u64>,
+    replied_ns: Option<u64>,
+}
+
+impl TalkHalf {
+    /// What `talk` knows now.
+    pub fn of(talk: &Talk) -> Self {
+        Self {
+            lines: talk.lines.iter().map(LineHalf::of).collect(),
+            broken: talk.broken().map(|broken| broken.to_string()),
+        }
+    }
+}
+
+impl LineHalf {
+    fn of(line: &Line) -> Self {
+        let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
+        let asked = line.asked.iter().map(|asked| AskedHalf {
+            due_ns: asked.ask.due.as_nanos(),
+            request_bytes: asked.ask.request_bytes,
+            reply_bytes: asked.ask.reply_bytes,
+            ack: asked.ask.ack,
+            warm_up: asked.ask.warm_up,
+            sent_ns: nanos(asked.sent),
+            acked_ns: nanos(asked.acked),
+            replied_ns: nanos(asked.replied),
+        });
+        let heard = line.heard.iter().map(|(number, at)| (*number, at.as_nanos()));
+        Self { asks: line.asks, asked: asked.collect(), heard: heard.collect() }
+    }
+}
+
+/// The records of a flow's messages in order of when they were due; times of both ends are on one
+/// clock. Without the server's end, nobody knows when a request was read there.
+pub fn join(flow: u32, client: &TalkHalf, server: Option<&TalkHalf>) -> Vec<Message> {
+    let mut found = Vec::new();
+    for (index, one) in client.lines.iter().enumerate() {
+        let other = server.and_then(|server| server.lines.get(index));
+        let (direction, asks, answers) = match other {
+            Some(other) if !one.asks => (DataDirection::Down, other, Some(one)),
+            _ if one.asks => (DataDirection::Up, one, other),
+            _ => continue,
+        };
+        let mut heard = answers.map_or(&[][..], |line| &line.heard).iter().peekable();
+        for (number, asked) in (0_u32..).zip(&asks.asked) {
+            // On one stream, requests are read in the order in which they were written.
+            let delivered_ns = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
+            let (answered_ns, replied_ns) = if asked.ack {
+                (asked.acked_ns, asked.replied_ns)
+            } else {
+                (asked.replied_ns, None)
+            };
+            found.push(Message {
+                flow,
+                stream: index as u32,
+                direction,
+                number,
+                warm_up: asked.warm_up,
+                request_bytes: asked.request_bytes,
+                reply_bytes: asked.reply_bytes,
+                due_ns: asked.due_ns,
+                sent_ns: asked.sent_ns,
+                delivered_ns,
+                answered_ns,
+                replied_ns,
+            });
+        }
+    }
+    found.sort_by_key(|message| (message.due_ns, message.stream, message.number));
+    found
+}
