@@ -1,0 +1,93 @@
+//! How far apart two hosts' clocks are.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+/// The server's clock seen from the client's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offset {
+    /// What must be added to the client's nanoseconds.
+    pub nanos: i128,
+    /// It is not further from that than this.
+    pub error: Duration,
+}
+
+impl Offset {
+    /// A point in time of the client's clock on the server's.
+    pub fn on_server(self, at: Instant) -> Instant {
+        let nanos = i128::from(at.as_nanos()).saturating_add(self.nanos).max(0);
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// Questions and answers about the server's clock.
+///
+/// The answer was given between question and answer, so half the round trip is the largest error,
+/// and the shortest round trip knows best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Probes {
+    best: Option<Offset>,
+    count: u32,
+}
+
+impl Probes {
+    /// An answer that came at `now` to what was asked at `asked`: it is `server` o'clock.
+    pub fn answered(&mut self, asked: Instant, now: Instant, server: Instant) {
+        let trip = now.saturating_since(asked);
+        let middle = asked + trip / 2;
+        let nanos = i128::from(server.as_nanos()) - i128::from(middle.as_nanos());
+        // What a division drops counts as error, too.
+        let error = trip / 2 + Duration::from_nanos(1);
+        self.count = self.count.saturating_add(1);
+        if self.best.is_none_or(|best| error < best.error) {
+            self.best = Some(Offset { nanos, error });
+        }
+    }
+
+    /// How many were answered.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// What is known.
+    pub fn best(&self) -> Option<Offset> {
+        self.best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_true_offset_is_within_the_error(
+            ahead in -1_000_000_000_000_i64..1_000_000_000_000,
+            trips in proptest::collection::vec((0_u64..500_000_000, 0_u64..500_000_000), 1..20),
+        ) {
+            let mut probes = Probes::default();
+            let mut now = 2_000_000_000_000_u64;
+            for (there, back) in trips {
+                let asked = now;
+                let server = (asked + there).checked_add_signed(ahead).unwrap();
+                now = asked + there + back;
+                let at = Instant::from_nanos;
+                probes.answered(at(asked), at(now), at(server));
+                now += 1_000;
+            }
+            let best = probes.best().unwrap();
+            let wrong = (best.nanos - i128::from(ahead)).unsigned_abs();
+            prop_assert!(wrong <= best.error.as_nanos(), "{wrong} {:?}", best.error);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_would_be_before_its_beginning_is_at_it() {
+        let offset = Offset { nanos: -5, error: Duration::ZERO };
+        assert_eq!(offset.on_server(Instant::from_nanos(3)), Instant::ZERO);
+        assert_eq!(offset.on_server(Instant::from_nanos(9)), Instant::from_nanos(4));
+    }
+}

@@ -1,0 +1,197 @@
+//! What one host saw of a run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::DeliveryLog;
+use crate::result::Record;
+use crate::scenario::DataDirection;
+use crate::traffic::talk::TalkHalf;
+
+/// What one host saw.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Half {
+    /// The host.
+    pub host: HostHalf,
+    /// Its flows.
+    pub flows: Vec<FlowHalf>,
+    /// Their connections.
+    pub connections: Vec<ConnectionHalf>,
+    /// Their subflows.
+    pub subflows: Vec<SubflowHalf>,
+    /// What happened when, in order of time; subflows have this host's numbers.
+    pub records: Vec<Record>,
+}
+
+/// A host and what it used.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostHalf {
+    /// Version of towpath.
+    pub towpath: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Everything else that a reader must know to judge the run, by name.
+    pub conditions: BTreeMap<String, String>,
+    /// What to check before the result is trusted.
+    pub warnings: Vec<String>,
+    /// Processor time of the whole process.
+    pub cpu_s: f64,
+}
+
+/// A flow.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct FlowHalf {
+    /// Its number.
+    pub flow: u32,
+    /// What arrived here: one log for each stream.
+    pub delivered: Vec<(DataDirection, DeliveryLog)>,
+    /// How long it took to open its first connection, at the end that did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_ns: Option<u64>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Its messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub talk: Option<TalkHalf>,
+}
+
+/// A connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionHalf {
+    /// Flow number.
+    pub flow: u32,
+    /// Stream number.
+    pub stream: u32,
+    /// Whether it was a multipath one when last seen.
+    pub multipath: bool,
+    /// Bytes sent again on another subflow.
+    pub reinjected_bytes: u64,
+    /// Why it is not a multipath one, if this host can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A subflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubflowHalf {
+    /// Flow number.
+    pub flow: u32,
+    /// Stream number.
+    pub stream: u32,
+    /// This host's number for it.
+    pub subflow: u32,
+    /// Path, where this host knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// This host's address and port.
+    pub local: String,
+    /// The other's.
+    pub remote: String,
+    /// Whether it is a backup subflow.
+    pub backup: bool,
+    /// Payload bytes that arrived here.
+    pub bytes_received: u64,
+    /// Packets that this host sent again.
+    pub retransmissions: u64,
+    /// This host's last smoothed round-trip time.
+    pub srtt_us: u32,
+    /// This host's congestion control, read back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<String>,
+    /// When it was first seen.
+    pub first_seen_ns: u64,
+    /// When it vanished, if before the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_ns: Option<u64>,
+}
+
+/// One line of a half as it is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Host(Box<HostHalf>),
+    Flow(FlowHalf),
+    Connection(ConnectionHalf),
+    Subflow(Box<SubflowHalf>),
+    Record(Box<Record>),
+}
+
+impl Half {
+    /// As text, one JSON value a line.
+    pub fn to_text(&self) -> String {
+        let Self { host, flows, connections, subflows, records } = self;
+        let mut text = String::new();
+        let mut add = |line: Line| {
+            // All of it are numbers, texts and lists of them: it cannot fail.
+            text.push_str(&serde_json::to_string(&line).unwrap_or_default());
+            text.push('\n');
+        };
+        add(Line::Host(Box::new(host.clone())));
+        flows.iter().cloned().map(Line::Flow).for_each(&mut add);
+        connections.iter().cloned().map(Line::Connection).for_each(&mut add);
+        subflows.iter().cloned().map(|one| Line::Subflow(Box::new(one))).for_each(&mut add);
+        records.iter().cloned().map(|one| Line::Record(Box::new(one))).for_each(&mut add);
+        text
+    }
+
+    /// Reads what another host sent; a line that is not understood says which.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let mut half = Self::default();
+        for (number, line) in text.lines().enumerate() {
+            let line: Line = serde_json::from_str(line)
+                .map_err(|error| format!("line {}: {error}", number.saturating_add(1)))?;
+            match line {
+                Line::Host(host) => half.host = *host,
+                Line::Flow(flow) => half.flows.push(flow),
+                Line::Connection(connection) => half.connections.push(connection),
+                Line::Subflow(subflow) => half.subflows.push(*subflow),
+                Line::Record(record) => half.records.push(*record),
+            }
+        }
+        Ok(half)
+    }
+
+    /// What is known of a flow.
+    pub fn flow(&self, number: u32) -> Option<&FlowHalf> {
+        self.flows.iter().find(|flow| flow.flow == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_net::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_half_is_written_and_read_back() {
+        let mut log = DeliveryLog::new(Instant::ZERO);
+        log.record(Instant::from_nanos(5), 1_000);
+        let half = Half {
+            host: HostHalf { kernel: "6.18".into(), cpu_s: 0.25, ..HostHalf::default() },
+            flows: vec![FlowHalf {
+                flow: 1,
+                delivered: vec![(DataDirection::Up, log)],
+                ..FlowHalf::default()
+            }],
+            connections: vec![ConnectionHalf {
+                flow: 1,
+                stream: 0,
+                multipath: true,
+                reinjected_bytes: 3,
+                reason: None,
+            }],
+            subflows: Vec::new(),
+            records: vec![Record::Counter(crate::result::Counter {
+                host: "server".into(),
+                name: "MPTcpExt.MPJoinAckRx".into(),
+                before: 0,
+                after: 1,
+            })],
+        };
+        assert_eq!(Half::from_text(&half.to_text()).unwrap(), half);
+        assert!(Half::from_text("{}\n").unwrap_err().starts_with("line 1:"));
+    }
+}

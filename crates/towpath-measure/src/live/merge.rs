@@ -1,0 +1,388 @@
+//! Two halves become one run.
+//!
+//! Both hosts count time from the start of the traffic, which they agreed on, so nothing is shifted
+//! here. What each end alone can know is taken from it: deliveries from the receiver, retransmissions
+//! and congestion control from the sender, paths from the client.
+
+use std::collections::BTreeMap;
+
+use super::HOSTS;
+use super::half::{FlowHalf, Half, SubflowHalf};
+use crate::metrics::{DeliveryLog, FlowInput};
+use crate::result::{Counter, EventKind, Message, Record, SubflowSummary};
+use crate::scenario::{DataDirection, Flow, Scenario};
+use crate::traffic::{directions, talk};
+use towpath_net::Instant;
+
+/// What both halves come to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Merged {
+    /// Series and events, in order of time.
+    pub records: Vec<Record>,
+    /// Messages, in order of when they were due.
+    pub messages: Vec<Message>,
+    /// Counters of both hosts.
+    pub counters: Vec<Counter>,
+    /// What the summary is made of.
+    pub inputs: Vec<FlowInput>,
+    /// Totals of subflows.
+    pub subflows: Vec<SubflowSummary>,
+    /// Bytes sent again on another subflow.
+    pub reinjected_bytes: u64,
+    /// Connections that were multipath ones at every end that was asked, and those that were not.
+    pub multipath: usize,
+    /// The others.
+    pub single: usize,
+    /// Why, if an end could tell.
+    pub reason: Option<String>,
+    /// Whether the server's half is missing.
+    pub one_sided: bool,
+}
+
+type StreamKey = (u32, u32);
+type SubflowKey = (u32, u32, u32);
+
+/// A subflow as both hosts see it.
+struct Pair<'a> {
+    client: Option<&'a SubflowHalf>,
+    server: Option<&'a SubflowHalf>,
+    number: u32,
+    path: String,
+}
+
+/// Merges what `client` and `server` saw of a run of `scenario`; `missing` says why there is nothing
+/// of the server.
+pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) -> Merged {
+    let pairs = pairs(client, server.ok());
+    let mut merged = Merged { one_sided: server.is_err(), ..Merged::default() };
+    for (number, flow) in (0_u32..).zip(&scenario.flows) {
+        let messages = messages(number, client, server.ok());
+        for direction in directions(&flow.pattern) {
+            merged.inputs.push(input((number, flow), *direction, (client, server), &pairs));
+        }
+        for input in merged.inputs.iter_mut().filter(|input| input.flow == number) {
+            input.messages.clone_from(&messages);
+        }
+        merged.messages.extend(messages);
+    }
+    merged.messages.sort_by_key(|message| message.due_ns);
+    merged.subflows = summaries(scenario, &pairs);
+    connections(&mut merged, client, server.ok());
+    let numbers: BTreeMap<SubflowKey, &Pair<'_>> = pairs
+        .iter()
+        .filter_map(|pair| {
+            Some(((pair.server?.flow, pair.server?.stream, pair.server?.subflow), pair))
+        })
+        .collect();
+    for (side, half) in [(0, Some(client)), (1, server.ok())] {
+        let records = half.into_iter().flat_map(|half| &half.records);
+        for record in records {
+            take(&mut merged, record.clone(), (side == 1).then_some(&numbers));
+        }
+    }
+    merged.records.sort_by_key(time_of);
+    merged
+}
+
+/// Finds for each subflow of one host what the other calls it: by its addresses, else (where an
+/// address translator stands between the hosts) by the order in which they appeared.
+fn pairs<'a>(client: &'a Half, server: Option<&'a Half>) -> Vec<Pair<'a>> {
+    let mut pairs = Vec::new();
+    let mut left: Vec<&SubflowHalf> = server.into_iter().flat_map(|half| &half.subflows).collect();
+    let mut take = |matches: &dyn Fn(&SubflowHalf) -> bool| {
+        let found = left.iter().position(|other| matches(other))?;
+        Some(left.remove(found))
+    };
+    let mut found: Vec<Option<&SubflowHalf>> = client
+        .subflows
+        .iter()
+        .map(|own| {
+            take(&|other| {
+                (other.flow, other.stream) == (own.flow, own.stream)
+                    && (&other.local, &other.remote) == (&own.remote, &own.local)
+            })
+        })
+        .collect();
+    for (own, found) in client.subflows.iter().zip(&mut found).filter(|(_, found)| found.is_none())
+    {
+        *found = take(&|other| (other.flow, other.stream) == (own.flow, own.stream));
+    }
+    let mut last: BTreeMap<StreamKey, u32> = BTreeMap::new();
+    for (own, server) in client.subflows.iter().zip(found) {
+        let path = own.path.clone().unwrap_or_else(|| "unknown".to_owned());
+        let next = last.entry((own.flow, own.stream)).or_default();
+        *next = (*next).max(own.subflow.saturating_add(1));
+        pairs.push(Pair { client: Some(own), server, number: own.subflow, path });
+    }
+    for other in left {
+        let next = last.entry((other.flow, other.stream)).or_default();
+        let (number, path) = (*next, "unknown".to_owned());
+        *next = next.saturating_add(1);
+        pairs.push(Pair { client: None, server: Some(other), number, path });
+    }
+    pairs
+}
+
+impl Pair<'_> {
+    fn stream(&self) -> Option<StreamKey> {
+        let any = self.client.or(self.server)?;
+        Some((any.flow, any.stream))
+    }
+
+    /// The sender's and the receiver's view of data in a direction.
+    fn ends(&self, direction: DataDirection) -> (Option<&SubflowHalf>, Option<&SubflowHalf>) {
+        match direction {
+            DataDirection::Up | DataDirection::Both => (self.client, self.server),
+            DataDirection::Down => (self.server, self.client),
+        }
+    }
+}
+
+fn messages(flow: u32, client: &Half, server: Option<&Half>) -> Vec<Message> {
+    let talk = |half: &Half| half.flow(flow).and_then(|flow| flow.talk.clone());
+    let server = server.and_then(talk);
+    talk(client).map_or_else(Vec::new, |own| talk::half::join(flow, &own, server.as_ref()))
+}
+
+fn input(
+    (number, flow): (u32, &Flow),
+    direction: DataDirection,
+    (client, server): (&Half, Result<&Half, &str>),
+    pairs: &[Pair<'_>],
+) -> FlowInput {
+    let own = client.flow(number);
+    let other = server.ok().and_then(|half| half.flow(number));
+    let receiver = if direction == DataDirection::Down { own } else { other };
+    let logs = |flow: &FlowHalf| -> Vec<DeliveryLog> {
+        let logs = flow.delivered.iter().filter(|(way, _)| *way == direction);
+        logs.map(|(_, log)| log.clone()).collect()
+    };
+    let logs = receiver.map(logs).unwrap_or_default();
+    let start = Instant::ZERO + flow.start;
+    let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| DeliveryLog::new(start));
+    let broken = |flow: Option<&FlowHalf>| {
+        let broken = flow?.talk.as_ref()?.broken.as_ref()?;
+        Some(format!("something else arrived than was sent: {broken}"))
+    };
+    let missing = || Some(format!("the server's half of the result is missing: {}", server.err()?));
+    let failure = own.and_then(|flow| flow.failure.clone());
+    let failure = failure.or_else(|| other.and_then(|flow| flow.failure.clone()));
+    let mut senders = Vec::new();
+    let mut retransmissions = 0_u64;
+    let own_pairs = pairs.iter().filter(|pair| pair.stream().is_some_and(|(f, _)| f == number));
+    for sender in own_pairs.filter_map(|pair| pair.ends(direction).0) {
+        retransmissions = retransmissions.saturating_add(sender.retransmissions);
+        senders.extend(sender.congestion_control.clone());
+    }
+    senders.sort();
+    senders.dedup();
+    FlowInput {
+        flow: number,
+        direction,
+        delivery,
+        connect: own.and_then(|flow| flow.connect_ns).map(std::time::Duration::from_nanos),
+        failure: failure.or_else(missing).or_else(|| broken(own)).or_else(|| broken(other)),
+        congestion_control: senders,
+        retransmissions,
+        stack: None,
+        messages: Vec::new(),
+    }
+}
+
+fn summaries(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<SubflowSummary> {
+    let mut all = Vec::new();
+    for pair in pairs {
+        let (Some((flow, stream)), Some(any)) = (pair.stream(), pair.client.or(pair.server)) else {
+            continue;
+        };
+        let Some(described) = scenario.flows.get(flow as usize) else { continue };
+        for direction in directions(&described.pattern) {
+            let (sender, receiver) = pair.ends(*direction);
+            let (local, remote) = match pair.client {
+                Some(own) => (own.local.clone(), own.remote.clone()),
+                None => (any.remote.clone(), any.local.clone()),
+            };
+            let closed = [pair.client, pair.server].map(|end| end.and_then(|end| end.closed_ns));
+            all.push(SubflowSummary {
+                flow,
+                stream,
+                direction: *direction,
+                subflow: pair.number,
+                path: pair.path.clone(),
+                local,
+                remote,
+                backup: any.backup,
+                bytes: receiver.map_or(0, |end| end.bytes_received),
+                share: 0.0,
+                retransmissions: sender.map_or(0, |end| end.retransmissions),
+                srtt_us: sender.or(receiver).map_or(0, |end| end.srtt_us),
+                first_seen_ns: any.first_seen_ns,
+                closed_ns: closed.into_iter().flatten().min(),
+            });
+        }
+    }
+    all
+}
+
+fn connections(merged: &mut Merged, client: &Half, server: Option<&Half>) {
+    let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
+    for (name, half) in HOSTS.iter().zip([Some(client), server]) {
+        for one in half.into_iter().flat_map(|half| &half.connections) {
+            // One end that has fallen back is enough: the proof needs both.
+            *all.entry((one.flow, one.stream)).or_insert(true) &= one.multipath;
+            merged.reinjected_bytes = merged.reinjected_bytes.saturating_add(one.reinjected_bytes);
+            if let (None, Some(reason)) = (&merged.reason, &one.reason) {
+                merged.reason = Some(format!("{reason} (seen by {name})"));
+            }
+        }
+    }
+    merged.multipath = all.values().filter(|multipath| **multipath).count();
+    merged.single = all.len().saturating_sub(merged.multipath);
+}
+
+/// Takes a record of one host; of the server, `numbers` tell what the client calls its subflows.
+fn take(
+    merged: &mut Merged,
+    mut record: Record,
+    numbers: Option<&BTreeMap<SubflowKey, &Pair<'_>>>,
+) {
+    let host = HOSTS.get(usize::from(numbers.is_some())).copied().unwrap_or_default();
+    match &mut record {
+        Record::Subflow(subflow) => {
+            if let Some(numbers) = numbers {
+                let key = (subflow.flow, subflow.stream, subflow.subflow);
+                let Some(pair) = numbers.get(&key) else { return };
+                subflow.subflow = pair.number;
+                subflow.path.clone_from(&pair.path);
+            }
+        }
+        Record::Event(event) => {
+            // That a subflow is there, the client says, who knows its path.
+            if numbers.is_some() && event.kind == EventKind::Subflow {
+                return;
+            }
+            event.host = Some(host.to_owned());
+        }
+        Record::Counter(counter) => {
+            host.clone_into(&mut counter.host);
+            merged.counters.push(counter.clone());
+            return;
+        }
+        Record::Interval(_) => {}
+        Record::Interface(interface) => host.clone_into(&mut interface.host),
+        // None of these is one host's to say.
+        Record::Meta(_)
+        | Record::Link(_)
+        | Record::Message(_)
+        | Record::Noise(_)
+        | Record::Summary(_) => return,
+    }
+    merged.records.push(record);
+}
+
+fn time_of(record: &Record) -> u64 {
+    match record {
+        Record::Interval(interval) => interval.t_ns,
+        Record::Subflow(subflow) => subflow.t_ns,
+        Record::Event(event) => event.t_ns,
+        Record::Link(link) => link.t_ns,
+        Record::Message(message) => message.due_ns,
+        Record::Meta(_) => 0,
+        Record::Counter(_) | Record::Interface(_) | Record::Noise(_) | Record::Summary(_) => {
+            u64::MAX
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::{ConnectionHalf, FlowHalf};
+    use crate::scenario::no_files;
+
+    fn scenario(flow: &str) -> Scenario {
+        let text = format!(
+            "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.wifi]\n\
+             between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{flow}"
+        );
+        Scenario::parse("t", &text, &no_files).unwrap()
+    }
+
+    fn subflow(number: u32, local: &str, remote: &str, path: Option<&str>) -> SubflowHalf {
+        SubflowHalf {
+            flow: 0,
+            stream: 0,
+            subflow: number,
+            path: path.map(str::to_owned),
+            local: local.to_owned(),
+            remote: remote.to_owned(),
+            backup: false,
+            bytes_received: u64::from(number) + 10,
+            retransmissions: 100,
+            srtt_us: 1,
+            congestion_control: Some("cubic".into()),
+            first_seen_ns: 0,
+            closed_ns: None,
+        }
+    }
+
+    fn half(subflows: Vec<SubflowHalf>, delivered: Option<(DataDirection, u64)>) -> Half {
+        let log = |(direction, bytes)| {
+            let mut log = DeliveryLog::new(Instant::ZERO);
+            log.record(Instant::from_nanos(1_000), bytes);
+            (direction, log)
+        };
+        let flow =
+            FlowHalf { delivered: delivered.map(log).into_iter().collect(), ..FlowHalf::default() };
+        let connections = vec![ConnectionHalf {
+            flow: 0,
+            stream: 0,
+            multipath: true,
+            reinjected_bytes: 1,
+            reason: None,
+        }];
+        Half { flows: vec![flow], subflows, connections, ..Half::default() }
+    }
+
+    #[test]
+    fn each_end_says_what_only_it_can_know() {
+        let client = half(
+            vec![subflow(0, "a:1", "s:5", Some("wifi")), subflow(1, "b:2", "s:5", Some("lte"))],
+            None,
+        );
+        let server = half(
+            vec![subflow(0, "s:5", "b:2", None), subflow(1, "s:5", "a:1", None)],
+            Some((DataDirection::Up, 500)),
+        );
+        let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
+        let seen: Vec<_> =
+            merged.subflows.iter().map(|s| (s.subflow, s.path.as_str(), s.bytes)).collect();
+        assert_eq!(seen, [(0, "wifi", 11), (1, "lte", 10)]);
+        let input = &merged.inputs[0];
+        assert_eq!((input.delivery.total_bytes(), input.retransmissions), (500, 200));
+        assert_eq!(input.congestion_control, ["cubic"]);
+        assert_eq!((merged.multipath, merged.single, merged.reinjected_bytes), (1, 0, 2));
+    }
+
+    #[test]
+    fn behind_an_address_translator_subflows_are_paired_in_their_order() {
+        let client = half(vec![subflow(0, "10.0.0.1:1", "s:5", Some("wifi"))], None);
+        let server = half(vec![subflow(0, "s:5", "192.0.2.1:77", None)], None);
+        let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
+        assert_eq!(merged.subflows.len(), 1);
+        assert_eq!(merged.subflows[0].local, "10.0.0.1:1");
+    }
+
+    #[test]
+    fn without_the_servers_half_what_arrived_there_is_not_known_and_said_so() {
+        let client = half(Vec::new(), Some((DataDirection::Down, 700)));
+        let both = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");
+        let merged = merge(&both, &client, Err("no answer for 15 s"));
+        assert!(merged.one_sided);
+        let [up, down] = &merged.inputs[..] else { panic!() };
+        assert_eq!((up.delivery.total_bytes(), down.delivery.total_bytes()), (0, 700));
+        for input in [up, down] {
+            assert!(input.failure.as_ref().unwrap().contains("no answer for 15 s"));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What client and server say on a control connection.
+
+use serde::{Deserialize, Serialize};
+
+use super::preamble::Token;
+use super::secret::{Challenge, Proof};
+use crate::scenario::Transport;
+
+/// Said by the client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum FromClient {
+    /// The first word of a new test.
+    Hello {
+        /// Version of towpath.
+        towpath: String,
+    },
+    /// The answer to a challenge.
+    Proof {
+        /// The answer.
+        proof: Proof,
+    },
+    /// What is to be done.
+    Plan(Box<Plan>),
+    /// What time is it?
+    Probe {
+        /// The client's clock, to be given back.
+        client_ns: u64,
+    },
+    /// The traffic starts.
+    Begin {
+        /// When, on the server's clock.
+        at_ns: u64,
+    },
+    /// The traffic ends early.
+    Stop,
+    /// The result, from some byte on.
+    Fetch {
+        /// Bytes that are there already.
+        offset: u64,
+    },
+    /// The result is there; nothing more is wanted.
+    Bye,
+}
+
+/// Said by the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum FromServer {
+    /// The answer to hello.
+    Welcome {
+        /// Version of towpath.
+        towpath: String,
+        /// The secret must be proved with this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        challenge: Option<Challenge>,
+    },
+    /// The plan is accepted; the connections can be opened.
+    Accepted {
+        /// What they are opened with.
+        token: Token,
+    },
+    /// Not like that.
+    Refused {
+        /// Why.
+        why: String,
+        /// The way out.
+        hint: Option<String>,
+    },
+    /// All connections are there.
+    Ready,
+    /// It is.
+    Clock {
+        /// What was asked with.
+        client_ns: u64,
+        /// The server's clock.
+        server_ns: u64,
+    },
+    /// There is no result yet.
+    Pending,
+    /// A part of the result.
+    Part {
+        /// Where it begins.
+        offset: u64,
+        /// Length of the whole.
+        total: u64,
+        /// The part.
+        text: String,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Hosts `client` and `server`, and what is sent between them, as a scenario.
+    pub scenario: String,
+    /// Over which transport.
+    pub transport: Transport,
+    /// How.
+    pub settings: Settings,
+}
+
+/// How bytes are moved.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Settings {
+    /// Bytes written or read at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_bytes: Option<u32>,
+    /// Buffers of sockets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_bytes: Option<u32>,
+    /// Each stream's sender is not faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bps: Option<u64>,
+    /// Congestion control; the system's when not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<String>,
+    /// What a transfer delivers is counted, not copied.
+    #[serde(default)]
+    pub discard: bool,
+}

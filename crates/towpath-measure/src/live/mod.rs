@@ -1,0 +1,35 @@
+//! Two real hosts: what they say to each other, without sockets and clocks.
+//!
+//! Every connection and every QUIC stream begins with a [`Preamble`]; nothing is said before it.
+//! Control connections then carry [frames](frame) with [messages](message); a server's end of one is
+//! a [`Control`]. What one host saw is a [`Half`]; both are [merged](merge()) into the records of a
+//! run. `docs/live.md` has the protocol in words.
+//!
+//! Nothing received can panic, and nothing received makes anything grow without a [limit](limits).
+
+pub mod clock;
+pub mod control;
+pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod half;
+pub mod limits;
+pub mod merge;
+pub mod message;
+pub mod preamble;
+pub mod secret;
+
+pub use clock::{Offset, Probes};
+pub use control::{Act, Control};
+pub use frame::{FrameError, Frames};
+pub use half::{ConnectionHalf, FlowHalf, Half, HostHalf, SubflowHalf};
+pub use limits::{Limits, Refusal};
+pub use merge::{Merged, merge};
+pub use message::{FromClient, FromServer, Plan, Settings};
+pub use preamble::{Kind, NotOurs, Preamble, Token};
+pub use secret::Secret;
+
+/// Where a server listens unless it is told otherwise.
+pub const DEFAULT_PORT: u16 = 5_210;
+/// Names of the two hosts in scenarios and results.
+pub const HOSTS: [&str; 2] = ["client", "server"];

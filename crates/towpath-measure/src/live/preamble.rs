@@ -1,0 +1,171 @@
+//! What every connection begins with: 32 bytes that say what it is for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+const MAGIC: &[u8] = b"towpath";
+const VERSION: u8 = 1;
+
+/// Names a test on its server. Who knows it may add connections and fetch the result.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// No test yet.
+    pub const NONE: Self = Self([0; 16]);
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Token {
+    /// It opens doors, so it does not belong into logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl From<Token> for String {
+    fn from(token: Token) -> Self {
+        token.to_string()
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        super::secret::from_hex(&text).map(Self).ok_or("expected 32 hexadecimal digits")
+    }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Messages of the control protocol.
+    Control,
+    /// A flow's data.
+    Data,
+    /// Whatever is sent comes back: for measuring round trips.
+    Echo,
+}
+
+/// The first 32 bytes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// What it is for.
+    pub kind: Kind,
+    /// Flow and stream, where it is for data.
+    pub flow: u16,
+    /// The stream of the flow.
+    pub stream: u16,
+    /// Of which test; [`Token::NONE`] for a new one.
+    pub token: Token,
+}
+
+/// It is not for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("this is not the protocol of a towpath of this version")]
+pub struct NotOurs;
+
+impl Preamble {
+    /// Its length.
+    pub const BYTES: usize = 32;
+
+    /// As it is sent: magic, version, kind, three zeros, flow, stream, token.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let kind = match self.kind {
+            Kind::Control => 1,
+            Kind::Data => 2,
+            Kind::Echo => 3,
+        };
+        let mut bytes = [0; Self::BYTES];
+        let parts = MAGIC.iter().copied().chain([VERSION, kind, 0, 0, 0]);
+        let parts = parts.chain(self.flow.to_be_bytes()).chain(self.stream.to_be_bytes());
+        for (slot, byte) in bytes.iter_mut().zip(parts.chain(self.token.0)) {
+            *slot = byte;
+        }
+        bytes
+    }
+
+    /// Reads what has come so far; `None` when more is needed. Whatever cannot become a preamble is
+    /// refused at its first wrong byte.
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>, NotOurs> {
+        let (magic, rest) = bytes.split_at(bytes.len().min(MAGIC.len()));
+        if !MAGIC.starts_with(magic) {
+            return Err(NotOurs);
+        }
+        match rest {
+            [] | [VERSION] => return Ok(None),
+            [VERSION, 1..=3, zeros @ ..] if zeros.iter().take(3).all(|byte| *byte == 0) => {}
+            _ => return Err(NotOurs),
+        }
+        let &[_, kind, _, _, _, f0, f1, s0, s1, ref token @ ..] = rest else { return Ok(None) };
+        let Some(token) = token.first_chunk() else { return Ok(None) };
+        let kind = match kind {
+            1 => Kind::Control,
+            2 => Kind::Data,
+            _ => Kind::Echo,
+        };
+        let (flow, stream) = (u16::from_be_bytes([f0, f1]), u16::from_be_bytes([s0, s1]));
+        Ok(Some(Self { kind, flow, stream, token: Token(*token) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_preamble() -> impl Strategy<Value = Preamble> {
+        let kinds = prop_oneof![Just(Kind::Control), Just(Kind::Data), Just(Kind::Echo)];
+        (kinds, any::<u16>(), any::<u16>(), any::<[u8; 16]>()).prop_map(
+            |(kind, flow, stream, token)| Preamble { kind, flow, stream, token: Token(token) },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_and_every_beginning_of_it_needs_more(
+            preamble in any_preamble(), cut in 0..Preamble::BYTES,
+        ) {
+            let bytes = preamble.to_bytes();
+            prop_assert_eq!(Preamble::read(&bytes), Ok(Some(preamble)));
+            prop_assert_eq!(Preamble::read(&bytes[..cut]), Ok(None));
+        }
+
+        #[test]
+        fn a_wrong_byte_in_front_is_refused_as_soon_as_it_is_there(
+            preamble in any_preamble(), place in 0_usize..12, change in 1_u8..,
+        ) {
+            let mut bytes = preamble.to_bytes();
+            bytes[place] ^= change;
+            let another_kind = place == 8 && (1..=3).contains(&bytes[8]);
+            prop_assume!(!another_kind);
+            prop_assert_eq!(Preamble::read(&bytes[..=place]), Err(NotOurs));
+        }
+
+        #[test]
+        fn garbage_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Preamble::read(&bytes);
+        }
+
+        #[test]
+        fn a_token_is_written_as_text_and_back(bytes in any::<[u8; 16]>()) {
+            let text = serde_json::to_string(&Token(bytes)).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Token>(&text).unwrap(), Token(bytes));
+        }
+    }
+
+    #[test]
+    fn a_token_does_not_get_into_logs() {
+        assert_eq!(format!("{:?}", Token([7; 16])), "Token(…)");
+    }
+}
