@@ -6,7 +6,7 @@
 //! Reading order: [`sandbox`] (how the process gets its privileges), `namespace` (one host),
 //! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
-//! [`lab`] (any program in the same network).
+//! [`lab`] (any program in the same network), [`live`] (two real hosts).
 //!
 //! `sys` holds the only `unsafe` of the project.
 
@@ -18,6 +18,7 @@ mod emulator;
 pub mod exec;
 pub mod interrupt;
 pub mod lab;
+pub mod live;
 mod namespace;
 pub mod netlink;
 mod network;
@@ -30,6 +31,7 @@ pub mod run;
 mod sample;
 pub mod sandbox;
 pub mod stack;
+mod subflow;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;
 mod traffic;

@@ -28,7 +28,7 @@ mod end;
 pub(crate) mod kernel;
 mod own;
 pub(crate) mod quic;
-mod talk;
+pub(crate) mod talk;
 
 use self::quic::QuicListener;
 use kernel::{Manner, is_impatient};

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::{Transport, World, units};
 
+use crate::measure::MeasureArguments;
+use crate::server::ServerArguments;
 use crate::stacks::StackChoice;
 
 /// Shows what multipath transport does to real traffic
@@ -28,6 +30,8 @@ pub(crate) enum Verb {
     Compare(CompareArguments),
     Lab(LabArguments),
     Exec(ExecArguments),
+    Server(ServerArguments),
+    Measure(Box<MeasureArguments>),
     Report(ReportArguments),
     Scenarios(ScenariosArguments),
     Schema(SchemaArguments),
@@ -261,7 +265,7 @@ impl BackendChoice {
     }
 }
 
-fn transport(text: &str) -> Result<Transport, String> {
+pub(crate) fn transport(text: &str) -> Result<Transport, String> {
     match text.trim() {
         "tcp" => Ok(Transport::Tcp),
         "mptcp" => Ok(Transport::Mptcp),

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use thiserror::Error;
 use towpath_linux::exec::ExecError;
 use towpath_linux::lab::LabError;
+use towpath_linux::live::LiveError;
 use towpath_linux::run::RunError;
 use towpath_linux::sandbox::SandboxError;
 use towpath_measure::scenario::ScenarioErrors;
@@ -37,6 +38,8 @@ pub(crate) enum CliError {
     Lab(#[from] LabError),
     #[error(transparent)]
     Exec(#[from] ExecError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
     #[error("the simulated run failed: {0}")]
     Sim(String),
     #[error("cannot start the emulator's process: {0}")]
@@ -56,6 +59,7 @@ impl CliError {
             }
             Self::Write { hint, .. } => hint.clone(),
             Self::Sandbox(error) => error.hint(),
+            Self::Live(error) => error.hint(),
             Self::NoResult { .. } => {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }

@@ -88,6 +88,14 @@ impl ResultFile {
         })
     }
 
+    /// Puts a whole result in the place of what was written while it was made.
+    pub(crate) fn replace(&mut self, content: &[u8]) -> Result<(), CliError> {
+        let failed = |source| CliError::Write { path: self.path.clone(), source, hint: None };
+        let beside = self.path.with_extension("whole");
+        fs::write(&beside, content).map_err(failed)?;
+        fs::rename(&beside, &self.path).map_err(failed)
+    }
+
     /// Compresses the result and returns its name. The plain file goes only when the other is there.
     pub(crate) fn finish(self) -> Result<PathBuf, CliError> {
         let packed = self.path.with_extension(COMPRESSED);

@@ -1,13 +1,14 @@
 //! From records to interval lines while a run goes on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use towpath_measure::result::{EventKind, Record, Side, Subflow};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_lines};
 
-/// Length of an interval line.
-const PERIOD_NS: u64 = 1_000_000_000;
+/// Length of an interval line, unless another one was asked for.
+const PERIOD: Duration = Duration::from_secs(1);
 
 type Key = (u32, u32, u32);
 
@@ -15,6 +16,9 @@ type Key = (u32, u32, u32);
 #[derive(Debug, Default)]
 struct Sum {
     received: u64,
+    /// What the sender knows of what arrived.
+    acked: u64,
+    /// Of the sender, where it is heard of.
     latest: Option<Box<Subflow>>,
     retransmissions_before: u32,
 }
@@ -23,6 +27,7 @@ struct Sum {
 #[derive(Debug)]
 pub(crate) struct Live {
     transport: Transport,
+    period_ns: u64,
     from_ns: u64,
     bytes: BTreeMap<DataDirection, u64>,
     subflows: BTreeMap<(DataDirection, Key), Sum>,
@@ -31,8 +36,14 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(transport: Transport) -> Self {
+        Self::every(PERIOD, transport)
+    }
+
+    /// Lines of another length.
+    pub(crate) fn every(period: Duration, transport: Transport) -> Self {
         Self {
             transport,
+            period_ns: period.as_nanos() as u64,
             from_ns: 0,
             bytes: BTreeMap::new(),
             subflows: BTreeMap::new(),
@@ -45,17 +56,25 @@ impl Live {
         let mut lines = None;
         match record {
             Record::Interval(interval) => {
-                if interval.t_ns > self.from_ns + PERIOD_NS {
-                    lines = self.flush(self.from_ns + PERIOD_NS);
-                }
+                lines = self.flush_before(interval.t_ns);
                 *self.bytes.entry(interval.direction).or_default() += interval.bytes;
             }
             Record::Subflow(subflow) => {
+                lines = self.flush_before(subflow.t_ns);
                 let key = (subflow.flow, subflow.stream, subflow.subflow);
                 let sum = self.subflows.entry((subflow.direction, key)).or_default();
                 match subflow.side {
-                    Side::Receiver => sum.received += subflow.bytes,
-                    Side::Sender => sum.latest = Some(subflow.clone()),
+                    Side::Receiver => {
+                        sum.received += subflow.bytes;
+                        let of_sender = |s: &Subflow| s.side == Side::Sender;
+                        if !sum.latest.as_deref().is_some_and(of_sender) {
+                            sum.latest = Some(subflow.clone());
+                        }
+                    }
+                    Side::Sender => {
+                        sum.acked += subflow.bytes;
+                        sum.latest = Some(subflow.clone());
+                    }
                 }
             }
             // What a stack decides all the time is for the report.
@@ -64,7 +83,7 @@ impl Live {
                 let seconds = event.t_ns as f64 / 1e9;
                 self.events.push(format!("{seconds:.2} s  {}{host}", event.text));
             }
-            Record::Summary(_) => lines = self.flush(self.from_ns + PERIOD_NS),
+            Record::Summary(_) => lines = self.flush(self.from_ns + self.period_ns),
             Record::Event(_)
             | Record::Meta(_)
             | Record::Link(_)
@@ -76,10 +95,26 @@ impl Live {
         lines
     }
 
+    /// Lines of what came since the last ones.
+    pub(crate) fn rest(&mut self) -> Option<String> {
+        self.flush(self.from_ns + self.period_ns)
+    }
+
+    fn flush_before(&mut self, t_ns: u64) -> Option<String> {
+        let to_ns = self.from_ns + self.period_ns;
+        if t_ns > to_ns { self.flush(to_ns) } else { None }
+    }
+
     fn flush(&mut self, to_ns: u64) -> Option<String> {
         let from_ns = std::mem::replace(&mut self.from_ns, to_ns);
         let seconds = (to_ns - from_ns) as f64 / 1e9;
         let mut text = String::new();
+        for ((direction, _), sum) in &self.subflows {
+            // Of a receiver that is elsewhere, the sender's acknowledgements say most.
+            if sum.received == 0 && sum.acked > 0 {
+                *self.bytes.entry(*direction).or_default() += sum.acked;
+            }
+        }
         for (direction, bytes) in std::mem::take(&mut self.bytes) {
             let subflows = self
                 .subflows
@@ -106,7 +141,9 @@ impl Sum {
     /// `None` once the subflow is gone.
     fn show(&mut self, seconds: f64) -> Option<LiveSubflow> {
         let latest = self.latest.take()?;
-        let received = std::mem::take(&mut self.received);
+        let (received, acked) = (self.received, self.acked);
+        (self.received, self.acked) = (0, 0);
+        let received = if received == 0 { acked } else { received };
         let delta = latest.retransmissions.saturating_sub(self.retransmissions_before);
         self.retransmissions_before = latest.retransmissions;
         Some(LiveSubflow {

@@ -4,8 +4,8 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`exec`], [`report`],
-//! [`ui`].
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`] and [`measure`]
+//! (two real hosts), [`exec`], [`report`], [`ui`].
 
 mod arguments;
 mod compare;
@@ -16,9 +16,11 @@ mod inner;
 mod lab;
 mod live;
 mod load;
+mod measure;
 mod report;
 mod run;
 mod scenarios;
+mod server;
 mod sim;
 mod stacks;
 mod ui;
@@ -54,6 +56,8 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
+        Verb::Server(arguments) => server::server(&arguments, ui),
+        Verb::Measure(arguments) => measure::measure(&arguments, ui),
         Verb::Report(arguments) => report::report(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Verb::Schema(arguments) => scenarios::schema(&arguments, ui),

@@ -5,9 +5,9 @@
 //! writes the records in the order in which they come.
 
 mod conditions;
-mod proof;
+pub(crate) mod proof;
 mod quic;
-mod series;
+pub(crate) mod series;
 mod watch;
 
 pub(crate) use proof::FALLBACKS;

@@ -33,7 +33,7 @@ pub(crate) const FALLBACKS: [(&str, &str); 8] = [
 ];
 
 /// Judges by what the sockets said to the end and by the kernel's counters.
-pub(super) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> Multipath {
+pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> Multipath {
     let requested = transport == Transport::Mptcp;
     let mut evidence = Vec::new();
     if requested {

@@ -7,16 +7,16 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use towpath_measure::decisions::StackLog;
-use towpath_measure::result::{Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary};
+use towpath_measure::result::{Event, EventKind, Interval, Record, SubflowSummary};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::Notice;
 
-use crate::netlink::{SocketDiag, States};
 use crate::network::Network;
 use crate::network::timeline::endpoints;
 use crate::sample::{Connection, SubflowSample, TcpInfo};
 use crate::stack::status::{Look, direction_state};
+use crate::subflow::{Named, congestion_controls};
 use crate::traffic::quic::Ended;
 use crate::traffic::{Stage, Stream, StreamEnd};
 
@@ -62,15 +62,15 @@ pub(super) struct Series {
 
 /// What the series leaves for the summary.
 #[derive(Debug)]
-pub(super) struct Totals {
-    pub(super) subflows: Vec<SubflowSummary>,
-    pub(super) reinjected_bytes: u64,
+pub(crate) struct Totals {
+    pub(crate) subflows: Vec<SubflowSummary>,
+    pub(crate) reinjected_bytes: u64,
     /// Connections that were Multipath TCP when last seen, and those that were not.
-    pub(super) multipath: usize,
-    pub(super) single: usize,
+    pub(crate) multipath: usize,
+    pub(crate) single: usize,
     /// Why a connection was not, if an end could tell.
-    pub(super) reason: Option<String>,
-    pub(super) stack: StackLog,
+    pub(crate) reason: Option<String>,
+    pub(crate) stack: StackLog,
 }
 
 impl Series {
@@ -281,14 +281,15 @@ impl Series {
             .iter()
             .map(|(direction, _)| {
                 let sends = (*direction == DataDirection::Up) == (end == 0);
-                Record::Subflow(Box::new(describe(
-                    key,
-                    known,
-                    *direction,
-                    sends,
-                    (&before, &sample.info),
-                    (at, span),
-                )))
+                let named = Named {
+                    flow: key.0,
+                    stream: key.1,
+                    number: known.number,
+                    path: &known.path,
+                    backup: known.backup,
+                };
+                let infos = (&before, &sample.info);
+                Record::Subflow(Box::new(named.record(*direction, sends, infos, (at, span))))
             })
             .collect();
         for record in records {
@@ -355,17 +356,15 @@ impl Series {
     /// because what the connection says of itself is only what it was told.
     fn read_back(&mut self, network: &Network) {
         self.unasked = false;
-        let mut sockets = Vec::new();
+        let mut controls = Vec::new();
         for host in &network.hosts {
-            let listed = host.namespace.run(|| SocketDiag::open()?.tcp(States::CONNECTED));
-            sockets.extend(listed.ok().and_then(Result::ok).unwrap_or_default());
+            controls.extend(host.namespace.run(congestion_controls).unwrap_or_default());
         }
         for ((_, _, opener, acceptor, _), known) in &mut self.subflows {
             let ends = [(*opener, *acceptor), (*acceptor, *opener)];
             for (named, end) in known.congestion_control.iter_mut().zip(ends) {
-                let own = sockets.iter().find(|s| (unmapped(s.local), unmapped(s.remote)) == end);
-                let says = own.and_then(|socket| socket.congestion.clone());
-                *named = named.take().or(says);
+                let own = controls.iter().find(|control| (control.0, control.1) == end);
+                *named = named.take().or(own.map(|(_, _, name)| name.clone()));
             }
         }
     }
@@ -440,11 +439,6 @@ fn host_name(scenario: &Scenario, flow: u32, end: usize) -> &str {
     host.and_then(|host| scenario.hosts.get(host)).map_or("?", |host| host.name.as_str())
 }
 
-/// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.
-fn unmapped(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
 impl Known {
     fn summary(&self, key: Key, direction: DataDirection) -> SubflowSummary {
         let [opener, acceptor] = &self.ends;
@@ -476,44 +470,4 @@ fn key_of(stream: &Stream, end: usize, sample: &SubflowSample) -> Key {
         _ => (sample.remote, sample.local),
     };
     (stream.flow, stream.number, opener, acceptor, sample.number)
-}
-
-fn describe(
-    key: Key,
-    known: &Known,
-    direction: DataDirection,
-    sends: bool,
-    (before, now): (&TcpInfo, &TcpInfo),
-    (at, span): (Instant, Duration),
-) -> Subflow {
-    let bytes = if sends {
-        now.bytes_acked.saturating_sub(before.bytes_acked)
-    } else {
-        now.bytes_received.saturating_sub(before.bytes_received)
-    };
-    Subflow {
-        t_ns: at.as_nanos(),
-        span_ns: span.as_nanos() as u64,
-        flow: key.0,
-        stream: key.1,
-        direction,
-        side: if sends { Side::Sender } else { Side::Receiver },
-        subflow: known.number,
-        path: known.path.clone(),
-        state: now.state_name().to_owned(),
-        backup: known.backup,
-        bytes,
-        bytes_sent: now.bytes_sent,
-        bytes_acked: now.bytes_acked,
-        bytes_received: now.bytes_received,
-        srtt_us: now.srtt_us,
-        rttvar_us: now.rttvar_us,
-        rto_us: now.rto_us,
-        backoff: u32::from(now.backoff),
-        cwnd_packets: now.cwnd,
-        ssthresh_packets: now.ssthresh,
-        in_flight_packets: now.in_flight(),
-        retransmissions: now.total_retrans,
-        mss_bytes: now.mss_bytes,
-    }
 }

@@ -87,10 +87,22 @@ impl Control {
         }
     }
 
+    /// The test whose client this is, once its traffic has begun.
+    pub fn running(&self) -> Option<Token> {
+        match self.state {
+            State::Running(token) => Some(token),
+            State::Greeting
+            | State::Proving
+            | State::Planning
+            | State::Gathering(_)
+            | State::Closed => None,
+        }
+    }
+
     /// There is room for the test.
-    pub fn admitted(&mut self, token: Token) -> Act {
+    pub fn admitted(&mut self, token: Token) -> FromServer {
         self.state = State::Gathering(token);
-        Act::Say(FromServer::Accepted { token })
+        FromServer::Accepted { token }
     }
 
     /// The client said something.

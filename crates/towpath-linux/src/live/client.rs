@@ -1,0 +1,384 @@
+//! `towpath measure`: a measurement from the first connection to the summary.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use towpath_measure::live::limits::length;
+use towpath_measure::live::{
+    FromClient, FromServer, HOSTS, Half, Kind, Merged, Offset, Plan, Preamble, Probes, Refusal,
+    Secret, Token, merge,
+};
+use towpath_measure::metrics::Summarizer;
+use towpath_measure::result::{Meta, Record, Warning};
+use towpath_measure::scenario::{Scenario, World};
+use towpath_net::Instant;
+
+use super::LiveError;
+use super::end::{End, Stream, wanted};
+use super::fetch::{Fetch, Way};
+use super::host::{Before, system_congestion_control};
+use super::socket::{self, Source};
+use super::speaker::Speaker;
+use crate::clock::Clock;
+use crate::pace::Pace;
+use crate::run::proof::proof;
+use crate::run::series::Totals;
+
+/// For each connection, and for each answer before the traffic.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Questions about the server's clock, before and after the traffic.
+const PROBES: u32 = 12;
+/// From the last word before the traffic to its start, beside the time that the word takes.
+const LEAD: Duration = Duration::from_millis(20);
+/// An uncertainty of the clocks that makes one-way figures questionable.
+const VAGUE: Duration = Duration::from_millis(5);
+
+/// What is to be measured.
+#[derive(Debug)]
+pub struct Order {
+    /// The server as the user calls it.
+    pub name: String,
+    /// Its addresses; the first that answers is taken.
+    pub targets: Vec<SocketAddr>,
+    /// Where connections start.
+    pub source: Source,
+    /// What the server is asked to do.
+    pub plan: Plan,
+    /// The plan's scenario.
+    pub scenario: Scenario,
+    /// What the server may want to be proved.
+    pub secret: Option<Secret>,
+    /// Number of the repetition, from 1.
+    pub repeat: u32,
+    /// Seed, for the record.
+    pub seed: u64,
+    /// How long the server may be silent, after the traffic, before its half is given up.
+    pub patience: Duration,
+}
+
+/// Measures. `tell` hears the conditions first and then what this host sees, while it happens; what
+/// is returned is the whole result, in its order.
+pub fn measure(
+    order: &Order,
+    tell: &mut (dyn FnMut(&Record) + Send),
+) -> Result<Vec<Record>, LiveError> {
+    let clock = Clock::start();
+    let before = Before::read();
+    let mut opened = open(order, clock)?;
+    let offset = probe(&mut opened.speaker, clock)?;
+    let begin = clock.now() + LEAD + offset.error * 4;
+    let at_ns = offset.on_server(begin).as_nanos();
+    let said = opened.speaker.say(&FromClient::Begin { at_ns });
+    said.map_err(LiveError::system("start the test"))?;
+    let mut meta = meta(order, offset);
+    tell(&Record::Meta(Box::new(meta.clone())));
+    let pace = Pace::new(clock, begin);
+    let end = End {
+        pace: &pace,
+        scenario: &order.scenario,
+        transport: order.plan.transport,
+        settings: &order.plan.settings,
+        is_client: true,
+        rate: None,
+        bytes: None,
+    };
+    let mut own = end.play(&opened.streams, &before, tell);
+    let interrupted = pace.is_interrupted();
+    let other = finish(order, &mut own, opened, interrupted, &pace);
+    let mut records = Vec::new();
+    let warnings = conditions(&mut meta, &own, &other, offset, interrupted);
+    records.push(Record::Meta(Box::new(meta)));
+    conclude(order, &own, other.as_ref().map(|(half, _)| half), warnings, &mut records);
+    Ok(records)
+}
+
+/// Everything that is open before the traffic.
+struct Opened {
+    speaker: Speaker,
+    streams: Vec<Stream>,
+    way: Way,
+    connect: Vec<(u32, Duration)>,
+}
+
+fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
+    let mut way = Way {
+        token: Token::NONE,
+        transport: order.plan.transport,
+        source: order.source.clone(),
+        targets: order.targets.clone(),
+        clock,
+    };
+    let (mut speaker, target) = first_connection(order, &way)?;
+    way.token = agree(order, &mut speaker)?;
+    // The address that answered is the one to come back to first.
+    way.targets.sort_by_key(|other| *other != target);
+    let mut streams = Vec::new();
+    let mut connect: Vec<(u32, Duration)> = Vec::new();
+    for (flow, number) in wanted(&order.scenario) {
+        let began = clock.now();
+        let plan = &order.plan;
+        let (source, settings) = (&order.source, &plan.settings);
+        let socket = socket::connect(plan.transport, source, target, settings, PATIENCE)
+            .map_err(|error| refused(order, target, &error))?;
+        if !connect.iter().any(|(known, _)| *known == u32::from(flow)) {
+            connect.push((flow.into(), clock.now().saturating_since(began)));
+        }
+        let preamble = Preamble { kind: Kind::Data, flow, stream: number, token: way.token };
+        io::Write::write_all(&mut &socket, &preamble.to_bytes())
+            .map_err(LiveError::system("begin a connection"))?;
+        let Some(described) = order.scenario.flows.get(usize::from(flow)) else { continue };
+        streams.push(Stream::new(flow.into(), number.into(), described, Arc::new(socket)));
+    }
+    let said = hear(&mut speaker, "that all connections are there")?;
+    let ready = said == FromServer::Ready;
+    if ready { Ok(Opened { speaker, streams, way, connect }) } else { Err(unexpected(said)) }
+}
+
+fn first_connection(order: &Order, way: &Way) -> Result<(Speaker, SocketAddr), LiveError> {
+    let mut last = None;
+    for target in &order.targets {
+        match way.connect(order.plan.transport, &order.source, *target, PATIENCE) {
+            Ok(speaker) => return Ok((speaker, *target)),
+            Err(error) => last = Some(refused(order, *target, &error)),
+        }
+    }
+    Err(last.unwrap_or_else(|| LiveError::Connect {
+        target: order.name.clone(),
+        transport: order.plan.transport,
+        reason: "it has no address".to_owned(),
+    }))
+}
+
+fn refused(order: &Order, target: SocketAddr, error: &io::Error) -> LiveError {
+    let transport = order.plan.transport;
+    let reason = crate::traffic::explain(error, transport, "this host");
+    let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
+    let same = target.ip().to_string() == order.name;
+    let target = if same { target.to_string() } else { format!("{} ({target})", order.name) };
+    LiveError::Connect { target, transport, reason }
+}
+
+/// Says hello, proves the secret, and agrees on the plan.
+fn agree(order: &Order, speaker: &mut Speaker) -> Result<Token, LiveError> {
+    let say = |speaker: &mut Speaker, word: &FromClient| {
+        speaker.say(word).map_err(LiveError::system("talk to the server"))
+    };
+    say(speaker, &FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    let said = hear(speaker, "a greeting")?;
+    let FromServer::Welcome { challenge, towpath: _ } = said else {
+        return Err(unexpected(said));
+    };
+    if let Some(challenge) = challenge {
+        let Some(secret) = &order.secret else {
+            let hint = "give it with --secret-file";
+            return Err(LiveError::Refused(Refusal::new("it wants a secret", hint)));
+        };
+        let proof = secret.prove(challenge);
+        let proof = proof.ok_or_else(|| LiveError::Protocol("the secret is no key".to_owned()))?;
+        say(speaker, &FromClient::Proof { proof })?;
+    }
+    say(speaker, &FromClient::Plan(Box::new(order.plan.clone())))?;
+    let said = hear(speaker, "an answer to the plan")?;
+    if let FromServer::Accepted { token } = said { Ok(token) } else { Err(unexpected(said)) }
+}
+
+fn hear(speaker: &mut Speaker, what: &str) -> Result<FromServer, LiveError> {
+    match speaker.hear::<FromServer>(PATIENCE) {
+        Ok(Some(said)) => Ok(said),
+        Ok(None) => Err(LiveError::Protocol(format!(
+            "the server did not say {what} within {} s",
+            PATIENCE.as_secs()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(LiveError::Protocol(format!(
+                "the server closed the connection before it said {what}: it is no towpath server \
+                 of this version, or it is too busy"
+            )))
+        }
+        Err(error) => Err(LiveError::Protocol(format!("the server did not say {what}: {error}"))),
+    }
+}
+
+/// What the server said in place of what it should: its reason, if it refuses.
+fn unexpected(said: FromServer) -> LiveError {
+    if let FromServer::Refused { why, hint } = said {
+        return LiveError::Refused(Refusal { why, hint });
+    }
+    let text = format!("{said:?}");
+    let word = text.split([' ', '{']).next().unwrap_or_default().to_lowercase();
+    LiveError::Protocol(format!("the server said `{word}` out of turn"))
+}
+
+/// Asks for the server's clock.
+fn probe(speaker: &mut Speaker, clock: Clock) -> Result<Offset, LiveError> {
+    let mut probes = Probes::default();
+    while probes.count() < PROBES {
+        let asked = clock.now();
+        speaker
+            .say(&FromClient::Probe { client_ns: asked.as_nanos() })
+            .map_err(LiveError::system("ask for the server's clock"))?;
+        let said = hear(speaker, "what time it is")?;
+        let FromServer::Clock { client_ns, server_ns } = said else {
+            return Err(unexpected(said));
+        };
+        // Nobody answers before the question, whatever the answer says.
+        let asked = Instant::from_nanos(client_ns).max(asked);
+        probes.answered(asked, clock.now(), Instant::from_nanos(server_ns));
+    }
+    probes.best().ok_or_else(|| LiveError::Protocol("the server has no clock".to_owned()))
+}
+
+/// Fetches the server's half, whatever has become of the connections.
+fn finish(
+    order: &Order,
+    own: &mut Half,
+    opened: Opened,
+    interrupted: bool,
+    pace: &Pace,
+) -> Result<(Half, u32), String> {
+    let Opened { mut speaker, streams, mut way, connect } = opened;
+    for (flow, span) in connect {
+        if let Some(half) = own.flows.iter_mut().find(|half| half.flow == flow) {
+            half.connect_ns = Some(span.as_nanos() as u64);
+        }
+    }
+    // Addresses that the server has announced may be reached when the first one is not.
+    for remote in own.subflows.iter().filter_map(|subflow| subflow.remote.parse().ok()) {
+        if !way.targets.contains(&remote) {
+            way.targets.push(remote);
+        }
+    }
+    drop(streams);
+    if interrupted {
+        let _lost_then = speaker.say(&FromClient::Stop);
+    }
+    let now = way.clock.now();
+    let left = if interrupted {
+        Duration::ZERO
+    } else {
+        length(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
+    };
+    let deadline = now + left + order.patience * 2;
+    Fetch::new(&way, Some(speaker)).run(order.patience, deadline)
+}
+
+fn meta(order: &Order, offset: Offset) -> Meta {
+    let run = (order.plan.transport, order.repeat);
+    let mut conditions = BTreeMap::from([
+        ("server".to_owned(), order.name.clone()),
+        ("clock offset error".to_owned(), format!("{:?}", offset.error)),
+    ]);
+    let settings = &order.plan.settings;
+    let mut note = |name: &str, value: Option<String>| {
+        conditions.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    note("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
+    note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
+    note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
+    note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
+    Meta {
+        stack: "kernel".to_owned(),
+        kernel: Before::read().host().kernel,
+        congestion_control: settings
+            .congestion_control
+            .clone()
+            .unwrap_or_else(system_congestion_control),
+        conditions,
+        ..Meta::of(&order.scenario, World::Live, run, order.seed)
+    }
+}
+
+/// Adds both hosts' conditions; returns what to check before the result is trusted.
+fn conditions(
+    meta: &mut Meta,
+    own: &Half,
+    other: &Result<(Half, u32), String>,
+    offset: Offset,
+    interrupted: bool,
+) -> Vec<Warning> {
+    let plain = |text: String| Warning { text, hint: None };
+    let mut warnings = Vec::new();
+    let other_half = other.as_ref().ok().map(|(half, _)| half);
+    for (name, half) in HOSTS.iter().zip([Some(own), other_half]) {
+        let Some(host) = half.map(|half| &half.host) else { continue };
+        for (key, value) in &host.conditions {
+            meta.conditions.insert(format!("{key} on {name}"), value.clone());
+        }
+        meta.conditions.insert(format!("kernel on {name}"), host.kernel.clone());
+        meta.conditions.insert(format!("towpath on {name}"), host.towpath.clone());
+        meta.conditions.insert(format!("processor time on {name}"), format!("{:.3} s", host.cpu_s));
+        warnings.extend(host.warnings.iter().cloned().map(plain));
+    }
+    match other {
+        Ok((_, 0)) => {}
+        Ok((_, lost)) => {
+            let text = format!("the control connection was lost {lost} times; nothing is missing");
+            meta.conditions.insert("control".to_owned(), text);
+        }
+        Err(why) => warnings.push(Warning {
+            text: format!("the server's half of the result is missing: {why}"),
+            hint: Some(
+                "what this host saw is here; repeat it when the server can be \
+                reached"
+                    .to_owned(),
+            ),
+        }),
+    }
+    if interrupted {
+        warnings.push(plain("the run was interrupted".to_owned()));
+    }
+    if offset.error > VAGUE {
+        let text = format!(
+            "the hosts' clocks are compared to ± {:.1} ms only: so vague are times from one host to \
+             the other",
+            offset.error.as_secs_f64() * 1e3
+        );
+        warnings.push(plain(text));
+    }
+    warnings
+}
+
+/// Puts the result together.
+fn conclude(
+    order: &Order,
+    own: &Half,
+    other: Result<&Half, &String>,
+    warnings: Vec<Warning>,
+    records: &mut Vec<Record>,
+) {
+    let other = other.map_err(String::as_str);
+    let merged = merge(&order.scenario, own, other);
+    let transport = order.plan.transport;
+    let Merged { records: series, messages, counters, inputs, subflows, .. } = merged;
+    let totals = Totals {
+        subflows: Vec::new(),
+        reinjected_bytes: merged.reinjected_bytes,
+        multipath: merged.multipath,
+        single: merged.single,
+        reason: merged.reason,
+        stack: towpath_measure::decisions::StackLog::default(),
+    };
+    let mut proved = proof(transport, &totals, &counters);
+    let mut used: Vec<String> = Vec::new();
+    for subflow in subflows.iter().filter(|subflow| subflow.bytes > 0) {
+        if !used.contains(&subflow.path) {
+            used.push(subflow.path.clone());
+        }
+    }
+    proved.paths_used = used;
+    let mut summarizer = Summarizer::new(&order.scenario, transport);
+    for input in inputs {
+        summarizer = summarizer.flow(input);
+    }
+    for warning in warnings {
+        summarizer = summarizer.warning(warning);
+    }
+    let summarizer = summarizer.subflows(subflows).multipath(proved).counters(&counters);
+    records.extend(series);
+    records.extend(messages.into_iter().map(Record::Message));
+    records.extend(counters.into_iter().map(Record::Counter));
+    records.push(Record::Summary(Box::new(summarizer.finish())));
+}

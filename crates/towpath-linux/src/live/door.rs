@@ -1,0 +1,155 @@
+//! Who gets in: accepts connections and reads what they are for, all in one thread.
+//!
+//! A connection that has not said it yet costs a descriptor and 32 bytes. When there are too many,
+//! the oldest one of whoever has most of them goes: who is honest says it at once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_measure::live::{Limits, Preamble};
+use towpath_net::Instant;
+
+use super::socket;
+use crate::clock::Clock;
+use crate::sys;
+
+/// How often the door looks whether it shall be closed, and at its clock.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A connection that has not said what it is for.
+#[derive(Debug)]
+struct Waiting {
+    socket: Socket,
+    from: Option<IpAddr>,
+    since: Instant,
+    said: [u8; Preamble::BYTES],
+    length: usize,
+}
+
+/// What became of a waiting connection.
+enum Step {
+    Waits,
+    Gone,
+    In(Preamble),
+}
+
+/// All listening sockets of a server and who waits at them.
+#[derive(Debug)]
+pub(super) struct Door {
+    listeners: Vec<Socket>,
+    waiting: Vec<Waiting>,
+    clock: Clock,
+    /// Descriptors have run out; the next try is a little later.
+    exhausted: bool,
+}
+
+impl Door {
+    pub(super) fn new(listeners: Vec<Socket>, clock: Clock) -> Self {
+        Self { listeners, waiting: Vec::new(), clock, exhausted: false }
+    }
+
+    /// Waits for connections and hands over those that have said what they are for; returns after a
+    /// while at the latest.
+    pub(super) fn round(
+        &mut self,
+        limits: &Limits,
+        let_in: &mut dyn FnMut(Socket, Preamble),
+    ) -> io::Result<()> {
+        let input = |socket: &Socket| libc::pollfd {
+            fd: socket.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut fds: Vec<_> = self.listeners.iter().map(input).collect();
+        fds.extend(self.waiting.iter().map(|waiting| input(&waiting.socket)));
+        if std::mem::take(&mut self.exhausted) {
+            thread::sleep(PATIENCE);
+        }
+        sys::poll(&mut fds, Some(PATIENCE))?;
+        let now = self.clock.now();
+        let old = std::mem::take(&mut self.waiting);
+        for mut waiting in old {
+            match waiting.step() {
+                Step::Waits if now.saturating_since(waiting.since) < limits.patience => {
+                    self.waiting.push(waiting);
+                }
+                Step::Waits | Step::Gone => {}
+                Step::In(preamble) => let_in(waiting.socket, preamble),
+            }
+        }
+        self.accept(limits, now);
+        Ok(())
+    }
+
+    fn accept(&mut self, limits: &Limits, now: Instant) {
+        let Self { listeners, waiting, exhausted, .. } = self;
+        for listener in listeners {
+            // Not for ever, or those who wait would.
+            for _ in 0..limits.waiting.max(1) {
+                let socket = match listener.accept() {
+                    Ok((socket, _)) => socket,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => {
+                        let codes = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+                        let code = error.raw_os_error();
+                        *exhausted |= code.is_some_and(|code| codes.contains(&code));
+                        break;
+                    }
+                };
+                if socket.set_nonblocking(true).is_err() {
+                    continue;
+                }
+                let from = socket::peer(&socket).map(|peer| peer.ip());
+                while waiting.len() >= limits.waiting.max(1) {
+                    make_room(waiting);
+                }
+                let said = [0; Preamble::BYTES];
+                waiting.push(Waiting { socket, from, since: now, said, length: 0 });
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn step(&mut self) -> Step {
+        let Some(room) = self.said.get_mut(self.length..) else { return Step::Gone };
+        let mut plain = &self.socket;
+        match io::Read::read(&mut plain, room) {
+            Ok(read) if read > 0 => {
+                self.length = self.length.saturating_add(read);
+                match Preamble::read(self.said.get(..self.length).unwrap_or_default()) {
+                    Ok(Some(preamble)) => Step::In(preamble),
+                    Ok(None) => Step::Waits,
+                    Err(_) => Step::Gone,
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Step::Waits
+            }
+            Ok(_) | Err(_) => Step::Gone,
+        }
+    }
+}
+
+/// Lets the oldest connection go of the address that has most of them; they are in order of age.
+fn make_room(waiting: &mut Vec<Waiting>) {
+    let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+    for one in waiting.iter() {
+        *counts.entry(one.from).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from);
+    let oldest = waiting.iter().position(|one| Some(one.from) == most);
+    if let Some(oldest) = oldest {
+        waiting.remove(oldest);
+    }
+}

@@ -1,0 +1,248 @@
+//! One end's traffic: the same on the client and on the server.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_measure::live::{FlowHalf, Half, Settings};
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::result::Record;
+use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
+use towpath_measure::traffic::talk::TalkHalf;
+use towpath_measure::traffic::{Role, Sender, Talk, directions, streams};
+use towpath_net::{Instant, Rate};
+
+use super::host::Before;
+use super::series::Series;
+use crate::pace::Pace;
+use crate::traffic::kernel::{self, Manner, is_impatient};
+use crate::traffic::talk::{Line, Part, lock};
+use crate::traffic::{PATIENCE, sends};
+
+/// The longest sleep of a thread that must notice an interrupt.
+const NAP: Duration = Duration::from_millis(50);
+
+/// One connection of a flow at this end.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    pub(super) flow: u32,
+    /// Number within the flow.
+    pub(super) number: u32,
+    pub(super) socket: Arc<Socket>,
+    /// For each data direction, the bytes that were read; of what this end sends, nothing.
+    pub(super) received: Vec<(DataDirection, Arc<AtomicU64>)>,
+}
+
+impl Stream {
+    pub(super) fn new(flow: u32, number: u32, described: &Flow, socket: Arc<Socket>) -> Self {
+        let received = directions(&described.pattern).iter().map(|way| (*way, Arc::default()));
+        Self { flow, number, socket, received: received.collect() }
+    }
+}
+
+/// What one end does.
+#[derive(Debug)]
+pub(super) struct End<'a> {
+    pub(super) pace: &'a Pace,
+    pub(super) scenario: &'a Scenario,
+    pub(super) transport: Transport,
+    pub(super) settings: &'a Settings,
+    pub(super) is_client: bool,
+    /// Largest rate of all streams of one direction together.
+    pub(super) rate: Option<Rate>,
+    /// No more bytes are moved in all, as far as a sample shows it; then everything ends.
+    pub(super) bytes: Option<u64>,
+}
+
+/// Streams that a scenario has in all.
+pub(super) fn wanted(scenario: &Scenario) -> Vec<(u16, u16)> {
+    let flows = scenario.flows.iter().enumerate();
+    let each = |(flow, described): (usize, &Flow)| {
+        (0..streams(&described.pattern)).map(move |stream| (flow as u16, stream as u16))
+    };
+    flows.flat_map(each).collect()
+}
+
+impl End<'_> {
+    /// Runs all flows to their ends; `tell` hears every record as it is made.
+    pub(super) fn play(
+        &self,
+        streams: &[Stream],
+        before: &Before,
+        tell: &mut (dyn FnMut(&Record) + Send),
+    ) -> Half {
+        let done = AtomicBool::new(false);
+        let (flows, series) = thread::scope(|scope| {
+            let flows = self.scenario.flows.iter().enumerate().map(|(index, flow)| {
+                let own: Vec<_> =
+                    streams.iter().filter(|stream| stream.flow as usize == index).collect();
+                scope.spawn(move || self.flow(index as u32, flow, &own))
+            });
+            let flows: Vec<_> = flows.collect();
+            let done = &done;
+            let series = scope.spawn(move || self.sample(streams, done, tell));
+            let flows: Vec<_> =
+                flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
+            done.store(true, Ordering::Release);
+            (flows, series.join().ok())
+        });
+        let multipath = self.transport == Transport::Mptcp;
+        let series = series.unwrap_or_else(|| Series::new(self.is_client, multipath));
+        let (connections, subflows, mut records) = series.finish();
+        records.extend(before.changes().into_iter().map(Record::Counter));
+        Half { host: before.host(), flows, connections, subflows, records }
+    }
+
+    fn manner(&self, flow: &Flow) -> Manner {
+        let streams = u64::from(streams(&flow.pattern).max(1));
+        let share = self.rate.and_then(|rate| Rate::from_bps(rate.as_bps() / streams));
+        let own = self.settings.rate_bps.and_then(Rate::from_bps);
+        let default = Manner::default();
+        Manner {
+            block: self.settings.block_bytes.map_or(default.block, |bytes| bytes as usize),
+            rate: own.into_iter().chain(share).min(),
+            discard: self.settings.discard,
+        }
+    }
+
+    fn flow(&self, number: u32, flow: &Flow, streams: &[&Stream]) -> FlowHalf {
+        let start = Instant::ZERO + flow.start;
+        let deadline = start + flow.pattern.limit();
+        let role = if self.is_client { Role::Client } else { Role::Server };
+        let talk = Talk::new(&flow.pattern, role, start);
+        let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
+        // Time before the traffic has no name, so nothing is asked before.
+        self.pace.sleep_until(start);
+        if let Some(talk) = talk {
+            let talk = Arc::new(Mutex::new(talk));
+            match self.part(&talk, streams) {
+                Ok(part) => half.delivered = part.run(self.pace, flow, deadline),
+                Err(error) => half.failure = Some(error.to_string()),
+            }
+            half.talk = Some(TalkHalf::of(&lock(&talk)));
+        } else {
+            let results = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                for stream in streams {
+                    let results = &results;
+                    scope.spawn(move || {
+                        let log = self.transfer(flow, stream, start, deadline);
+                        let mut all = results.lock().unwrap_or_else(PoisonError::into_inner);
+                        all.extend(log);
+                    });
+                }
+            });
+            half.delivered = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        half
+    }
+
+    /// This end's part of an exchange of messages.
+    fn part(&self, talk: &Arc<Mutex<Talk>>, streams: &[&Stream]) -> io::Result<Part> {
+        let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
+        let mut lines = Vec::new();
+        for stream in streams {
+            stream.socket.set_nonblocking(true)?;
+            let received = stream.received.iter().find(|(way, _)| *way == incoming);
+            lines.extend(received.map(|(_, received)| Line {
+                number: stream.number,
+                socket: Arc::clone(&stream.socket),
+                received: Arc::clone(received),
+            }));
+        }
+        Ok(Part { talk: Arc::clone(talk), lines, incoming })
+    }
+
+    /// Sends, receives or both on one stream.
+    fn transfer(
+        &self,
+        flow: &Flow,
+        stream: &Stream,
+        start: Instant,
+        deadline: Instant,
+    ) -> Option<(DataDirection, DeliveryLog)> {
+        let (pace, socket, manner) = (self.pace, &*stream.socket, self.manner(flow));
+        // A socket that takes no options is gone; what follows says so.
+        let _gone = socket
+            .set_nonblocking(false)
+            .and_then(|()| socket.set_read_timeout(Some(PATIENCE)))
+            .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
+        let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
+        let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
+        let sender = Sender::new(&flow.pattern, start).filter(|_| outgoing);
+        thread::scope(|scope| {
+            let sending = sender
+                .map(|sender| scope.spawn(move || kernel::send(pace, socket, sender, manner)));
+            if let Some((way, received)) = incoming {
+                let log = kernel::receive(pace, socket, (start, deadline), received, manner);
+                let _gone = socket.shutdown(std::net::Shutdown::Write);
+                return Some((*way, log));
+            }
+            // What was written is on its way until the other end has closed, too.
+            let _counted_there = sending.map(thread::ScopedJoinHandle::join);
+            drain(pace, socket, deadline);
+            None
+        })
+    }
+
+    /// Samples at every multiple of the period until the flows have ended, and once at their end.
+    fn sample(
+        &self,
+        streams: &[Stream],
+        done: &AtomicBool,
+        tell: &mut (dyn FnMut(&Record) + Send),
+    ) -> Series {
+        let mut series = Series::new(self.is_client, self.transport == Transport::Mptcp);
+        let period = self.scenario.run.sample;
+        let mut next = Instant::ZERO + period;
+        let mut told = 0;
+        loop {
+            while self.pace.now() < next && !done.load(Ordering::Acquire) {
+                self.pace.sleep_until(next.min(self.pace.now() + NAP));
+            }
+            let now = self.pace.now();
+            let last = done.load(Ordering::Acquire);
+            if last {
+                // A sliver of a period would only blur the curves.
+                let rest = now.saturating_since(next - period);
+                if rest * 2 >= period {
+                    series.sample(streams, now.min(next), true);
+                }
+            } else {
+                series.sample(streams, next, false);
+            }
+            series.records().iter().skip(told).for_each(&mut *tell);
+            told = series.records().len();
+            if last {
+                return series;
+            }
+            if self.is_client && crate::interrupt::seen() || self.has_enough(&series) {
+                self.pace.interrupt();
+            }
+            while next <= now {
+                next += period;
+            }
+        }
+    }
+
+    fn has_enough(&self, series: &Series) -> bool {
+        self.bytes.is_some_and(|most| series.moved_bytes() > most)
+    }
+}
+
+/// Waits until the other end has closed a stream on which it sends nothing.
+fn drain(pace: &Pace, socket: &Socket, deadline: Instant) {
+    let mut room = [MaybeUninit::uninit(); 64];
+    while !pace.is_over(deadline) {
+        match socket.recv(&mut room) {
+            Ok(length) if length > 0 => {}
+            Err(error) if is_impatient(&error) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}

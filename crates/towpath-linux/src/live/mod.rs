@@ -1,0 +1,98 @@
+//! The live world: two real hosts, one of them a [`Server`], the other [measuring](measure()).
+//!
+//! What they say is in `towpath_measure::live`; here are the sockets, threads and clocks. Reading
+//! order: [`server`] (who listens), `door` (which connections get in), `end` (one end's traffic, the
+//! same for both), `series` (what its kernel says meanwhile), [`client`] (a measurement from
+//! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
+
+mod client;
+mod door;
+mod end;
+mod fetch;
+mod host;
+mod series;
+mod server;
+mod socket;
+mod speaker;
+mod test;
+
+use std::io;
+
+use thiserror::Error;
+use towpath_measure::live::Refusal;
+
+pub use client::{Order, measure};
+pub use host::{Interface, interfaces_towards, path_name, system_congestion_control};
+pub use server::{Server, ServerConfig, ServerSaid};
+pub use socket::Source;
+
+/// Why there is no measurement.
+#[derive(Debug, Error)]
+pub enum LiveError {
+    /// Nobody answers.
+    #[error("cannot connect to {target} over {transport}: {reason}")]
+    Connect {
+        /// Address and port.
+        target: String,
+        /// Transport.
+        transport: towpath_measure::scenario::Transport,
+        /// What the system says.
+        reason: String,
+    },
+    /// Somebody else answers, or nobody any more.
+    #[error("{0}")]
+    Protocol(String),
+    /// The server does not do it.
+    #[error("the server refuses: {}", .0.why)]
+    Refused(Refusal),
+    /// It cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Address and port.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Something else of the system.
+    #[error("{action}: {source}")]
+    System {
+        /// What was done.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl LiveError {
+    fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Connect { target, .. } => Some(format!(
+                "is `towpath server` running there? It listens on port 5210 unless told \
+                 otherwise, and firewalls must let {target} through"
+            )),
+            Self::Refused(refusal) => refusal.hint.clone(),
+            Self::Listen { .. } => {
+                Some("another server may be running; name another port with --port".to_owned())
+            }
+            Self::Protocol(_) | Self::System { .. } => None,
+        }
+    }
+}
+
+/// Random bytes that nobody can guess.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Asks for real-time priority of the calling thread and those that it starts, so that other work
+/// does not delay what is due. An ordinary user is usually refused.
+pub fn real_time() -> io::Result<()> {
+    crate::sys::real_time_priority(1)
+}

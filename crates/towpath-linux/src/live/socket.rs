@@ -1,0 +1,101 @@
+//! Kernel sockets as the live world needs them.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_measure::live::Settings;
+use towpath_measure::scenario::Transport;
+
+use crate::sample;
+
+/// Connections that the kernel keeps for the server.
+const BACKLOG: i32 = 512;
+
+/// Where a connection starts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Source {
+    /// Its address.
+    pub address: Option<IpAddr>,
+    /// Its interface, whatever the routes say.
+    pub interface: Option<String>,
+}
+
+/// Whether a transport is one of the kernel's sockets; which protocol.
+pub(super) fn protocol(transport: Transport) -> Option<Protocol> {
+    match transport {
+        Transport::Tcp => Some(Protocol::TCP),
+        Transport::Mptcp => Some(Protocol::MPTCP),
+        Transport::Quic | Transport::Mpquic => None,
+    }
+}
+
+/// A listening socket for TCP and, where the kernel has it, Multipath TCP; without an address for
+/// both families.
+pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<Socket> {
+    let any = SocketAddr::new(address.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
+    let bound = bind_listener(any, address.is_none());
+    match bound {
+        // A host without IPv6.
+        Err(error) if address.is_none() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            bind_listener(SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), false)
+        }
+        bound => bound,
+    }
+}
+
+fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    // A Multipath TCP listener accepts both, and says of each connection which it is.
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))
+        .or_else(|_| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
+    socket.set_reuse_address(true)?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(!both)?;
+    }
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Connects.
+pub(super) fn connect(
+    transport: Transport,
+    source: &Source,
+    target: SocketAddr,
+    settings: &Settings,
+    patience: Duration,
+) -> io::Result<Socket> {
+    let protocol = protocol(transport).ok_or(io::ErrorKind::Unsupported)?;
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
+    if let Some(interface) = &source.interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    if let Some(address) = source.address {
+        socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
+    }
+    configure(&socket, settings);
+    socket.connect_timeout(&SockAddr::from(target), patience)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Sets what was asked for. What the kernel made of it is read back later; refusal is a warning.
+pub(super) fn configure(socket: &Socket, settings: &Settings) {
+    if let Some(name) = &settings.congestion_control {
+        let _read_back_later = sample::set_congestion_control(socket.as_fd(), name);
+    }
+    if let Some(bytes) = settings.window_bytes {
+        let _limited_by_the_system = socket.set_send_buffer_size(bytes as usize);
+        let _limited_by_the_system = socket.set_recv_buffer_size(bytes as usize);
+    }
+}
+
+/// The other end's address, IPv4 as IPv4.
+pub(super) fn peer(socket: &Socket) -> Option<SocketAddr> {
+    let address = socket.peer_addr().ok()?.as_socket()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}

@@ -1,0 +1,78 @@
+//! From what the kernel says of a subflow to what a result says of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use towpath_measure::result::{Side, Subflow};
+use towpath_measure::scenario::DataDirection;
+use towpath_net::Instant;
+
+use crate::netlink::{SocketDiag, States};
+use crate::sample::TcpInfo;
+
+/// A subflow as the result names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named<'a> {
+    pub(crate) flow: u32,
+    pub(crate) stream: u32,
+    pub(crate) number: u32,
+    pub(crate) path: &'a str,
+    pub(crate) backup: bool,
+}
+
+impl Named<'_> {
+    /// What an end that `sends` data of `direction`, or receives it, did between two samples.
+    pub(crate) fn record(
+        self,
+        direction: DataDirection,
+        sends: bool,
+        (before, now): (&TcpInfo, &TcpInfo),
+        (at, span): (Instant, Duration),
+    ) -> Subflow {
+        let bytes = if sends {
+            now.bytes_acked.saturating_sub(before.bytes_acked)
+        } else {
+            now.bytes_received.saturating_sub(before.bytes_received)
+        };
+        Subflow {
+            t_ns: at.as_nanos(),
+            span_ns: span.as_nanos() as u64,
+            flow: self.flow,
+            stream: self.stream,
+            direction,
+            side: if sends { Side::Sender } else { Side::Receiver },
+            subflow: self.number,
+            path: self.path.to_owned(),
+            state: now.state_name().to_owned(),
+            backup: self.backup,
+            bytes,
+            bytes_sent: now.bytes_sent,
+            bytes_acked: now.bytes_acked,
+            bytes_received: now.bytes_received,
+            srtt_us: now.srtt_us,
+            rttvar_us: now.rttvar_us,
+            rto_us: now.rto_us,
+            backoff: u32::from(now.backoff),
+            cwnd_packets: now.cwnd,
+            ssthresh_packets: now.ssthresh,
+            in_flight_packets: now.in_flight(),
+            retransmissions: now.total_retrans,
+            mss_bytes: now.mss_bytes,
+        }
+    }
+}
+
+/// Which congestion control the TCP sockets of this network namespace really use, by their own and
+/// the other end's address; what a Multipath TCP connection says of itself is only what it was told.
+pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
+    let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(States::CONNECTED));
+    let named = listed.unwrap_or_default().into_iter().filter_map(|socket| {
+        Some((unmapped(socket.local), unmapped(socket.remote), socket.congestion?))
+    });
+    named.collect()
+}
+
+/// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

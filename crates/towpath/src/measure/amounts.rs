@@ -1,0 +1,96 @@
+//! Amounts as people type them: in iperf3's way (`10`, `10M`) or with their unit (`"10 s"`, `10MB`).
+
+use std::time::Duration;
+
+use towpath_measure::scenario::units;
+use towpath_net::Rate;
+
+/// Bytes in iperf3's `K`, `M`, `G`, `T`: powers of two, as there.
+fn binary(letter: char) -> Option<u64> {
+    match letter.to_ascii_uppercase() {
+        'K' => Some(1 << 10),
+        'M' => Some(1 << 20),
+        'G' => Some(1 << 30),
+        'T' => Some(1 << 40),
+        _ => None,
+    }
+}
+
+/// Bits in iperf3's `K`, `M`, `G`, `T`: powers of ten, as there.
+fn decimal(letter: char) -> Option<u64> {
+    match letter.to_ascii_uppercase() {
+        'K' => Some(1_000),
+        'M' => Some(1_000_000),
+        'G' => Some(1_000_000_000),
+        'T' => Some(1_000_000_000_000),
+        _ => None,
+    }
+}
+
+/// A number with one letter or none; `None` if it is anything else.
+fn plain(text: &str, factor: fn(char) -> Option<u64>) -> Option<f64> {
+    let text = text.trim();
+    let (number, factor) = match text.char_indices().last()? {
+        (place, letter) if letter.is_ascii_alphabetic() => (text.get(..place)?, factor(letter)?),
+        _ => (text, 1),
+    };
+    let number: f64 = number.parse().ok()?;
+    (number.is_finite() && number >= 0.0).then_some(number * factor as f64)
+}
+
+/// A time: seconds, or with its unit.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    match plain(text, |_| None) {
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        None => units::duration(text).map_err(|error| format!("it {error}")),
+    }
+}
+
+/// An amount of data: bytes, with one of iperf3's letters, or with its unit.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let with_unit = || units::size(text).map_err(|error| format!("it {error}"));
+    plain(text, binary).map_or_else(with_unit, |bytes| Ok(bytes as u64))
+}
+
+/// A rate: bits per second, with one of iperf3's letters, or with its unit.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    let with_unit = || units::rate(text).map_err(|error| format!("it {error}"));
+    plain(text, decimal).map_or_else(with_unit, |bits| {
+        Rate::from_bps(bits as u64).ok_or_else(|| "it is zero".to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iperf3s_letters_mean_what_they_mean_there() {
+        assert_eq!(size("10M"), Ok(10 << 20));
+        assert_eq!(size("1.5k"), Ok(1_536));
+        assert_eq!(size("100"), Ok(100));
+        assert_eq!(rate("50M").unwrap().as_bps(), 50_000_000);
+        assert_eq!(time("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn units_are_understood_with_and_without_a_space() {
+        assert_eq!(size("10 MB"), Ok(10_000_000));
+        assert_eq!(size("10MB"), Ok(10_000_000));
+        assert_eq!(rate("50 Mbit/s").unwrap().as_bps(), 50_000_000);
+        assert_eq!(time("200ms"), Ok(Duration::from_millis(200)));
+        assert_eq!(time("2 min"), Ok(Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn what_is_no_amount_is_said() {
+        for wrong in ["", "ten", "10 parsecs", "-1", "nan"] {
+            assert!(
+                time(wrong).is_err() && size(wrong).is_err() && rate(wrong).is_err(),
+                "{wrong}"
+            );
+        }
+        assert!(rate("0").is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! What can be said to `towpath measure`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use towpath_measure::scenario::Transport;
+use towpath_net::Rate;
+
+use super::amounts;
+use crate::arguments::transport;
+
+/// Measure towards a host that runs `towpath server`
+///
+/// Sends a traffic pattern over each transport, with lines for every subflow while it runs, a table
+/// and a report at the end. Letters mean what they mean to iperf3. Whatever path is lost, the result
+/// is not: the server keeps its half until it was fetched.
+#[derive(Debug, Args)]
+pub(crate) struct MeasureArguments {
+    /// Name or address of the server
+    pub(crate) host: String,
+    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace
+    #[arg(default_value = "iperf")]
+    pub(crate) pattern: String,
+    /// Port of the server
+    #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// Transports: tcp, mptcp
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "mptcp", value_parser = transport)]
+    pub(crate) transport: Vec<Transport>,
+    /// How long, as `10` (seconds), `10s` or `"500 ms"`
+    #[arg(short, long, value_name = "TIME", value_parser = amounts::time)]
+    pub(crate) time: Option<Duration>,
+    /// Send so many bytes in place of a time, as `10M` or `"10 MB"`
+    #[arg(short = 'n', long, value_name = "SIZE", value_parser = amounts::size)]
+    pub(crate) bytes: Option<u64>,
+    /// No stream sends faster, as `50M` or `"50 Mbit/s"`
+    #[arg(short, long, value_name = "RATE", value_parser = amounts::rate)]
+    pub(crate) bitrate: Option<Rate>,
+    /// Parallel connections
+    #[arg(short = 'P', long, value_name = "N")]
+    pub(crate) parallel: Option<u32>,
+    /// The server sends (or asks)
+    #[arg(short = 'R', long, conflicts_with = "bidir")]
+    pub(crate) reverse: bool,
+    /// Both send (or ask)
+    #[arg(long)]
+    pub(crate) bidir: bool,
+    /// Begin with the figures of a named setting: paper, code, siri
+    #[arg(long, value_name = "NAME")]
+    pub(crate) preset: Option<String>,
+    /// A bulk flow beside messages: up, down or both
+    #[arg(long, value_name = "DIRECTION")]
+    pub(crate) load: Option<String>,
+    /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Bytes written or read at once [default: 128K]
+    #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
+    pub(crate) length: Option<u64>,
+    /// Buffers of the sockets on both hosts [default: the systems']
+    #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
+    pub(crate) window: Option<u64>,
+    /// Congestion control on both hosts [default: the systems']
+    #[arg(short = 'C', long, value_name = "NAME")]
+    pub(crate) congestion: Option<String>,
+    /// Address (or %interface) from which connections start
+    #[arg(short = 'B', long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<String>,
+    /// IPv4 only
+    #[arg(short = '4', long = "ipv4", conflicts_with = "v6")]
+    pub(crate) v4: bool,
+    /// IPv6 only
+    #[arg(short = '6', long = "ipv6")]
+    pub(crate) v6: bool,
+    /// What arrives is counted by the kernel and not copied
+    #[arg(long)]
+    pub(crate) skip_rx_copy: bool,
+    /// Repetitions of each transport
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+    /// In which order they run
+    #[arg(long, value_enum, default_value_t = RunOrder::Fixed)]
+    pub(crate) order: RunOrder,
+    /// Seed of a random order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Pause between two runs
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = amounts::time)]
+    pub(crate) wait: Duration,
+    /// How often both kernels are asked for the state of their subflows
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = amounts::time)]
+    pub(crate) sample: Duration,
+    /// Length of an interval line
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = amounts::time)]
+    pub(crate) interval: Duration,
+    /// Exit with 1 unless a multipath transport was used to the end, and N paths carried data
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "2", require_equals = true)]
+    pub(crate) require_multipath: Option<usize>,
+    /// Exit with 1 unless this holds, as `"goodput >= 20 Mbit/s"` or `mptcp.stall.longest=<1s`
+    #[arg(long, value_name = "KEY=BOUND")]
+    pub(crate) expect: Vec<String>,
+    /// Real-time priority for what is due at a certain time
+    #[arg(long)]
+    pub(crate) rt: bool,
+    /// File with the secret that the server wants
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// How long a silent server is waited for, after the traffic, until its half is given up
+    #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
+    pub(crate) patience: Duration,
+    /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print summaries as JSON, one line a run, in place of the table
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+    /// No interval lines while it runs
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// In which order transports run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunOrder {
+    /// As they were given, all of them once, then all of them again
+    Fixed,
+    /// Shuffled anew in each repetition
+    Random,
+}

@@ -1,0 +1,268 @@
+//! `towpath measure`: measures towards a server.
+
+pub(crate) mod amounts;
+mod arguments;
+mod plan;
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use towpath_linux::interrupt;
+use towpath_linux::live::{self, Order, Source, interfaces_towards, path_name};
+use towpath_measure::live::{Plan, Settings};
+use towpath_measure::result::{Record, Warning};
+use towpath_measure::scenario::{Scenario, Transport, World};
+use towpath_measure::store::write_record;
+use towpath_net::random::stream_seed;
+use towpath_report::{Run, live_header};
+
+pub(crate) use arguments::{MeasureArguments, RunOrder};
+
+use crate::error::CliError;
+use crate::files::{self, ResultFile, ResultFolder};
+use crate::live::Live;
+use crate::report::{print, write_report};
+use crate::server::read_secret;
+use crate::ui::Ui;
+
+pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let (targets, source, paths) = ends(arguments)?;
+    let scenario = plan::scenario(arguments, &paths)?;
+    if arguments.rt
+        && let Err(error) = live::real_time()
+    {
+        ui.warn(&Warning {
+            text: format!("no real-time priority: {error}"),
+            hint: Some("run it as root, or with a limit of real-time priority (rtprio)".to_owned()),
+        });
+    }
+    let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
+    let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
+    interrupt::catch();
+    let mut runs = Vec::new();
+    let turns = turns(arguments);
+    for (number, (transport, repeat)) in turns.iter().enumerate() {
+        if number > 0 {
+            pause(arguments.wait);
+        }
+        if interrupt::seen() {
+            break;
+        }
+        let order = Order {
+            name: arguments.host.clone(),
+            targets: targets.clone(),
+            source: source.clone(),
+            plan: plan_of(arguments, &scenario, *transport)?,
+            scenario: scenario.clone(),
+            secret: secret.clone(),
+            repeat: *repeat,
+            seed: arguments.seed,
+            patience: arguments.patience,
+        };
+        match one(arguments, &order, &folder, ui) {
+            Ok(run) => runs.push(run),
+            Err(error) if runs.is_empty() => {
+                folder.remove_if_empty();
+                return Err(error);
+            }
+            // What was measured before is worth a report.
+            Err(error) => ui.error(&error),
+        }
+    }
+    if runs.is_empty() {
+        folder.remove_if_empty();
+        return Ok(ExitCode::from(130));
+    }
+    print(&runs, arguments.json, ui)?;
+    let report = folder.path.join("report.html");
+    write_report(&runs, &report)?;
+    ui.progress(&format!("results: {}", folder.path.display()));
+    ui.progress(&format!("report:  {}", report.display()));
+    Ok(exit_code(arguments, &runs, runs.len() == turns.len(), ui))
+}
+
+/// Where to, from where, and what the paths are called.
+fn ends(arguments: &MeasureArguments) -> Result<(Vec<SocketAddr>, Source, Vec<String>), CliError> {
+    let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
+    let unknown = |reason: String| CliError::Unavailable {
+        what: format!("`{host}` has no address: {reason}"),
+        hint: "name a host or an address, and its port with -p".to_owned(),
+    };
+    let found = (host, arguments.port).to_socket_addrs().map_err(|error| {
+        let reason = error.to_string();
+        unknown(reason.split(": ").last().unwrap_or_default().to_lowercase())
+    })?;
+    let mut source = Source::default();
+    if let Some(bind) = &arguments.bind {
+        let (address, interface) = match bind.split_once('%') {
+            Some((address, interface)) => (address, Some(interface.to_owned())),
+            None => (bind.as_str(), None),
+        };
+        source.interface = interface;
+        if !address.is_empty() {
+            let parsed = address.parse::<IpAddr>().map_err(|_| CliError::Unavailable {
+                what: format!("`-B {bind}` is no address"),
+                hint: "write an address of this host, `%interface`, or both: `10.0.0.1%eth0`"
+                    .to_owned(),
+            })?;
+            source.address = Some(parsed);
+        }
+    }
+    let fits = |target: &SocketAddr| {
+        let same = source.address.is_none_or(|own| own.is_ipv4() == target.is_ipv4());
+        same && !(arguments.v4 && target.is_ipv6()) && !(arguments.v6 && target.is_ipv4())
+    };
+    let targets: Vec<_> = found.filter(fits).collect();
+    let Some(first) = targets.first() else {
+        return Err(unknown("none of this family".to_owned()));
+    };
+    let interfaces = interfaces_towards(first.ip(), source.address).unwrap_or_default();
+    let mut paths: Vec<String> = Vec::new();
+    for name in source.interface.iter().chain(interfaces.iter().map(|one| &one.name)) {
+        let name = path_name(name);
+        if !paths.contains(&name) {
+            paths.push(name);
+        }
+    }
+    if paths.is_empty() {
+        paths.push("unknown".to_owned());
+    }
+    Ok((targets, source, paths))
+}
+
+fn plan_of(
+    arguments: &MeasureArguments,
+    scenario: &Scenario,
+    transport: Transport,
+) -> Result<Plan, CliError> {
+    let bytes = |value: Option<u64>, flag: &str| {
+        value.map(u32::try_from).transpose().map_err(|_| CliError::Unavailable {
+            what: format!("{flag} is too large"),
+            hint: "4 GB is more than any system gives".to_owned(),
+        })
+    };
+    let settings = Settings {
+        block_bytes: bytes(arguments.length, "-l")?,
+        window_bytes: bytes(arguments.window, "-w")?,
+        rate_bps: arguments.bitrate.map(towpath_net::Rate::as_bps),
+        congestion_control: arguments.congestion.clone(),
+        discard: arguments.skip_rx_copy,
+    };
+    Ok(Plan { scenario: scenario.source.clone(), transport, settings })
+}
+
+/// What runs when: every transport in every repetition.
+fn turns(arguments: &MeasureArguments) -> Vec<(Transport, u32)> {
+    let transports = plan::unique(&arguments.transport);
+    let mut turns = Vec::new();
+    for repeat in 1..=arguments.repeat {
+        let mut round = transports.clone();
+        if arguments.order == RunOrder::Random {
+            let draw = |one: &Transport| {
+                stream_seed(arguments.seed, &one.to_string(), &format!("order {repeat}"))
+            };
+            round.sort_by_key(draw);
+        }
+        turns.extend(round.into_iter().map(|transport| (transport, repeat)));
+    }
+    turns
+}
+
+/// Waits, unless the user does not.
+fn pause(span: Duration) {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut left = span;
+    while !left.is_zero() && !interrupt::seen() {
+        let step = left.min(STEP);
+        thread::sleep(step);
+        left -= step;
+    }
+}
+
+/// One run: its records are on disk while it goes on, and in order when it has ended.
+fn one(
+    arguments: &MeasureArguments,
+    order: &Order,
+    folder: &ResultFolder,
+    ui: &mut Ui,
+) -> Result<Run, CliError> {
+    let transport = order.plan.transport;
+    let name = format!("{}-{transport}-{}", World::Live, order.repeat);
+    if !arguments.quiet {
+        let what = &order.scenario.description;
+        ui.progress(&format!("\n{what} over {transport}, run {}", order.repeat));
+        ui.progress(&live_header());
+    }
+    let mut live = Live::every(arguments.interval, transport);
+    let mut file: Option<ResultFile> = None;
+    let mut failed = None;
+    let records = live::measure(order, &mut |record| {
+        let mut keep = || -> Result<(), CliError> {
+            let file = match &mut file {
+                Some(file) => file,
+                none => none.insert(folder.begin(&name)?),
+            };
+            file.add(&text_of(&[record])?)
+        };
+        if failed.is_none() {
+            failed = keep().err();
+        }
+        if let Some(lines) = live.take(record).filter(|_| !arguments.quiet) {
+            ui.progress(&lines);
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if let Some(lines) = live.rest().filter(|_| !arguments.quiet) {
+        ui.progress(&lines);
+    }
+    let mut file = match file {
+        Some(file) => file,
+        None => folder.begin(&name)?,
+    };
+    file.replace(text_of(&records.iter().collect::<Vec<_>>())?.as_bytes())?;
+    files::read(&file.finish()?)
+}
+
+fn text_of(records: &[&Record]) -> Result<String, CliError> {
+    let mut lines = Vec::new();
+    for record in records {
+        write_record(&mut lines, record).map_err(CliError::Print)?;
+    }
+    Ok(String::from_utf8_lossy(&lines).into_owned())
+}
+
+/// 0 when everything was measured, completed and held.
+fn exit_code(arguments: &MeasureArguments, runs: &[Run], complete: bool, ui: &mut Ui) -> ExitCode {
+    let mut good = complete;
+    for run in runs {
+        let Some(summary) = &run.summary else {
+            good = false;
+            continue;
+        };
+        good &= summary.ok;
+        let proof = &summary.multipath;
+        let Some(wanted) = arguments.require_multipath else { continue };
+        if !proof.used || proof.paths_used.len() < wanted {
+            good = false;
+            let used = proof.paths_used.join(", ");
+            let transport = run.meta.transport;
+            let text = match (proof.requested, &proof.fallback) {
+                (false, _) => format!("{transport} is no multipath transport"),
+                (true, Some(reason)) => format!("{transport} was not used: {reason}"),
+                (true, None) => format!("{wanted} paths are required; data went over: {used}"),
+            };
+            ui.warn(&Warning { text, hint: Some("--require-multipath was given".to_owned()) });
+        }
+    }
+    if interrupt::seen() {
+        ExitCode::from(130)
+    } else if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
+}

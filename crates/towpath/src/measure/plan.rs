@@ -1,0 +1,199 @@
+//! From arguments to a scenario: the live world runs the same patterns as the others, so they are
+//! written, checked and stored in the same form.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use towpath_linux::live::system_congestion_control;
+use towpath_measure::scenario::units::duration_text;
+use towpath_measure::scenario::{Scenario, Transport, no_files};
+
+use super::MeasureArguments;
+use crate::error::CliError;
+
+/// The scenario that `arguments` ask for, between the host's `paths` and the server.
+pub(super) fn scenario(
+    arguments: &MeasureArguments,
+    paths: &[String],
+) -> Result<Scenario, CliError> {
+    let text = text(arguments, paths)?;
+    Ok(Scenario::parse("the scenario of these arguments", &text, &no_files)?)
+}
+
+fn text(arguments: &MeasureArguments, paths: &[String]) -> Result<String, CliError> {
+    let pattern = pattern(arguments);
+    let mut text = format!("name = \"live-{pattern}\"\n");
+    let mut add = |line: String| {
+        let _into_a_text = writeln!(text, "{line}");
+    };
+    add(format!("description = {}", quoted(&format!("{pattern} towards {}", arguments.host))));
+    add("[hosts.client]\n[hosts.server]".to_owned());
+    for path in paths {
+        add(format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
+    }
+    add(format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = {}", quoted(pattern)));
+    for (key, value) in flow_keys(arguments)? {
+        add(format!("{key} = {value}"));
+    }
+    let transports: Vec<_> =
+        unique(&arguments.transport).iter().map(|one| format!("\"{one}\"")).collect();
+    add(format!("[run]\ntransports = [{}]\nworlds = [\"live\"]", transports.join(", ")));
+    add(format!("seed = {}\nrepeat = {}", arguments.seed & (u64::MAX >> 1), arguments.repeat));
+    add(format!("sample = \"{}\"", duration_text(arguments.sample)));
+    let control = arguments.congestion.clone().unwrap_or_else(system_congestion_control);
+    add(format!("congestion-control = {}", quoted(&control)));
+    if !arguments.expect.is_empty() {
+        add("[expect]".to_owned());
+    }
+    for expectation in &arguments.expect {
+        let (key, bound) = bound(expectation)?;
+        add(format!("{} = {}", quoted(key), quoted(&bound)));
+    }
+    Ok(text)
+}
+
+/// A number of bytes in place of a time is a transfer of that size, as with iperf3.
+fn pattern(arguments: &MeasureArguments) -> &str {
+    if arguments.pattern == "iperf" && arguments.bytes.is_some() {
+        "bulk"
+    } else {
+        &arguments.pattern
+    }
+}
+
+/// The keys of the flow, as TOML.
+fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliError> {
+    let mut keys: Vec<(String, String)> = Vec::new();
+    let mut add = |key: &str, value: Option<String>| {
+        keys.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    add("duration", arguments.time.map(|time| quoted(&duration_text(time))));
+    let without_end = pattern(arguments) == "bulk"
+        && arguments.time.is_none()
+        && arguments.bytes.is_none()
+        && arguments.preset.is_none()
+        && !arguments.set.iter().any(|set| set.starts_with("size") || set.starts_with("duration"));
+    add("duration", without_end.then(|| "\"10 s\"".to_owned()));
+    add("size", arguments.bytes.map(|bytes| format!("\"{bytes} B\"")));
+    add("streams", arguments.parallel.map(|streams| streams.to_string()));
+    let direction = match (arguments.reverse, arguments.bidir) {
+        (true, _) => Some("\"down\""),
+        (_, true) => Some("\"both\""),
+        (false, false) => None,
+    };
+    add("direction", direction.map(str::to_owned));
+    add("preset", arguments.preset.as_deref().map(quoted));
+    add("load", arguments.load.as_deref().map(quoted));
+    for set in &arguments.set {
+        let (key, value) = set.split_once('=').ok_or_else(|| CliError::Unavailable {
+            what: format!("`--set {set}` sets nothing"),
+            hint: "write a key and its value: `--set request=2KB`".to_owned(),
+        })?;
+        let (key, value) = (key.trim(), value.trim());
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if key.is_empty() || !key.chars().all(letters) {
+            return Err(CliError::Unavailable {
+                what: format!("`{key}` is no key of a flow"),
+                hint: "`towpath schema reference` lists them".to_owned(),
+            });
+        }
+        // What was set twice, the last word counts.
+        keys.retain(|(known, _)| known != key);
+        keys.push((key.to_owned(), value_of(key, value)?));
+    }
+    Ok(keys)
+}
+
+fn value_of(key: &str, value: &str) -> Result<String, CliError> {
+    if key == "messages" {
+        let path = Path::new(value);
+        let text = fs::read_to_string(path)
+            .map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+        let lines: Vec<_> = text.lines().map(quoted).collect();
+        return Ok(format!("[{}]", lines.join(", ")));
+    }
+    let number = value.parse::<i64>().is_ok();
+    Ok(if number || matches!(value, "true" | "false") { value.to_owned() } else { quoted(value) })
+}
+
+/// `goodput >= 20 Mbit/s`, `goodput=>=20 Mbit/s`: what is expected of what.
+fn bound(text: &str) -> Result<(&str, String), CliError> {
+    let wrong = || CliError::Unavailable {
+        what: format!("`--expect {text}` holds no bound"),
+        hint: "write a figure, an operator and a value: `--expect \"goodput >= 20 Mbit/s\"`"
+            .to_owned(),
+    };
+    let place = text.find(['<', '>', '=']).ok_or_else(wrong)?;
+    let (key, bound) = text.split_at(place);
+    let inner = bound.strip_prefix('=').map(str::trim_start);
+    let is_operator = |rest: &&str| rest.starts_with(['<', '>']) || rest.starts_with("==");
+    let bound = inner.filter(is_operator).unwrap_or(bound);
+    let end = bound.find(|c: char| !matches!(c, '<' | '>' | '=')).ok_or_else(wrong)?;
+    let (operator, value) = bound.split_at(end);
+    let operator = if operator == "=" { "==" } else { operator };
+    if key.trim().is_empty() || value.trim().is_empty() {
+        return Err(wrong());
+    }
+    // Truths have no operator.
+    let value = value.trim();
+    let bound = match (operator, value) {
+        ("==", "true" | "false") => value.to_owned(),
+        _ => format!("{operator} {value}"),
+    };
+    Ok((key.trim(), bound))
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _into_a_text = write!(quoted, "\\u{:04X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Each transport once.
+pub(super) fn unique(transports: &[Transport]) -> Vec<Transport> {
+    let mut found = Vec::new();
+    for one in transports {
+        if !found.contains(one) {
+            found.push(*one);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_can_be_written_in_several_ways() {
+        for (text, expected) in [
+            ("goodput >= 20 Mbit/s", ("goodput", ">= 20 Mbit/s")),
+            ("goodput=>= 20 Mbit/s", ("goodput", ">= 20 Mbit/s")),
+            ("stall.longest<1s", ("stall.longest", "< 1s")),
+            ("paths.used==2", ("paths.used", "== 2")),
+            ("completed=true", ("completed", "true")),
+        ] {
+            let (key, bound) = bound(text).unwrap();
+            assert_eq!((key, bound.as_str()), expected, "{text}");
+        }
+        for wrong in ["goodput", ">= 3", "goodput >="] {
+            assert!(bound(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_toml_string() {
+        assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000A\"");
+    }
+}

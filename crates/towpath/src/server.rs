@@ -1,0 +1,127 @@
+//! `towpath server`: lets others measure towards this host.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use towpath_linux::interrupt;
+use towpath_linux::live::{Server, ServerConfig, ServerSaid};
+use towpath_measure::live::{Limits, Secret};
+use towpath_net::Rate;
+
+use crate::error::CliError;
+use crate::measure::amounts;
+use crate::ui::Ui;
+
+/// Let others measure towards this host (see `towpath measure`)
+///
+/// One port number serves TCP and Multipath TCP, IPv4 and IPv6, many clients at once. Without a
+/// secret, everybody who reaches the port may measure, within the limits.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArguments {
+    /// Ports
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_measure::live::DEFAULT_PORT])]
+    pub(crate) port: Vec<u16>,
+    /// Address to listen on [default: all of this host]
+    #[arg(short = 'B', long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<IpAddr>,
+    /// File with a secret that clients must know
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Tests at the same time
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) max_tests: u32,
+    /// Longest test, as `60`, `"60 s"` or `"10 min"`
+    #[arg(long, value_name = "TIME", default_value = "1 h", value_parser = amounts::time)]
+    pub(crate) max_duration: Duration,
+    /// Bytes that a test may move, as `10G` or `"10 GB"` [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = amounts::size)]
+    pub(crate) max_bytes: Option<u64>,
+    /// Rate of a test in each direction, as `100M` or `"100 Mbit/s"` [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = amounts::rate)]
+    pub(crate) max_rate: Option<Rate>,
+    /// End after one test
+    #[arg(short = '1', long)]
+    pub(crate) once: bool,
+    /// Print what happens as JSON, one line an event
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
+    let limits = Limits {
+        tests: arguments.max_tests as usize,
+        duration: arguments.max_duration,
+        bytes: arguments.max_bytes,
+        rate: arguments.max_rate,
+        ..Limits::default()
+    };
+    let server = Server::open(ServerConfig {
+        ports: arguments.port.clone(),
+        bind: arguments.bind,
+        secret,
+        limits,
+        once: arguments.once,
+    })?;
+    interrupt::catch();
+    let as_json = arguments.json;
+    for address in server.addresses() {
+        if as_json {
+            writeln!(ui.out, "{}", json!({"event": "listening", "address": address.to_string()}))?;
+            ui.out.flush()?;
+        } else {
+            ui.progress(&format!("listening on {address} for tcp and mptcp"));
+        }
+    }
+    let tell = move |said: ServerSaid| {
+        // Whoever has closed the output does not want to know.
+        let _closed = if as_json {
+            writeln!(io::stdout(), "{}", as_event(&said))
+        } else {
+            writeln!(io::stderr(), "{}", as_text(&said))
+        };
+    };
+    server.run(tell).map_err(CliError::Spawn)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
+    let text = fs::read(path).map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+    Secret::from_text(&text).ok_or_else(|| CliError::Unavailable {
+        what: format!("`{}` holds no secret: it is empty", path.display()),
+        hint: "put a line of random text into it; both hosts need the same".to_owned(),
+    })
+}
+
+fn as_event(said: &ServerSaid) -> serde_json::Value {
+    match said {
+        ServerSaid::Begun { client, transport, patterns } => json!({
+            "event": "begun",
+            "client": client.map(|client| client.to_string()),
+            "transport": transport,
+            "patterns": patterns,
+        }),
+        ServerSaid::Ended { client } => json!({
+            "event": "ended",
+            "client": client.map(|client| client.to_string()),
+        }),
+    }
+}
+
+fn as_text(said: &ServerSaid) -> String {
+    let name = |client: &Option<std::net::SocketAddr>| {
+        client.map_or_else(|| "a client that is gone".to_owned(), |client| client.to_string())
+    };
+    match said {
+        ServerSaid::Begun { client, transport, patterns } => {
+            format!("{} measures {} over {transport}", name(client), patterns.join(" and "))
+        }
+        ServerSaid::Ended { client } => format!("{} is done", name(client)),
+    }
+}
