@@ -44,6 +44,7 @@ pub fn supervise(
     let control = UnixStream::from(standard(io::stdout().as_fd())?);
     // A folder in use cannot be unmounted.
     let _stays = std::env::set_current_dir("/");
+    seccomp::switch_directly(listener.as_fd());
     let home = namespace_of("self").map_err(ExecError::System)?;
     let begin = |record: Record<'_>| Recorder::begin(record.path, record.command, sys::monotonic());
     let recorder = record.map(begin).transpose().map_err(ExecError::System)?;

@@ -211,6 +211,16 @@ fn taken_back(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EINPROGRESS))
 }
 
+/// Has the kernel switch between the program and us without a detour through the scheduler (since
+/// Linux 6.6; older ones refuse, which does no harm).
+pub(crate) fn switch_directly(listener: BorrowedFd<'_>) {
+    const SYNC_WAKE_UP: libc::c_ulong = 1;
+    // SAFETY: takes a number.
+    let _older_kernel = unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS as _, SYNC_WAKE_UP)
+    };
+}
+
 /// Checks that this kernel's structures fit the room that is kept for them.
 pub(crate) fn check_sizes() -> io::Result<()> {
     // SAFETY: all-zero is valid for these three numbers, and the kernel writes nothing else.

@@ -10,6 +10,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod docs;
+mod exec;
 mod formats;
 mod lab;
 mod nothing_stays;

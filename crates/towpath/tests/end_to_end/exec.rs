@@ -1,0 +1,447 @@
+//! `towpath exec`: programs over Multipath TCP, and nothing else changed about them.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use towpath_measure::result::{Record, Side};
+use towpath_measure::scenario::DataDirection;
+use towpath_measure::store::read_run;
+
+use crate::processes::signal;
+use crate::program::{
+    Ended, Folder, TWO_PATHS, binary, emulator, is_root, missing, skip, wait_for,
+};
+
+/// Shell functions for a lab: `far COMMAND` runs on the server, whose address is $FAR; `listens PORT`
+/// waits until something does there. Sockets of the far end are read by `far`, from outside.
+const LAB: &str = r#"
+FAR=10.64.0.2
+for fd in /proc/1/fd/*; do
+    case $(readlink "$fd") in net:*)
+        # The phone has only a route to the address; the server has the address.
+        nsenter --net="$fd" grep -A1 "|-- $FAR\$" /proc/net/fib_trie | grep -q 'host LOCAL' && server=$fd;;
+    esac
+done
+far() { nsenter --net="$server" "$@"; }
+listens() {
+    port=$(printf %04X "$1")
+    until far cat /proc/net/tcp /proc/net/tcp6 | grep -q ":$port 0\{8,32\}:0000 0A"; do sleep 0.02; done
+}
+"#;
+
+/// Prints what a socket says of its protocol: 262 is Multipath TCP.
+const PROTOCOL: &str = "import socket; \
+    print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
+
+/// Runs a script on the phone of two paths; `None` where a tool is missing.
+fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) -> Option<Ended> {
+    if is_missing(test, &[tools, &["nsenter"]].concat()) {
+        return None;
+    }
+    let _turn = emulator();
+    folder.write("scenario.toml", TWO_PATHS);
+    folder.write("script.sh", format!("set -u\n{LAB}\n{script}"));
+    let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "script.sh"]);
+    let ended = folder.start(command.env("TOWPATH", binary())).wait();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    Some(ended)
+}
+
+fn is_missing(test: &str, tools: &[&str]) -> bool {
+    let reason = tools.iter().find_map(|tool| missing(tool));
+    reason.inspect(|reason| skip(test, reason)).is_some()
+}
+
+/// The JSON lines that `exec` wrote to `name`; programs write there too.
+fn said(folder: &Folder, name: &str) -> Value {
+    let text = fs::read_to_string(folder.work().join(name)).unwrap();
+    let line = text.lines().rfind(|line| line.starts_with("{\"accepted\""));
+    let line = line.unwrap_or_else(|| panic!("nothing was said in {name}: {text}"));
+    serde_json::from_str(line).unwrap()
+}
+
+/// Number of connections of a kind, such as `opened.multipath`.
+fn figure(said: &Value, path: &str) -> u64 {
+    let pointer = format!("/{}", path.replace('.', "/"));
+    said.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {said}"))
+}
+
+fn exec(folder: &Folder, arguments: &[&str]) -> Ended {
+    folder.run(&[&["exec"], arguments].concat())
+}
+
+/// Both ends of curl and python, checked from outside: the kernel's listings of sockets.
+#[test]
+fn curl_and_a_python_server_use_both_paths() {
+    let (folder, test) = (Folder::new(), "curl_and_a_python_server_use_both_paths");
+    fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
+    let script = r#"
+        far "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
+        listens 8000
+        "$TOWPATH" exec --json --report r.jsonl -- curl -so got "http://$FAR:8000/big" 2>client.log
+        kill -TERM $!; wait $!; [ $? = 143 ] && cmp big got
+    "#;
+    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    for path in ["opened.multipath", "opened.several_subflows"] {
+        assert_eq!(figure(&client, path), 1, "{client}");
+    }
+    for path in ["listening", "accepted.multipath", "accepted.several_subflows"] {
+        assert_eq!(figure(&server, path), 1, "{server}");
+    }
+    assert_eq!(figure(&client, "opened.tcp") + figure(&server, "accepted.tcp"), 0);
+    the_record_is_right(&folder.work().join("r.jsonl"));
+    let report = folder.run(&["report", "r.jsonl"]);
+    assert!(report.code == Some(0) && report.out.contains("curl -so got"), "{report}");
+}
+
+fn the_record_is_right(path: &Path) {
+    let result = read_run(BufReader::new(File::open(path).unwrap())).unwrap();
+    let down = |record: &&Record| match record {
+        Record::Interval(interval) => interval.direction == DataDirection::Down,
+        _ => false,
+    };
+    let intervals = result.records.iter().filter(down);
+    let bytes: u64 = intervals
+        .map(|record| if let Record::Interval(interval) = record { interval.bytes } else { 0 })
+        .sum();
+    assert!((6_000_000..6_010_000).contains(&bytes), "{bytes}");
+    let mut by_path = std::collections::BTreeMap::<_, u64>::new();
+    for record in &result.records {
+        if let Record::Subflow(subflow) = record
+            && subflow.side == Side::Receiver
+        {
+            *by_path.entry(subflow.path.clone()).or_default() += subflow.bytes;
+        }
+    }
+    assert_eq!(by_path.keys().collect::<Vec<_>>(), ["cellular", "wifi"]);
+    assert!(by_path.values().all(|bytes| *bytes > 500_000), "{by_path:?}");
+    let summary = result.summary.unwrap();
+    assert!(summary.multipath.used, "{:?}", summary.multipath);
+    assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"]);
+}
+
+/// A program that no preloaded library can reach.
+#[test]
+fn a_static_go_program_becomes_multipath() {
+    let (folder, test) = (Folder::new(), "a_static_go_program_becomes_multipath");
+    if is_missing(test, &["go"]) {
+        return;
+    }
+    let source = r#"package main
+import ("fmt"; "net"; "os")
+func main() {
+    c, err := net.Dial("tcp4", os.Args[1]); if err != nil { panic(err) }
+    m, err := c.(*net.TCPConn).MultipathTCP(); fmt.Println(m, err)
+}
+"#;
+    folder.write("main.go", source);
+    let mut build = folder.program("go");
+    build.args(["build", "-o", "dial", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
+    build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
+    build.env("HOME", folder.temporary());
+    let built = folder.start(&mut build).wait();
+    assert_eq!(built.code, Some(0), "{built}");
+    let script = r#"
+        far "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
+        listens 8000
+        ./dial $FAR:8000 >without
+        "$TOWPATH" exec --json -- ./dial $FAR:8000 >with 2>client.log
+        kill -TERM $!; wait $!; true
+    "#;
+    let Some(_) = in_lab(test, &["python3"], &folder, script) else { return };
+    let printed = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
+    assert_eq!((&*printed("without"), &*printed("with")), ("false <nil>\n", "true <nil>\n"));
+    // Go opens others, to find out what the kernel can do.
+    assert_eq!(figure(&said(&folder, "client.log"), "opened.multipath"), 1);
+}
+
+#[test]
+fn iperf3_becomes_multipath_at_both_ends() {
+    let (folder, test) = (Folder::new(), "iperf3_becomes_multipath_at_both_ends");
+    let script = r#"
+        far "$TOWPATH" exec --json -- iperf3 -s -1 -B $FAR >server.out 2>server.log &
+        listens 5201
+        "$TOWPATH" exec --json -- iperf3 -c $FAR -t 1 -J >client.out 2>client.log
+        wait $!
+    "#;
+    let Some(_) = in_lab(test, &["iperf3"], &folder, script) else { return };
+    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    // One connection for control and one for data.
+    assert_eq!(figure(&client, "opened.multipath"), 2, "{client}");
+    assert_eq!(figure(&server, "accepted.multipath"), 2, "{server}");
+    assert!(figure(&client, "opened.several_subflows") >= 1, "{client}");
+}
+
+#[test]
+fn nginx_and_its_workers_become_multipath() {
+    let (folder, test) = (Folder::new(), "nginx_and_its_workers_become_multipath");
+    fs::write(folder.work().join("big"), vec![7; 1_000_000]).unwrap();
+    let place = folder.work().display().to_string();
+    let configuration = format!(
+        "daemon off; pid {place}/nginx.pid; error_log {place}/error.log; worker_processes 2;\n\
+         events {{}}\nhttp {{ access_log off;\n{}\n\
+         server {{ listen 10.64.0.2:8080; root {place}; }} }}\n{}",
+        ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {place}/{kind};"))
+            .join(" "),
+        // Root of a user namespace cannot become anybody else.
+        "user root;"
+    );
+    folder.write("nginx.conf", configuration);
+    let script = r#"
+        far "$TOWPATH" exec --json -- nginx -c "$PWD/nginx.conf" 2>server.log &
+        listens 8080
+        "$TOWPATH" exec --json -- curl -so got "http://$FAR:8080/big" 2>client.log
+        kill -QUIT $!; wait $!; cmp big got
+    "#;
+    let Some(_) = in_lab(test, &["nginx", "curl"], &folder, script) else { return };
+    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    assert_eq!(figure(&server, "accepted.multipath"), 1, "{server}");
+    assert_eq!(figure(&client, "opened.multipath"), 1, "{client}");
+}
+
+#[test]
+fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
+    let folder = Folder::new();
+    let test = "a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason";
+    fs::write(folder.work().join("big"), vec![7; 1_000_000]).unwrap();
+    let script = r#"
+        far python3 -m http.server 8000 --bind $FAR 2>/dev/null &
+        listens 8000
+        "$TOWPATH" exec -- curl -so got "http://$FAR:8000/big" 2>plain.log
+        echo 0 >/proc/sys/net/mptcp/enabled
+        "$TOWPATH" exec -- curl -so got2 "http://$FAR:8000/big" 2>off.log
+        kill -TERM $!; wait $!; cmp big got && cmp big got2
+    "#;
+    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let text = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
+    let (plain, off) = (text("plain.log"), text("off.log"));
+    assert!(plain.contains("0 were Multipath TCP and 1 plain TCP. Why: the answer"), "{plain}");
+    let expected = "towpath: 0 sockets upgraded: 1 socket stayed TCP (net.mptcp.enabled is 0)\n";
+    assert_eq!(off, expected);
+}
+
+#[test]
+fn the_exit_code_is_the_programs_own() {
+    let folder = Folder::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -s KILL $$", 128 + 9)] {
+        let ended = exec(&folder, &["--", "sh", "-c", script]);
+        assert_eq!(ended.code, Some(code), "{ended}");
+        assert_eq!(ended.err, "towpath: 0 sockets upgraded\n", "{ended}");
+    }
+    let ended = exec(&folder, &["--quiet", "--", "echo", "hello"]);
+    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("hello\n", ""), "{ended}");
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let folder = Folder::new();
+    let ended = exec(&folder, &["--", "./no-such-program"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("cannot run `./no-such-program`: No such file"), "{ended}");
+    let tower = binary().display().to_string();
+    let ended = exec(&folder, &["--", &tower, "exec", "--", "true"]);
+    assert!(ended.code == Some(2) && ended.err.contains("run it directly"), "{ended}");
+    let ended = exec(&folder, &["--report", "no/such/folder", "--", "true"]);
+    assert!(ended.code == Some(2) && ended.err.contains("cannot write"), "{ended}");
+}
+
+#[test]
+fn flags_of_the_socket_are_those_that_were_asked_for() {
+    let (folder, test) = (Folder::new(), "flags_of_the_socket_are_those_that_were_asked_for");
+    if is_missing(test, &["python3"]) {
+        return;
+    }
+    let script = r#"
+import ctypes, fcntl, itertools, os, socket
+c = ctypes.CDLL(None)
+for family, cloexec, nonblock, protocol in itertools.product(
+        (socket.AF_INET, socket.AF_INET6), (0, socket.SOCK_CLOEXEC),
+        (0, socket.SOCK_NONBLOCK), (0, socket.IPPROTO_TCP)):
+    fd = c.socket(family, socket.SOCK_STREAM | cloexec | nonblock, protocol)
+    s = socket.socket(fileno=os.dup(fd))
+    print(fd, s.family == family, s.getsockopt(socket.SOL_SOCKET, 38),
+        bool(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC) == bool(cloexec),
+        bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK) == bool(nonblock))
+    s.close(); os.close(fd)
+for kind, protocol in ((socket.SOCK_DGRAM, 0), (socket.SOCK_STREAM, 262)):
+    print(socket.socket(socket.AF_INET, kind, protocol).getsockopt(socket.SOL_SOCKET, 38))
+print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
+"#;
+    let ended = exec(&folder, &["--quiet", "--", "python3", "-c", script]);
+    let mut lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines.split_off(16), ["17", "262", "-1"], "{ended}");
+    // Always the lowest free number, as from the kernel itself.
+    assert!(lines.iter().all(|line| *line == "3 True 262 True True"), "{ended}");
+}
+
+#[test]
+fn threads_signals_and_children_get_their_sockets() {
+    let (folder, test) = (Folder::new(), "threads_signals_and_children_get_their_sockets");
+    if is_missing(test, &["python3"]) {
+        return;
+    }
+    let script = r#"
+import os, signal, socket, threading
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.siginterrupt(signal.SIGALRM, False) # calls go on; see docs/exec.md for others
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+wrong = []
+def work():
+    for _ in range(100):
+        s = socket.socket()
+        if s.getsockopt(socket.SOL_SOCKET, 38) != 262: wrong.append(s)
+        s.close()
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        work(); os._exit(len(wrong))
+    children.append(child)
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]; work(); [t.join() for t in threads]
+codes = [os.waitpid(child, 0)[1] for child in children]
+print(len(wrong), codes, len(os.listdir('/proc/self/fd')))
+"#;
+    let ended = exec(&folder, &["--json", "--", "python3", "-c", script]);
+    // 0, 1, 2 and the folder itself: a socket that was given twice would still be open.
+    assert_eq!(ended.out, "0 [0, 0, 0] 4\n", "{ended}");
+    let said: Value = serde_json::from_str(&ended.err).unwrap();
+    assert_eq!(figure(&said, "upgraded"), 800, "{ended}");
+}
+
+/// The processes of one `exec` call: those below it, by what they are.
+fn child_of(parent: u32, argument: &str) -> Option<u32> {
+    let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    let mut ids = list.split_whitespace().filter_map(|id| id.parse().ok());
+    ids.find(|id: &u32| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+fn state(id: u32) -> Option<char> {
+    let status = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    status.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn signals_reach_the_program_and_a_stop_stops_both() {
+    let folder = Folder::new();
+    let running = folder.start(&mut folder.towpath(&["exec", "-q", "--", "sleep", "60"]));
+    let child = wait_for("the program", || child_of(running.id(), "sleep"));
+    wait_for("the supervisor", || child_of(running.id(), "__supervise"));
+    let both = |wanted: char| {
+        wait_for(&format!("state {wanted}"), || {
+            let states = [running.id(), child].map(state);
+            (states == [Some(wanted); 2]).then_some(())
+        });
+    };
+    signal("TSTP", i64::from(running.id()));
+    both('T');
+    signal("CONT", i64::from(running.id()));
+    both('S');
+    signal("TERM", i64::from(running.id()));
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(128 + 15), "{ended}");
+}
+
+/// Starts a program that opens a socket each time that the file `go` appears, and says which.
+fn opener(folder: &Folder) -> Command {
+    let script = "import os, socket, sys, time\n\
+        while True:\n\
+        \x20   while not os.path.exists('go'): time.sleep(0.01)\n\
+        \x20   os.unlink('go')\n\
+        \x20   try: print(socket.socket().getsockopt(socket.SOL_SOCKET, 38), flush=True)\n\
+        \x20   except OSError as e: print(e.strerror, flush=True)\n";
+    folder.towpath(&["exec", "-q", "--", "python3", "-c", script])
+}
+
+#[test]
+fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
+    let test = "the_program_outlives_the_command_and_does_not_hang_without_its_supervisor";
+    if is_missing(test, &["python3"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let mut running = folder.start(&mut opener(&folder));
+    let child = wait_for("the program", || child_of(running.id(), "python3"));
+    let supervisor = wait_for("the supervisor", || child_of(running.id(), "__supervise"));
+    let open = |expected: &str| {
+        folder.write("go", "");
+        wait_for(expected, || running.printed().ends_with(expected).then_some(()));
+    };
+    open("262\n");
+    signal("KILL", i64::from(running.id()));
+    wait_for("the end of the command", || {
+        matches!(state(running.id()), None | Some('Z')).then_some(())
+    });
+    open("262\n262\n");
+    signal("KILL", i64::from(supervisor));
+    open("Function not implemented\n");
+    signal("KILL", i64::from(child));
+    running.child.wait().unwrap();
+}
+
+#[test]
+fn what_the_program_leaves_behind_stays_supervised() {
+    let (folder, test) = (Folder::new(), "what_the_program_leaves_behind_stays_supervised");
+    if is_missing(test, &["python3"]) {
+        return;
+    }
+    folder.write(
+        "late.py",
+        format!(
+            "import os, time\n\
+        while not os.path.exists('go'): time.sleep(0.01)\n{PROTOCOL}"
+        ),
+    );
+    let script = "python3 late.py >late 2>&1 </dev/null & exit 3";
+    let ended = exec(&folder, &["--", "sh", "-c", script]);
+    assert_eq!(ended.code, Some(3), "{ended}");
+    folder.write("go", "");
+    let late = folder.work().join("late");
+    wait_for("the late socket", || (fs::read_to_string(&late).unwrap() == "262\n").then_some(()));
+}
+
+#[test]
+fn a_program_that_moves_to_another_network_gets_sockets_of_that_network() {
+    let test = "a_program_that_moves_to_another_network_gets_sockets_of_that_network";
+    if is_missing(test, &["python3", "unshare"]) {
+        return;
+    }
+    let allowed = Command::new("unshare").args(["-Urn", "true"]).stderr(Stdio::null()).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return skip(test, "no user namespaces here");
+    }
+    let folder = Folder::new();
+    let script = format!("import ctypes\nctypes.CDLL(None).unshare(0x50000000)\n{PROTOCOL}");
+    let ended = exec(&folder, &["--", "python3", "-c", &script]);
+    assert_eq!(ended.out, "6\n", "{ended}");
+    assert!(ended.err.contains("(opened in another network namespace)"), "{ended}");
+}
+
+#[test]
+fn an_ordinary_user_needs_nothing_more() {
+    let test = "an_ordinary_user_needs_nothing_more";
+    if is_missing(test, &["python3", "setpriv"]) {
+        return;
+    }
+    if !is_root() {
+        // All other tests of this file were an ordinary user's.
+        return;
+    }
+    let folder = Folder::new();
+    let copy: PathBuf = folder.temporary().join("towpath");
+    fs::copy(binary(), &copy).unwrap();
+    let mut command = folder.program("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(copy);
+    // The interpreter itself: a starter in root's home could not be run.
+    command.args(["exec", "--", "/usr/bin/env", "python3", "-c", PROTOCOL]);
+    let ended = folder.start(&mut command).wait();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "262\n"), "{ended}");
+}
