@@ -16,6 +16,8 @@ struct Tool {
     name: &'static str,
     /// Programs that serve, the best first.
     programs: &'static [&'static str],
+    /// Argument that makes them say their version and end.
+    version: &'static str,
     /// Debian package.
     package: &'static str,
     /// What is not tested without it.
@@ -26,10 +28,11 @@ struct Tool {
     skipped_in: &'static str,
 }
 
-const TOOLS: [Tool; 3] = [
+const TOOLS: [Tool; 8] = [
     Tool {
         name: "chromium",
         programs: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
+        version: "--version",
         package: "chromium",
         purpose: "that a browser can draw the HTML report",
         found_in: Some("CHROMIUM"),
@@ -38,6 +41,7 @@ const TOOLS: [Tool; 3] = [
     Tool {
         name: "unshare",
         programs: &["unshare"],
+        version: "--version",
         package: "util-linux",
         purpose: "the kernel's interfaces, in namespaces of their own",
         found_in: None,
@@ -46,10 +50,56 @@ const TOOLS: [Tool; 3] = [
     Tool {
         name: "setpriv",
         programs: &["setpriv"],
+        version: "--version",
         package: "util-linux",
         purpose: "that an ordinary user can run everything",
         found_in: None,
         skipped_in: "TOWPATH_SKIP_SETPRIV",
+    },
+    Tool {
+        name: "curl",
+        programs: &["curl"],
+        version: "--version",
+        package: "curl",
+        purpose: "that `towpath exec` gives curl Multipath TCP",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_CURL",
+    },
+    Tool {
+        name: "python3",
+        programs: &["python3"],
+        version: "--version",
+        package: "python3",
+        purpose: "that `towpath exec` gives Python Multipath TCP, and sockets their flags",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_PYTHON3",
+    },
+    Tool {
+        name: "go",
+        programs: &["go"],
+        version: "version",
+        package: "golang-go",
+        purpose: "that `towpath exec` gives a static program Multipath TCP",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_GO",
+    },
+    Tool {
+        name: "iperf3",
+        programs: &["iperf3"],
+        version: "--version",
+        package: "iperf3",
+        purpose: "that `towpath exec` gives iperf3 Multipath TCP at both ends",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_IPERF3",
+    },
+    Tool {
+        name: "nginx",
+        programs: &["nginx"],
+        version: "-v",
+        package: "nginx",
+        purpose: "that `towpath exec` gives nginx and its workers Multipath TCP",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_NGINX",
     },
 ];
 
@@ -114,7 +164,7 @@ fn variable(tool: &Tool, program: Option<&Path>, reason: &str) -> Option<(OsStri
 fn find(tool: &Tool) -> Option<PathBuf> {
     let chosen = tool.found_in.and_then(env::var_os).map(PathBuf::from);
     let known = tool.programs.iter().flat_map(|program| in_search_path(program));
-    chosen.into_iter().chain(known).find(|program| starts(program))
+    chosen.into_iter().chain(known).find(|program| starts(program, tool.version))
 }
 
 fn in_search_path(program: &str) -> Vec<PathBuf> {
@@ -125,9 +175,9 @@ fn in_search_path(program: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-fn starts(program: impl AsRef<OsStr>) -> bool {
+fn starts(program: impl AsRef<OsStr>, version: &str) -> bool {
     let mut command = Command::new(program);
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
@@ -135,7 +185,7 @@ fn permission() -> Permission {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root(&status) {
         Permission::Denied("only root may install it")
-    } else if !starts("apt-get") {
+    } else if !starts("apt-get", "--version") {
         Permission::Denied("there is no `apt-get` to install it")
     } else {
         Permission::Granted
@@ -157,7 +207,9 @@ fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
             command
                 .args(arguments)
                 .args(["-o", "DPkg::Lock::Timeout=300"])
-                .env("DEBIAN_FRONTEND", "noninteractive"),
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                // Servers that come with a package are not to be started.
+                .env("RUNLEVEL", "1"),
         )
     };
     // Older lists may do; if they do not, both have to be known.
@@ -188,6 +240,7 @@ mod tests {
     const NONE: Tool = Tool {
         name: "none",
         programs: &["towpath-no-such-program"],
+        version: "--version",
         package: "none",
         purpose: "nothing",
         found_in: Some("TOWPATH_NO_SUCH_VARIABLE"),
@@ -227,7 +280,10 @@ mod tests {
 
     #[test]
     fn a_package_is_installed_once() {
-        assert_eq!(packages(&TOOLS.iter().collect::<Vec<_>>()), ["chromium", "util-linux"]);
+        assert_eq!(
+            packages(&TOOLS.iter().collect::<Vec<_>>()),
+            ["chromium", "util-linux", "curl", "python3", "golang-go", "iperf3", "nginx"]
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Wanted {
         let [family, kind, ..] = arguments;
         let has = |flag: libc::c_int| kind as u32 & flag as u32 != 0;
         Self {
-            family: family as u32 as libc::c_int,
+            family: (family as u32).cast_signed(),
             nonblocking: has(libc::SOCK_NONBLOCK),
             close_on_exec: has(libc::SOCK_CLOEXEC),
         }
@@ -126,7 +126,7 @@ mod tests {
     fn a_tcp_socket_is_asked_about_however_it_is_written() {
         let native = ARCHITECTURE.unwrap();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS as i32] {
+            for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS.cast_signed()] {
                 for protocol in [0, TCP] {
                     // The upper halves are whatever the caller's registers held.
                     let kind = STREAM | flags as u64 | 7 << 32;

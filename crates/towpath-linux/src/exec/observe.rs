@@ -126,7 +126,7 @@ mod tests {
         let (mut now, mut waits) = (pace.due.unwrap(), Vec::new());
         for _ in 0..10 {
             pace.looked(now, Duration::ZERO, true);
-            waits.push((pace.due.unwrap() - now).as_millis());
+            waits.push(pace.due.unwrap().saturating_sub(now).as_millis());
             now = pace.due.unwrap();
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);

@@ -243,7 +243,9 @@ impl Recorder {
                 }));
             }
         }
-        records.iter().for_each(|record| self.write(record));
+        for record in &records {
+            self.write(record);
+        }
         for (log, bytes) in self.delivery.iter_mut().zip(sums) {
             spread(log, bytes, (at, span));
         }
@@ -259,7 +261,9 @@ impl Recorder {
                 events.push(event(at, EventKind::Subflow, Some(known.path.clone()), text));
             }
         }
-        events.iter().for_each(|event| self.write(event));
+        for event in &events {
+            self.write(event);
+        }
     }
 
     /// Puts the final conditions before the records and the summary behind them; `Err` when the

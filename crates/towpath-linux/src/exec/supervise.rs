@@ -66,14 +66,12 @@ pub fn supervise(
             supervisor.observer.look_if_due(&sys::monotonic);
         }
         let all_ended = questions & libc::POLLHUP != 0;
-        if (first_ended && questions & libc::POLLIN == 0) || all_ended {
-            if let Some(mut control) = control.take() {
-                supervisor.observer.look(&sys::monotonic);
-                let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
-                let words = describe(&tally);
-                let _nobody_listens = control.write_all(words.as_bytes());
-                let _nobody_listens = control.shutdown(Shutdown::Both);
-            }
+        let over = all_ended || (first_ended && questions & libc::POLLIN == 0);
+        if let Some(mut control) = control.take_if(|_| over) {
+            supervisor.observer.look(&sys::monotonic);
+            let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
+            let _nobody_listens = control.write_all(describe(&tally).as_bytes());
+            let _nobody_listens = control.shutdown(Shutdown::Both);
         }
         if all_ended {
             return Ok(());

@@ -99,14 +99,11 @@ fn curl_and_a_python_server_use_both_paths() {
 
 fn the_record_is_right(path: &Path) {
     let result = read_run(BufReader::new(File::open(path).unwrap())).unwrap();
-    let down = |record: &&Record| match record {
-        Record::Interval(interval) => interval.direction == DataDirection::Down,
-        _ => false,
+    let down = |record: &Record| {
+        let Record::Interval(interval) = record else { return None };
+        (interval.direction == DataDirection::Down).then_some(interval.bytes)
     };
-    let intervals = result.records.iter().filter(down);
-    let bytes: u64 = intervals
-        .map(|record| if let Record::Interval(interval) = record { interval.bytes } else { 0 })
-        .sum();
+    let bytes: u64 = result.records.iter().filter_map(down).sum();
     assert!((6_000_000..6_010_000).contains(&bytes), "{bytes}");
     let mut by_path = std::collections::BTreeMap::<_, u64>::new();
     for record in &result.records {
@@ -131,10 +128,11 @@ fn a_static_go_program_becomes_multipath() {
         return;
     }
     let source = r#"package main
-import ("fmt"; "net"; "os")
+import ("fmt"; "net"; "os"; "syscall")
 func main() {
     c, err := net.Dial("tcp4", os.Args[1]); if err != nil { panic(err) }
-    m, err := c.(*net.TCPConn).MultipathTCP(); fmt.Println(m, err)
+    raw, err := c.(*net.TCPConn).SyscallConn(); if err != nil { panic(err) }
+    raw.Control(func(fd uintptr) { fmt.Println(syscall.GetsockoptInt(int(fd), 1, 38)) })
 }
 "#;
     folder.write("main.go", source);
@@ -142,8 +140,8 @@ func main() {
     build.args(["build", "-o", "dial", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
     build.env("HOME", folder.temporary());
-    let built = folder.start(&mut build).wait();
-    assert_eq!(built.code, Some(0), "{built}");
+    let compiled = folder.start(&mut build).wait();
+    assert_eq!(compiled.code, Some(0), "{compiled}");
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
         listens 8000
@@ -153,7 +151,7 @@ func main() {
     "#;
     let Some(_) = in_lab(test, &["python3"], &folder, script) else { return };
     let printed = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
-    assert_eq!((&*printed("without"), &*printed("with")), ("false <nil>\n", "true <nil>\n"));
+    assert_eq!((&*printed("without"), &*printed("with")), ("6 <nil>\n", "262 <nil>\n"));
     // Go opens others, to find out what the kernel can do.
     assert_eq!(figure(&said(&folder, "client.log"), "opened.multipath"), 1);
 }
@@ -217,8 +215,8 @@ fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
         kill -TERM $!; wait $!; cmp big got && cmp big got2
     "#;
     let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
-    let text = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
-    let (plain, off) = (text("plain.log"), text("off.log"));
+    let read = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
+    let (plain, off) = (read("plain.log"), read("off.log"));
     assert!(plain.contains("0 were Multipath TCP and 1 plain TCP. Why: the answer"), "{plain}");
     let expected = "towpath: 0 sockets upgraded: 1 socket stayed TCP (net.mptcp.enabled is 0)\n";
     assert_eq!(off, expected);
@@ -255,7 +253,7 @@ fn flags_of_the_socket_are_those_that_were_asked_for() {
     if is_missing(test, &["python3"]) {
         return;
     }
-    let script = r#"
+    let script = r"
 import ctypes, fcntl, itertools, os, socket
 c = ctypes.CDLL(None)
 for family, cloexec, nonblock, protocol in itertools.product(
@@ -270,7 +268,7 @@ for family, cloexec, nonblock, protocol in itertools.product(
 for kind, protocol in ((socket.SOCK_DGRAM, 0), (socket.SOCK_STREAM, 262)):
     print(socket.socket(socket.AF_INET, kind, protocol).getsockopt(socket.SOL_SOCKET, 38))
 print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
-"#;
+";
     let ended = exec(&folder, &["--quiet", "--", "python3", "-c", script]);
     let mut lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines.split_off(16), ["17", "262", "-1"], "{ended}");
@@ -284,7 +282,7 @@ fn threads_signals_and_children_get_their_sockets() {
     if is_missing(test, &["python3"]) {
         return;
     }
-    let script = r#"
+    let script = r"
 import os, signal, socket, threading
 before = len(os.listdir('/proc/self/fd'))
 signal.signal(signal.SIGALRM, lambda *_: None)
@@ -307,7 +305,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 codes = [os.waitpid(child, 0)[1] for child in children]
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(len(wrong), codes, len(os.listdir('/proc/self/fd')) - before)
-"#;
+";
     let ended = exec(&folder, &["--json", "--", "python3", "-c", script]);
     // A socket that was given twice would still be open.
     assert_eq!(ended.out, "0 [0, 0, 0] 0\n", "{ended}");

@@ -56,7 +56,8 @@ pub(crate) fn missing(tool: &str) -> Option<String> {
     if let Ok(reason) = env::var(format!("TOWPATH_SKIP_{}", tool.to_uppercase())) {
         return Some(reason);
     }
-    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).status();
+    let mut command = Command::new(tool);
+    let found = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.err().map(|error| format!("cannot run `{tool}`: {error}"))
 }
 
