@@ -6,7 +6,8 @@
 //! Reading order: [`sandbox`] (how the process gets its privileges), `namespace` (one host),
 //! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
-//! [`lab`] (any program in the same network), [`live`] (two real hosts).
+//! [`lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
+//! program over Multipath TCP on this machine) and [`monitor`] (the connections of this machine).
 //!
 //! `sys` holds the only `unsafe` of the project.
 
@@ -19,6 +20,7 @@ pub mod exec;
 pub mod interrupt;
 pub mod lab;
 pub mod live;
+pub mod monitor;
 mod namespace;
 pub mod netlink;
 mod network;

@@ -32,6 +32,7 @@ pub(crate) enum Verb {
     Exec(ExecArguments),
     Server(ServerArguments),
     Measure(Box<MeasureArguments>),
+    Monitor(MonitorArguments),
     Report(ReportArguments),
     Scenarios(ScenariosArguments),
     Schema(SchemaArguments),
@@ -185,6 +186,20 @@ pub(crate) enum ExecMethod {
     Godebug,
 }
 
+/// Show the Multipath TCP connections of this machine, with their subflows and processes
+#[derive(Debug, Args)]
+pub(crate) struct MonitorArguments {
+    /// One JSON object a line: each connection in each round, and the path manager's events
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds between two rounds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) interval: Duration,
+    /// Rounds, the first at once [default: until it is interrupted]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) count: Option<u32>,
+}
+
 /// Make an HTML report of stored results
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
@@ -263,6 +278,13 @@ impl BackendChoice {
             Self::Packet => Some(towpath_linux::Backend::Packet),
         }
     }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let in_range =
+        |span: &Duration| (Duration::from_millis(10)..=Duration::from_hours(1)).contains(span);
+    seconds.filter(in_range).ok_or_else(|| "expected seconds, from 0.01 to 3600".to_owned())
 }
 
 pub(crate) fn transport(text: &str) -> Result<Transport, String> {

@@ -17,6 +17,7 @@ mod lab;
 mod live;
 mod load;
 mod measure;
+mod monitor;
 mod report;
 mod run;
 mod scenarios;
@@ -58,6 +59,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
         Verb::Measure(arguments) => measure::measure(&arguments, ui),
+        Verb::Monitor(arguments) => monitor::monitor(&arguments, ui),
         Verb::Report(arguments) => report::report(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Verb::Schema(arguments) => scenarios::schema(&arguments, ui),

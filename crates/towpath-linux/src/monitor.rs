@@ -1,0 +1,268 @@
+//! The Multipath TCP connections of a network namespace: each with its subflows and its processes.
+//!
+//! Reads the kernel's listings of sockets and `/proc`; needs no privilege, but processes of others
+//! show only to root. The path manager's events need `CAP_NET_ADMIN`.
+//!
+//! A subflow belongs to the connection that has its token, and where an older kernel does not tell
+//! tokens, to the one with its inode.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+
+use crate::netlink::{
+    DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState, States,
+    SubflowFlags,
+};
+use crate::sample::{MptcpInfo, TcpInfo};
+
+/// A Multipath TCP connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// Local token, by which the kernel's events name it; 0 for one that has none (yet).
+    pub token: u32,
+    /// State of the MPTCP socket.
+    pub state: SocketState,
+    /// Whether it has fallen back to TCP.
+    pub fallback: bool,
+    /// Our address and port of the first subflow.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// Inode of the socket; 0 when no process has it open any more.
+    pub inode: u32,
+    /// User that owns the socket.
+    pub uid: u32,
+    /// Processes that have the socket open, as far as we may see them.
+    pub processes: Vec<Process>,
+    /// Payload bytes received, each once (since Linux 6.5).
+    pub bytes_received: u64,
+    /// Payload bytes acknowledged, each once (since Linux 6.5).
+    pub bytes_acked: u64,
+    /// Bytes sent again on another subflow.
+    pub bytes_reinjected: u64,
+    /// Its subflows.
+    pub subflows: Vec<Subflow>,
+}
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// Its name, at most 15 bytes.
+    pub name: String,
+}
+
+/// A subflow. The kernel counts one that is still trying as a subflow; its state tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subflow {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// TCP state.
+    pub state: SocketState,
+    /// What it is good for.
+    pub condition: Condition,
+    /// Whether either end wants it as a backup.
+    pub backup: bool,
+    /// Number of our address.
+    pub local_id: Option<u8>,
+    /// Number of the peer's address.
+    pub remote_id: Option<u8>,
+    /// Congestion control.
+    pub congestion: Option<String>,
+    /// Smoothed round-trip time.
+    pub srtt_us: u32,
+    /// Congestion window.
+    pub cwnd_packets: u32,
+    /// Consecutive timeouts without an answer.
+    pub backoff: u32,
+    /// Packets sent and not acknowledged.
+    pub unacked_packets: u32,
+    /// Retransmitted packets in total.
+    pub retransmissions: u32,
+    /// Payload bytes received in total.
+    pub bytes_received: u64,
+    /// Payload bytes acknowledged in total.
+    pub bytes_acked: u64,
+}
+
+/// What a subflow is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// The handshake is not over: nothing can be sent.
+    Trying,
+    /// Data can be sent.
+    Established,
+    /// Sent packets have not been answered for several timeouts. The kernel does not say so; this
+    /// is inferred.
+    Silent,
+    /// It is being closed.
+    Closing,
+}
+
+/// Timeouts in a row after which a subflow counts as silent.
+const SILENT: u8 = 2;
+
+/// A conversation with the kernel.
+#[derive(Debug)]
+pub struct Monitor {
+    diag: SocketDiag,
+    events: Option<MptcpEvents>,
+}
+
+impl Monitor {
+    /// Opens it in the calling thread's network namespace.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { diag: SocketDiag::open()?, events: MptcpEvents::open().ok() })
+    }
+
+    /// Whether the path manager's events can be heard.
+    pub fn hears_events(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Events since the last call; `true` when some were lost.
+    pub fn events(&mut self) -> Result<(Vec<MptcpEvent>, bool), NetlinkError> {
+        match &mut self.events {
+            Some(events) => events.drain().map(|received| (received.events, received.lost)),
+            None => Ok((Vec::new(), false)),
+        }
+    }
+
+    /// All connections as they are now, without listeners.
+    pub fn connections(&mut self) -> Result<Vec<Connection>, NetlinkError> {
+        let tcp = self.diag.tcp(States::CONNECTED)?;
+        let mptcp = self.diag.mptcp(States::CONNECTED)?;
+        let mut connections = join(&mptcp, &tcp);
+        let mut owners = owners();
+        for connection in &mut connections {
+            connection.processes = owners.remove(&connection.inode).unwrap_or_default();
+        }
+        Ok(connections)
+    }
+}
+
+/// Joins connections and subflows.
+fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
+    let connection = |whole: &DiagSocket| {
+        let info = MptcpInfo::parse(&whole.info);
+        let belongs = |part: &&DiagSocket| match part.subflow.and_then(|flow| flow.token_local) {
+            Some(token) => token == info.token,
+            None => part.inode == whole.inode && part.inode != 0,
+        };
+        Connection {
+            token: info.token,
+            state: whole.state,
+            fallback: info.fallback,
+            local: whole.local,
+            remote: whole.remote,
+            inode: whole.inode,
+            uid: whole.uid,
+            processes: Vec::new(),
+            bytes_received: info.bytes_received,
+            bytes_acked: info.bytes_acked,
+            bytes_reinjected: info.bytes_retrans,
+            subflows: tcp.iter().filter(belongs).map(subflow).collect(),
+        }
+    };
+    mptcp.iter().map(connection).collect()
+}
+
+fn subflow(part: &DiagSocket) -> Subflow {
+    let info = TcpInfo::parse(&part.info);
+    let flow = part.subflow.unwrap_or_default();
+    let has = |flag: SubflowFlags| flow.flags.contains(flag);
+    Subflow {
+        local: part.local,
+        remote: part.remote,
+        state: part.state,
+        condition: condition(part.state, info.backoff),
+        backup: has(SubflowFlags::BACKUP_LOCAL) || has(SubflowFlags::BACKUP_REMOTE),
+        local_id: flow.local_id,
+        remote_id: flow.remote_id,
+        congestion: part.congestion.clone(),
+        srtt_us: info.srtt_us,
+        cwnd_packets: info.cwnd,
+        backoff: u32::from(info.backoff),
+        unacked_packets: info.unacked,
+        retransmissions: info.total_retrans,
+        bytes_received: info.bytes_received,
+        bytes_acked: info.bytes_acked,
+    }
+}
+
+fn condition(state: SocketState, backoff: u8) -> Condition {
+    match state {
+        SocketState::SynSent | SocketState::SynReceived => Condition::Trying,
+        SocketState::Established | SocketState::CloseWait if backoff >= SILENT => Condition::Silent,
+        SocketState::Established | SocketState::CloseWait => Condition::Established,
+        SocketState::FinWait1
+        | SocketState::FinWait2
+        | SocketState::TimeWait
+        | SocketState::Closed
+        | SocketState::LastAck
+        | SocketState::Listen
+        | SocketState::Closing
+        | SocketState::Other(_) => Condition::Closing,
+    }
+}
+
+/// The processes that we may look into, by the inodes of the sockets that they have open.
+fn owners() -> BTreeMap<u32, Vec<Process>> {
+    let mut owners: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for entry in entries {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let open = fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
+        for descriptor in open {
+            let target = fs::read_link(descriptor.path()).unwrap_or_default();
+            let Some(inode) = target.to_str().and_then(socket_inode) else { continue };
+            let processes = owners.entry(inode).or_default();
+            if processes.last().is_none_or(|last| last.id != id) {
+                let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+                processes.push(Process { id, name: name.trim_end().to_owned() });
+            }
+        }
+    }
+    owners
+}
+
+/// The number in `socket:[1234]`.
+fn socket_inode(target: &str) -> Option<u32> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_of_sockets_are_read_from_links() {
+        assert_eq!(socket_inode("socket:[1234]"), Some(1234));
+        assert_eq!(socket_inode("pipe:[1234]"), None);
+        assert_eq!(socket_inode("/dev/null"), None);
+    }
+
+    #[test]
+    fn a_subflow_without_an_answer_is_trying_or_silent_but_not_established() {
+        assert_eq!(condition(SocketState::SynSent, 0), Condition::Trying);
+        assert_eq!(condition(SocketState::Established, 1), Condition::Established);
+        assert_eq!(condition(SocketState::Established, 2), Condition::Silent);
+        assert_eq!(condition(SocketState::LastAck, 0), Condition::Closing);
+    }
+
+    #[test]
+    fn the_owner_of_a_socket_is_found() {
+        use std::os::fd::AsFd as _;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let inode = crate::sys::inode(socket.as_fd()).unwrap();
+        let owners = owners();
+        let ids: Vec<_> = owners[&inode].iter().map(|process| process.id).collect();
+        assert_eq!(ids, [std::process::id()]);
+    }
+}
