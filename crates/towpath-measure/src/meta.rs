@@ -8,7 +8,7 @@ use towpath_net::config::{DirectionConfig, Loss, Queue, QueueLimit, Shaper};
 use crate::format;
 use crate::metrics::disruption::describe;
 use crate::result::{Meta, MetaEvent, MetaFlow, MetaPath, SCHEMA_VERSION};
-use crate::scenario::{DataDirection, Path, Scenario, Transport, World};
+use crate::scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
 use crate::traffic::{asking, directions, streams};
 
 impl Meta {
@@ -119,6 +119,14 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
             },
             streams: streams(&flow.pattern),
             via: scenario.paths.get(flow.via).map_or_else(String::new, |path| path.name.clone()),
+            video: match &flow.pattern {
+                Pattern::Video(video) => Some(video.plan()),
+                Pattern::Bulk { .. }
+                | Pattern::Iperf { .. }
+                | Pattern::Exchange(_)
+                | Pattern::Web(_)
+                | Pattern::Run { .. } => None,
+            },
         })
         .collect()
 }

@@ -17,7 +17,7 @@ mod message;
 mod repeated;
 
 pub use connection::{Cause, ConnectionState, StackFigures};
-pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures};
+pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures, VideoPlan};
 pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
 
 /// Version of the result format; raised when a field changes its meaning.
@@ -137,6 +137,9 @@ pub struct MetaFlow {
     pub streams: u32,
     /// Path on which the connection starts.
     pub via: String,
+    /// Of a video.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub video: Option<VideoPlan>,
 }
 
 /// A planned event.

@@ -1,7 +1,7 @@
 //! The summary table: transports side by side. The terminal and the page show the same cells.
 
 use towpath_measure::result::{FlowSummary, Recovery, StackFigures, Summary};
-use towpath_measure::scenario::DataDirection;
+use towpath_measure::scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, Group, Spread, flow_keys};
 use crate::number;
@@ -445,10 +445,11 @@ fn check(group: &Group<'_>, text: &str) -> Check {
 /// `28.3–28.6 Mbit/s`: what the repetitions measured, from the smallest to the largest.
 fn measured(mut texts: Vec<String>) -> String {
     texts.retain(|text| !text.is_empty());
-    let value = |text: &str| text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-    texts.sort_by(|a, b| {
-        value(a).unwrap_or(f64::MAX).total_cmp(&value(b).unwrap_or(f64::MAX)).then(a.cmp(b))
-    });
+    let value = |text: &str| match text {
+        "never" => f64::INFINITY,
+        text => units::quantity(text).map_or(f64::MAX, units::Quantity::as_f64),
+    };
+    texts.sort_by(|a, b| value(a).total_cmp(&value(b)).then(a.cmp(b)));
     texts.dedup();
     match texts.as_slice() {
         [] => "nothing".to_owned(),
@@ -483,4 +484,20 @@ pub(crate) fn headline(groups: &[Group<'_>]) -> Option<String> {
         let (best, second) = (number::rate(*best), number::rate(*second));
         format!("Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much.")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::measured;
+
+    #[test]
+    fn what_was_measured_is_ordered_by_size_whatever_its_unit() {
+        let told = |texts: &[&str]| measured(texts.iter().map(|&text| text.to_owned()).collect());
+        assert_eq!(told(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
+        assert_eq!(told(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]), "999 kbit/s – 10.1 Mbit/s");
+        assert_eq!(told(&["never", "2.00 s"]), "2.00 s – never");
+        assert_eq!(told(&["10", "9"]), "9–10");
+        assert_eq!(told(&["12.3 %", "8 %"]), "8–12.3 %");
+        assert_eq!(told(&["1.00 kB", "999 B"]), "999 B – 1.00 kB");
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
 use towpath_measure::result::{Counter, Message, MessageFigures, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_report::{Run, html};
+use towpath_report::{Comparison, Run, html};
 
 /// The page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {
@@ -68,6 +68,26 @@ fn the_page_is_well_formed_and_asks_for_nothing_from_outside() {
         assert_well_formed(&page);
         assert_self_contained(&page);
     }
+}
+
+#[test]
+fn the_page_of_a_comparison_is_well_formed_and_asks_for_nothing_from_outside() {
+    let mut wrong = repeated();
+    for run in &mut wrong {
+        run.meta.kernel = "<b a='\"'>&".to_owned();
+        run.meta.conditions.insert("<i>".to_owned(), "</table>".to_owned());
+        run.file = Some("<script>".to_owned());
+    }
+    for runs in [pair(), repeated(), wrong, vec![run(&three_paths())], Vec::new()] {
+        let page = Comparison::of(&runs, 1).html();
+        assert_well_formed(&page);
+        assert_self_contained(&page);
+    }
+    let page = Comparison::of(&repeated(), 1).html();
+    // Boxes and ratios of each figure; a dot for each run.
+    let boxes = page.matches("class=\"box\"").count();
+    assert!(boxes >= 2 * 4, "{boxes} boxes");
+    assert!(page.matches("<circle cx").count() >= repeated().len());
 }
 
 #[test]

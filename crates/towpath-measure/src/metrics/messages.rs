@@ -25,7 +25,7 @@ pub fn figures(
     answers.sort_unstable();
     let video = match pattern {
         Pattern::Video(video) => {
-            let mut playout = Playout::new(video, first_due);
+            let mut playout = Playout::new(video.plan(), first_due);
             for at in &answers {
                 playout.segment(Instant::from_nanos(*at));
             }

@@ -4,23 +4,30 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::result::VideoFigures;
-use crate::scenario::Video;
+use crate::result::{VideoFigures, VideoPlan};
 
 /// The play-out buffer of a player.
 ///
 /// `Filling` ─buffer at `startup`, or everything there▶ `Playing` ─buffer empty▶ `Filling` (a stall).
 #[derive(Debug, Clone)]
 pub struct Playout {
-    segment: Duration,
-    segments: u32,
-    startup: Duration,
+    plan: VideoPlan,
     state: State,
     /// What was in the buffer at `at`.
     buffered: Duration,
     at: Instant,
     received: u32,
     figures: VideoFigures,
+    waits: Vec<Wait>,
+}
+
+/// A time in which nothing is shown; the first of them is the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// When the picture stopped, or the wish to watch came.
+    pub from: Instant,
+    /// When it goes on.
+    pub until: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,16 +39,15 @@ enum State {
 
 impl Playout {
     /// A player that is told to play at `begin`.
-    pub fn new(video: &Video, begin: Instant) -> Self {
+    pub fn new(plan: VideoPlan, begin: Instant) -> Self {
         Self {
-            segment: video.segment,
-            segments: video.segments,
-            startup: video.startup,
+            plan,
             state: State::Filling(begin),
             buffered: Duration::ZERO,
             at: begin,
             received: 0,
             figures: VideoFigures::default(),
+            waits: Vec::new(),
         }
     }
 
@@ -56,12 +62,14 @@ impl Playout {
     /// The next segment is there.
     pub fn segment(&mut self, now: Instant) {
         self.play(now);
-        self.buffered += self.segment;
+        self.buffered += Duration::from_nanos(self.plan.segment_ns);
         self.received += 1;
         if let State::Filling(since) = self.state
-            && (self.buffered >= self.startup || self.received >= self.segments)
+            && (self.buffered >= Duration::from_nanos(self.plan.startup_ns)
+                || self.received >= self.plan.segments)
         {
             self.state = State::Playing;
+            self.waits.push(Wait { from: since, until: now });
             let waited = now.saturating_since(since).as_nanos() as u64;
             if self.figures.startup_ns.is_none() {
                 self.figures.startup_ns = Some(waited);
@@ -75,7 +83,7 @@ impl Playout {
     fn play(&mut self, now: Instant) {
         let empty = self.at + self.buffered;
         self.buffered = self.buffered(now);
-        if self.state == State::Playing && now > empty && self.received < self.segments {
+        if self.state == State::Playing && now > empty && self.received < self.plan.segments {
             self.state = State::Filling(empty);
             self.figures.stalls += 1;
         }
@@ -84,14 +92,21 @@ impl Playout {
 
     /// What was seen until `until`, where the watching ended.
     #[must_use]
-    pub fn finish(mut self, until: Instant) -> VideoFigures {
+    pub fn finish(self, until: Instant) -> VideoFigures {
+        self.finish_with_waits(until).0
+    }
+
+    /// The same, and when nothing was shown.
+    #[must_use]
+    pub fn finish_with_waits(mut self, until: Instant) -> (VideoFigures, Vec<Wait>) {
         self.play(until);
-        if let State::Filling(since) = self.state
-            && self.figures.startup_ns.is_some()
-        {
-            self.figures.rebuffer_ns += until.saturating_since(since).as_nanos() as u64;
+        if let State::Filling(since) = self.state {
+            self.waits.push(Wait { from: since, until });
+            if self.figures.startup_ns.is_some() {
+                self.figures.rebuffer_ns += until.saturating_since(since).as_nanos() as u64;
+            }
         }
-        VideoFigures { segments: self.received, ..self.figures }
+        (VideoFigures { segments: self.received, ..self.figures }, self.waits)
     }
 }
 
@@ -103,29 +118,22 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    fn video(segments: u32) -> Video {
-        let second = Duration::from_secs;
-        Video {
-            segment: second(2),
-            segments,
-            segment_bytes: 1_000_000,
-            request_bytes: 100,
-            buffer: second(10),
-            startup: second(2),
-            patience: second(10),
-        }
+    fn video(segments: u32) -> VideoPlan {
+        VideoPlan { segment_ns: 2_000_000_000, segments, startup_ns: 2_000_000_000 }
     }
 
     #[test]
     fn an_empty_buffer_is_a_stall_until_it_is_filled_again() {
-        let mut playout = Playout::new(&video(4), at(1_000));
+        let mut playout = Playout::new(video(4), at(1_000));
         playout.segment(at(1_500));
         playout.segment(at(2_000));
         // Played from 1.5 s on: empty at 5.5 s.
         playout.segment(at(8_000));
         assert_eq!(playout.buffered(at(9_000)), Duration::from_secs(1));
         playout.segment(at(9_500));
-        let figures = playout.finish(at(60_000));
+        let (figures, waits) = playout.finish_with_waits(at(60_000));
+        let wait = |from, until| Wait { from: at(from), until: at(until) };
+        assert_eq!(waits, [wait(1_000, 1_500), wait(5_500, 8_000)]);
         assert_eq!(figures.startup_ns, Some(500_000_000));
         assert_eq!((figures.stalls, figures.rebuffer_ns), (1, 2_500_000_000));
         assert_eq!(figures.segments, 4);
@@ -133,14 +141,14 @@ mod tests {
 
     #[test]
     fn the_end_of_the_video_is_no_stall_but_a_video_that_never_ends_is() {
-        let mut whole = Playout::new(&video(1), at(0));
+        let mut whole = Playout::new(video(1), at(0));
         whole.segment(at(300));
         assert_eq!(whole.finish(at(20_000)).stalls, 0);
-        let mut part = Playout::new(&video(2), at(0));
+        let mut part = Playout::new(video(2), at(0));
         part.segment(at(300));
         let figures = part.finish(at(20_300));
         assert_eq!((figures.stalls, figures.rebuffer_ns), (1, 18_000_000_000));
-        let never = Playout::new(&video(2), at(0)).finish(at(9_000));
+        let never = Playout::new(video(2), at(0)).finish(at(9_000));
         assert_eq!((never.startup_ns, never.stalls, never.rebuffer_ns), (None, 0, 0));
     }
 }

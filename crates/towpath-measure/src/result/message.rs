@@ -104,3 +104,14 @@ pub struct PageFigures {
     /// From the request for the page until everything on it was there; absent when it never was.
     pub load_ns: Option<u64>,
 }
+
+/// What a reader must know of a video to see how its buffer filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VideoPlan {
+    /// Time that a segment plays for.
+    pub segment_ns: u64,
+    /// Segments of the whole video.
+    pub segments: u32,
+    /// What must be in the buffer before it plays (again).
+    pub startup_ns: u64,
+}

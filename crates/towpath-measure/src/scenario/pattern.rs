@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::DataDirection;
+use crate::result::VideoPlan;
 
 /// What a flow sends.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,6 +166,17 @@ pub struct Video {
     pub startup: Duration,
     /// How much longer than the video it may take.
     pub patience: Duration,
+}
+
+impl Video {
+    /// What a result says of it.
+    pub fn plan(&self) -> VideoPlan {
+        VideoPlan {
+            segment_ns: self.segment.as_nanos() as u64,
+            segments: self.segments,
+            startup_ns: self.startup.as_nanos() as u64,
+        }
+    }
 }
 
 /// A page and everything that is on it.

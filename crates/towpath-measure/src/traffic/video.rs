@@ -28,7 +28,7 @@ impl Player {
 
 impl Asker for Player {
     fn begin(&mut self, now: Instant) {
-        self.playout.get_or_insert_with(|| Playout::new(&self.video, now));
+        self.playout.get_or_insert_with(|| Playout::new(self.video.plan(), now));
         self.wanted = Some(now);
     }
 

@@ -197,7 +197,8 @@ impl ValueRow {
             esc(&cut(&self.name, NAME)),
             esc(&self.note)
         );
-        if let Some([low, high]) = self.quartiles.map(|ends| ends.map(|end| axis.place(end))) {
+        let seen = self.quartiles.filter(|[low, _]| low.is_finite());
+        if let Some([low, high]) = seen.map(|ends| ends.map(|end| axis.place(end))) {
             let _ = write!(
                 out,
                 "<rect class=\"box\" x=\"{low:.2}%\" width=\"{:.2}%\" y=\"10\" height=\"18\"/>",
@@ -211,25 +212,33 @@ impl ValueRow {
             let x = axis.place(*value);
             let _ = write!(out, "<circle cx=\"{x:.2}%\" cy=\"{y}\" r=\"3\"/>");
         }
-        if let Some([low, high]) = self.interval.map(|ends| ends.map(|end| axis.place(end))) {
+        // Below the box; a ratio has none, its estimate is a dot on the interval.
+        let y = if self.quartiles.is_some() { 35 } else { 22 };
+        let seen = self.interval.filter(|[low, _]| low.is_finite());
+        if let Some([low, high]) = seen.map(|ends| ends.map(|end| axis.place(end))) {
             let _ = write!(
                 out,
-                "<path class=\"none\"/><line class=\"interval\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" \
-                 y1=\"35\" y2=\"35\"/>"
+                "<line class=\"interval\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" \
+                 y1=\"{y}\" y2=\"{y}\"/>"
             );
             for x in [low, high] {
                 let _ = write!(
                     out,
-                    "<line class=\"interval\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"32\" y2=\"38\"/>"
+                    "<line class=\"interval\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{}\" y2=\"{}\"/>",
+                    y - 3,
+                    y + 3
                 );
             }
         }
+        if self.median == Some(f64::INFINITY) {
+            out.push_str("<text x=\"100%\" y=\"23\" text-anchor=\"end\">never</text>");
+            return;
+        }
         let Some(x) = self.median.map(|median| axis.place(median)) else { return };
-        // A ratio has no box: its estimate is a dot on the interval.
         let _ = if self.quartiles.is_some() {
             write!(out, "<line class=\"median\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"8\" y2=\"30\"/>")
         } else {
-            write!(out, "<circle class=\"estimate\" cx=\"{x:.2}%\" cy=\"35\" r=\"4.5\"/>")
+            write!(out, "<circle class=\"estimate\" cx=\"{x:.2}%\" cy=\"{y}\" r=\"4.5\"/>")
         };
     }
 }

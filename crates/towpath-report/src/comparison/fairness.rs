@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use towpath_measure::format;
 use towpath_measure::metrics::statistics::FEWEST;
 use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::World;
@@ -27,6 +28,7 @@ pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
     doubtful_runs(comparison, &mut found);
     counts(comparison, &mut found);
     orders(comparison, &mut found);
+    equal_runs(comparison, &mut found);
     found
 }
 
@@ -103,14 +105,14 @@ fn encryption(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let side = |encrypted: bool| {
         let groups = comparison.groups.iter();
         let all = groups.filter(|group| group.runs.iter().all(|r| is_encrypted(r) == encrypted));
-        all.map(|group| group.label.as_str()).collect::<Vec<_>>().join(", ")
+        format::list(&all.map(|group| group.label.as_str()).collect::<Vec<_>>())
     };
     let (with, without) = (side(true), side(false));
     if !with.is_empty() && !without.is_empty() {
         found.push(warning(
-            format!("{with} encrypt (TLS), {without} do not"),
-            "their connection takes a round trip and their data processor time that the others do \
-             not pay: compare connect times and CPU within each kind",
+            format!("TLS on one side only: with it {with}, without it {without}"),
+            "encryption costs processor time, and its handshake up to a round trip: compare CPU and \
+             connect times within each kind",
         ));
     }
 }
@@ -233,6 +235,26 @@ fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
         found.push(warning(
             "the transports took turns in a fixed order".to_owned(),
             "each then always follows the same other one: use `--order random`",
+        ));
+    }
+}
+
+/// Where nothing is drawn at random, repetitions say the same again.
+fn equal_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+    let equal = |(at, group): &(usize, &Group<'_>)| {
+        let samples = comparison.rows.iter().filter_map(|row| row.samples.get(*at));
+        let same = |values: &[f64]| {
+            values.first().map(|v| v.to_bits()) == values.last().map(|v| v.to_bits())
+        };
+        group.runs.len() > 1 && is_simulated(group) && { samples }.all(|s| same(s.values()))
+    };
+    let groups = comparison.groups.iter().enumerate().filter(equal);
+    let names: Vec<&str> = groups.map(|(_, group)| group.label.as_str()).collect();
+    if !names.is_empty() {
+        found.push(warning(
+            format!("all repetitions of {} are equal", format::list(&names)),
+            "the scenario draws nothing at random for them, so their intervals say nothing: give it \
+             jitter or loss, or emulate it",
         ));
     }
 }

@@ -9,7 +9,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use towpath_measure::metrics::statistics::{Estimate, Ratio, Sample, too_few};
+use towpath_measure::metrics::statistics::{Estimate, Interval, Ratio, Sample, too_few};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Transport, World};
 use towpath_net::stream_seed;
@@ -103,18 +103,11 @@ impl<'a> Comparison<'a> {
         });
         let is_it = |p: &&Pair| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
         let ratio = row.ratios.iter().find(is_it)?.ratio;
-        Some(match ratio {
-            Some(Ratio { interval: Some(_), .. }) if ratio.is_some_and(|r| r.is_clear()) => {
-                format!("{told}. More repetitions would hardly turn that round.")
-            }
-            Some(Ratio { interval: Some(_), .. }) => {
-                format!("{told}. The difference may be chance: their ratio's interval holds 1.")
-            }
-            Some(Ratio { count, .. }) => match too_few(count) {
-                Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
-                None => format!("{told}."),
-            },
-            None => format!("{told}."),
+        let Some(ratio) = ratio else { return Some(format!("{told}.")) };
+        Some(match too_few(ratio.count) {
+            Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
+            None if is_clear(&ratio) => format!("{told}: more than chance."),
+            None => format!("{told}: it may be chance, as the interval of their ratio holds 1."),
         })
     }
 
@@ -123,6 +116,14 @@ impl<'a> Comparison<'a> {
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
         format!("{} ÷ {}", name(pair.of), name(pair.to))
     }
+}
+
+/// Whether a ratio's interval leaves 1 out, and one can see that in what is shown of it.
+pub(crate) fn is_clear(ratio: &Ratio) -> bool {
+    let shown = |interval: Interval| {
+        ratio_text(interval.low) != "1.00" && ratio_text(interval.high) != "1.00"
+    };
+    ratio.is_clear() && ratio.interval.is_some_and(shown)
 }
 
 /// `1.93`, `0.052`: a ratio with three digits.

@@ -17,6 +17,9 @@ const COLUMN: usize = 20;
 pub(super) fn table(comparison: &Comparison<'_>, width: usize, colour: bool) -> String {
     let (width, ink) = (width.max(LABEL + COLUMN), Ink(colour));
     let mut out = String::new();
+    if comparison.groups.is_empty() {
+        return out;
+    }
     head(&mut out, comparison, width, ink);
     estimates(&mut out, comparison, width, ink);
     ratios(&mut out, comparison, width, ink);
@@ -43,18 +46,34 @@ fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
     out.push('\n');
 }
 
-/// A cell's lines: median, quartiles, interval.
+/// A cell's lines: median, quartiles, interval; what would only repeat the median is left out.
 fn cell(row: &Compared, estimate: Option<&Estimate>) -> [String; 3] {
     let Some(estimate) = estimate else {
         return ["–".to_owned(), String::new(), String::new()];
     };
     let text = |value: f64| row.figure.text(value);
-    let spread = |[low, high]: [f64; 2]| number::spread(&text(low), &text(high));
-    let interval = match (estimate.interval, too_few(estimate.count)) {
-        (Some(Interval { low, high }), _) => format!("95 % {}", spread([low, high])),
-        (None, few) => few.unwrap_or_default(),
+    let median = text(estimate.median);
+    let spread = |[low, high]: [f64; 2]| between(&median, &text(low), &text(high));
+    let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
+    let interval = match estimate.interval {
+        Some(Interval { low, high }) => spread([low, high]).map(|text| format!("95 % {text}")),
+        None => too_few(estimate.count),
     };
-    [text(estimate.median), format!("[{}]", spread(estimate.quartiles)), interval]
+    [median, quartiles.unwrap_or_default(), interval.unwrap_or_default()]
+}
+
+/// `26.6–27.1`, in the unit of the figure above it where both have that; `None` where there is
+/// nothing between them.
+fn between(figure: &str, low: &str, high: &str) -> Option<String> {
+    if low == high {
+        return None;
+    }
+    let unit = figure.split_once(' ').map_or("", |(_, unit)| unit);
+    let bare = |text: &str| text.strip_suffix(unit).map(|number| number.trim_end().to_owned());
+    Some(match (bare(low), bare(high)) {
+        (Some(low), Some(high)) => format!("{low}–{high}"),
+        _ => format!("{low}–{high}"),
+    })
 }
 
 fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
@@ -78,26 +97,22 @@ fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: I
     let _ = writeln!(out, "{}\n", ink.faint(few));
 }
 
-/// Three lines, or one where all repetitions agree.
+/// The lines of a row; those that say nothing of any group are left out.
 fn lines(out: &mut String, row: &Compared, cells: &[[String; 3]], ink: Ink) {
-    let agree = |estimate: &Option<Estimate>| {
-        estimate.as_ref().is_none_or(|e| e.quartiles.iter().all(|q| q.total_cmp(&e.median).is_eq()))
-    };
-    let count = if row.estimates.iter().all(agree) && enough(row) { 1 } else { 3 };
-    for at in 0..count {
+    for at in 0..3 {
+        let texts: Vec<&str> =
+            cells.iter().map(|cell| cell.get(at).map_or("", String::as_str)).collect();
+        if texts.iter().all(|text| text.is_empty()) {
+            continue;
+        }
         let label = if at == 0 { row.figure.label } else { "" };
         let mut line = ink.faint(&pad(label, LABEL));
-        for cell in cells {
-            let text = cell.get(at).map_or("", String::as_str);
-            let shown = pad(text, COLUMN);
+        for text in texts {
+            let shown = pad(&cut(text, COLUMN - 1), COLUMN);
             line.push_str(&if at == 0 { shown } else { ink.faint(&shown) });
         }
         let _ = writeln!(out, "{}", line.trim_end());
     }
-}
-
-fn enough(row: &Compared) -> bool {
-    row.estimates.iter().flatten().all(|estimate| estimate.interval.is_some())
 }
 
 fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
@@ -146,8 +161,13 @@ fn ratio(pair: &Pair) -> String {
     let value = ratio_text(ratio.value);
     match ratio.interval {
         Some(Interval { low, high }) => {
-            let star = if ratio.is_clear() { " *" } else { "" };
-            format!("{value} [{}–{}]{star}", ratio_text(low), ratio_text(high))
+            let star = if super::is_clear(&ratio) { " *" } else { "" };
+            let (low, high) = (ratio_text(low), ratio_text(high));
+            if low == high {
+                format!("{value}{star}")
+            } else {
+                format!("{value} [{low}–{high}]{star}")
+            }
         }
         None => value,
     }

@@ -116,7 +116,10 @@ fn cell(out: &mut String, row: &Compared, estimate: Option<&Estimate>) {
         return;
     };
     let text = |value: f64| row.figure.text(value);
-    let spread = |[low, high]: [f64; 2]| number::spread(&text(low), &text(high));
+    let spread = |[low, high]: [f64; 2]| match (text(low), text(high)) {
+        (low, high) if low == high => low,
+        (low, high) => number::spread(&low, &high),
+    };
     let interval = match (estimate.interval, too_few(estimate.count)) {
         (Some(Interval { low, high }), _) => format!("95 %: {}", spread([low, high])),
         (None, few) => few.unwrap_or_default(),
@@ -183,7 +186,8 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
     });
     let all: Vec<ValueRow> = all.collect();
     let plot = rows(row.figure.label, row.figure.label, &axis(row), &all, None);
-    let _ = write!(out, "<figure><figcaption>single runs</figcaption>{plot}</figure>");
+    let _ =
+        write!(out, "<figure><figcaption class=\"about\">single runs</figcaption>{plot}</figure>");
 }
 
 fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
@@ -214,7 +218,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
         } else {
             "no ratios: a figure is zero, was never reached, or was not measured"
         };
-        let _ = write!(out, "<figure><figcaption>{why}</figcaption></figure>");
+        let _ = write!(out, "<figure><figcaption class=\"about\">{why}</figcaption></figure>");
         return;
     }
     let ends = known.flat_map(|(_, ratio)| {
@@ -224,7 +228,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
     let axis = ValueAxis::of_ratios(ends);
     let title = format!("{}: ratios", row.figure.label);
     let plot = rows(&title, "ratio", &axis, &all, Some(1.0));
-    let _ = write!(out, "<figure><figcaption>ratios</figcaption>{plot}</figure>");
+    let _ = write!(out, "<figure><figcaption class=\"about\">ratios</figcaption>{plot}</figure>");
 }
 
 fn distributions(out: &mut String, compared: &Comparison<'_>) {

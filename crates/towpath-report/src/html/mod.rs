@@ -10,6 +10,7 @@ mod panel;
 mod run;
 mod stack;
 mod summary;
+mod video;
 
 use std::fmt::Write as _;
 

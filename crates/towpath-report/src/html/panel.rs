@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::{delay, stack};
+use super::{delay, stack, video};
 use crate::Run;
 use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
 use crate::compare::direction;
@@ -87,6 +87,13 @@ impl Panel {
         Self { axis, charts: Vec::new(), stalls: Vec::new(), heading: None }
     }
 
+    fn watched(&mut self, videos: Vec<video::Watched>) {
+        for (chart, stalls) in videos {
+            self.charts.push(chart);
+            self.stalls.push(stalls);
+        }
+    }
+
     /// Writes the figures and returns the numbers behind them.
     pub(super) fn write(&self, out: &mut String, number: usize) -> Value {
         let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
@@ -130,9 +137,11 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
         );
     }
     if !axis.stalls.is_empty() {
-        out.push_str(
+        let _ = write!(
+            out,
             "<li class=\"quiet\"><svg class=\"swatch stalls\" width=\"22\" height=\"12\" \
-             aria-hidden=\"true\"><path d=\"M0 0h22v12h-22z\"/></svg><span>nothing arrived</span></li>",
+             aria-hidden=\"true\"><path d=\"M0 0h22v12h-22z\"/></svg><span>{}</span></li>",
+            video::shaded(chart)
         );
     }
     let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
@@ -191,6 +200,7 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     let several = directions.len() > 1;
     panel.charts.extend(delay::over_time(run, &grid));
     panel.stalls.resize(panel.charts.len(), Vec::new());
+    panel.watched(video::charts(run, &grid));
     for &way in &directions {
         let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
@@ -332,6 +342,7 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
     let mut panel = Panel::new(axis(marked, &grid));
     panel.charts.extend(delay::side_by_side(groups, &grid));
     panel.stalls.resize(panel.charts.len(), Vec::new());
+    panel.watched(videos(groups, &grid));
     for way in directions {
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         panel.charts.push(overview(groups, &grid, way, style, &suffix));
@@ -349,6 +360,26 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
         }
     }
     Some(panel)
+}
+
+/// The first repetition's videos of every group, on equal axes.
+fn videos(groups: &[Group<'_>], grid: &Grid) -> Vec<video::Watched> {
+    let mut all: Vec<video::Watched> = Vec::new();
+    for group in groups {
+        let Some(run) = group.runs.first() else { continue };
+        let several = group.runs.len() > 1;
+        all.extend(video::charts(run, grid).into_iter().map(|(chart, stalls)| {
+            let repetition = if several { "; first repetition" } else { "" };
+            let about = format!("{}{repetition}", chart.about);
+            let title = format!("{}, {}", chart.title, group.label);
+            (Chart { title, about, size: Size::Small, ..chart }, stalls)
+        }));
+    }
+    let max = all.iter().map(|(chart, _)| chart.max).fold(0.0, f64::max);
+    for (chart, _) in &mut all {
+        chart.max = max;
+    }
+    all
 }
 
 fn overview(

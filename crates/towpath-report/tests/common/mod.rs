@@ -645,6 +645,7 @@ fn meta(plan: &Plan, run: String) -> Meta {
         hosts: vec!["phone".to_owned(), "server".to_owned()],
         paths: paths.collect(),
         flows: vec![MetaFlow {
+            video: None,
             flow: 0,
             from: "phone".to_owned(),
             to: "server".to_owned(),

@@ -64,7 +64,7 @@ fn help_names_every_verb_and_version_is_a_number() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]);
     assert_eq!((help.code, help.err.as_str()), (Some(0), ""), "{help}");
-    for verb in ["run", "lab", "report", "scenarios", "schema"] {
+    for verb in ["run", "compare", "lab", "report", "scenarios", "schema"] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{help}");
         let own = folder.run(&[verb, "--help"]);
         assert_eq!((own.code, own.err.as_str()), (Some(0), ""), "{own}");

@@ -1,0 +1,74 @@
+//! How full the play-out buffer of a video was, and when the picture stood still.
+
+use std::time::Duration;
+
+use towpath_measure::metrics::playout::Playout;
+use towpath_measure::result::{MetaFlow, Record, VideoPlan};
+use towpath_net::Instant;
+
+use super::panel::{ceiling, per_point, series as line};
+use crate::Run;
+use crate::chart::{Chart, Shape, Size};
+use crate::series::{Grid, Values};
+
+/// Title of the chart.
+const TITLE: &str = "Play-out buffer";
+
+/// A chart, and the times in which nothing was shown, in seconds.
+pub(super) type Watched = (Chart, Vec<(f64, f64)>);
+
+/// What is shaded in a chart.
+pub(super) fn shaded(chart: &Chart) -> &'static str {
+    if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing arrived" }
+}
+
+/// One chart for each video of a run.
+pub(super) fn charts(run: &Run, grid: &Grid) -> Vec<Watched> {
+    let videos = run.meta.flows.iter().filter_map(|flow| Some((flow, flow.video?)));
+    videos.filter_map(|(flow, plan)| chart(run, grid, flow, plan)).collect()
+}
+
+fn seconds(span: Duration) -> f64 {
+    span.as_secs_f64()
+}
+
+fn chart(run: &Run, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Option<Watched> {
+    let (mut begin, mut arrivals) = (None, Vec::new());
+    for record in &run.records {
+        let Record::Message(message) = record else { continue };
+        if message.flow == flow.flow && !message.warm_up {
+            begin = Some(begin.map_or(message.due_ns, |old: u64| old.min(message.due_ns)));
+            arrivals.extend(message.answered_ns);
+        }
+    }
+    arrivals.sort_unstable();
+    let begin = Instant::from_nanos(begin?);
+    let end = Instant::from_nanos(grid.step_ns.saturating_mul(grid.points as u64));
+    let mut playout = Playout::new(plan, begin);
+    let mut coming = arrivals.iter().map(|at| Instant::from_nanos(*at)).peekable();
+    let mut values: Values = Vec::with_capacity(grid.points);
+    for point in 1..=grid.points as u64 {
+        let now = Instant::from_nanos(grid.step_ns.saturating_mul(point));
+        while let Some(arrival) = coming.next_if(|arrival| *arrival <= now) {
+            playout.segment(arrival);
+        }
+        values.push((now >= begin).then(|| seconds(playout.buffered(now))));
+    }
+    coming.for_each(|arrival| playout.segment(arrival));
+    let (_, waits) = playout.finish_with_waits(end);
+    let moment = |at: Instant| seconds(at.saturating_since(Instant::ZERO));
+    let stalls: Vec<(f64, f64)> =
+        waits.iter().map(|wait| (moment(wait.from), moment(wait.until))).collect();
+    let top = values.iter().flatten().copied().fold(0.0, f64::max);
+    let chart = Chart {
+        title: TITLE.to_owned(),
+        about: format!("video that is there and not yet shown, at the end of each {}", {
+            per_point(grid)
+        }),
+        unit: "s".to_owned(),
+        max: ceiling(top, 5),
+        series: vec![line("buffered", "ink line".to_owned(), Shape::Line, values)],
+        size: Size::Large,
+    };
+    Some((chart, stalls))
+}

@@ -1,0 +1,198 @@
+//! Comparisons: what is said of repetitions, what is paired, and what is not fair.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{handover, run};
+use towpath_measure::result::{Counted, Noise, OrderKind, ProcessorTime, Record, RunOrder};
+use towpath_measure::scenario::{Transport, World};
+use towpath_report::{Comparison, Run};
+
+/// Repetitions of TCP and MPTCP that took turns; goodput differs from run to run.
+fn turns(repeat: u32) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for number in 1..=repeat {
+        for transport in [Transport::Tcp, Transport::Mptcp] {
+            let mut one = run(&handover(transport, number));
+            let position = runs.len() as u32 + 1;
+            let (kind, of) = (OrderKind::Random, repeat * 2);
+            one.meta.order = Some(RunOrder { kind, seed: 7, position, of });
+            let summary = one.summary.as_mut().unwrap();
+            // A mood of the machine that both of a repetition share.
+            let mood = 1.0 + f64::from(number * 7 % 5) / 10.0;
+            summary.flows[0].goodput_bps *= mood;
+            let spent = |factor: u64| Some(summary.flows[0].bytes * factor);
+            summary.cpu = Some(ProcessorTime {
+                client_cpu_ns: spent(2),
+                server_cpu_ns: spent(1),
+                counted: Counted::SocketThreads,
+            });
+            runs.push(one);
+        }
+    }
+    runs
+}
+
+fn told(runs: &[Run]) -> Vec<String> {
+    Comparison::of(runs, 1).warnings().into_iter().map(|warning| warning.text).collect()
+}
+
+fn change(runs: &mut [Run], transport: Transport, change: impl Fn(&mut Run)) {
+    runs.iter_mut().filter(|run| run.meta.transport == transport).for_each(change);
+}
+
+/// The first figure's ratio, as JSON.
+fn ratio(runs: &[Run]) -> serde_json::Value {
+    Comparison::of(runs, 1).json()["figures"][0]["ratios"][0].clone()
+}
+
+#[test]
+fn repetitions_are_medians_with_quartiles_intervals_and_ratios() {
+    insta::assert_snapshot!(Comparison::of(&turns(8), 1).table(100, false));
+}
+
+#[test]
+fn three_repetitions_have_no_interval_and_that_is_said() {
+    let runs = turns(3);
+    insta::assert_snapshot!(Comparison::of(&runs, 1).table(60, false));
+    assert!(
+        told(&runs)[0].contains("3 repetitions are too few for an interval"),
+        "{:?}",
+        told(&runs)
+    );
+}
+
+#[test]
+fn runs_that_took_turns_are_paired_and_others_are_not() {
+    let mut runs = turns(8);
+    let paired = ratio(&runs);
+    assert_eq!((&paired["of"], &paired["to"]), (&"mptcp".into(), &"tcp".into()));
+    assert_eq!((&paired["paired"], &paired["n"]), (&true.into(), &8.into()));
+    let width = |ratio: &serde_json::Value| {
+        ratio["interval95"][1].as_f64().unwrap() - ratio["interval95"][0].as_f64().unwrap()
+    };
+    for run in &mut runs {
+        run.meta.order = None;
+    }
+    let unpaired = ratio(&runs);
+    assert_eq!(unpaired["paired"], false);
+    // The mood is in both of a pair, so it is not in their ratio.
+    assert!(width(&paired) * 3.0 < width(&unpaired), "{paired} and {unpaired}");
+    // Two calls together count each number twice.
+    let twice = [turns(8), turns(8)].concat();
+    assert_eq!(ratio(&twice)["paired"], false);
+}
+
+#[test]
+fn simulated_runs_are_paired_by_their_seeds() {
+    let mut runs = turns(6);
+    for run in &mut runs {
+        (run.meta.order, run.meta.world) = (None, World::Sim);
+        run.meta.seed = u64::from(run.meta.repeat);
+    }
+    assert_eq!(ratio(&runs)["paired"], true);
+    change(&mut runs, Transport::Tcp, |run| run.meta.seed += 100);
+    assert_eq!(ratio(&runs)["paired"], false);
+}
+
+#[test]
+fn equal_results_and_seed_give_an_equal_comparison() {
+    let runs = turns(7);
+    let [one, two] = [1, 1].map(|seed| Comparison::of(&runs, seed));
+    assert_eq!(one.json(), two.json());
+    assert_eq!(one.html(), two.html());
+}
+
+#[test]
+fn a_fair_comparison_has_no_warning() {
+    assert_eq!(told(&turns(20)), [""; 0]);
+}
+
+#[test]
+fn what_is_not_fair_is_said() {
+    type Change = fn(&mut Run);
+    let cases: [(Change, &str); 11] = [
+        (
+            |run| run.summary.as_mut().unwrap().flows[0].congestion_control = vec!["reno".into()],
+            "congestion control differs: tcp cubic, mptcp reno",
+        ),
+        (|run| run.meta.world = World::Sim, "the world differs: emu and sim"),
+        (|run| run.meta.kernel = "6.1.0".into(), "`Kernel` differs: 6.1.0 and 6.18.5"),
+        (|run| run.meta.towpath = "0.0.9".into(), "`towpath` differs"),
+        (|run| run.meta.duration_ns = 1_000_000_000, "`Length of the traffic` differs"),
+        (|run| run.meta.scenario_toml.push('#'), "2 different scenarios are compared"),
+        (|run| run.meta.stack = "towpath".into(), "the TCP stack differs: "),
+        (
+            |run| {
+                run.records.retain(|record| !matches!(record, Record::Noise(_)));
+                run.records.push(Record::Noise(Noise { degraded: true, ..Noise::default() }));
+            },
+            "mptcp: 20 of 20 runs were too late or too noisy",
+        ),
+        (|run| run.summary = None, "mptcp: 20 of 20 results have no summary"),
+        (|run| run.meta.order = None, "in which order some of the runs were made is not known"),
+        (
+            |run| run.meta.order.as_mut().unwrap().kind = OrderKind::Fixed,
+            "the transports took turns in a fixed order",
+        ),
+    ];
+    for (make, expected) in cases {
+        let mut runs = turns(20);
+        change(&mut runs, Transport::Mptcp, make);
+        let told = told(&runs);
+        assert!(told.iter().any(|text| text.starts_with(expected)), "{told:?}");
+    }
+}
+
+#[test]
+fn buffers_and_what_was_counted_must_be_the_same() {
+    let mut runs = turns(20);
+    for run in &mut runs {
+        let name = "net.ipv4.tcp_rmem on phone".to_owned();
+        run.meta.conditions.insert(name, run.meta.transport.to_string());
+    }
+    assert_eq!(told(&runs), ["buffers differ: `net.ipv4.tcp_rmem on phone`"]);
+    let mut runs = turns(20);
+    change(&mut runs, Transport::Tcp, |run| {
+        let cpu = run.summary.as_mut().unwrap().cpu.as_mut().unwrap();
+        cpu.counted = Counted::StackThreads;
+    });
+    assert!(told(&runs)[0].starts_with("`CPU counted` differs: threads with sockets and"));
+}
+
+#[test]
+fn encryption_on_one_side_is_said_and_differences_are_marked_on_the_page() {
+    let mut runs = turns(20);
+    change(&mut runs, Transport::Mptcp, |run| {
+        run.meta.conditions.insert("tls".to_owned(), "1.3".to_owned());
+    });
+    assert_eq!(told(&runs), ["TLS on one side only: with it mptcp, without it tcp"]);
+    let page = Comparison::of(&runs, 1).html();
+    assert!(page.contains("<tr class=\"differs\"><th scope=\"row\">≠\u{a0}TLS</th>"));
+}
+
+#[test]
+fn what_never_happened_is_never_and_has_no_ratio() {
+    let mut runs = turns(6);
+    change(&mut runs, Transport::Tcp, |run| {
+        run.summary.as_mut().unwrap().flows[0].recoveries[0].t90_ns = None;
+    });
+    let comparison = Comparison::of(&runs, 1);
+    let json = comparison.json();
+    let figures = json["figures"].as_array().unwrap();
+    let recovery = figures.iter().find(|figure| figure["name"] == "recovery").unwrap();
+    assert!(recovery["groups"][0]["median"].is_null());
+    assert!(recovery["ratios"][0]["ratio"].is_null());
+    assert!(comparison.table(100, false).contains("never"));
+    assert!(comparison.html().contains("never in 6 of 6"));
+}
+
+#[test]
+fn nothing_to_compare_is_no_error() {
+    let none = Comparison::of(&[], 1);
+    assert_eq!(none.table(100, false).trim(), "");
+    assert!(none.html().contains("There is nothing to compare."));
+}

@@ -1,0 +1,154 @@
+//! `towpath compare`: many runs in turn, stored results, and what it says of them.
+
+use towpath_measure::result::OrderKind;
+
+use crate::program::{Folder, TWO_PATHS, emulator};
+use crate::wrong_scenarios::refused;
+
+/// Loss makes repetitions differ.
+const LOSSY: &str = r#"name = "lossy"
+[hosts.phone]
+[hosts.server]
+[paths.wifi]
+between = ["phone", "server"]
+rate = "20 Mbit/s"
+delay = "5 ms"
+loss = "1 %"
+[paths.cellular]
+between = ["phone", "server"]
+rate = "20 Mbit/s"
+delay = "10 ms"
+loss = "0.5 %"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+size = "500 KB"
+"#;
+
+const SIZED: &str = r#"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+size = "1 MB"
+"#;
+
+fn lossy(options: &[&str]) -> (Folder, crate::program::Ended) {
+    let folder = Folder::new();
+    folder.write("lossy.toml", LOSSY);
+    let arguments = [&["compare", "lossy.toml", "--world", "sim", "-q", "-o", "results"], options];
+    let ended = folder.run(&arguments.concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    (folder, ended)
+}
+
+#[test]
+fn a_simulated_comparison_is_the_same_every_time() {
+    let (first, told) = lossy(&["-t", "tcp,mptcp"]);
+    let (second, again) = lossy(&["-t", "tcp,mptcp", "--jobs", "1"]);
+    assert_eq!(told.out, again.out);
+    let page = |folder: &Folder| {
+        std::fs::read_to_string(folder.work().join("results/comparison.html")).unwrap()
+    };
+    assert!(page(&first) == page(&second), "the pages differ");
+    for part in ["tcp × 10 · mptcp × 10", "Goodput", "Connected after", "mptcp ÷ tcp", "95 % "]
+    {
+        assert!(told.out.contains(part), "{part}: {told}");
+    }
+    assert!(told.out.lines().all(|line| line.chars().count() <= 100), "{told}");
+}
+
+#[test]
+fn all_that_the_world_has_is_compared_and_shown_as_json() {
+    let (folder, ended) = lossy(&["--repeat", "2", "--json"]);
+    let [told] = ended.json().try_into().unwrap();
+    let names: Vec<_> = told["groups"].as_array().unwrap().iter().map(|g| &g["label"]).collect();
+    assert_eq!(names, ["tcp", "mptcp", "quic", "mpquic"]);
+    assert_eq!(told["figures"][0]["name"], "goodput");
+    assert_eq!(told["figures"][0]["groups"][0]["n"], 2);
+    assert!(told["figures"][0]["groups"][0]["interval95"].is_null(), "two runs have no interval");
+    assert_eq!(told["figures"][0]["ratios"].as_array().unwrap().len(), 6);
+    assert!(ended.err.contains("2 repetitions are too few for an interval"), "{ended}");
+    assert!(ended.err.contains("TLS on one side only: with it quic and mpquic"), "{ended}");
+    assert_eq!(folder.names(), ["lossy.toml", "results"]);
+}
+
+#[test]
+fn stored_results_are_compared_as_what_was_measured() {
+    let (folder, measured) = lossy(&["-t", "tcp,mptcp", "-n", "6"]);
+    let stored = folder.run(&["compare", "results", "-o", "other"]);
+    assert_eq!((stored.code, &stored.out), (Some(0), &measured.out), "{stored}");
+    assert!(folder.work().join("other/comparison.html").is_file());
+    // Two files alone: no interval, and no order that would make them a pair.
+    let names = ["results/sim-tcp-1.jsonl.zst", "results/sim-mptcp-2.jsonl.zst"];
+    let two = folder.run(&["compare", names[0], names[1]]);
+    assert_eq!(two.code, Some(0), "{two}");
+    assert!(two.out.contains("n = 1: no interval"), "{two}");
+    assert!(folder.work().join("results/comparison.html").is_file());
+}
+
+#[test]
+fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let ended = folder.run(&[
+        "compare",
+        "scenario.toml",
+        "-w",
+        "emu",
+        "-t",
+        "tcp,mptcp",
+        "-n",
+        "3",
+        "--seed",
+        "5",
+        "--wait",
+        "10ms",
+        "-q",
+        "-o",
+        "results",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.out.contains("CPU per GB"), "{ended}");
+    let mut places = Vec::new();
+    for transport in ["tcp", "mptcp"] {
+        for repeat in 1..=3 {
+            let result = folder.stored(&format!("results/{transport}-{repeat}.jsonl.zst"));
+            let order = result.meta.order.unwrap();
+            assert_eq!((order.kind, order.seed, order.of), (OrderKind::Random, 5, 6));
+            // Neighbours in time are of one repetition.
+            assert_eq!(order.position.div_ceil(2), repeat);
+            places.push(order.position);
+            let cpu = result.summary.unwrap().cpu.unwrap();
+            assert!(cpu.client_cpu_ns > Some(0) && cpu.server_cpu_ns > Some(0), "{cpu:?}");
+        }
+    }
+    places.sort_unstable();
+    assert_eq!(places, [1, 2, 3, 4, 5, 6]);
+    let page = std::fs::read_to_string(folder.work().join("results/comparison.html")).unwrap();
+    assert!(page.contains("random, seed 5") && page.contains("1 of 6"));
+}
+
+#[test]
+fn what_is_about_measuring_is_refused_for_stored_results() {
+    let (folder, _) = lossy(&["-t", "tcp", "-n", "1"]);
+    insta::assert_snapshot!(refused(&folder, &["compare", "results", "--repeat", "3"]));
+}
+
+macro_rules! wrong {
+    ($($name:ident: $arguments:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            insta::assert_snapshot!(refused(&Folder::new(), &$arguments));
+        })*
+    };
+}
+
+wrong! {
+    nothing_to_compare: ["compare"];
+    neither_scenario_nor_result: ["compare", "two-link"];
+    an_order_that_does_not_exist: ["compare", "two-links", "--order", "alphabetic"];
+    a_pause_without_a_unit: ["compare", "two-links", "--wait", "2"];
+}
