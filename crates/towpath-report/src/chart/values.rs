@@ -30,8 +30,8 @@ pub(crate) struct ValueAxis {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Ends {
-    /// From 0 to this, in base units.
-    Linear(f64),
+    /// From 0 to so many steps of so much, in base units.
+    Linear { steps: u32, step: f64 },
     /// Powers of ten, of base units.
     Log(f64, f64),
 }
@@ -47,7 +47,9 @@ impl ValueAxis {
             Ends::Log((least * 0.9).log10(), (most * 1.1).log10())
         } else {
             // What stands at the edge could not be seen in whole.
-            Ends::Linear(ticks(most * 1.02 / size, 5).last().copied().unwrap_or(1.0) * size)
+            let ticks = ticks(most * 1.02 / size, 5);
+            let step = ticks.get(1).copied().unwrap_or(1.0) * size;
+            Ends::Linear { steps: ticks.len().saturating_sub(1).max(1) as u32, step }
         };
         Self { size, unit, ends }
     }
@@ -63,7 +65,7 @@ impl ValueAxis {
     /// Per cent of the width; what is beyond the axis stands at its end.
     fn place(&self, value: f64) -> f64 {
         let part = match self.ends {
-            Ends::Linear(end) => value / end,
+            Ends::Linear { steps, step } => value / (f64::from(steps) * step),
             Ends::Log(from, to) => (value.max(f64::MIN_POSITIVE).log10() - from) / (to - from),
         };
         if part.is_nan() { 0.0 } else { 100.0 * part.clamp(0.0, 1.0) }
@@ -71,10 +73,10 @@ impl ValueAxis {
 
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.ends {
-            Ends::Linear(end) => {
-                let all = ticks(end / self.size, 5);
-                let step = all.get(1).copied().unwrap_or(1.0);
-                all.into_iter().map(|t| (self.place(t * self.size), tick_label(t, step))).collect()
+            Ends::Linear { steps, step } => {
+                let tick = |n| (self.place(f64::from(n) * step), f64::from(n) * step / self.size);
+                let label = |(at, value)| (at, tick_label(value, step / self.size));
+                (0..=steps).map(tick).map(label).collect()
             }
             Ends::Log(from, to) => self.log_ticks(from, to),
         }
@@ -285,14 +287,25 @@ mod tests {
     #[test]
     fn an_axis_begins_at_zero_unless_that_would_hide_the_small_values() {
         let axis = ValueAxis::of(Unit::Rate, [57.0e6, 20.0e6].into_iter());
-        assert_eq!((axis.unit, axis.ends), ("Mbit/s", Ends::Linear(60.0e6)));
+        assert_eq!((axis.unit, axis.ends), ("Mbit/s", Ends::Linear { steps: 6, step: 10.0e6 }));
         assert!((axis.place(30.0e6) - 50.0).abs() < 1e-9);
         let axis = ValueAxis::of(Unit::Time, [0.01, 9.0].into_iter());
         assert!(matches!(axis.ends, Ends::Log(..)));
         assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
         // Nothing has no place on a logarithmic axis.
         let axis = ValueAxis::of(Unit::Time, [0.0, 9.0].into_iter());
-        assert!(matches!(axis.ends, Ends::Linear(_)));
+        assert!(matches!(axis.ends, Ends::Linear { .. }));
+    }
+
+    #[test]
+    fn ticks_are_evenly_spaced_to_the_end_of_the_axis() {
+        for most in [22.1e6, 2.0e6, 7.0, 30.5, 0.0, 999.9] {
+            let axis = ValueAxis::of(Unit::Rate, [most].into_iter());
+            let places: Vec<f64> = axis.ticks().into_iter().map(|(at, _)| at).collect();
+            let step = 100.0 / (places.len() - 1) as f64;
+            let even = |(n, at): (usize, &f64)| (at - n as f64 * step).abs() < 1e-6;
+            assert!(places.len() > 2 && places.iter().enumerate().all(even), "{most}: {places:?}");
+        }
     }
 
     #[test]

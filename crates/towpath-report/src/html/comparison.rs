@@ -77,7 +77,7 @@ fn summary(out: &mut String, compared: &Comparison<'_>) {
     }
     out.push_str(
         "</tbody><caption>Medians, quartiles in brackets, and the 95 % confidence interval of the \
-         median (percentile bootstrap). Each interval holds for itself: of twenty, one misses.\
+         median (percentile bootstrap), where they differ from it. Each interval holds for itself: of twenty, one misses.\
          </caption></table></div></section>",
     );
 }
@@ -116,21 +116,21 @@ fn cell(out: &mut String, row: &Compared, estimate: Option<&Estimate>) {
         return;
     };
     let text = |value: f64| row.figure.text(value);
+    // What would only repeat the median is left out.
     let spread = |[low, high]: [f64; 2]| match (text(low), text(high)) {
-        (low, high) if low == high => low,
-        (low, high) => number::spread(&low, &high),
+        (low, high) if low == high => None,
+        (low, high) => Some(number::spread(&low, &high)),
     };
-    let interval = match (estimate.interval, too_few(estimate.count)) {
-        (Some(Interval { low, high }), _) => format!("95 %: {}", spread([low, high])),
-        (None, few) => few.unwrap_or_default(),
+    let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
+    let interval = match estimate.interval {
+        Some(Interval { low, high }) => spread([low, high]).map(|text| format!("95 %: {text}")),
+        None => too_few(estimate.count),
     };
-    let _ = write!(
-        out,
-        "<td>{} <small>[{}]</small><small>{}</small></td>",
-        esc(&text(estimate.median)),
-        esc(&spread(estimate.quartiles)),
-        esc(&interval)
-    );
+    let _ = write!(out, "<td>{}", esc(&text(estimate.median)));
+    for text in [quartiles, interval].into_iter().flatten() {
+        let _ = write!(out, " <small>{}</small>", esc(&text));
+    }
+    out.push_str("</td>");
 }
 
 /// For each figure its values as boxes with single runs, and the ratios.
