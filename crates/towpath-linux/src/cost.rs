@@ -10,7 +10,7 @@ use std::time::Duration;
 use towpath_measure::result::{Counted, ProcessorTime};
 use towpath_measure::scenario::{Pattern, Scenario};
 
-use crate::network::Network;
+use crate::network::{HostSpace, Network};
 use crate::sys;
 
 /// Sums over the threads of the client's and of the server's ends.
@@ -42,10 +42,10 @@ impl Drop for Meter<'_> {
     }
 }
 
-/// The times of our own stacks' threads when the traffic began.
+/// The times of the threads in which our own stacks and QUIC run, when the traffic began.
 #[derive(Debug)]
 pub(crate) struct Began {
-    /// One for each host; `None` for a kernel's.
+    /// One for each host; `None` where the kernel does it.
     stacks: Vec<Option<Duration>>,
 }
 
@@ -58,7 +58,7 @@ impl Began {
     pub(crate) fn until_now(self, network: &Network, meters: &Meters) -> Option<ProcessorTime> {
         let roles = roles(&network.scenario)?;
         let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
-        let (mut kernels, mut own) = (false, false);
+        let (mut kernels, mut own) = (ends.iter().any(|spent| *spent > 0), false);
         for ((role, before), after) in roles.iter().zip(self.stacks).zip(stack_times(network)) {
             let spent = after.map(|after| after.saturating_sub(before.unwrap_or_default()));
             let [client, server] = &mut ends;
@@ -86,8 +86,16 @@ fn nanos(span: Duration) -> u64 {
 }
 
 fn stack_times(network: &Network) -> Vec<Option<Duration>> {
-    let stacks = network.hosts.iter().map(|host| host.stack.as_ref());
-    stacks.map(|stack| stack?.call(|_| sys::thread_cpu_time()).ok()).collect()
+    let time = |host: &HostSpace| {
+        let HostSpace { stack, quic, .. } = host;
+        let stack = stack.as_ref().and_then(|stack| stack.call(|_| sys::thread_cpu_time()).ok());
+        let quic = quic.as_ref().and_then(|quic| quic.call(|_| sys::thread_cpu_time()).ok());
+        match (stack, quic) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or_default() + other.unwrap_or_default()),
+        }
+    };
+    network.hosts.iter().map(time).collect()
 }
 
 /// What a host does in all flows together.

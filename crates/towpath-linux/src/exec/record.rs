@@ -442,6 +442,7 @@ fn meta(command: &str) -> Meta {
         hosts: vec!["here".to_owned(), "there".to_owned()],
         paths: Vec::new(),
         flows: vec![MetaFlow {
+            video: None,
             flow: 0,
             from: "here".to_owned(),
             to: "there".to_owned(),
