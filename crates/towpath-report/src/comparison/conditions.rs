@@ -11,6 +11,9 @@ use crate::group::Group;
 use crate::number;
 use crate::text::clean;
 
+/// Where a group says nothing.
+const NOTHING: &str = "–";
+
 /// One condition of every group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Condition {
@@ -24,7 +27,9 @@ pub(crate) struct Condition {
 impl Condition {
     /// Whether groups that should agree do not.
     pub(crate) fn differs(&self) -> bool {
-        self.shared && self.values.iter().any(|value| Some(value) != self.values.first())
+        // What a group does not say is no difference: QUIC has no settings of TCP.
+        let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NOTHING).collect();
+        self.shared && known.len() > 1
     }
 }
 
@@ -59,14 +64,15 @@ pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<Condition> {
         .collect();
     all.extend(settings(groups));
     all.push(spread(groups, "Seeds", |run| run.meta.seed as f64, |seed| format!("{seed:.0}")));
+    all.extend(cost(comparison));
     all.extend(noises(groups));
-    all.retain(|condition| condition.values.iter().any(|value| value != "–"));
+    all.retain(|condition| condition.values.iter().any(|value| value != NOTHING));
     all
 }
 
 fn joined(mut values: Vec<String>) -> String {
     values.retain(|value| !value.is_empty());
-    if values.is_empty() { "–".to_owned() } else { clean(&values.join("; ")) }
+    if values.is_empty() { NOTHING.to_owned() } else { clean(&values.join("; ")) }
 }
 
 fn condition(
@@ -179,8 +185,20 @@ pub(crate) fn noise(run: &Run) -> Option<&Noise> {
     })
 }
 
+/// What the figures cost, beside what they are.
+fn cost(comparison: &Comparison<'_>) -> Option<Condition> {
+    let row = comparison.rows.iter().find(|row| row.figure.name == "cpu_per_gb")?;
+    let text = |median: f64| row.figure.text(median);
+    let values = row.estimates.iter();
+    let values = values.map(|e| e.as_ref().map_or(NOTHING.to_owned(), |e| text(e.median)));
+    let label = row.figure.label.to_owned();
+    Some(Condition { label, values: values.collect(), shared: false })
+}
+
 fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
-    if groups.iter().flat_map(|group| &group.runs).all(|run| noise(run).is_none()) {
+    let mut real = groups.iter().flat_map(|group| &group.runs);
+    // Virtual time is never late.
+    if real.all(|run| run.meta.world == World::Sim || noise(run).is_none()) {
         return Vec::new();
     }
     let of = |pick: fn(&Noise) -> f64| move |run: &Run| noise(run).map_or(0.0, pick);
