@@ -100,9 +100,9 @@ impl Live {
         self.flush(self.from_ns + self.period_ns)
     }
 
-    fn flush_before(&mut self, t_ns: u64) -> Option<String> {
+    fn flush_before(&mut self, now_ns: u64) -> Option<String> {
         let to_ns = self.from_ns + self.period_ns;
-        if t_ns > to_ns { self.flush(to_ns) } else { None }
+        if now_ns > to_ns { self.flush(to_ns) } else { None }
     }
 
     fn flush(&mut self, to_ns: u64) -> Option<String> {

@@ -28,7 +28,7 @@ use crate::run::proof::proof;
 use crate::run::series::Totals;
 
 /// For each connection, and for each answer before the traffic.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Questions about the server's clock, before and after the traffic.
 const PROBES: u32 = 12;
 /// From the last word before the traffic to its start, beside the time that the word takes.

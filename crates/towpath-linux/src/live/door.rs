@@ -72,21 +72,17 @@ impl Door {
         }
         sys::poll(&mut fds, Some(PATIENCE))?;
         let now = self.clock.now();
-        let old = std::mem::take(&mut self.waiting);
-        for mut waiting in old {
-            match waiting.step() {
-                Step::Waits if now.saturating_since(waiting.since) < limits.patience => {
-                    self.waiting.push(waiting);
-                }
-                Step::Waits | Step::Gone => {}
-                Step::In(preamble) => let_in(waiting.socket, preamble),
-            }
-        }
-        self.accept(limits, now);
+        listen(&mut self.waiting, now, limits, let_in);
+        self.accept(limits, now, let_in);
         Ok(())
     }
 
-    fn accept(&mut self, limits: &Limits, now: Instant) {
+    fn accept(
+        &mut self,
+        limits: &Limits,
+        now: Instant,
+        let_in: &mut dyn FnMut(Socket, Preamble),
+    ) {
         let Self { listeners, waiting, exhausted, .. } = self;
         for listener in listeners {
             // Not for ever, or those who wait would.
@@ -105,6 +101,10 @@ impl Door {
                     continue;
                 }
                 let from = socket::peer(&socket).map(|peer| peer.ip());
+                if waiting.len() >= limits.waiting.max(1) {
+                    // Who has said it by now is not among those that are in the way.
+                    listen(waiting, now, limits, let_in);
+                }
                 while waiting.len() >= limits.waiting.max(1) {
                     make_room(waiting);
                 }
@@ -137,6 +137,22 @@ impl Waiting {
                 Step::Waits
             }
             Ok(_) | Err(_) => Step::Gone,
+        }
+    }
+}
+
+/// Hears who has said what they are for, and forgets those who took too long.
+fn listen(
+    waiting: &mut Vec<Waiting>,
+    now: Instant,
+    limits: &Limits,
+    let_in: &mut dyn FnMut(Socket, Preamble),
+) {
+    for mut one in std::mem::take(waiting) {
+        match one.step() {
+            Step::Waits if now.saturating_since(one.since) < limits.patience => waiting.push(one),
+            Step::Waits | Step::Gone => {}
+            Step::In(preamble) => let_in(one.socket, preamble),
         }
     }
 }

@@ -17,9 +17,13 @@ mod speaker;
 mod test;
 
 use std::io;
+use std::time::Duration;
 
 use thiserror::Error;
 use towpath_measure::live::Refusal;
+
+use crate::clock::Clock;
+use crate::interrupt;
 
 pub use client::{Order, measure};
 pub use host::{Interface, interfaces_towards, path_name, system_congestion_control};
@@ -89,6 +93,16 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Waits, unless the user does not.
+pub fn pause(span: Duration) {
+    const STEP: Duration = Duration::from_millis(50);
+    let clock = Clock::start();
+    let end = clock.now() + span;
+    while clock.now() < end && !interrupt::seen() {
+        clock.sleep_until(end.min(clock.now() + STEP));
+    }
 }
 
 /// Asks for real-time priority of the calling thread and those that it starts, so that other work

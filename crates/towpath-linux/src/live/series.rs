@@ -158,6 +158,7 @@ impl Series {
         known.last_seen = at;
         let before = std::mem::replace(&mut known.latest, sample.info);
         let half = &mut known.half;
+        half.bytes_acked = sample.info.bytes_acked;
         half.bytes_received = sample.info.bytes_received;
         half.retransmissions = sample.info.total_retrans.into();
         half.srtt_us = sample.info.srtt_us;
@@ -193,6 +194,7 @@ impl Series {
             local: local.to_string(),
             remote: remote.to_string(),
             backup: false,
+            bytes_acked: 0,
             bytes_received: 0,
             retransmissions: 0,
             srtt_us: 0,

@@ -91,6 +91,9 @@ pub struct SubflowHalf {
     pub remote: String,
     /// Whether it is a backup subflow.
     pub backup: bool,
+    /// Payload bytes of this host that were acknowledged.
+    #[serde(default)]
+    pub bytes_acked: u64,
     /// Payload bytes that arrived here.
     pub bytes_received: u64,
     /// Packets that this host sent again.

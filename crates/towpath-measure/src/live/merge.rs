@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::HOSTS;
 use super::half::{FlowHalf, Half, SubflowHalf};
+use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
 use crate::result::{Counter, EventKind, Message, Record, SubflowSummary};
 use crate::scenario::{DataDirection, Flow, Scenario};
@@ -164,7 +165,14 @@ fn input(
         let broken = flow?.talk.as_ref()?.broken.as_ref()?;
         Some(format!("something else arrived than was sent: {broken}"))
     };
-    let missing = || Some(format!("the server's half of the result is missing: {}", server.err()?));
+    let missing = || {
+        let text = format!("the server's half of the result is missing: {}", server.err()?);
+        let acked = client.subflows.iter().filter(|one| one.flow == number);
+        let acked = acked.map(|one| one.bytes_acked).fold(0, u64::saturating_add);
+        let known = (direction == DataDirection::Up && acked > 0)
+            .then(|| format!("; {} were acknowledged", format::bytes(acked)));
+        Some(text + &known.unwrap_or_default())
+    };
     let failure = own.and_then(|flow| flow.failure.clone());
     let failure = failure.or_else(|| other.and_then(|flow| flow.failure.clone()));
     let mut senders = Vec::new();
@@ -317,6 +325,7 @@ mod tests {
             local: local.to_owned(),
             remote: remote.to_owned(),
             backup: false,
+            bytes_acked: 1_000,
             bytes_received: u64::from(number) + 10,
             retransmissions: 100,
             srtt_us: 1,
@@ -375,7 +384,8 @@ mod tests {
 
     #[test]
     fn without_the_servers_half_what_arrived_there_is_not_known_and_said_so() {
-        let client = half(Vec::new(), Some((DataDirection::Down, 700)));
+        let own = vec![subflow(0, "a:1", "s:5", Some("wifi"))];
+        let client = half(own, Some((DataDirection::Down, 700)));
         let both = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");
         let merged = merge(&both, &client, Err("no answer for 15 s"));
         assert!(merged.one_sided);
@@ -384,5 +394,6 @@ mod tests {
         for input in [up, down] {
             assert!(input.failure.as_ref().unwrap().contains("no answer for 15 s"));
         }
+        assert!(up.failure.as_ref().unwrap().ends_with("; 1.00 kB were acknowledged"));
     }
 }

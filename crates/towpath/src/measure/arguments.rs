@@ -16,6 +16,7 @@ use crate::arguments::transport;
 /// and a report at the end. Letters mean what they mean to iperf3. Whatever path is lost, the result
 /// is not: the server keeps its half until it was fetched.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct MeasureArguments {
     /// Name or address of the server
     pub(crate) host: String,

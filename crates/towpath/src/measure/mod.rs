@@ -6,8 +6,6 @@ mod plan;
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
 
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, Order, Source, interfaces_towards, path_name};
@@ -45,7 +43,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     let turns = turns(arguments);
     for (number, (transport, repeat)) in turns.iter().enumerate() {
         if number > 0 {
-            pause(arguments.wait);
+            live::pause(arguments.wait);
         }
         if interrupt::seen() {
             break;
@@ -168,17 +166,6 @@ fn turns(arguments: &MeasureArguments) -> Vec<(Transport, u32)> {
         turns.extend(round.into_iter().map(|transport| (transport, repeat)));
     }
     turns
-}
-
-/// Waits, unless the user does not.
-fn pause(span: Duration) {
-    const STEP: Duration = Duration::from_millis(50);
-    let mut left = span;
-    while !left.is_zero() && !interrupt::seen() {
-        let step = left.min(STEP);
-        thread::sleep(step);
-        left -= step;
-    }
 }
 
 /// One run: its records are on disk while it goes on, and in order when it has ended.
