@@ -132,14 +132,13 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
     let (worlds, later): (Vec<_>, Vec<_>) =
         asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
     let simulated = worlds.contains(&World::Sim);
-    let missing: Vec<String> = later.iter().map(|world| format!("`{world}`")).collect();
-    if !missing.is_empty() {
-        let what = format!("this version cannot run {} yet", missing.join(", "));
-        let hint = "it runs all transports in the worlds `sim` and `emu`".to_owned();
+    if !later.is_empty() {
+        let text = "a scenario is not run in the world `live`: its hosts are real".to_owned();
+        let hint = "start `towpath server` on one of them and `towpath measure` on the other";
         if worlds.is_empty() {
-            return Err(CliError::Unavailable { what, hint });
+            return Err(CliError::Unavailable { what: text, hint: hint.to_owned() });
         }
-        ui.warn(&Warning { text: format!("{what}; they are left out"), hint: Some(hint) });
+        ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     }
     if simulated {
         sim::check(scenario, &transports, &arguments.stack)?;

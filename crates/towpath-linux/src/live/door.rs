@@ -77,12 +77,7 @@ impl Door {
         Ok(())
     }
 
-    fn accept(
-        &mut self,
-        limits: &Limits,
-        now: Instant,
-        let_in: &mut dyn FnMut(Socket, Preamble),
-    ) {
+    fn accept(&mut self, limits: &Limits, now: Instant, let_in: &mut dyn FnMut(Socket, Preamble)) {
         let Self { listeners, waiting, exhausted, .. } = self;
         for listener in listeners {
             // Not for ever, or those who wait would.

@@ -82,9 +82,11 @@ pub(crate) fn receive(
     // TCP drops what is asked for and copies nothing (tcp(7)), Multipath TCP since Linux 5.15.
     let flags = if manner.discard { libc::MSG_TRUNC } else { 0 };
     let mut pacer = manner.rate.map(|rate| Pacer::new(rate, pace.now()));
-    while !pace.is_over(deadline) {
-        if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > pace.now()) {
-            pace.sleep_until(pacer.due().min(pace.now() + PATIENCE));
+    let mut now = pace.now();
+    while now < deadline && !pace.is_interrupted() {
+        if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
+            pace.sleep_until(pacer.due().min(now + PATIENCE));
+            now = pace.now();
             continue;
         }
         match socket.recv_with_flags(&mut buffer, flags) {
@@ -93,14 +95,15 @@ pub(crate) fn receive(
                 break;
             }
             Ok(length) => {
-                let now = pace.now();
+                // The only look at the clock for each read.
+                now = pace.now();
                 meter.on_bytes(now, length as u64);
                 received.fetch_add(length as u64, Ordering::Relaxed);
                 if let Some(pacer) = &mut pacer {
                     pacer.moved(now, length as u64);
                 }
             }
-            Err(error) if is_impatient(&error) => {}
+            Err(error) if is_impatient(&error) => now = pace.now(),
             Err(_) => {
                 meter.on_end(pace.now());
                 break;

@@ -1,7 +1,8 @@
 //! Every command in the documentation does what it says.
 //!
 //! In `README.md` and `docs/*.md`, a line of a block marked `sh` that starts with `towpath` is run.
-//! A comment at its end can say `# exits N` if it does not succeed, or `# not run: REASON`. Lines
+//! A comment at its end can say `# exits N` if it does not succeed, or `# not run: REASON`. What ends
+//! in `&` goes on beside what follows: a server, which says where it listens when it does. Lines
 //! that start with `cargo` must be among those below; nothing else may stand there.
 
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, binary, emulator};
+use crate::program::{Ended, Folder, binary, emulator, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -40,6 +41,8 @@ enum Plan {
     Run {
         exits: i32,
     },
+    /// It goes on beside the commands that follow, to the end of the document.
+    Beside,
     /// The document says why.
     Leave,
     Cargo,
@@ -94,6 +97,9 @@ fn plan(text: &str) -> Plan {
     }
     if command.contains('…') || command.contains("...") {
         return Plan::Unknown("a placeholder; expected a command that can be copied");
+    }
+    if command.ends_with(" &") {
+        return Plan::Beside;
     }
     match comment.strip_prefix("exits ").map(str::parse) {
         Some(Ok(exits)) => Plan::Run { exits },
@@ -150,7 +156,19 @@ fn every_command_in_the_documents_does_what_it_says() {
         [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
     let mut done = BTreeSet::new();
     for (name, document) in documents() {
+        let mut beside = Vec::new();
         for line in commands(&document) {
+            if line.plan == Plan::Beside {
+                let program = line.text.trim_end_matches('&').trim();
+                let mut command = folder.program("sh");
+                // So that its end is the end of the shell's process.
+                command.args(["-c", &format!("exec {program}")]);
+                command.env("PATH", env::join_paths(&search).unwrap());
+                let running = folder.start(&mut command);
+                wait_for("a server", || running.said().contains("listening").then_some(()));
+                beside.push(running);
+                continue;
+            }
             let Plan::Run { exits } = line.plan else { continue };
             if !done.insert(line.text.clone()) {
                 continue;
@@ -185,6 +203,7 @@ fn what_is_not_known_is_not_passed_over() {
     assert_eq!(plan("towpath scenarios"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath scenarios # a list"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath lab two-links # not run: opens a shell"), Plan::Leave);
+    assert_eq!(plan("towpath server -p 5210 & # elsewhere"), Plan::Beside);
     assert_eq!(plan("cargo xtask test    # takes minutes"), Plan::Cargo);
     assert_eq!(plan("cargo bench -p towpath-net"), Plan::Cargo);
     for text in [

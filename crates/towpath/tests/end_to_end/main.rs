@@ -14,6 +14,8 @@ mod docs;
 mod exec;
 mod formats;
 mod lab;
+mod live;
+mod live_paths;
 mod nothing_stays;
 mod ordinary_user;
 mod processes;

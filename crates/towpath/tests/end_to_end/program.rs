@@ -201,6 +201,11 @@ impl Running {
         text(&self.out)
     }
 
+    /// What it has written to standard error so far.
+    pub(crate) fn said(&self) -> String {
+        text(&self.err)
+    }
+
     pub(crate) fn wait(self) -> Ended {
         self.wait_at_most(PATIENCE)
     }

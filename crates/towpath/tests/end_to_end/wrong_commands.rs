@@ -26,6 +26,16 @@ wrong! {
     world_of_a_later_version: ["run", "two-links", "--world", "live"];
     kernel_in_the_simulated_world: ["run", "two-links", "--world", "sim", "--stack", "kernel:left"];
     transports_of_a_later_version: ["run", "two-links", "--transport", "quic,mpquic"];
+    measure_without_a_host: ["measure"];
+    measure_of_an_unknown_pattern: ["measure", "127.0.0.1", "flood"];
+    measure_of_a_key_without_meaning: ["measure", "127.0.0.1", "ping", "-P", "4"];
+    measure_over_a_later_transport: ["measure", "127.0.0.1", "--transport", "quic"];
+    measure_of_a_time_that_is_none: ["measure", "127.0.0.1", "-t", "soon"];
+    measure_with_an_unknown_figure: ["measure", "127.0.0.1", "--expect", "speed >= 1 Mbit/s"];
+    measure_from_no_address: ["measure", "127.0.0.1", "-B", "here"];
+    measure_where_nobody_listens: ["measure", "127.0.0.1", "-p", "1", "--transport", "tcp"];
+    server_without_its_secret: ["server", "--secret-file", "missing.txt"];
+    server_on_a_port_that_is_none: ["server", "--port", "70000"];
     result_that_is_missing: ["report", "missing.zst"];
     no_result: ["report"];
     lab_on_an_unknown_host: ["lab", "two-links", "--host", "nobody", "--", "true"];

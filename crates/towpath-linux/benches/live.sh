@@ -1,0 +1,97 @@
+#!/bin/bash
+# towpath against iperf3: interleaved rounds of one second each over loopback and over veth between
+# two network namespaces, TCP and Multipath TCP (two subflows over veth); quartiles of the receiver's
+# goodput and of the processor time of both processes for each gigabit. Needs `ip` and a quiet
+# machine; no root.
+#
+#   TOWPATH=target/release/towpath ROUNDS=20 crates/towpath-linux/benches/live.sh
+#
+# IPERF3 is iperf3; IPERF3_MPTCP how its client is called for Multipath TCP (`iperf3 -m` since 3.19;
+# `mptcpize run iperf3` where that is installed), IPERF3_MPTCP_SERVER its server. CONTROL is the
+# congestion control (cubic).
+set -u
+if [ "${INSIDE:-}" != yes ]; then
+    export TOWPATH IPERF3 IPERF3_MPTCP IPERF3_MPTCP_SERVER ROUNDS CONTROL
+    TOWPATH=$(realpath "${TOWPATH:-target/release/towpath}")
+    INSIDE=yes exec unshare --user --map-root-user --net --mount "$0" "$@"
+fi
+rounds=${ROUNDS:-20}
+iperf3=${IPERF3:-iperf3}
+if [ -z "${IPERF3_MPTCP:-}" ] && command -v mptcpize > /dev/null; then
+    IPERF3_MPTCP="mptcpize run $iperf3" IPERF3_MPTCP_SERVER="mptcpize run $iperf3"
+fi
+control=${CONTROL:-cubic}
+work=$(mktemp -d)
+unshare --net sleep 3600 & far=$!
+trap 'kill $far; rm -rf "$work"' EXIT
+sleep 0.3
+there() { nsenter --target "$far" --net "$@"; }
+ip link set lo up
+there ip link set lo up
+for n in 1 2; do
+    ip link add c$n type veth peer name s$n netns "$far"
+    ip addr add 10.91.$n.2/24 dev c$n && ip link set c$n up
+    there ip addr add 10.91.$n.1/24 dev s$n && there ip link set s$n up
+done
+ip mptcp limits set subflows 2 add_addr_accepted 2
+there ip mptcp limits set subflows 2 add_addr_accepted 2
+there ip mptcp endpoint add 10.91.2.1 dev s2 signal
+
+# `user system` of a command, into a file; its output into another.
+timed() { # name, command…
+    local name=$1; shift
+    TIMEFORMAT='%U %S'
+    { time "$@" > "$work/$name.out" 2> "$work/$name.err"; } 2> "$work/$name.time"
+}
+
+# One round: tool, transport, target address, prefix of the server. Prints Gbit/s and s/Gbit.
+round() {
+    local tool=$1 transport=$2 target=$3 there=$4 server client bits
+    if [ "$tool" = towpath ]; then
+        timed server $there "$TOWPATH" server --once -J & server=$!
+        sleep 0.15
+        timed client "$TOWPATH" measure "$target" --transport "$transport" -t 1 -C "$control" -q -J \
+            -o "$work/result"
+        bits=$(sed -n 's/.*"goodput_bps":\([0-9.e+]*\).*/\1/p' "$work/client.out" | head -1)
+    else
+        server=$iperf3 client=$iperf3
+        if [ "$transport" = mptcp ]; then
+            server=${IPERF3_MPTCP_SERVER:-$iperf3} client=$IPERF3_MPTCP
+        fi
+        timed server $there $server -s -1 & server=$!
+        sleep 0.15
+        timed client $client -c "$target" -t 1 -C "$control" -J
+        bits=$(sed -n '/"sum_received"/,/}/s/.*"bits_per_second":[[:space:]]*\([0-9.e+]*\).*/\1/p' \
+            "$work/client.out" | head -1)
+    fi
+    wait "$server"
+    # Both hosts know the length of the round: goodput times one second.
+    cat "$work/server.time" "$work/client.time" | awk -v bits="${bits:-0}" \
+        '{ cpu += $1 + $2 } END { if (bits > 0) printf "%.3f %.5f\n", bits / 1e9, cpu * 1e9 / bits }'
+}
+
+quartiles() { # file, column
+    sort -n -k"$2" "$1" | awk -v column="$2" '{ v[NR] = $column }
+        END { if (NR) printf "%.3f [%.3f – %.3f]", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 1) / 4)] }'
+}
+
+for place in loopback veth; do
+    for transport in tcp mptcp; do
+        tools="towpath iperf3"
+        [ "$transport" = mptcp ] && [ -z "${IPERF3_MPTCP:-}" ] && tools=towpath
+        rm -f "$work"/*.figures
+        for _ in $(seq "$rounds"); do
+            for tool in $tools; do
+                if [ "$place" = veth ]; then
+                    round $tool $transport 10.91.1.1 "nsenter --target $far --net"
+                else
+                    round $tool $transport 127.0.0.1 ""
+                fi >> "$work/$tool.figures"
+            done
+        done
+        for tool in $tools; do
+            echo "$place $transport $tool: $(quartiles "$work/$tool.figures" 1) Gbit/s," \
+                "$(quartiles "$work/$tool.figures" 2) CPU s/Gbit, $(wc -l < "$work/$tool.figures") rounds"
+        done
+    done
+done

@@ -1,0 +1,91 @@
+//! `towpath server` and `towpath measure` on the loopback interface.
+
+use std::net::TcpListener;
+
+use crate::program::{Folder, Running, wait_for};
+
+/// A port that nobody had a moment ago.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+fn server(folder: &Folder, port: &str, options: &[&str]) -> Running {
+    let arguments = [&["server", "-B", "127.0.0.1", "-p", port], options].concat();
+    let running = folder.start(&mut folder.towpath(&arguments));
+    wait_for("the server", || running.said().contains("listening").then_some(()));
+    running
+}
+
+fn measure(folder: &Folder, port: &str, options: &[&str]) -> crate::program::Ended {
+    let ours = ["measure", "127.0.0.1", "-p", port, "--transport", "tcp", "-o", "results"];
+    folder.run(&[&ours[..], options].concat())
+}
+
+#[test]
+fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
+    let (folder, port) = (Folder::new(), free_port());
+    let _server = server(&folder, &port, &[]);
+    let ended = measure(&folder, &port, &["-t", "2", "-i", "0.5", "-b", "80M", "-C", "reno"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.out.contains("Goodput") && ended.out.contains("lo 100 %"), "{ended}");
+    let lines = ended.err.lines().filter(|line| line.contains("tcp up")).count();
+    assert!((3..=5).contains(&lines), "{ended}");
+    assert!(folder.work().join("results/report.html").is_file());
+    let result = folder.stored("results/live-tcp-1.jsonl.zst");
+    let summary = result.summary.unwrap();
+    let flow = &summary.flows[0];
+    assert!((60e6..90e6).contains(&flow.goodput_bps), "{flow:?}");
+    assert_eq!(flow.congestion_control, ["reno"]);
+    assert!(result.meta.conditions.contains_key("kernel on server"));
+}
+
+#[test]
+fn letters_of_iperf3_and_json_are_understood() {
+    let (folder, port) = (Folder::new(), free_port());
+    let _server = server(&folder, &port, &[]);
+    for (options, flows) in [
+        (&["-n", "3M", "-R"][..], 1),
+        (&["-t", "0.5", "--bidir", "-P", "2"], 2),
+        (&["-t", "500ms", "-l", "64K", "-w", "256K", "--skip-rx-copy"], 1),
+        (&["ping", "--set", "count=3", "--set", "period=20ms"], 2),
+        (&["interactive", "-t", "1", "--load", "down", "--preset", "code"], 3),
+    ] {
+        let ended = measure(&folder, &port, &[options, &["-q", "-J"]].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let [run] = &ended.json()[..] else { panic!("{ended}") };
+        assert_eq!(run["summary"]["flows"].as_array().unwrap().len(), flows, "{ended}");
+        assert_eq!(run["summary"]["ok"], true, "{ended}");
+    }
+}
+
+#[test]
+fn what_is_expected_and_not_kept_is_exit_code_1() {
+    let (folder, port) = (Folder::new(), free_port());
+    let _server = server(&folder, &port, &[]);
+    let short = ["-t", "0.3", "-q"];
+    let ended = measure(&folder, &port, &[&short[..], &["--expect", "goodput>=1kbit/s"]].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let ended =
+        measure(&folder, &port, &[&short[..], &["--expect", "goodput <= 1 kbit/s"]].concat());
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let ended = measure(&folder, &port, &[&short[..], &["--require-multipath"]].concat());
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.err.contains("tcp is no multipath transport"), "{ended}");
+}
+
+#[test]
+fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
+    let (folder, port) = (Folder::new(), free_port());
+    folder.write("secret.txt", "words of both\n");
+    let server = server(&folder, &port, &["--once", "--secret-file", "secret.txt"]);
+    let short = ["-t", "0.3", "-q"];
+    let ended = measure(&folder, &port, &short);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("it wants a secret"), "{ended}");
+    let known = [&short[..], &["--secret-file", "secret.txt"]].concat();
+    let ended = measure(&folder, &port, &known);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let ended = server.wait();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.err.contains("measures iperf over tcp"), "{ended}");
+}

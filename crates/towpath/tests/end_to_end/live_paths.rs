@@ -1,0 +1,103 @@
+//! No lost path loses a result: server and client in an emulated network whose paths die while they
+//! measure.
+
+use std::time::Duration;
+
+use towpath_measure::result::Side;
+
+use crate::program::{Ended, Folder, binary, emulator};
+
+/// Whatever happens, client and scenario are over before that.
+const LIMIT: Duration = Duration::from_secs(90);
+
+const TWO_PATHS: &str = r#"
+[hosts.client.mptcp]
+endpoints = [{ path = "eth", flags = ["subflow"] }, { path = "wlan", flags = ["subflow"] }]
+[hosts.server.mptcp]
+endpoints = [{ path = "wlan", flags = ["signal"] }]
+[paths.eth]
+between = ["client", "server"]
+rate = "50 Mbit/s"
+delay = "1 ms"
+[paths.wlan]
+between = ["client", "server"]
+rate = "50 Mbit/s"
+delay = "2 ms"
+"#;
+
+const ONE_PATH: &str = r#"
+[hosts.client]
+[hosts.server]
+[paths.eth]
+between = ["client", "server"]
+rate = "50 Mbit/s"
+delay = "1 ms"
+"#;
+
+/// Measures in `network` while `timeline` happens; what the client printed, with its exit code.
+fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i32, String) {
+    let _turn = emulator();
+    let towpath = binary();
+    let towpath = std::fs::canonicalize(towpath).unwrap();
+    let towpath = towpath.display();
+    let scenario = format!(
+        "name = \"live-paths\"\n{network}\n{timeline}\n[[flows]]\nfrom = \"server\"\n\
+         to = \"client\"\nrun = \"{towpath} server --once > server.txt 2>&1\"\nduration = \"25 s\"\n\
+         [[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"sleep 0.4; {towpath} measure \
+         10.64.0.2 -t 5 -o results {options} > client.txt 2>&1; echo $? > code.txt\"\n\
+         duration = \"40 s\"\n"
+    );
+    folder.write("scenario.toml", scenario);
+    let arguments = ["run", "scenario.toml", "-q", "-t", "mptcp", "-o", "around"];
+    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
+    let code = read("code.txt").trim().parse();
+    let text = read("client.txt");
+    (code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{ended}")), text)
+}
+
+#[test]
+fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
+    for how in ["how = \"silent\"", "how = \"interface\"\nhost = \"client\""] {
+        let folder = Folder::new();
+        let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
+        let (code, text) = measured(&folder, TWO_PATHS, &down, "--require-multipath");
+        assert_eq!(code, 0, "{how}: {text}");
+        let result = folder.stored("results/live-mptcp-1.jsonl.zst");
+        let summary = result.summary.unwrap();
+        let flow = &summary.flows[0];
+        assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");
+        assert!(summary.multipath.used, "{:?}", summary.multipath);
+        let sides = result.records.iter().filter_map(|record| match record {
+            towpath_measure::result::Record::Subflow(subflow) => Some(subflow.side),
+            _ => None,
+        });
+        let (of_client, of_server): (Vec<_>, Vec<_>) =
+            sides.partition(|side| *side == Side::Sender);
+        assert!(!of_client.is_empty() && !of_server.is_empty(), "{how}: one half only");
+    }
+}
+
+#[test]
+fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
+    let folder = Folder::new();
+    let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
+        [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
+    let (_, text) = measured(&folder, ONE_PATH, away, "--transport tcp");
+    let result = folder.stored("results/live-tcp-1.jsonl.zst");
+    let summary = result.summary.unwrap();
+    assert!(summary.flows[0].bytes > 1_000_000, "{text}");
+    assert!(!text.contains("half of the result is missing"), "{text}");
+}
+
+#[test]
+fn the_only_path_of_tcp_is_gone_and_the_client_says_what_is_missing() {
+    let folder = Folder::new();
+    let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
+    let (code, text) = measured(&folder, ONE_PATH, gone, "--transport tcp --patience 3");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("the server's half of the result is missing"), "{text}");
+    let result = folder.stored("results/live-tcp-1.jsonl.zst");
+    let failure = result.summary.unwrap().flows[0].failure.clone().unwrap();
+    assert!(failure.contains("were acknowledged"), "{failure}");
+}
