@@ -164,3 +164,89 @@ fn needs_scope(address: IpAddr) -> bool {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::netlink::{LinkStats, OperationalState, Prefix};
+
+    fn link(index: u32, name: &str, flags: i32) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            flags: flags as u32,
+            state: OperationalState::Up,
+            carrier: Some(true),
+            mtu: 1_500,
+            tx_queue_len: 1_000,
+            mac: None,
+            stats: LinkStats::default(),
+        }
+    }
+
+    fn address(link_index: u32, text: &str, flags: u32) -> Address {
+        let local = Prefix::host(text.parse().unwrap());
+        Address { link_index, local, peer: None, flags }
+    }
+
+    const UP: i32 = libc::IFF_UP | libc::IFF_RUNNING;
+
+    fn told(
+        addresses: &mut Addresses,
+        links: &[Link],
+        all: &[Address],
+    ) -> Vec<(String, bool, bool)> {
+        let current = addresses.understand(links, all);
+        current.values().map(|own| (own.address.to_string(), own.up, own.subflow)).collect()
+    }
+
+    fn with(interfaces: Interfaces) -> Addresses {
+        Addresses::open(interfaces).unwrap()
+    }
+
+    #[test]
+    fn an_interface_gives_one_address_of_each_family_for_paths() {
+        let mut addresses = with(Interfaces::all());
+        let links = [link(1, "lo", UP | libc::IFF_LOOPBACK), link(2, "wifi", UP)];
+        let mut all = vec![
+            address(1, "127.0.0.1", 0),
+            address(2, "192.0.2.1", 0),
+            address(2, "192.0.2.2", 0),
+            address(2, "2001:db8::2", libc::IFA_F_TENTATIVE),
+            address(2, "2001:db8::1", 0),
+            address(2, "fe80::1", 0),
+        ];
+        let expected = [
+            ("127.0.0.1", true, false),
+            ("192.0.2.1", true, true),
+            ("192.0.2.2", true, false),
+            ("2001:db8::1", true, true),
+        ];
+        let expected = expected.map(|(text, up, subflow)| (text.to_owned(), up, subflow));
+        assert_eq!(told(&mut addresses, &links, &all), expected);
+        // A new temporary address comes first in the kernel's list, but changes nothing.
+        all.insert(4, address(2, "2001:db8::3", libc::IFA_F_TEMPORARY));
+        let now = told(&mut addresses, &links, &all);
+        assert!(now.contains(&("2001:db8::1".to_owned(), true, true)), "{now:?}");
+        // Until the old one is not to be used for anything new.
+        all[5].flags = libc::IFA_F_DEPRECATED;
+        let now = told(&mut addresses, &links, &all);
+        assert!(now.contains(&("2001:db8::3".to_owned(), true, true)), "{now:?}");
+    }
+
+    #[test]
+    fn an_interface_without_carrier_is_down_and_others_than_named_begin_no_paths() {
+        let backup = Usage { subflow: true, backup: true };
+        let named = BTreeMap::from([("cellular".to_owned(), backup)]);
+        let others = Usage { subflow: false, backup: false };
+        let mut addresses = with(Interfaces { named, others });
+        let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
+        let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
+        let current = addresses.understand(&links, &all);
+        let told: Vec<_> =
+            current.values().map(|own| (own.interface, own.up, own.subflow, own.backup)).collect();
+        assert_eq!(told, [(2, false, false, false), (3, true, true, true)]);
+    }
+}

@@ -20,6 +20,7 @@ mod nothing_stays;
 mod ordinary_user;
 mod processes;
 mod program;
+mod quic;
 mod report_page;
 mod runs;
 mod simulated;

@@ -25,7 +25,6 @@ wrong! {
     option_that_is_unknown: ["run", "two-links", "--jsn"];
     world_of_a_later_version: ["run", "two-links", "--world", "live"];
     kernel_in_the_simulated_world: ["run", "two-links", "--world", "sim", "--stack", "kernel:left"];
-    transports_of_a_later_version: ["run", "two-links", "--transport", "quic,mpquic"];
     measure_without_a_host: ["measure"];
     measure_of_an_unknown_pattern: ["measure", "127.0.0.1", "flood"];
     measure_of_a_key_without_meaning: ["measure", "127.0.0.1", "ping", "-P", "4"];

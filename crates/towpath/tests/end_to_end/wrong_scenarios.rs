@@ -127,7 +127,6 @@ wrong! {
     flow_that_expects_a_mistyped_delay: after_head(&format!(
         "{FLOW}pattern = \"interactive\"\n[expect]\ndelay.p95 = \"<= 100 ms\""));
     unknown_transport: flow("pattern = \"iperf\"\n[run]\ntransports = [\"tcp\", \"sctp\"]");
-    transport_of_a_later_version: flow("pattern = \"iperf\"\n[run]\ntransports = [\"mpquic\"]");
     world_of_a_later_version: flow("pattern = \"iperf\"\n[run]\nworlds = [\"live\"]");
     expectation_of_an_unknown_metric: expectation("\"mptcp.goodptu\" = \">= 15 Mbit/s\"");
     expectation_without_a_unit: expectation("\"mptcp.goodput\" = \">= 15\"");

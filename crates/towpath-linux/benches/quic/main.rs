@@ -1,0 +1,192 @@
+//! How much data a second of processor time moves over QUIC: ours against a plain loop of `quinn`.
+//!
+//! `cargo bench -p towpath-linux --bench quic [-- [--rounds N] [--seconds S]]` runs the cases in
+//! rounds (first to last, then last to first), so that a busy moment does not hit one case alone,
+//! and prints a Markdown table: quartiles of the rounds.
+//!
+//! Client and server are two threads of this process and speak over the loopback interface, with
+//! datagrams of at most 1,472 bytes, CUBIC, and a window of 1.25 MB. The server writes one stream as
+//! fast as it can, the client reads it. Counted is what the client has read, and the processor time
+//! of the whole process.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+mod other;
+mod own;
+
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+/// What went wrong; a benchmark only prints it.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Let windows grow before anything counts.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Bytes written at once.
+const CHUNK: usize = 128 * 1024;
+/// UDP payload at most: an Ethernet's.
+const LARGEST_DATAGRAM: u16 = 1_472;
+/// Flow-control window.
+const WINDOW: u32 = 1_250_000;
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaker {
+    Towpath { multipath: bool },
+    Quinn,
+}
+
+impl Speaker {
+    const ALL: [Self; 3] =
+        [Self::Towpath { multipath: false }, Self::Quinn, Self::Towpath { multipath: true }];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Towpath { multipath: false } => "towpath, quic",
+            Self::Towpath { multipath: true } => "towpath, mpquic with one path",
+            Self::Quinn => "quinn, with tokio",
+        }
+    }
+}
+
+/// What a trial's threads share with the one that measures.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes that the client has read.
+    bytes: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn read(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)
+}
+
+/// User and system time of the process.
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    let micros = usage.map_or(0, |usage| {
+        usage.user_time().num_microseconds() + usage.system_time().num_microseconds()
+    });
+    Duration::from_micros(micros.unsigned_abs())
+}
+
+/// What one trial gave.
+#[derive(Debug, Clone, Copy)]
+struct Figures {
+    /// Gbit/s of wall time.
+    rate: f64,
+    /// Gigabits for a second of processor time.
+    for_cpu: f64,
+}
+
+fn trial(speaker: Speaker, length: Duration) -> Result<Figures, Failure> {
+    let shared = Arc::new(Shared::default());
+    let measured = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            thread::sleep(WARM_UP);
+            let (began, cpu) = (Instant::now(), processor_time());
+            let before = shared.bytes.load(Ordering::Relaxed);
+            thread::sleep(length);
+            let bytes = shared.bytes.load(Ordering::Relaxed) - before;
+            let (took, cpu) = (began.elapsed(), processor_time() - cpu);
+            shared.over.store(true, Ordering::Relaxed);
+            let gigabits = bytes as f64 * 8e-9;
+            Figures { rate: gigabits / took.as_secs_f64(), for_cpu: gigabits / cpu.as_secs_f64() }
+        })
+    };
+    match speaker {
+        Speaker::Towpath { multipath } => own::run(&shared, multipath)?,
+        Speaker::Quinn => other::run(&shared)?,
+    }
+    measured.join().map_err(|_| "the measuring thread panicked".into())
+}
+
+fn number(arguments: &[String], name: &str, default: u32) -> Result<u32, Failure> {
+    let at = arguments.iter().position(|argument| argument == name);
+    let Some(at) = at else { return Ok(default) };
+    let value = arguments.get(at + 1).ok_or(format!("`{name}` needs a number"))?;
+    Ok(value.parse::<u32>()?.max(1))
+}
+
+fn main() -> ExitCode {
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _closed = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        writeln!(io::stderr(), "to measure, run `cargo bench --bench quic`")?;
+        return Ok(());
+    }
+    let rounds = number(&arguments, "--rounds", 10)?;
+    let length = Duration::from_secs(number(&arguments, "--seconds", 1)?.into());
+    let mut figures: Vec<(Speaker, Vec<Figures>)> =
+        Speaker::ALL.iter().map(|speaker| (*speaker, Vec::new())).collect();
+    for round in 0..rounds {
+        let mut order: Vec<_> = figures.iter_mut().collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (speaker, all) in order {
+            all.push(trial(*speaker, length)?);
+        }
+    }
+    print(&figures)
+}
+
+/// Quartiles.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    [1, 2, 3].map(|part| values.get(last * part / 4).copied().unwrap_or(f64::NAN))
+}
+
+fn print(figures: &[(Speaker, Vec<Figures>)]) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    let reference = figures.iter().find(|(speaker, _)| *speaker == Speaker::Quinn);
+    let reference: Vec<f64> =
+        reference.into_iter().flat_map(|(_, all)| all).map(|one| one.for_cpu).collect();
+    writeln!(out, "| | Gbit/s | Gbit a processor second | … of quinn's in the same round |")?;
+    writeln!(out, "|---|---|---|---|")?;
+    for (speaker, all) in figures {
+        let of = |value: fn(&Figures) -> f64| quartiles(all.iter().map(value).collect());
+        let ratios = all.iter().zip(&reference).map(|(one, other)| one.for_cpu / other);
+        let text = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
+        writeln!(
+            out,
+            "| {} | {} | {} | {} |",
+            speaker.name(),
+            text(of(|one| one.rate)),
+            text(of(|one| one.for_cpu)),
+            text(quartiles(ratios.collect())),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! A plain loop of `quinn`: each end in a thread with a runtime of its own.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::rustls::pki_types::pem::PemObject;
+use quinn::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use quinn::rustls::{self, RootCertStore};
+use quinn::{ClientConfig, Endpoint, MtuDiscoveryConfig, ServerConfig, TransportConfig};
+use tokio::runtime::{Builder, Runtime};
+use towpath_quic::identity::Pem;
+
+use super::{CHUNK, Failure, LARGEST_DATAGRAM, Shared, WINDOW, any_port};
+
+fn runtime() -> Result<Runtime, Failure> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(LARGEST_DATAGRAM);
+    transport
+        .mtu_discovery_config(Some(discovery))
+        .stream_receive_window(WINDOW.into())
+        .receive_window(WINDOW.into())
+        .send_window(4 * u64::from(WINDOW));
+    Arc::new(transport)
+}
+
+fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
+    let pem = Pem::make(&["localhost".to_owned()])?;
+    let certificate = CertificateDer::from_pem_slice(pem.certificate.as_bytes())?;
+    let key = PrivateKeyDer::from_pem_slice(pem.key.as_bytes())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = [&rustls::version::TLS13];
+    let tls = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&versions)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)?;
+    let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    server.transport_config(transport());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate)?;
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    client.transport_config(transport());
+    Ok((server, client))
+}
+
+/// Writes one stream until it is told to stop.
+async fn serve(endpoint: Endpoint) -> Result<(), Failure> {
+    let connection = endpoint.accept().await.ok_or("closed")?.await?;
+    let (mut send, _receive) = connection.accept_bi().await?;
+    let data = bytes::Bytes::from(vec![7; CHUNK]);
+    while send.write_chunk(data.clone()).await.is_ok() {}
+    Ok(())
+}
+
+pub(super) fn run(shared: &Arc<Shared>) -> Result<(), Failure> {
+    let (server, client) = configs()?;
+    let (tell, port) = std::sync::mpsc::channel();
+    let serving = thread::spawn(move || -> Result<(), Failure> {
+        runtime()?.block_on(async {
+            let endpoint = Endpoint::server(server, any_port())?;
+            tell.send(endpoint.local_addr()?)?;
+            serve(endpoint).await
+        })
+    });
+    let remote = port.recv_timeout(Duration::from_secs(10))?;
+    let reading = runtime()?.block_on(async {
+        let endpoint = Endpoint::client(any_port())?;
+        let connection = endpoint.connect_with(client, remote, "localhost")?.await?;
+        let (mut send, mut receive) = connection.open_bi().await?;
+        send.finish()?;
+        while !shared.is_over() {
+            let chunk = receive.read_chunk(CHUNK, true).await?.ok_or("the stream has ended")?;
+            shared.read(chunk.bytes.len());
+        }
+        connection.close(0_u32.into(), b"");
+        endpoint.wait_idle().await;
+        Ok::<_, Failure>(())
+    });
+    reading?;
+    serving.join().map_err(|_| "the server panicked")?
+}

@@ -1,0 +1,106 @@
+//! QUIC and Multipath QUIC in the emulated world.
+
+use std::fs::File;
+
+use towpath_measure::result::{EventKind, Record};
+use towpath_measure::scenario::DataDirection;
+
+use crate::program::{Folder, TWO_PATHS, emulator, skip};
+
+fn scenario(keys: &str) -> String {
+    format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
+}
+
+#[test]
+fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", scenario("pattern = \"bulk\"\nsize = \"3 MB\""));
+    for backend in ["packet", "tun"] {
+        let tun = File::options().read(true).write(true).open("/dev/net/tun");
+        if let (Err(error), "tun") = (tun, backend) {
+            skip("both_run_over_every_back_end", &format!("/dev/net/tun: {error}"));
+            continue;
+        }
+        let arguments = ["run", "scenario.toml", "-t", "quic,mpquic", "--backend", backend];
+        let ended = folder.run(&[&arguments[..], &["--json", "-o", backend]].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let [quic, mpquic] = ended.json().try_into().unwrap();
+        for (line, used) in [(&quic, false), (&mpquic, true)] {
+            let summary = &line["summary"];
+            assert_eq!(summary["flows"][0]["completed"], true, "{ended}");
+            assert_eq!(summary["flows"][0]["bytes"], 3_000_000, "{ended}");
+            assert_eq!(summary["multipath"]["used"], used, "{ended}");
+        }
+        let paths = &quic["summary"]["multipath"]["paths_used"];
+        assert_eq!(*paths, serde_json::json!(["wifi"]), "{ended}");
+        let paths = &mpquic["summary"]["multipath"]["paths_used"];
+        assert_eq!(*paths, serde_json::json!(["wifi", "cellular"]), "{ended}");
+        let stored = folder.stored(&format!("{backend}/mpquic-1.jsonl.zst"));
+        assert!(stored.meta.conditions["quic"].contains("noq-proto"));
+        let counter = |name: &str| {
+            stored.records.iter().any(|record| match record {
+                Record::Counter(counter) => counter.name == name && counter.after > 0,
+                _ => false,
+            })
+        };
+        assert!(counter("Towpath.PathsEstablished"), "{ended}");
+    }
+}
+
+#[test]
+fn data_goes_down_and_both_ways_over_parallel_streams() {
+    let _turn = emulator();
+    let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
+    let summary = Folder::new().result(&scenario(keys), "quic").summary.unwrap();
+    let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
+    assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
+    let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 3";
+    let summary = Folder::new().result(&scenario(keys), "mpquic").summary.unwrap();
+    let directions: Vec<_> = summary.flows.iter().map(|flow| flow.direction).collect();
+    assert_eq!(directions, [DataDirection::Up, DataDirection::Down]);
+    assert!(summary.flows.iter().all(|flow| flow.bytes > 0), "{:#?}", summary.flows);
+}
+
+#[test]
+fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
+    let _turn = emulator();
+    let keys = "pattern = \"interactive\"\nduration = \"1 s\"";
+    let result = Folder::new().result(&scenario(keys), "mpquic");
+    let answered = result.records.iter().filter_map(|record| match record {
+        Record::Message(message) => Some(message.answered_ns.is_some()),
+        _ => None,
+    });
+    // Ten of each end.
+    assert_eq!(answered.collect::<Vec<_>>(), [true; 20]);
+    let summary = result.summary.unwrap();
+    assert!(summary.flows.iter().all(|flow| flow.completed), "{:#?}", summary.flows);
+}
+
+#[test]
+fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
+    let _turn = emulator();
+    let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
+                [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"\n\
+                [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";
+    let result = Folder::new().result(&scenario(keys), "mpquic");
+    let told = |text: &str| {
+        result.records.iter().find_map(|record| match record {
+            Record::Event(event)
+                if event.kind == EventKind::Subflow
+                    && event.host.as_deref() == Some("phone")
+                    && event.text.contains(text) =>
+            {
+                Some(event.t_ns)
+            }
+            _ => None,
+        })
+    };
+    let gone = told("on wifi abandoned: its address is gone").unwrap();
+    assert!((1_000_000_000..1_500_000_000).contains(&gone), "{gone} ns");
+    // The first path has no event of its own when it begins, so this is the second one.
+    let back = told("on wifi established").unwrap();
+    assert!(back > 2_000_000_000, "{back} ns");
+    let summary = result.summary.unwrap();
+    assert!(summary.flows[0].completed, "{:#?}", summary.flows);
+}
