@@ -85,7 +85,7 @@ pub enum Happened {
     Connected,
     /// The peer began a stream.
     Opened(StreamId),
-    /// It is gone.
+    /// It is gone; its status can be read for the last time.
     Closed(Option<ConnectionError>),
     /// For records.
     Notice(Notice),
@@ -234,6 +234,8 @@ impl Turn<'_> {
             Event::Closed { connection, error } => {
                 self.happen(connection, &Happened::Closed(error.clone()));
                 self.end(connection, error.as_ref());
+                // A server would gather them for ever.
+                self.close(connection);
             }
             Event::Notice { connection, notice } => {
                 self.happen(connection, &Happened::Notice(notice));

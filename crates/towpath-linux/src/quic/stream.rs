@@ -113,6 +113,8 @@ struct Life {
     end: Ending,
     opened: VecDeque<StreamId>,
     notices: Vec<(Instant, Notice)>,
+    /// How it was last.
+    status: Option<Status>,
 }
 
 impl Host {
@@ -192,6 +194,9 @@ impl Connection {
         let life = Arc::clone(&shared);
         turn.on_event(id, move |turn, _, happened| {
             let now = turn.now;
+            if matches!(happened, Happened::Closed(_)) {
+                life.lock().status = turn.host.status(id);
+            }
             life.change(|life| match happened {
                 Happened::Connected => life.connected = true,
                 Happened::Opened(stream) => life.opened.push_back(*stream),
@@ -250,10 +255,12 @@ impl Connection {
         Stream { host: Arc::clone(&self.host), connection: self.id, id: stream, shared }
     }
 
-    /// State of the connection and of each of its paths; `None` when it is gone.
+    /// State of the connection and of each of its paths, or how it was when it ended; `None` when
+    /// this end closed it.
     pub fn status(&self) -> Option<Status> {
         let id = self.id;
-        self.host.call(move |turn| turn.host.status(id)).ok().flatten()
+        let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
+        now.or_else(|| self.shared.lock().status.clone())
     }
 
     /// What happened to its paths since this was last asked.

@@ -104,4 +104,5 @@ fn the_peers_end_of_a_connection_is_heard() {
     let error = theirs.read(&mut buffer, PATIENCE).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
     assert!(accepted.failure().is_some());
+    assert!(accepted.status().unwrap().error.is_some());
 }
