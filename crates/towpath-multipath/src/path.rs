@@ -104,6 +104,9 @@ pub struct PathView {
     pub backup: bool,
     /// Nothing that was sent on it has been acknowledged for several timeouts.
     pub stale: bool,
+    /// Rounds of the connection's own timer in a row in which nothing was heard on it while it had
+    /// something to tell; more of them make it stale.
+    pub silent_rounds: u32,
     /// Loss recovery.
     pub phase: Phase,
     /// Whether the congestion window is below the slow start threshold.

@@ -148,7 +148,9 @@ impl Flow {
             let waiting = tcp.in_flight_bytes.saturating_add(tcp.queued_bytes);
             room_bytes = if waiting == 0 { room_bytes.min(first) } else { 0 };
         }
-        PathView { id: self.path, backup: self.backup(), stale: self.stale, room_bytes, ..tcp }
+        let (id, backup) = (self.path, self.backup());
+        let (stale, silent_rounds) = (self.stale, self.silent_rounds);
+        PathView { id, backup, stale, silent_rounds, room_bytes, ..tcp }
     }
 
     pub(super) fn path_manager_view(&self) -> SubflowView {

@@ -494,6 +494,7 @@ impl Subflow {
             id: self.own,
             backup: false,
             stale: false,
+            silent_rounds: 0,
             phase: self.phase(),
             slow_start: cwnd_bytes < self.congestion.ssthresh_bytes(),
             srtt: self.srtt(),

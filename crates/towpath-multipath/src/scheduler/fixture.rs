@@ -64,6 +64,7 @@ pub(crate) fn path(id: u8, srtt_ms: u64) -> PathView {
         id: PathId(id),
         backup: false,
         stale: false,
+        silent_rounds: 0,
         phase: Phase::Open,
         slow_start: false,
         srtt,

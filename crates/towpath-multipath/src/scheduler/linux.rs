@@ -14,12 +14,16 @@ use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView};
 
 /// 64 KiB less the longest headers.
 const BURST_BYTES: u64 = 65_428;
+/// Rounds of the connection's timer without a word after which a backup repeats data.
+const ROUNDS_BEFORE_BACKUP: u32 = 2;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Linux {
     /// The path whose turn it is, and what is left of its burst.
     turn: Option<(PathId, u64)>,
+    /// What there was to send when it was asked last.
+    unsent_bytes: u64,
     /// Average pacing rates in bytes a second.
     rates: BTreeMap<PathId, u64>,
 }
@@ -60,6 +64,7 @@ fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
 
 impl Scheduler for Linux {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
+        self.unsent_bytes = view.unsent_bytes;
         let turn = self.turn.filter(|(_, left)| *left > 0);
         let with_room = |path: &&PathView| path.room_bytes > 0;
         let own = |id| active(view).filter(with_room).find(|path| path.id == id);
@@ -83,13 +88,13 @@ impl Scheduler for Linux {
     }
 
     /// `mptcp_subflow_get_retrans`: the first idle subflow, whether it had the data or not; a backup
-    /// only if nothing else makes progress.
+    /// only if nothing was heard of all others for two rounds, long before they are stale.
     fn reinject(&mut self, view: &ConnectionView<'_>, _: DataRange, _: PathSet) -> Option<PathId> {
         let idle = |path: &&PathView| waiting(path) == 0 && path.room_bytes > 0;
         let regular = view.paths.iter().filter(|path| !path.backup && !path.stale).find(idle);
         let mut busy = view.paths.iter().filter(|path| waiting(path) > 0);
         let backup = view.paths.iter().filter(|path| path.backup && !path.stale).find(idle);
-        let stuck = busy.all(|path| path.stale);
+        let stuck = busy.all(|path| path.silent_rounds >= ROUNDS_BEFORE_BACKUP);
         regular.or(backup.filter(|_| stuck)).map(|path| path.id)
     }
 
@@ -98,6 +103,11 @@ impl Scheduler for Linux {
             SchedulerEvent::Sent { path, bytes } => {
                 if let Some((_, left)) = self.turn.as_mut().filter(|(turn, _)| *turn == path) {
                     *left = left.saturating_sub(bytes);
+                    // A burst ends with the data: what is written later is looked at anew.
+                    self.unsent_bytes = self.unsent_bytes.saturating_sub(bytes);
+                    if self.unsent_bytes == 0 {
+                        self.turn = None;
+                    }
                 }
             }
             SchedulerEvent::Opened { path } | SchedulerEvent::Closed { path } => {

@@ -206,6 +206,21 @@ fn linux_keeps_a_path_for_a_burst() {
 }
 
 #[test]
+fn linux_ends_a_burst_with_the_data() {
+    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    let mut scheduler = by_name("linux").unwrap();
+    let mut write = |bytes| {
+        model.unsent_bytes = bytes;
+        let Decision::Send { path, max_bytes } = scheduler.next(&model.view()) else { panic!() };
+        let bytes = max_bytes.min(bytes);
+        model.paths[usize::from(path.0)].in_flight_bytes += bytes;
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes });
+        path.0
+    };
+    assert_eq!([write(2_000), write(1_000), write(2_000), write(2_000)], [0, 1, 1, 0]);
+}
+
+#[test]
 fn linux_averages_the_rate_of_a_path_over_its_bursts() {
     let mut model = Model::new([path(0, 20), path(1, 20)]);
     let mut scheduler = by_name("linux").unwrap();
@@ -239,13 +254,16 @@ fn linux_bursts_end_with_the_window_of_the_peer() {
 #[test]
 fn linux_repeats_only_on_an_idle_subflow() {
     let busy = |of: PathView| PathView { in_flight_bytes: 1, ..of };
+    let silent = |of: PathView, rounds| PathView { silent_rounds: rounds, ..of };
     let (first, second, spare) = (path(0, 20), path(1, 100), backup(path(2, 5)));
     let range = DataRange { start: 0, bytes: 1_000 };
     for (case, paths, expected) in [
         ("the first idle one", vec![first, second], Some(0)),
         ("the idle one", vec![busy(first), second], Some(1)),
         ("all busy", vec![busy(first), busy(second), spare], None),
-        ("the backup, when nothing moves", vec![busy(stale(first)), spare], Some(2)),
+        ("silent for one round", vec![busy(silent(first, 1)), spare], None),
+        ("the backup, when nothing moves", vec![busy(silent(first, 2)), spare], Some(2)),
+        ("one that moves", vec![busy(silent(first, 9)), busy(silent(second, 1)), spare], None),
     ] {
         let model = Model::new(paths);
         let mut scheduler = by_name("linux").unwrap();
