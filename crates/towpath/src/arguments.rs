@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::{Transport, World, units};
 
+use crate::check::CheckArguments;
 use crate::measure::MeasureArguments;
 use crate::server::ServerArguments;
 use crate::stacks::StackChoice;
@@ -32,6 +33,7 @@ pub(crate) enum Verb {
     Exec(ExecArguments),
     Server(ServerArguments),
     Measure(Box<MeasureArguments>),
+    Check(CheckArguments),
     Monitor(MonitorArguments),
     Report(ReportArguments),
     Scenarios(ScenariosArguments),

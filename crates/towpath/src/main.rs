@@ -4,10 +4,11 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`] and [`measure`]
-//! (two real hosts), [`exec`], [`report`], [`ui`].
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`], [`measure`] and
+//! [`check`] (two real hosts), [`exec`] and [`monitor`], [`report`], [`ui`].
 
 mod arguments;
+mod check;
 mod compare;
 mod error;
 mod exec;
@@ -58,6 +59,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Lab(arguments) => lab::lab(&arguments),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
+        Verb::Check(arguments) => check::check(&arguments, ui),
         Verb::Measure(arguments) => measure::measure(&arguments, ui),
         Verb::Monitor(arguments) => monitor::monitor(&arguments, ui),
         Verb::Report(arguments) => report::report(&arguments, ui),

@@ -168,7 +168,7 @@ fn agree(order: &Order, speaker: &mut Speaker) -> Result<Token, LiveError> {
     };
     say(speaker, &FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     let said = hear(speaker, "a greeting")?;
-    let FromServer::Welcome { challenge, towpath: _ } = said else {
+    let FromServer::Welcome { challenge, .. } = said else {
         return Err(unexpected(said));
     };
     if let Some(challenge) = challenge {

@@ -5,6 +5,7 @@
 //! same for both), `series` (what its kernel says meanwhile), [`client`] (a measurement from
 //! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
 
+mod check;
 mod client;
 mod door;
 mod end;
@@ -15,6 +16,8 @@ mod server;
 mod socket;
 mod speaker;
 mod test;
+mod udp;
+mod watch;
 
 use std::io;
 use std::time::Duration;
@@ -25,10 +28,12 @@ use towpath_measure::live::Refusal;
 use crate::clock::Clock;
 use crate::interrupt;
 
+pub use check::{Finding, Probe, Tried, check};
 pub use client::{Order, measure};
 pub use host::{Interface, interfaces_towards, path_name, system_congestion_control};
 pub use server::{Server, ServerConfig, ServerSaid};
 pub use socket::Source;
+pub use watch::{Change, Watch};
 
 /// Why there is no measurement.
 #[derive(Debug, Error)]

@@ -1,7 +1,7 @@
 //! `towpath server`: who listens, and one thread for each control connection.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_measure::live::secret::Challenge;
 use towpath_measure::live::{
-    Act, Control, FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Token,
+    Act, Control, FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Seen, Token,
 };
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
@@ -20,7 +20,7 @@ use super::end::End;
 use super::host::Before;
 use super::speaker::Speaker;
 use super::test::{Test, Tests};
-use super::{LiveError, random, socket};
+use super::{LiveError, random, socket, udp};
 use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::{interrupt, sys};
@@ -76,6 +76,7 @@ pub enum ServerSaid {
 #[derive(Debug)]
 pub struct Server {
     door: Door,
+    datagrams: Vec<UdpSocket>,
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
 }
@@ -90,6 +91,10 @@ struct Shared {
     /// Somebody has fetched a result.
     fetched: AtomicBool,
     closing: AtomicBool,
+    /// Its kernel accepts Multipath TCP.
+    multipath: bool,
+    /// Datagrams are sent back on all ports.
+    datagrams: bool,
 }
 
 impl Server {
@@ -105,6 +110,9 @@ impl Server {
             })?;
             listeners.push(listener);
         }
+        // Where QUIC has the port, or something else, there are none.
+        let datagrams = config.ports.iter().map(|port| udp::bind(config.bind, *port).ok());
+        let datagrams: Vec<_> = datagrams.flatten().collect();
         let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
         let clock = Clock::start();
@@ -115,8 +123,10 @@ impl Server {
             threads: AtomicUsize::new(0),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            multipath: socket::speaks_multipath(),
+            datagrams: datagrams.len() == listeners.len(),
         });
-        Ok(Self { door: Door::new(listeners, clock), shared, addresses })
+        Ok(Self { door: Door::new(listeners, clock), datagrams, shared, addresses })
     }
 
     /// Where it listens.
@@ -127,6 +137,16 @@ impl Server {
     /// Serves until an interrupt, or until one test has been fetched if that is all.
     pub fn run(mut self, tell: impl Fn(ServerSaid) + Send + Sync + 'static) -> io::Result<()> {
         let tell: Tell = Arc::new(tell);
+        for socket in std::mem::take(&mut self.datagrams) {
+            let shared = Arc::clone(&self.shared);
+            thread::Builder::new().name("datagrams".into()).spawn(move || {
+                udp::answer_all(
+                    &socket,
+                    |token| shared.admits(token),
+                    || shared.closing.load(Ordering::Acquire),
+                );
+            })?;
+        }
         let mut tidied = Instant::ZERO;
         loop {
             let shared = &self.shared;
@@ -171,6 +191,20 @@ impl Shared {
         }
     }
 
+    /// Whose datagrams come back: where a secret is needed, nobody's without a test.
+    fn admits(&self, token: Token) -> bool {
+        (token == Token::NONE && self.config.secret.is_none()) || self.tests.find(token).is_some()
+    }
+
+    /// What the client of a connection cannot see itself.
+    fn seen(&self, socket: &Socket) -> Seen {
+        match (socket::is_multipath(socket), self.multipath) {
+            (true, _) => Seen::Multipath,
+            (false, true) => Seen::Plain,
+            (false, false) => Seen::Without,
+        }
+    }
+
     /// Whether there may be one more thread.
     fn enter(&self) -> bool {
         let most = self.config.limits.waiting.saturating_add(self.config.limits.tests * 2);
@@ -188,9 +222,9 @@ impl Shared {
         }
         let (shared, tell) = (Arc::clone(self), Arc::clone(tell));
         let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-            let peer = socket::peer(&socket);
+            let (peer, seen) = (socket::peer(&socket), shared.seen(&socket));
             if let Ok(speaker) = Speaker::new(socket, shared.clock) {
-                let _connection_lost = shared.control(speaker, token, peer, &tell);
+                let _connection_lost = shared.control((speaker, seen), token, peer, &tell);
             }
             shared.leave();
         });
@@ -236,14 +270,16 @@ impl Shared {
     /// One control connection to its end.
     fn control(
         self: &Arc<Self>,
-        mut speaker: Speaker,
+        (mut speaker, seen): (Speaker, Seen),
         token: Option<Token>,
         peer: Option<SocketAddr>,
         tell: &Tell,
     ) -> io::Result<()> {
         let limits = &self.config.limits;
         let secret = self.config.secret.clone();
-        let mut control = Control::new(token, secret, Challenge(random()?));
+        let datagrams = self.datagrams && secret.is_none();
+        let control = Control::new(token, secret, Challenge(random()?));
+        let mut control = control.telling(Some(seen), datagrams);
         let result = self.converse(&mut control, &mut speaker, limits, (peer, tell));
         // A test that has begun goes on without its client, who may come back for the result.
         if let Some(token) = control.unbegun() {

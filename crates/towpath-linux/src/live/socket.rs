@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::live::Settings;
 use towpath_measure::scenario::Transport;
 
-use crate::sample;
+use crate::{sample, sys};
 
 /// Connections that the kernel keeps for the server.
 const BACKLOG: i32 = 512;
@@ -92,6 +92,18 @@ pub(super) fn configure(socket: &Socket, settings: &Settings) {
         let _limited_by_the_system = socket.set_send_buffer_size(bytes as usize);
         let _limited_by_the_system = socket.set_recv_buffer_size(bytes as usize);
     }
+}
+
+/// Whether a connection is one of Multipath TCP at this end: the kernel tells nothing of others, nor
+/// of those that have fallen back.
+pub(super) fn is_multipath(socket: &Socket) -> bool {
+    let mut info = [0; 128];
+    sys::get_option(socket.as_fd(), sys::SOL_MPTCP, sys::MPTCP_INFO, &mut info).is_ok()
+}
+
+/// Whether this host's kernel speaks Multipath TCP.
+pub(super) fn speaks_multipath() -> bool {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
 }
 
 /// The other end's address, IPv4 as IPv4.

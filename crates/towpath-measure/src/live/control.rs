@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::limits::Limits;
-use super::message::{FromClient, FromServer, Plan};
+use super::message::{FromClient, FromServer, Plan, Seen};
 use super::preamble::Token;
 use super::secret::{Challenge, Secret};
 use crate::scenario::Scenario;
@@ -46,6 +46,8 @@ pub struct Control {
     state: State,
     secret: Option<Secret>,
     challenge: Challenge,
+    seen: Option<Seen>,
+    datagrams: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,14 @@ impl Control {
     /// belongs to a test that exists: its client has lost the first one.
     pub fn new(token: Option<Token>, secret: Option<Secret>, challenge: Challenge) -> Self {
         let state = token.map_or(State::Greeting, State::Running);
-        Self { state, secret, challenge }
+        Self { state, secret, challenge, seen: None, datagrams: false }
+    }
+
+    /// What the client is told with the greeting: what was seen of its connection, and whether
+    /// datagrams are sent back.
+    #[must_use]
+    pub fn telling(self, seen: Option<Seen>, datagrams: bool) -> Self {
+        Self { seen, datagrams, ..self }
     }
 
     /// How long the client may be silent now.
@@ -117,8 +126,9 @@ impl Control {
             (State::Greeting, FromClient::Hello { towpath: _ }) => {
                 let challenge = self.secret.as_ref().map(|_| self.challenge);
                 let towpath = env!("CARGO_PKG_VERSION").to_owned();
+                let (seen, datagrams) = (self.seen, self.datagrams);
                 let next = if challenge.is_some() { State::Proving } else { State::Planning };
-                (next, vec![Act::Say(FromServer::Welcome { towpath, challenge })])
+                (next, vec![Act::Say(FromServer::Welcome { towpath, challenge, seen, datagrams })])
             }
             (State::Proving, FromClient::Proof { proof }) => {
                 let knows = |secret: &Secret| secret.accepts(self.challenge, proof);

@@ -43,6 +43,18 @@ pub enum FromClient {
     Bye,
 }
 
+/// What a server saw of a connection: what arrived may not be what was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Seen {
+    /// Multipath TCP.
+    Multipath,
+    /// Plain TCP, where it would have accepted Multipath TCP.
+    Plain,
+    /// Plain TCP, since its kernel has nothing else.
+    Without,
+}
+
 /// Said by the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
@@ -54,6 +66,12 @@ pub enum FromServer {
         /// The secret must be proved with this.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         challenge: Option<Challenge>,
+        /// What it saw of this connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seen: Option<Seen>,
+        /// Whether it sends [datagrams](super::datagram) back on this port.
+        #[serde(default)]
+        datagrams: bool,
     },
     /// The plan is accepted; the connections can be opened.
     Accepted {

@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod control;
+pub mod datagram;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -25,7 +26,7 @@ pub use frame::{FrameError, Frames};
 pub use half::{ConnectionHalf, FlowHalf, Half, HostHalf, SubflowHalf};
 pub use limits::{Limits, Refusal};
 pub use merge::{Merged, merge};
-pub use message::{FromClient, FromServer, Plan, Settings};
+pub use message::{FromClient, FromServer, Plan, Seen, Settings};
 pub use preamble::{Kind, NotOurs, Preamble, Token};
 pub use secret::Secret;
 

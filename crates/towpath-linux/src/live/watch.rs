@@ -1,0 +1,260 @@
+//! What changes of this host's network while something is measured: links, addresses, the default
+//! route. Whoever wants to compare figures must know; whoever moves wants to see when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::netlink::{Address, Link, LinkEvent, LinkEvents, NetlinkError, Route, RouteEntry};
+use crate::sys;
+
+/// How often a watch looks whether it shall end.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// The routing table that packets without rules of their own are looked up in.
+const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
+
+/// Something that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// An interface was switched on or off, has found or lost its carrier, or is new.
+    Link {
+        /// Its name.
+        interface: String,
+        /// Whether packets pass now.
+        running: bool,
+    },
+    /// An interface is gone.
+    Removed {
+        /// Its name.
+        interface: String,
+    },
+    /// An interface has got or lost an address.
+    Address {
+        /// The interface.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+        /// Whether it has it now.
+        present: bool,
+    },
+    /// Packets without a route of their own go another way.
+    DefaultRoute {
+        /// Of which family.
+        v6: bool,
+        /// Which way now: interface and next hop; `None` is nowhere.
+        now: Option<(String, Option<IpAddr>)>,
+    },
+}
+
+impl Change {
+    /// The interface that it is about.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Link { interface, .. }
+            | Self::Removed { interface }
+            | Self::Address { interface, .. } => Some(interface),
+            Self::DefaultRoute { now, .. } => now.as_ref().map(|(interface, _)| interface.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link { interface, running: true } => write!(f, "interface {interface} is up"),
+            Self::Link { interface, running: false } => write!(f, "interface {interface} is down"),
+            Self::Removed { interface } => write!(f, "interface {interface} is gone"),
+            Self::Address { interface, address, present: true } => {
+                write!(f, "address {address} added on {interface}")
+            }
+            Self::Address { interface, address, present: false } => {
+                write!(f, "address {address} removed on {interface}")
+            }
+            Self::DefaultRoute { v6, now } => {
+                let family = if *v6 { "IPv6" } else { "IPv4" };
+                match now {
+                    None => write!(f, "{family} has no default route any more"),
+                    Some((interface, None)) => {
+                        write!(f, "the default route of {family} leads to {interface} now")
+                    }
+                    Some((interface, Some(gateway))) => {
+                        write!(
+                            f,
+                            "the default route of {family} leads to {gateway} on {interface} now"
+                        )
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is known of the network. The loopback interface and link-local addresses, which come and go
+/// with their interfaces, are left out.
+#[derive(Debug, Default)]
+struct Known {
+    /// Name, and whether packets pass, by index.
+    links: BTreeMap<u32, (String, bool)>,
+    addresses: BTreeSet<(u32, IpAddr)>,
+    /// Index and next hop: IPv4 and IPv6.
+    defaults: [Option<(u32, Option<IpAddr>)>; 2],
+}
+
+/// Hears of every change from when it was opened.
+#[derive(Debug)]
+pub struct Watch {
+    events: LinkEvents,
+    route: Route,
+    known: Known,
+}
+
+impl Watch {
+    /// Begins to listen in the calling thread's network namespace; needs no privilege.
+    pub fn open() -> Result<Self, NetlinkError> {
+        // Listen first, so that nothing that happens during the listing is missed.
+        let events = LinkEvents::open_with_routes()?;
+        let mut route = Route::open()?;
+        let mut known = Known::default();
+        known.list(&mut route)?;
+        Ok(Self { events, route, known })
+    }
+
+    /// What has changed since the last call; never blocks.
+    pub fn changes(&mut self) -> Result<Vec<Change>, NetlinkError> {
+        let received = self.events.drain()?;
+        let mut changes = Vec::new();
+        for event in &received.events {
+            self.known.hear(event, &mut changes);
+        }
+        if received.lost {
+            changes.extend(self.known.list(&mut self.route)?);
+        } else if !received.events.is_empty() {
+            // Not every route that goes is announced: IPv4's go with their link.
+            let routes = self.route.routes()?;
+            self.known.take_routes(&routes, &mut changes);
+        }
+        Ok(changes)
+    }
+
+    /// Tells every change until `done`, and those up to then.
+    pub fn run(&mut self, done: &AtomicBool, tell: &mut dyn FnMut(Change)) {
+        loop {
+            // Read before the last round, so that what came in meanwhile is still heard.
+            let last = done.load(Ordering::Acquire);
+            let Ok(changes) = self.changes() else { return };
+            changes.into_iter().for_each(&mut *tell);
+            let mut fds = [sys::wait_for_input(&self.events.as_fd())];
+            if last || sys::poll(&mut fds, Some(PATIENCE)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl Known {
+    /// Asks for everything, and says what is not as it was known.
+    fn list(&mut self, route: &mut Route) -> Result<Vec<Change>, NetlinkError> {
+        let mut changes = Vec::new();
+        let (links, addresses) = (route.links()?, route.addresses()?);
+        let routes = route.routes()?;
+        let is_there = |index| links.iter().any(|link| link.index == index);
+        let gone: Vec<u32> = self.links.keys().copied().filter(|index| !is_there(*index)).collect();
+        for index in gone {
+            self.forget_link(index, &mut changes);
+        }
+        links.iter().for_each(|link| self.take_link(link, &mut changes));
+        let present: BTreeSet<_> = addresses.iter().map(named).collect();
+        let gone: Vec<_> = self.addresses.difference(&present).copied().collect();
+        for (index, address) in gone {
+            self.take_address((index, address), false, &mut changes);
+        }
+        for address in present {
+            self.take_address(address, true, &mut changes);
+        }
+        self.take_routes(&routes, &mut changes);
+        Ok(changes)
+    }
+
+    fn hear(&mut self, event: &LinkEvent, changes: &mut Vec<Change>) {
+        match event {
+            LinkEvent::Link(link) => self.take_link(link, changes),
+            LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
+            LinkEvent::AddressAdded(address) => self.take_address(named(address), true, changes),
+            LinkEvent::AddressRemoved(address) => self.take_address(named(address), false, changes),
+            // All of them are asked for afterwards.
+            LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => {}
+        }
+    }
+
+    fn take_link(&mut self, link: &Link, changes: &mut Vec<Change>) {
+        if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
+            return;
+        }
+        let running = link.is_up() && link.is_running();
+        let before = self.links.insert(link.index, (link.name.clone(), running));
+        if before.is_none_or(|(_, before)| before != running) {
+            changes.push(Change::Link { interface: link.name.clone(), running });
+        }
+    }
+
+    fn forget_link(&mut self, index: u32, changes: &mut Vec<Change>) {
+        self.addresses.retain(|(link, _)| *link != index);
+        if let Some((interface, _)) = self.links.remove(&index) {
+            changes.push(Change::Removed { interface });
+        }
+    }
+
+    fn take_address(
+        &mut self,
+        (index, address): (u32, IpAddr),
+        present: bool,
+        changes: &mut Vec<Change>,
+    ) {
+        let local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let Some((interface, _)) = self.links.get(&index).filter(|_| !local) else { return };
+        let changed = if present {
+            self.addresses.insert((index, address))
+        } else {
+            self.addresses.remove(&(index, address))
+        };
+        if changed {
+            changes.push(Change::Address { interface: interface.clone(), address, present });
+        }
+    }
+
+    /// The best default route of each family; the kernel prefers low metrics.
+    fn take_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<Change>) {
+        for (v6, known) in [false, true].into_iter().zip(&mut self.defaults) {
+            let of_family = |route: &&RouteEntry| {
+                route.table == MAIN_TABLE
+                    && route.to.length() == 0
+                    && route.to.address().is_ipv6() == v6
+                    && route.link_index.is_some_and(|index| self.links.contains_key(&index))
+            };
+            let best = routes.iter().filter(of_family).min_by_key(|route| route.metric);
+            let now = best.and_then(|route| Some((route.link_index?, route.gateway)));
+            if *known == now {
+                continue;
+            }
+            *known = now;
+            let now = now.map(|(index, gateway)| {
+                let name = self.links.get(&index).map(|(name, _)| name.clone());
+                (name.unwrap_or_default(), gateway)
+            });
+            changes.push(Change::DefaultRoute { v6, now });
+        }
+    }
+}
+
+fn named(address: &Address) -> (u32, IpAddr) {
+    (address.link_index, address.local.address())
+}

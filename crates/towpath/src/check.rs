@@ -1,0 +1,138 @@
+//! `towpath check`: which ways to a server are open.
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use towpath_linux::live::{self, Finding, Probe, Tried};
+use towpath_measure::result::Warning;
+
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Find out which ways to a server are open, and what shuts the others
+///
+/// Tries TCP, Multipath TCP and UDP (which QUIC needs) over IPv4 and IPv6 on every port, towards a
+/// host that runs `towpath server`. Tells Multipath TCP that something on the way removes from UDP
+/// that is blocked and from a server that is not there. Exit code 1 if anything does not work.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// Name or address of the server
+    pub(crate) host: String,
+    /// Ports
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", default_values_t = [towpath_measure::live::DEFAULT_PORT])]
+    pub(crate) port: Vec<u16>,
+    /// Only IPv4
+    #[arg(short = '4', long = "ipv4", conflicts_with = "v6")]
+    pub(crate) v4: bool,
+    /// Only IPv6
+    #[arg(short = '6', long = "ipv6")]
+    pub(crate) v6: bool,
+    /// Print what was found as JSON, one line for each way
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn check(arguments: &CheckArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let targets = targets(arguments)?;
+    let tried = live::check(&targets);
+    if arguments.json {
+        for one in &tried {
+            let line = serde_json::to_string(one);
+            writeln!(ui.out, "{}", line.map_err(|error| CliError::Internal(error.to_string()))?)?;
+        }
+    } else {
+        writeln!(
+            ui.out,
+            "{:44} {:6} {:>10} {:>10}  finding",
+            "address", "over", "connect", "answer"
+        )?;
+        for one in &tried {
+            writeln!(ui.out, "{}", line(one))?;
+        }
+        for text in advice(&tried) {
+            ui.warn(&Warning { text, hint: None });
+        }
+    }
+    let good = !tried.is_empty() && tried.iter().all(|one| one.finding == Finding::Works);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// One address of each family, on all ports.
+fn targets(arguments: &CheckArguments) -> Result<Vec<SocketAddr>, CliError> {
+    let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
+    let unknown = |reason: String| CliError::Unavailable {
+        what: format!("`{host}` has no address: {reason}"),
+        hint: "name a host or an address".to_owned(),
+    };
+    let found: Vec<SocketAddr> = (host, 0)
+        .to_socket_addrs()
+        .map_err(|error| {
+            let reason = error.to_string();
+            unknown(reason.split(": ").last().unwrap_or_default().to_lowercase())
+        })?
+        .collect();
+    let v4 = found.iter().find(|target| target.is_ipv4()).filter(|_| !arguments.v6);
+    let v6 = found.iter().find(|target| target.is_ipv6()).filter(|_| !arguments.v4);
+    let each = v4.into_iter().chain(v6);
+    let targets: Vec<_> = each
+        .flat_map(|target| arguments.port.iter().map(|port| SocketAddr::new(target.ip(), *port)))
+        .collect();
+    if targets.is_empty() {
+        return Err(unknown("none of this family".to_owned()));
+    }
+    Ok(targets)
+}
+
+fn line(tried: &Tried) -> String {
+    let time = |nanos: Option<u64>| match nanos.map(Duration::from_nanos) {
+        Some(span) => format!("{:.1} ms", span.as_secs_f64() * 1e3),
+        None => "-".to_owned(),
+    };
+    let probe = match tried.probe {
+        Probe::Tcp => "tcp",
+        Probe::Mptcp => "mptcp",
+        Probe::Udp => "udp",
+    };
+    let (connect, answer) = (time(tried.connect_ns), time(tried.answer_ns));
+    let target = tried.target.to_string();
+    format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", in_words(&tried.finding))
+}
+
+fn in_words(finding: &Finding) -> String {
+    match finding {
+        Finding::Works => "works".to_owned(),
+        Finding::StrippedThere => {
+            "plain TCP: MPTCP options are removed on the way there".to_owned()
+        }
+        Finding::StrippedBack => "plain TCP: MPTCP options are removed on the way back".to_owned(),
+        Finding::Plain { why } => format!("plain TCP: {why}"),
+        Finding::Refused => "refused: nobody listens there".to_owned(),
+        Finding::Silent => "no answer".to_owned(),
+        Finding::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
+        Finding::Unreachable { why } => format!("unreachable: {why}"),
+        Finding::NotTowpath { why } => format!("no towpath server: {why}"),
+    }
+}
+
+/// What it means for measurements.
+fn advice(tried: &[Tried]) -> Vec<String> {
+    let any = |wanted: &dyn Fn(&Tried) -> bool| tried.iter().any(wanted);
+    let mut texts = Vec::new();
+    if any(&|one| matches!(one.finding, Finding::StrippedThere | Finding::StrippedBack)) {
+        texts.push(
+            "something on the way removes Multipath TCP: measurements over it fall back to TCP; \
+             another port may pass"
+                .to_owned(),
+        );
+    }
+    if any(&|one| one.finding == Finding::Blocked) {
+        texts.push("UDP is blocked: QUIC cannot work on that port".to_owned());
+    }
+    if !any(&|one| one.finding == Finding::Works) {
+        texts.push("is `towpath server` running there?".to_owned());
+    }
+    texts
+}
