@@ -19,6 +19,8 @@ const COMPRESSED: &str = "jsonl.zst";
 #[derive(Debug)]
 pub(crate) struct ResultFolder {
     pub(crate) path: PathBuf,
+    /// Not named by the user: folders above it may have been made for it, too.
+    usual: bool,
 }
 
 impl ResultFolder {
@@ -28,13 +30,13 @@ impl ResultFolder {
         if let Some(path) = wanted {
             let failed = |source| CliError::Write { path: path.to_owned(), source, hint: None };
             fs::create_dir_all(path).map_err(failed)?;
-            return Ok(Self { path: path.to_owned() });
+            return Ok(Self { path: path.to_owned(), usual: false });
         }
         let usual = Path::new("towpath-results").join(scenario);
         let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
         let fallback = std::env::temp_dir().join(format!("towpath-results-{user}")).join(scenario);
         let created = numbered(&usual).or_else(|_| numbered(&fallback));
-        created.map(|path| Self { path }).map_err(|source| CliError::Write {
+        created.map(|path| Self { path, usual: true }).map_err(|source| CliError::Write {
             path: usual,
             source,
             hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
@@ -45,6 +47,9 @@ impl ResultFolder {
     pub(crate) fn remove_if_empty(&self) {
         // A folder that holds something stays.
         let _not_empty = fs::remove_dir(&self.path);
+        for above in self.path.ancestors().skip(1).take(if self.usual { 2 } else { 0 }) {
+            let _not_empty = fs::remove_dir(above);
+        }
     }
 
     /// A new result in the folder.

@@ -279,6 +279,11 @@ fn meta(order: &Order, offset: Offset) -> Meta {
     note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
     note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
     note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
+    let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
+    for path in &mut meta.paths {
+        // What the scenario says of links is for links that are made.
+        "as it is".clone_into(&mut path.text);
+    }
     Meta {
         stack: "kernel".to_owned(),
         kernel: Before::read().host().kernel,
@@ -287,7 +292,7 @@ fn meta(order: &Order, offset: Offset) -> Meta {
             .clone()
             .unwrap_or_else(system_congestion_control),
         conditions,
-        ..Meta::of(&order.scenario, World::Live, run, order.seed)
+        ..meta
     }
 }
 

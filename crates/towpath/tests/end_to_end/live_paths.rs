@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use towpath_measure::result::Side;
+use towpath_measure::result::{Record, Side};
 
 use crate::program::{Ended, Folder, binary, emulator};
 
@@ -68,9 +68,9 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
         let flow = &summary.flows[0];
         assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");
         assert!(summary.multipath.used, "{:?}", summary.multipath);
-        let sides = result.records.iter().filter_map(|record| match record {
-            towpath_measure::result::Record::Subflow(subflow) => Some(subflow.side),
-            _ => None,
+        let sides = result.records.iter().filter_map(|record| {
+            let Record::Subflow(subflow) = record else { return None };
+            Some(subflow.side)
         });
         let (of_client, of_server): (Vec<_>, Vec<_>) =
             sides.partition(|side| *side == Side::Sender);
