@@ -130,8 +130,9 @@ pub struct SocketDiag {
     requests: Requests,
 }
 
-/// A stream of the TCP sockets that are destroyed, each with its final `tcp_info`; needs
-/// `CAP_NET_ADMIN`. Its descriptor polls readable when there are some.
+/// A stream of the TCP sockets that are destroyed, each with its final `tcp_info`. Linux 6.18 gives it
+/// to everybody; older kernels may want `CAP_NET_ADMIN`. Its descriptor polls readable when there are
+/// some.
 ///
 /// The counters of a closed subflow are in no other place.
 #[derive(Debug)]

@@ -120,6 +120,39 @@ fn the_record_is_right(path: &Path) {
     assert_eq!(summary.multipath.paths_used, ["cellular", "wifi"]);
 }
 
+/// `towpath monitor` beside it.
+#[test]
+fn a_connection_is_shown_with_both_subflows_and_its_process() {
+    let (folder, test) =
+        (Folder::new(), "a_connection_is_shown_with_both_subflows_and_its_process");
+    fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
+    let script = r#"
+        nsenter --net="$server" "$TOWPATH" exec -q -- python3 -m http.server 8000 --bind $FAR 2>/dev/null &
+        listens 8000
+        "$TOWPATH" monitor --json --interval 0.1 --count 12 >monitor.jsonl &
+        "$TOWPATH" exec -q -- curl -so got "http://$FAR:8000/big"
+        wait $!; kill -TERM %1; wait; true
+    "#;
+    let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
+    let text = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let both = lines.iter().find(|line| {
+        let subflows = line["subflows"].as_array();
+        subflows
+            .is_some_and(|all| all.iter().filter(|s| s["condition"] == "established").count() == 2)
+    });
+    let both = both.unwrap_or_else(|| panic!("never two subflows: {text}"));
+    assert_eq!(both["processes"][0]["name"], "curl", "{both}");
+    let events: Vec<_> = lines.iter().filter(|line| line["type"] == "event").collect();
+    let named = |name: &str| {
+        events.iter().any(|line| line["event"] == name && line["token"] == both["token"])
+    };
+    assert!(
+        ["CREATED", "ESTABLISHED", "SF_ESTABLISHED", "CLOSED"].map(named) == [true; 4],
+        "{text}"
+    );
+}
+
 /// A program that no preloaded library can reach.
 #[test]
 fn a_static_go_program_becomes_multipath() {
