@@ -12,10 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::{DataDirection, Transport, World};
 
+mod capture;
 mod connection;
 mod message;
 mod repeated;
 
+pub use capture::{
+    CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
+};
 pub use connection::{Cause, ConnectionState, StackFigures};
 pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures, VideoPlan};
 pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
@@ -39,6 +43,8 @@ pub enum Record {
     Event(Event),
     /// A request of a flow that exchanges messages, with what became of it.
     Message(Message),
+    /// A connection of a capture, with what no stack told.
+    Capture(Box<CapturedConnection>),
     /// A kernel counter that changed during the run.
     Counter(Counter),
     /// Totals of one interface at the end.

@@ -95,6 +95,7 @@ pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Message(_)
+            | Record::Capture(_)
             | Record::Noise(_) => records.push(record),
         }
     }
@@ -123,8 +124,19 @@ struct Head {
     schema: Option<u32>,
 }
 
-const KINDS: [&str; 9] =
-    ["meta", "interval", "subflow", "link", "event", "counter", "interface", "noise", "summary"];
+const KINDS: [&str; 11] = [
+    "meta",
+    "interval",
+    "subflow",
+    "link",
+    "event",
+    "message",
+    "capture",
+    "counter",
+    "interface",
+    "noise",
+    "summary",
+];
 
 impl<R: BufRead> Lines<R> {
     /// The next record that is known; `None` at the end.

@@ -15,6 +15,7 @@ mod number;
 mod series;
 mod terminal;
 mod text;
+pub mod trace;
 
 use towpath_measure::result::{Meta, Record, Summary};
 use towpath_measure::store::RunResult;
@@ -46,6 +47,19 @@ impl Run {
     pub fn new(result: RunResult, file: Option<String>) -> Self {
         let RunResult { meta, records, summary, truncated, skipped } = result;
         Self { file, meta, records, summary, truncated, skipped }
+    }
+
+    /// The result as it is stored, line by line without their ends.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let meta = Record::Meta(Box::new(self.meta.clone()));
+        let summary = self.summary.iter().map(|s| Record::Summary(Box::new(s.clone())));
+        let inner = self.records.iter().cloned();
+        // Records have no maps with keys that JSON could not write.
+        [meta]
+            .into_iter()
+            .chain(inner)
+            .chain(summary)
+            .filter_map(|r| serde_json::to_string(&r).ok())
     }
 }
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::{Transport, World, units};
+use towpath_report::trace::TakenAt;
 
 use crate::check::CheckArguments;
 use crate::measure::MeasureArguments;
@@ -36,6 +37,7 @@ pub(crate) enum Verb {
     Check(CheckArguments),
     Monitor(MonitorArguments),
     Report(ReportArguments),
+    Trace(TraceArguments),
     Scenarios(ScenariosArguments),
     Schema(SchemaArguments),
 }
@@ -217,6 +219,50 @@ pub(crate) struct ReportArguments {
     /// Print goodput in each second as CSV, one line a run and direction, in place of the table
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+}
+
+/// Say what a capture of packets holds: connections, subflows, figures
+///
+/// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root. With
+/// a capture of the other host as second file, also the delay of each direction.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArguments {
+    /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where it was taken, if the capture does not show that by itself
+    #[arg(long, value_enum, value_name = "END")]
+    pub(crate) taken_at: Option<TakenAtChoice>,
+    /// Connections to show, those with most data first
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) top: u32,
+    /// Also write an HTML report
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print a result (JSON Lines, as `towpath report` reads it), in place of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// At which end of its connections a capture was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakenAtChoice {
+    /// At the host that opened the connections
+    Opener,
+    /// At the host that accepted them
+    Accepter,
+    /// On the way
+    Between,
+}
+
+impl From<TakenAtChoice> for TakenAt {
+    fn from(choice: TakenAtChoice) -> Self {
+        match choice {
+            TakenAtChoice::Opener => Self::Opener,
+            TakenAtChoice::Accepter => Self::Accepter,
+            TakenAtChoice::Between => Self::Between,
+        }
+    }
 }
 
 /// List the built-in scenarios, or show one

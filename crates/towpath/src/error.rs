@@ -12,6 +12,7 @@ use towpath_linux::run::RunError;
 use towpath_linux::sandbox::SandboxError;
 use towpath_measure::scenario::ScenarioErrors;
 use towpath_measure::store::StoreError;
+use towpath_report::trace::CaptureError;
 
 /// Why a verb could not do its work. All of them are exit code 2.
 #[derive(Debug, Error)]
@@ -26,6 +27,8 @@ pub(crate) enum CliError {
     Write { path: PathBuf, source: io::Error, hint: Option<String> },
     #[error("`{}` is no result: {source}", path.display())]
     Result { path: PathBuf, source: StoreError },
+    #[error("`{}` is no capture: {source}", path.display())]
+    Capture { path: PathBuf, source: CaptureError },
     #[error("no result in `{}`", path.display())]
     NoResult { path: PathBuf },
     #[error("{what}")]
@@ -64,6 +67,10 @@ impl CliError {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
             Self::Exec(error) => error.hint(),
+            Self::Capture { .. } => Some(
+                "captures are files as tcpdump, Wireshark or `towpath run --pcap` write them"
+                    .to_owned(),
+            ),
             Self::Scenario(_)
             | Self::Read { .. }
             | Self::Result { .. }

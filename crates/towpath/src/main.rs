@@ -5,7 +5,8 @@
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
 //! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`], [`measure`] and
-//! [`check`] (two real hosts), [`exec`] and [`monitor`], [`report`], [`ui`].
+//! [`check`] (two real hosts), [`exec`], [`monitor`] and [`trace`](mod@trace) (this host), [`report`],
+//! [`ui`].
 
 mod arguments;
 mod check;
@@ -25,6 +26,7 @@ mod scenarios;
 mod server;
 mod sim;
 mod stacks;
+mod trace;
 mod ui;
 
 use std::process::ExitCode;
@@ -63,6 +65,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Measure(arguments) => measure::measure(&arguments, ui),
         Verb::Monitor(arguments) => monitor::monitor(&arguments, ui),
         Verb::Report(arguments) => report::report(&arguments, ui),
+        Verb::Trace(arguments) => trace::trace(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Verb::Schema(arguments) => scenarios::schema(&arguments, ui),
     }

@@ -1,0 +1,206 @@
+//! What is known of a subflow and of a connection.
+
+use std::collections::BTreeMap;
+
+use super::data::DataWay;
+use super::interval::Range;
+use super::layers::End;
+use super::tracker::FOR_EVER;
+use super::way::Way;
+
+/// Notes that one connection keeps.
+const MAX_NOTES: usize = 2_000;
+
+/// One TCP connection: a subflow, or all there is.
+#[derive(Debug)]
+pub struct Subflow {
+    /// The connection's opener, and its other end.
+    pub ends: [End; 2],
+    /// From the first end, and from the second.
+    pub ways: [Way; 2],
+    /// Which of the ends opened it.
+    pub opened_by: usize,
+    pub saw_syn: bool,
+    pub connection: Option<u32>,
+    /// In its connection.
+    pub number: u16,
+    /// Interface of the capture on which it was first seen, and whether there were others.
+    pub interface: Option<u32>,
+    pub several_interfaces: bool,
+    pub first_ns: u64,
+    pub syn_ns: Option<u64>,
+    pub syns: u32,
+    /// SYNs that offered Multipath TCP.
+    pub capable_syns: u32,
+    pub answered_ns: Option<u64>,
+    pub answered_capable: bool,
+    pub established_ns: Option<u64>,
+    pub fin_ns: Option<u64>,
+    pub reset_ns: Option<u64>,
+    /// MP_TCPRST, if the RST had it.
+    pub reset_reason: Option<u8>,
+    /// MP_JOIN: the token, and whether the answer had the option too.
+    pub token: Option<u32>,
+    pub join_answered: bool,
+    pub is_join: bool,
+    pub backup: bool,
+    /// Address identifiers, by end.
+    pub address_ids: [Option<u8>; 2],
+    /// Whether its ADD_ADDR must be read as RFC 6824 has it.
+    pub v0: bool,
+}
+
+impl Subflow {
+    pub fn new(ends: [End; 2], saw_syn: bool, now_ns: u64) -> Self {
+        Self {
+            ends,
+            ways: [Way::default(), Way::default()],
+            opened_by: 0,
+            saw_syn,
+            connection: None,
+            number: 0,
+            interface: None,
+            several_interfaces: false,
+            first_ns: now_ns,
+            syn_ns: None,
+            syns: 0,
+            capable_syns: 0,
+            answered_ns: None,
+            answered_capable: false,
+            established_ns: None,
+            fin_ns: None,
+            reset_ns: None,
+            reset_reason: None,
+            token: None,
+            join_answered: false,
+            is_join: false,
+            backup: false,
+            address_ids: [None; 2],
+            v0: false,
+        }
+    }
+
+    /// Its bytes are the data, byte for byte.
+    pub fn map_all(&mut self) {
+        for way in &mut self.ways {
+            if way.maps.is_empty() {
+                way.maps.add(Range::new(0, FOR_EVER), 0);
+            }
+        }
+    }
+}
+
+/// Why a connection went on without Multipath TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// The SYN/ACK had no MP_CAPABLE.
+    NotAnswered,
+    /// SYNs with the option had no answer, one without had.
+    SynsUnanswered,
+    /// No option behind the handshake.
+    OptionsGone,
+    /// An infinite mapping (RFC 8684 §3.7).
+    InfiniteMapping,
+    /// MP_FAIL.
+    Checksum,
+}
+
+impl Fallback {
+    /// One sentence without a full stop.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::NotAnswered => {
+                "the SYN/ACK has no MP_CAPABLE: the other end has no Multipath TCP, or a box on the \
+                 way took the option out"
+            }
+            Self::SynsUnanswered => {
+                "SYNs with MP_CAPABLE had no answer, one without it had: something drops them"
+            }
+            Self::OptionsGone => {
+                "data without any Multipath TCP option behind a complete handshake: a box on the way \
+                 takes options out"
+            }
+            Self::InfiniteMapping => "an infinite mapping: one end gave Multipath TCP up",
+            Self::Checksum => "MP_FAIL: a checksum was wrong, so a box on the way changes data",
+        }
+    }
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoteKind {
+    PathManager,
+    Subflow,
+    Fallback,
+}
+
+/// When and where something was seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Note {
+    pub now_ns: u64,
+    pub subflow: u16,
+    /// Which end sent it.
+    pub side: usize,
+    pub kind: NoteKind,
+}
+
+/// One connection: its subflows, and both directions of its data.
+#[derive(Debug)]
+pub struct Connection {
+    pub subflows: Vec<u32>,
+    pub data: [DataWay; 2],
+    pub keys: [Option<u64>; 2],
+    /// Version that was offered or agreed on.
+    pub version: Option<u8>,
+    pub checksum: bool,
+    /// Whether it spoke Multipath TCP, or tried to.
+    pub multipath: bool,
+    /// Whether its bytes are its data.
+    pub infinite: bool,
+    /// Whether the capture does not have its beginning.
+    pub late: bool,
+    pub fallback: Option<Fallback>,
+    /// MP_FAIL was seen.
+    pub failed: Option<Fallback>,
+    pub first_ns: u64,
+    pub last_data_ns: u64,
+    pub notes: Vec<(Note, String)>,
+    pub notes_lost: u64,
+    /// Multipath TCP options seen, by name.
+    pub options: BTreeMap<&'static str, u64>,
+}
+
+impl Connection {
+    pub fn new(now_ns: u64) -> Self {
+        Self {
+            subflows: Vec::new(),
+            data: [DataWay::default(), DataWay::default()],
+            keys: [None; 2],
+            version: None,
+            checksum: false,
+            multipath: false,
+            infinite: false,
+            late: false,
+            fallback: None,
+            failed: None,
+            first_ns: now_ns,
+            last_data_ns: now_ns,
+            notes: Vec::new(),
+            notes_lost: 0,
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// Whether data numbers mean something.
+    pub fn is_multipath(&self) -> bool {
+        self.multipath && !self.infinite
+    }
+
+    pub fn note(&mut self, note: Note, text: String) {
+        if self.notes.len() < MAX_NOTES {
+            self.notes.push((note, text));
+        } else {
+            self.notes_lost += 1;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! One direction of a connection above its subflows: data numbers, what arrived in order, who sent
+//! what first. A plain TCP connection has the same, with its bytes as data.
+
+use towpath_mptcp::wire::DataAck;
+
+use super::figures::{Distribution, Flight, Progress, Series};
+use super::interval::{Pieces, Range};
+
+/// Further away than this a number is not believed: nobody has such a window.
+const MAX_JUMP: i64 = 1 << 40;
+
+/// One direction of a connection.
+#[derive(Debug, Clone, Default)]
+pub struct DataWay {
+    base: Option<Base>,
+    /// Everything below has arrived, at both levels.
+    next: i64,
+    /// Highest number that was mapped.
+    highest: i64,
+    /// Data that waits for earlier data, with its arrival.
+    waiting: Pieces<u64>,
+    /// Bytes that wait in the queues of its subflows.
+    pub below_bytes: u64,
+    /// Which subflow carried what first.
+    owners: Pieces<u16>,
+    /// What was forgotten of `owners`.
+    forgotten: i64,
+    /// Acknowledged by DATA_ACK.
+    acked: i64,
+    /// Acknowledged on a subflow, and not yet by DATA_ACK.
+    delivered: Pieces<()>,
+    /// Position of DATA_FIN.
+    fin: Option<i64>,
+    /// From the first time that data was sent until DATA_ACK covers it.
+    pub flight: Flight,
+    /// From a packet's arrival until everything before it was there.
+    pub wait: Distribution,
+    pub arrivals: Progress,
+    pub acks: Progress,
+    pub series: Series,
+    /// Most bytes that ever waited, at both levels.
+    pub waiting_peak_bytes: u64,
+    /// Bytes that came on a second subflow, or under new numbers, again.
+    pub copied_bytes: u64,
+    /// Acknowledged data that is not in the capture.
+    pub unseen_bytes: u64,
+    /// Which subflow carried new data last, and how often that changed.
+    last_subflow: Option<u16>,
+    pub switches: u64,
+    scratch: Vec<Range>,
+}
+
+/// The absolute data number of relative number 0.
+#[derive(Debug, Clone, Copy)]
+struct Base {
+    number: u64,
+    /// Whether the upper half is known.
+    wide: bool,
+}
+
+impl DataWay {
+    /// Number of the first byte, from the keys (RFC 8684 §3.1).
+    pub fn begin(&mut self, number: u64) {
+        if self.base.is_none() {
+            self.base = Some(Base { number, wide: true });
+        }
+    }
+
+    /// Whether any number is known.
+    pub fn has_begun(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// A number of 32 or 64 bits as a relative one; `None` for one that cannot be meant.
+    pub fn place(&mut self, number: DataAck) -> Option<i64> {
+        let base = match (&mut self.base, number) {
+            (Some(base), _) => base,
+            (none, DataAck::Long(number)) => none.insert(Base { number, wide: true }),
+            (none, DataAck::Short(number)) => {
+                none.insert(Base { number: u64::from(number), wide: false })
+            }
+        };
+        let near = self.highest.max(self.acked);
+        let low = match number {
+            DataAck::Long(number) if base.wide => {
+                let relative = number.wrapping_sub(base.number) as i64;
+                return (relative.abs_diff(near) < MAX_JUMP as u64).then_some(relative);
+            }
+            DataAck::Long(number) => number as u32,
+            DataAck::Short(number) => number,
+        };
+        let expected = (base.number as u32).wrapping_add(near as u32);
+        Some(near.saturating_add(i64::from(low.wrapping_sub(expected) as i32)))
+    }
+
+    /// How far a number is from what goes on here; `None` if that cannot be told.
+    pub fn distance(&self, number: DataAck) -> Option<u64> {
+        let base = self.base?;
+        let near = self.highest.max(self.acked);
+        match number {
+            DataAck::Long(number) if base.wide => {
+                Some((number.wrapping_sub(base.number) as i64).abs_diff(near))
+            }
+            DataAck::Long(_) | DataAck::Short(_) => None,
+        }
+    }
+
+    /// Notes that a subflow carries data, under numbers of its own that are new; the bytes that
+    /// another subflow had carried before.
+    pub fn appears(&mut self, range: Range, subflow: u16, now_ns: u64) -> u64 {
+        self.highest = self.highest.max(range.end);
+        let mut copies = 0;
+        if range.start < self.forgotten {
+            copies += range.and(Range::new(i64::MIN, self.forgotten)).len();
+        }
+        let range = range.and(Range::new(self.forgotten, i64::MAX));
+        let mut new = std::mem::take(&mut self.scratch);
+        new.clear();
+        self.owners.compare(
+            range,
+            |part, owner| copies += if owner == subflow { 0 } else { part.len() },
+            |part| new.push(part),
+        );
+        for part in &new {
+            self.owners.insert(*part, subflow);
+            self.flight.sent(part.end, now_ns);
+        }
+        if !new.is_empty() && self.last_subflow != Some(subflow) {
+            self.switches += u64::from(self.last_subflow.is_some());
+            self.last_subflow = Some(subflow);
+        }
+        self.scratch = new;
+        if self.owners.is_full()
+            && let Some(oldest) = self.owners.pop()
+        {
+            self.forgotten = oldest.range.end;
+        }
+        copies
+    }
+
+    /// Takes data that its subflow has in order; it arrived at `at_ns`.
+    pub fn arrives(&mut self, range: Range, at_ns: u64, now_ns: u64) {
+        if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
+            self.passes(range, at_ns, now_ns);
+        } else {
+            let behind = range.and(Range::new(self.next, i64::MAX));
+            let mut new = std::mem::take(&mut self.scratch);
+            new.clear();
+            let mut known = range.len() - behind.len().min(range.len());
+            if !behind.is_empty() {
+                self.waiting.compare(behind, |part, _| known += part.len(), |part| new.push(part));
+            }
+            self.copied_bytes += known;
+            for part in &new {
+                self.waiting.insert(*part, at_ns);
+            }
+            self.scratch = new;
+        }
+        self.drain(now_ns);
+        if self.waiting.is_full()
+            && let Some(first) = self.waiting.first()
+        {
+            self.skip_to(first.start, now_ns);
+        }
+    }
+
+    fn passes(&mut self, range: Range, at_ns: u64, now_ns: u64) {
+        self.next = range.end;
+        self.wait.record(now_ns.saturating_sub(at_ns));
+        self.arrivals.add(now_ns, range.len());
+        if let Some(bin) = self.series.at(now_ns) {
+            bin.bytes += range.len();
+        }
+    }
+
+    fn drain(&mut self, now_ns: u64) {
+        while let Some(piece) = self.waiting.pop_reached(self.next) {
+            let rest = piece.range.and(Range::new(self.next, i64::MAX));
+            if !rest.is_empty() {
+                self.passes(rest, piece.about, now_ns);
+            }
+        }
+    }
+
+    /// Gives up gaps below `target`: the capture does not have what was in them.
+    fn skip_to(&mut self, target: i64, now_ns: u64) {
+        while self.next < target {
+            let gap_end = self.waiting.first().map_or(target, |first| first.start.min(target));
+            let gap = Range::new(self.next, gap_end).len();
+            self.unseen_bytes += gap;
+            self.arrivals.add(now_ns, gap);
+            self.next = self.next.max(gap_end);
+            self.drain(now_ns);
+        }
+    }
+
+    /// Notes how much waits now.
+    pub fn note_waiting(&mut self, now_ns: u64) {
+        let waiting = self.below_bytes + self.waiting.bytes();
+        if waiting == 0 {
+            return;
+        }
+        self.waiting_peak_bytes = self.waiting_peak_bytes.max(waiting);
+        if let Some(bin) = self.series.at(now_ns) {
+            bin.waiting_bytes = bin.waiting_bytes.max(waiting);
+        }
+    }
+
+    /// Takes a DATA_ACK, as a relative number.
+    pub fn acknowledge(&mut self, ack: i64, now_ns: u64) {
+        let ack = if self.fin.is_some_and(|fin| fin.checked_add(1) == Some(ack)) {
+            ack.saturating_sub(1) // DATA_FIN takes a number, but is no data
+        } else {
+            ack
+        };
+        if ack <= self.acked {
+            return;
+        }
+        let new = Range::new(self.acked, ack).len();
+        self.acked = ack;
+        self.flight.all_acked(ack, now_ns);
+        self.acks.add(now_ns, new);
+        if let Some(bin) = self.series.at(now_ns) {
+            bin.acked_bytes += new;
+        }
+        self.delivered.forget_below(ack);
+    }
+
+    /// Gives up what was acknowledged without being in the capture. Not at once: where packets of two
+    /// subflows are captured, an acknowledgement may stand in front of what it means.
+    pub fn settle(&mut self, now_ns: u64) {
+        const SLACK: i64 = 1 << 20;
+        if self.acked.saturating_sub(SLACK) > self.next {
+            self.skip_to(self.acked - SLACK, now_ns);
+        }
+    }
+
+    /// Takes up what is left at the end.
+    pub fn close(&mut self, now_ns: u64) {
+        self.skip_to(self.acked, now_ns);
+    }
+
+    /// Notes what a subflow's acknowledgement covers.
+    pub fn delivered(&mut self, range: Range) {
+        let range = range.and(Range::new(self.acked, i64::MAX));
+        if range.is_empty() || self.delivered.is_full() {
+            return;
+        }
+        let mut new = std::mem::take(&mut self.scratch);
+        new.clear();
+        self.delivered.compare(range, |_, ()| {}, |part| new.push(part));
+        for part in &new {
+            self.delivered.insert(*part, ());
+        }
+        self.scratch = new;
+    }
+
+    /// Bytes of `range` that the receiver had already said to have.
+    pub fn had(&self, range: Range) -> u64 {
+        range.and(Range::new(i64::MIN, self.acked)).len()
+            + self.delivered.overlap(range.and(Range::new(self.acked, i64::MAX)))
+    }
+
+    /// Notes where the data ends.
+    pub fn set_fin(&mut self, at: i64) {
+        self.fin = Some(at);
+    }
+}

@@ -1,0 +1,346 @@
+//! What is counted while packets go by: distributions, series, round-trip times, gaps. All of it is
+//! bounded: a longer capture makes coarser series, not more memory.
+
+use std::collections::VecDeque;
+
+use towpath_measure::result::{Delays, Stall};
+
+use super::interval::Range;
+
+/// Gaps from here on are stalls, as in every result.
+const STALL_NS: u64 = 100_000_000;
+
+/// Buckets of each power of two: less than 1 % error in the middle of one.
+const PER_OCTAVE: u64 = 64;
+const EXACT_BITS: u32 = 7;
+
+/// A distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
+/// buckets between its smallest and its largest value.
+#[derive(Debug, Clone, Default)]
+pub struct Distribution {
+    count: u64,
+    sum: f64,
+    squares: f64,
+    min: u64,
+    max: u64,
+    /// Number of the first bucket that is kept.
+    first: usize,
+    buckets: VecDeque<u32>,
+}
+
+impl Distribution {
+    pub fn record(&mut self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    pub fn record_many(&mut self, ns: u64, times: u32) {
+        if times == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { ns } else { self.min.min(ns) };
+        self.max = self.max.max(ns);
+        self.count += u64::from(times);
+        let (value, weight) = (ns as f64, f64::from(times));
+        self.sum += value * weight;
+        self.squares += value * value * weight;
+        let bucket = bucket_of(ns / 1_000);
+        if self.buckets.is_empty() {
+            self.first = bucket;
+        }
+        while bucket < self.first {
+            self.buckets.push_front(0);
+            self.first -= 1;
+        }
+        let at = bucket - self.first;
+        if self.buckets.len() <= at {
+            self.buckets.resize(at + 1, 0);
+        }
+        if let Some(count) = self.buckets.get_mut(at) {
+            *count = count.saturating_add(times);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Smallest value; `None` without any.
+    pub fn min(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.min)
+    }
+
+    /// The figures; `None` without any value.
+    pub fn delays(&self) -> Option<Delays> {
+        if self.count == 0 {
+            return None;
+        }
+        let count = self.count as f64;
+        let mean = self.sum / count;
+        let variance = (self.squares - self.sum * mean) / (count - 1.0).max(1.0);
+        Some(Delays {
+            mean_ns: mean as u64,
+            deviation_ns: variance.max(0.0).sqrt() as u64,
+            min_ns: self.min,
+            p50_ns: self.percentile(50.0),
+            p90_ns: self.percentile(90.0),
+            p95_ns: self.percentile(95.0),
+            p99_ns: self.percentile(99.0),
+            p999_ns: self.percentile(99.9),
+            max_ns: self.max,
+        })
+    }
+
+    fn percentile(&self, percent: f64) -> u64 {
+        let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (at, count) in self.buckets.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= rank {
+                let ns = middle_of(self.first + at).saturating_mul(1_000);
+                return ns.clamp(self.min, self.max);
+            }
+        }
+        self.max
+    }
+}
+
+fn bucket_of(us: u64) -> usize {
+    if us < 1 << EXACT_BITS {
+        return us as usize;
+    }
+    let shift = us.ilog2() + 1 - EXACT_BITS;
+    ((1 << EXACT_BITS) + u64::from(shift - 1) * PER_OCTAVE + (us >> shift) - PER_OCTAVE) as usize
+}
+
+fn middle_of(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 1 << EXACT_BITS {
+        return bucket;
+    }
+    let above = bucket - (1 << EXACT_BITS);
+    let shift = above / PER_OCTAVE + 1;
+    ((PER_OCTAVE + above % PER_OCTAVE) << shift) + (1 << (shift - 1))
+}
+
+/// Width of a bin at first: 8 of them are the 100 ms of other results.
+pub const BIN_NS: u64 = 12_500_000;
+/// Bins of one series; more make each twice as wide.
+const MAX_BINS: usize = 4_096;
+
+/// One period of a series.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Bin {
+    /// Payload bytes that were new.
+    pub bytes: u64,
+    /// Payload bytes, all of them.
+    pub sent_bytes: u64,
+    /// Bytes newly acknowledged.
+    pub acked_bytes: u64,
+    /// Packets with payload that was seen before, or that filled a gap.
+    pub again_packets: u32,
+    /// Smoothed round-trip time at its end; 0 if unknown.
+    pub srtt_us: u32,
+    /// Most bytes that waited for earlier ones.
+    pub waiting_bytes: u64,
+}
+
+impl Bin {
+    /// Takes up the bin that follows.
+    pub fn join(&mut self, next: &Self) {
+        self.bytes += next.bytes;
+        self.sent_bytes += next.sent_bytes;
+        self.acked_bytes += next.acked_bytes;
+        self.again_packets = self.again_packets.saturating_add(next.again_packets);
+        self.srtt_us = if next.srtt_us > 0 { next.srtt_us } else { self.srtt_us };
+        self.waiting_bytes = self.waiting_bytes.max(next.waiting_bytes);
+    }
+}
+
+/// A series over time that gets coarser as it gets longer.
+#[derive(Debug, Clone)]
+pub struct Series {
+    width_ns: u64,
+    /// Number of the first bin that is kept.
+    first: u64,
+    bins: Vec<Bin>,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self { width_ns: BIN_NS, first: 0, bins: Vec::new() }
+    }
+}
+
+impl Series {
+    /// The bin of a moment. Time that runs backwards counts as the first.
+    pub fn at(&mut self, now_ns: u64) -> Option<&mut Bin> {
+        if self.bins.is_empty() {
+            self.first = now_ns / self.width_ns;
+        }
+        loop {
+            let at = (now_ns / self.width_ns).saturating_sub(self.first) as usize;
+            if at < MAX_BINS {
+                if self.bins.len() <= at {
+                    self.bins.resize(at + 1, Bin::default());
+                }
+                return self.bins.get_mut(at);
+            }
+            self.widen();
+        }
+    }
+
+    fn widen(&mut self) {
+        self.width_ns = self.width_ns.saturating_mul(2);
+        let odd = self.first % 2;
+        self.first /= 2;
+        let mut wider: Vec<Bin> = Vec::with_capacity(self.bins.len() / 2 + 1);
+        for (at, bin) in self.bins.iter().enumerate() {
+            match wider.last_mut() {
+                Some(last) if (at as u64 + odd) % 2 == 1 => last.join(bin),
+                _ => wider.push(*bin),
+            }
+        }
+        self.bins = wider;
+    }
+
+    pub fn width_ns(&self) -> u64 {
+        self.width_ns
+    }
+
+    /// Bins of `width_ns`, a multiple of its own, with the number of each.
+    pub fn bins(&self, width_ns: u64) -> Vec<(u64, Bin)> {
+        let factor = (width_ns / self.width_ns.max(1)).max(1);
+        let mut wide: Vec<(u64, Bin)> = Vec::new();
+        for (at, bin) in self.bins.iter().enumerate() {
+            let number = (self.first + at as u64) / factor;
+            match wide.last_mut() {
+                Some((last, sum)) if *last == number => sum.join(bin),
+                _ => wide.push((number, *bin)),
+            }
+        }
+        wide
+    }
+}
+
+/// What was sent and is not acknowledged yet, with its times.
+#[derive(Debug, Clone, Default)]
+pub struct Flight {
+    /// In order of their end.
+    sent: VecDeque<(i64, u64)>,
+    pub samples: Distribution,
+    srtt_ns: f64,
+    rttvar_ns: f64,
+}
+
+/// Segments in flight that are watched.
+const MAX_FLIGHT: usize = 1 << 14;
+/// Mark of what was sent twice: which of the two an acknowledgement means is unknown (Karn).
+const AMBIGUOUS: u64 = u64::MAX;
+
+impl Flight {
+    /// Notes that data up to `end` left.
+    #[inline]
+    pub fn sent(&mut self, end: i64, now_ns: u64) {
+        if self.sent.len() >= MAX_FLIGHT {
+            return;
+        }
+        if self.sent.back().is_none_or(|(last, _)| *last <= end) {
+            self.sent.push_back((end, now_ns));
+        } else {
+            let at = self.sent.partition_point(|(known, _)| *known <= end);
+            self.sent.insert(at, (end, now_ns));
+        }
+    }
+
+    /// Notes that a part was sent again.
+    pub fn again(&mut self, range: Range) {
+        let at = self.sent.partition_point(|(end, _)| *end <= range.start);
+        for (end, sent_ns) in self.sent.range_mut(at..) {
+            *sent_ns = AMBIGUOUS;
+            if *end >= range.end {
+                break;
+            }
+        }
+    }
+
+    /// Notes an acknowledgement: the newest segment that it covers is a sample.
+    pub fn acked(&mut self, ack: i64, now_ns: u64) {
+        let mut newest = None;
+        while let Some(sent_ns) = self.pop(ack) {
+            newest = Some(sent_ns);
+        }
+        if let Some(sent_ns) = newest.filter(|sent_ns| *sent_ns != AMBIGUOUS) {
+            self.sample(now_ns.saturating_sub(sent_ns));
+        }
+    }
+
+    /// As [`Flight::acked`], but every segment is a sample.
+    pub fn all_acked(&mut self, ack: i64, now_ns: u64) {
+        while let Some(sent_ns) = self.pop(ack) {
+            self.sample(now_ns.saturating_sub(sent_ns));
+        }
+    }
+
+    /// Forgets what is in flight.
+    pub fn forget(&mut self) {
+        self.sent.clear();
+    }
+
+    fn pop(&mut self, ack: i64) -> Option<u64> {
+        let (_, sent_ns) = *self.sent.front().filter(|(end, _)| *end <= ack)?;
+        self.sent.pop_front();
+        Some(sent_ns)
+    }
+
+    /// RFC 6298 §2.
+    fn sample(&mut self, rtt_ns: u64) {
+        let rtt = rtt_ns as f64;
+        if self.samples.count() == 0 {
+            (self.srtt_ns, self.rttvar_ns) = (rtt, rtt / 2.0);
+        } else {
+            self.rttvar_ns += ((self.srtt_ns - rtt).abs() - self.rttvar_ns) / 4.0;
+            self.srtt_ns += (rtt - self.srtt_ns) / 8.0;
+        }
+        self.samples.record(rtt_ns);
+    }
+
+    /// Smoothed; 0 without a sample.
+    pub fn srtt_us(&self) -> u32 {
+        (self.srtt_ns / 1e3) as u32
+    }
+
+    pub fn rttvar_us(&self) -> u32 {
+        (self.rttvar_ns / 1e3) as u32
+    }
+}
+
+/// Bytes that went forward, and the gaps between.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    pub bytes: u64,
+    pub first_ns: Option<u64>,
+    pub last_ns: u64,
+    pub stall: Stall,
+}
+
+impl Progress {
+    pub fn add(&mut self, now_ns: u64, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.bytes += bytes;
+        if self.first_ns.is_some() {
+            let gap = now_ns.saturating_sub(self.last_ns);
+            if gap > self.stall.longest_ns {
+                (self.stall.longest_ns, self.stall.longest_at_ns) = (gap, self.last_ns);
+            }
+            if gap >= STALL_NS {
+                self.stall.total_ns = self.stall.total_ns.saturating_add(gap);
+                self.stall.count = self.stall.count.saturating_add(1);
+            }
+        } else {
+            self.first_ns = Some(now_ns);
+        }
+        self.last_ns = self.last_ns.max(now_ns);
+    }
+}

@@ -1,0 +1,384 @@
+//! Capture files, read as a stream: pcap in both byte orders and both resolutions, and pcapng
+//! (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
+//!
+//! One buffer is filled again and again; a frame is a slice of it. A file that ends in the middle of
+//! a record ends there, which is noted; what cannot be a capture at all is an error.
+
+use std::io::{self, Read};
+
+/// Longest record that is believed. Captures of 64 KiB super-segments are far below.
+const MAX_RECORD_BYTES: usize = 16 << 20;
+const BUFFER_BYTES: usize = 1 << 18;
+
+const PCAP_MICRO: u32 = 0xa1b2_c3d4;
+const PCAP_NANO: u32 = 0xa1b2_3c4d;
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const OBSOLETE_PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+const IF_NAME: u16 = 2;
+const IF_TSRESOL: u16 = 9;
+const IF_TSOFFSET: u16 = 14;
+const EPB_FLAGS: u16 = 2;
+
+/// Interfaces of one file; more are not told apart.
+const MAX_INTERFACES: usize = 4_096;
+
+/// Why a file cannot be read as a capture.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The source failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It does not begin like one.
+    #[error("neither pcap nor pcapng (it begins with {0:02x?})")]
+    Magic([u8; 4]),
+    /// It is empty, or shorter than the header of a capture.
+    #[error("too short for a capture")]
+    Short,
+    /// A record cannot be what its header says.
+    #[error("bad {what} at byte {at}")]
+    Malformed {
+        /// What is wrong.
+        what: &'static str,
+        /// Where.
+        at: u64,
+    },
+}
+
+/// One captured frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Nanoseconds since 1970, or what the file takes for it; `None` where the format has no time.
+    pub at_ns: Option<u64>,
+    /// LINKTYPE of its interface.
+    pub link_type: u16,
+    /// Number of its interface in the file, from 0.
+    pub interface: u32,
+    /// What was captured of it.
+    pub bytes: &'a [u8],
+    /// Its length on the wire.
+    pub wire_bytes: u32,
+    /// Whether its host sent it, where the file says so.
+    pub outbound: Option<bool>,
+}
+
+/// An interface of a capture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaptureInterface {
+    /// Name, where the file has it.
+    pub name: Option<String>,
+    /// LINKTYPE.
+    pub link_type: u16,
+    /// Nanoseconds of a tick, as a fraction.
+    tick_ns: (u64, u64),
+    offset_ns: i64,
+}
+
+/// How a file is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Pcap { nanos: bool },
+    Pcapng,
+}
+
+/// A capture that is being read.
+#[derive(Debug)]
+pub struct CaptureReader<R> {
+    input: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Bytes of the file before `start`.
+    passed: u64,
+    format: Format,
+    big_endian: bool,
+    /// First interface of the current section.
+    section: usize,
+    interfaces: Vec<CaptureInterface>,
+    truncated: bool,
+}
+
+/// A frame's place in the buffer.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    at_ns: Option<u64>,
+    interface: usize,
+    from: usize,
+    len: usize,
+    wire_bytes: u32,
+    outbound: Option<bool>,
+}
+
+impl<R: Read> CaptureReader<R> {
+    /// Reads the beginning.
+    pub fn open(input: R) -> Result<Self, CaptureError> {
+        let mut reader = Self {
+            input,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            passed: 0,
+            format: Format::Pcapng,
+            big_endian: false,
+            section: 0,
+            interfaces: Vec::new(),
+            truncated: false,
+        };
+        let Some(&magic) = reader.peek(4)?.and_then(|head| head.first_chunk::<4>()) else {
+            return Err(CaptureError::Short);
+        };
+        let (little, big) = (u32::from_le_bytes(magic), u32::from_be_bytes(magic));
+        let nanos = match (little, big) {
+            (PCAP_MICRO, _) | (_, PCAP_MICRO) => false,
+            (PCAP_NANO, _) | (_, PCAP_NANO) => true,
+            (SECTION_HEADER, _) => return Ok(reader),
+            _ => return Err(CaptureError::Magic(magic)),
+        };
+        reader.format = Format::Pcap { nanos };
+        reader.big_endian = matches!(big, PCAP_MICRO | PCAP_NANO);
+        let big_endian = reader.big_endian;
+        let Some(header) = reader.peek(24)? else { return Err(CaptureError::Short) };
+        // The upper half says whether frames have a check sequence, which is behind IP's length.
+        let link_type = word(header, 20, big_endian).unwrap_or(0) as u16;
+        let tick_ns = if nanos { (1, 1) } else { (1_000, 1) };
+        reader.interfaces.push(CaptureInterface { name: None, link_type, tick_ns, offset_ns: 0 });
+        reader.consume(24);
+        Ok(reader)
+    }
+
+    /// The next frame; `None` at the end.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+        let place = match self.format {
+            Format::Pcap { nanos } => self.next_pcap(nanos)?,
+            Format::Pcapng => self.next_pcapng()?,
+        };
+        let Some(place) = place else { return Ok(None) };
+        let bytes = self.buffer.get(place.from..place.from + place.len).unwrap_or_default();
+        let link_type = self.interfaces.get(place.interface).map_or(0, |i| i.link_type);
+        let Place { at_ns, wire_bytes, outbound, .. } = place;
+        let interface = place.interface as u32;
+        Ok(Some(Frame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
+    }
+
+    /// Interfaces so far.
+    pub fn interfaces(&self) -> &[CaptureInterface] {
+        &self.interfaces
+    }
+
+    /// Whether the file ended in the middle of a record.
+    pub fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    fn next_pcap(&mut self, nanos: bool) -> Result<Option<Place>, CaptureError> {
+        let big = self.big_endian;
+        let Some(header) = self.peek(16)? else { return Ok(self.over()) };
+        let field = |at| word(header, at, big).unwrap_or(0);
+        let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
+        let len = self.believable(captured as usize)?;
+        if self.peek(16 + len)?.is_none() {
+            return Ok(self.over());
+        }
+        let unit = if nanos { 1 } else { 1_000 };
+        let at_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * unit;
+        let from = self.start + 16;
+        self.consume(16 + len);
+        let wire_bytes = wire.max(captured);
+        Ok(Some(Place { at_ns: Some(at_ns), interface: 0, from, len, wire_bytes, outbound: None }))
+    }
+
+    fn next_pcapng(&mut self) -> Result<Option<Place>, CaptureError> {
+        loop {
+            let big = self.big_endian;
+            let Some(head) = self.peek(12)? else { return Ok(self.over()) };
+            let kind = word(head, 0, big).unwrap_or(0);
+            if kind == SECTION_HEADER {
+                self.big_endian = match word(head, 8, true) {
+                    Some(BYTE_ORDER) => true,
+                    Some(order) if order.swap_bytes() == BYTE_ORDER => false,
+                    _ => return Err(self.malformed("byte order of a section")),
+                };
+                self.section = self.interfaces.len();
+            }
+            let big = self.big_endian;
+            let total = self.peek(12)?.and_then(|head| word(head, 4, big)).unwrap_or(0) as usize;
+            let total = self.believable(total)?;
+            if total < 12 || total % 4 != 0 {
+                return Err(self.malformed("length of a block"));
+            }
+            if self.peek(total)?.is_none() {
+                return Ok(self.over());
+            }
+            let from = self.start;
+            self.consume(total);
+            if let Some(place) = self.block(kind, from, total) {
+                return Ok(Some(place));
+            }
+        }
+    }
+
+    /// Takes up the block at `from`, whose length includes both length fields.
+    fn block(&mut self, kind: u32, from: usize, total: usize) -> Option<Place> {
+        let big = self.big_endian;
+        let body = self.buffer.get(from + 8..from + total - 4)?;
+        let body_from = from + 8;
+        match kind {
+            INTERFACE_DESCRIPTION => {
+                let interface = describe(body, big)?;
+                if self.interfaces.len() < MAX_INTERFACES {
+                    self.interfaces.push(interface);
+                }
+                None
+            }
+            ENHANCED_PACKET => {
+                let interface = self.section + word(body, 0, big)? as usize;
+                let len = word(body, 12, big)? as usize;
+                let options = body.get(20_usize.checked_add(len)?.next_multiple_of(4)..);
+                let flags = options.and_then(|options| option(options, EPB_FLAGS, big));
+                let flags = flags.and_then(|value| word(value, 0, big)).unwrap_or(0);
+                let outbound = match flags & 3 {
+                    1 => Some(false),
+                    2 => Some(true),
+                    _ => None,
+                };
+                let at_ns = self.time(interface, word(body, 4, big)?, word(body, 8, big)?);
+                let wire_bytes = word(body, 16, big)?;
+                body.get(20..20 + len)?;
+                Some(Place { at_ns, interface, from: body_from + 20, len, wire_bytes, outbound })
+            }
+            OBSOLETE_PACKET => {
+                let interface = self.section + usize::from(short(body, 0, big)?);
+                let len = word(body, 12, big)? as usize;
+                let at_ns = self.time(interface, word(body, 4, big)?, word(body, 8, big)?);
+                let wire_bytes = word(body, 16, big)?;
+                body.get(20..20_usize.checked_add(len)?)?;
+                let from = body_from + 20;
+                Some(Place { at_ns, interface, from, len, wire_bytes, outbound: None })
+            }
+            SIMPLE_PACKET => {
+                let wire_bytes = word(body, 0, big)?;
+                let len = (body.len() - 4).min(wire_bytes as usize);
+                let (interface, from) = (self.section, body_from + 4);
+                Some(Place { at_ns: None, interface, from, len, wire_bytes, outbound: None })
+            }
+            _ => None,
+        }
+    }
+
+    fn time(&self, interface: usize, high: u32, low: u32) -> Option<u64> {
+        let interface = self.interfaces.get(interface)?;
+        let ticks = (u64::from(high) << 32) | u64::from(low);
+        let ns = match interface.tick_ns {
+            (1, 1) => ticks,
+            (times, 1) => ticks.saturating_mul(times),
+            (times, over) => {
+                let ns = u128::from(ticks) * u128::from(times) / u128::from(over.max(1));
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
+        };
+        Some(ns.saturating_add_signed(interface.offset_ns))
+    }
+
+    fn over(&mut self) -> Option<Place> {
+        self.truncated |= self.start < self.end;
+        None
+    }
+
+    fn believable(&self, len: usize) -> Result<usize, CaptureError> {
+        if len > MAX_RECORD_BYTES { Err(self.malformed("length of a record")) } else { Ok(len) }
+    }
+
+    fn malformed(&self, what: &'static str) -> CaptureError {
+        CaptureError::Malformed { what, at: self.passed }
+    }
+
+    /// The next `len` bytes, without taking them; `None` when there are fewer.
+    fn peek(&mut self, len: usize) -> Result<Option<&[u8]>, CaptureError> {
+        if self.end - self.start < len && !self.fill(len)? {
+            return Ok(None);
+        }
+        Ok(self.buffer.get(self.start..self.start + len))
+    }
+
+    #[cold]
+    fn fill(&mut self, len: usize) -> Result<bool, CaptureError> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if self.buffer.len() < len {
+            self.buffer.resize(len.next_power_of_two(), 0);
+        }
+        while self.end < len {
+            let Some(room) = self.buffer.get_mut(self.end..) else { return Ok(false) };
+            match self.input.read(room) {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.end = (self.end + count).min(self.buffer.len()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.start += len;
+        self.passed += len as u64;
+    }
+}
+
+/// Reads an interface description block.
+fn describe(body: &[u8], big: bool) -> Option<CaptureInterface> {
+    let link_type = short(body, 0, big)?;
+    let options = body.get(8..).unwrap_or_default();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    let name = option(options, IF_NAME, big).map(text).filter(|name| !name.is_empty());
+    let resolution = option(options, IF_TSRESOL, big).and_then(|value| value.first().copied());
+    let tick_ns = tick(resolution.unwrap_or(6));
+    let offset = option(options, IF_TSOFFSET, big).and_then(|value| {
+        let &bytes = value.first_chunk::<8>()?;
+        Some(if big { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
+    });
+    let offset_ns = offset.unwrap_or(0).saturating_mul(1_000_000_000);
+    Some(CaptureInterface { name, link_type, tick_ns, offset_ns })
+}
+
+/// A tick in nanoseconds: `if_tsresol` is a negative power of 10, or of 2 with its highest bit set.
+fn tick(resolution: u8) -> (u64, u64) {
+    let power = u32::from(resolution & 0x7f);
+    if resolution & 0x80 != 0 {
+        // Finer than 2^-63 s would not fit; nobody has such a clock.
+        return (1_000_000_000, 1_u64 << power.min(63));
+    }
+    match power {
+        0..=9 => (10_u64.pow(9 - power), 1),
+        _ => (1, 10_u64.saturating_pow(power - 9)),
+    }
+}
+
+/// The value of the first option with this code.
+fn option(mut options: &[u8], code: u16, big: bool) -> Option<&[u8]> {
+    loop {
+        let (found, len) = (short(options, 0, big)?, usize::from(short(options, 2, big)?));
+        let value = options.get(4..4 + len)?;
+        if found == code {
+            return Some(value);
+        }
+        if found == 0 {
+            return None;
+        }
+        options = options.get((4 + len).next_multiple_of(4)..)?;
+    }
+}
+
+fn short(bytes: &[u8], at: usize, big: bool) -> Option<u16> {
+    let &field = bytes.get(at..)?.first_chunk::<2>()?;
+    Some(if big { u16::from_be_bytes(field) } else { u16::from_le_bytes(field) })
+}
+
+fn word(bytes: &[u8], at: usize, big: bool) -> Option<u32> {
+    let &field = bytes.get(at..)?.first_chunk::<4>()?;
+    Some(if big { u32::from_be_bytes(field) } else { u32::from_le_bytes(field) })
+}

@@ -1,0 +1,323 @@
+//! SYNs, keys and joins, and the options of path managers (RFC 8684 §3.1, §3.2, §3.4 to §3.7).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use sha1::{Digest, Sha1};
+use towpath_mptcp::keys;
+use towpath_mptcp::wire::{AddAddress, Capable, Flags, Join, MptcpOption};
+
+use super::connection::{Fallback, Note, NoteKind};
+use super::interval::Range;
+use super::tracker::{Placed, Tracker};
+
+impl Tracker {
+    /// Takes what a segment says about connections and subflows themselves.
+    pub(super) fn handshake(&mut self, placed: &Placed<'_>) {
+        let flags = placed.segment.flags;
+        match (flags.has(Flags::SYN), flags.has(Flags::ACK)) {
+            (true, false) => self.syn(placed),
+            (true, true) => self.syn_ack(placed),
+            (false, _) => self.later(placed),
+        }
+        for option in &placed.options.mptcp {
+            self.option(placed, option);
+        }
+        if self.subflows.get(placed.subflow).is_some_and(|s| s.v0) {
+            self.old_add_address(placed);
+        }
+        if flags.has(Flags::RST) {
+            self.reset(placed);
+        }
+    }
+
+    fn syn(&mut self, placed: &Placed<'_>) {
+        let capable = capable(placed);
+        let join = placed.options.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Join(Join::Syn { backup, address_id, token, .. }) => {
+                Some((*backup, *address_id, *token))
+            }
+            _ => None,
+        });
+        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
+        subflow.syn_ns.get_or_insert(placed.now_ns);
+        subflow.syns += 1;
+        subflow.capable_syns += u32::from(capable.is_some());
+        let unanswered = subflow.capable_syns > 0 && capable.is_none() && join.is_none();
+        if let Some(way) = subflow.ways.get_mut(placed.side) {
+            way.begin(placed.segment.seq);
+            way.mss_bytes = placed.options.mss;
+        }
+        let known = subflow.connection.is_some();
+        if let Some((backup, address_id, token)) = join {
+            subflow.is_join = true;
+            subflow.backup = backup;
+            subflow.token = Some(token);
+            subflow.address_ids = [Some(address_id), None];
+            if let (false, Some(&(connection, end))) = (known, self.tokens.get(&token)) {
+                // The token is the receiver's, so the sender is the other end.
+                self.attach(placed.subflow, connection as usize, end == 0);
+            }
+            return;
+        }
+        if !known {
+            let connection = self.connect(placed.subflow, placed.now_ns);
+            match capable {
+                Some(capable) => self.offered(connection, &capable),
+                None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
+            }
+        } else if unanswered {
+            self.fall_back_with(placed.subflow, Fallback::SynsUnanswered, placed.now_ns);
+        }
+    }
+
+    fn offered(&mut self, connection: usize, capable: &Capable) {
+        if let Some(found) = self.connections.get_mut(connection) {
+            found.multipath = true;
+            found.version = Some(capable.version);
+        }
+    }
+
+    fn syn_ack(&mut self, placed: &Placed<'_>) {
+        let capable = capable(placed);
+        let answer = placed.options.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Join(Join::SynAck { address_id, backup, .. }) => {
+                Some((*address_id, *backup))
+            }
+            _ => None,
+        });
+        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
+        subflow.answered_ns.get_or_insert(placed.now_ns);
+        subflow.answered_capable |= capable.is_some();
+        if let Some(way) = subflow.ways.get_mut(placed.side) {
+            way.begin(placed.segment.seq);
+            way.mss_bytes = placed.options.mss;
+        }
+        if let Some((address_id, backup)) = answer {
+            subflow.join_answered = true;
+            subflow.is_join = true;
+            subflow.backup |= backup;
+            if let Some(id) = subflow.address_ids.get_mut(placed.side) {
+                *id = Some(address_id);
+            }
+            return;
+        }
+        if subflow.is_join {
+            return;
+        }
+        let offered = subflow.capable_syns > 0;
+        if subflow.connection.is_none() {
+            let connection = self.connect(placed.subflow, placed.now_ns);
+            match capable {
+                Some(capable) => self.offered(connection, &capable),
+                None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
+            }
+        } else if offered && capable.is_none() {
+            self.fall_back_with(placed.subflow, Fallback::NotAnswered, placed.now_ns);
+        }
+    }
+
+    /// Anything behind the SYNs.
+    fn later(&mut self, placed: &Placed<'_>) {
+        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
+        if subflow.established_ns.is_none() && !placed.segment.flags.has(Flags::RST) {
+            subflow.established_ns = Some(placed.now_ns);
+            let lonely = subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
+            if lonely {
+                let text = "the answer to its SYN has no MP_JOIN".to_owned();
+                self.note(placed, NoteKind::Subflow, text);
+            }
+        }
+    }
+
+    fn option(&mut self, placed: &Placed<'_>, option: &MptcpOption) {
+        let name = match option {
+            MptcpOption::Capable(_) => "MP_CAPABLE",
+            MptcpOption::Join(_) => "MP_JOIN",
+            MptcpOption::AddAddress(_) => "ADD_ADDR",
+            MptcpOption::RemoveAddress(_) => "REMOVE_ADDR",
+            MptcpOption::Priority { .. } => "MP_PRIO",
+            MptcpOption::Fail { .. } => "MP_FAIL",
+            MptcpOption::FastClose { .. } => "MP_FASTCLOSE",
+            MptcpOption::Reset(_) => "MP_TCPRST",
+            MptcpOption::Unknown { .. } => "unknown",
+        };
+        let text = match option {
+            MptcpOption::Capable(capable) => {
+                self.capable(placed, capable);
+                None
+            }
+            MptcpOption::Join(_) => None,
+            MptcpOption::AddAddress(add) => Some(announced(add)),
+            MptcpOption::RemoveAddress(ids) => {
+                let ids: Vec<_> = ids.iter().map(u8::to_string).collect();
+                Some(format!("REMOVE_ADDR of {}", ids.join(", ")))
+            }
+            MptcpOption::Priority { backup } => {
+                if let Some(subflow) = self.subflows.get_mut(placed.subflow) {
+                    subflow.backup = *backup;
+                }
+                let to = if *backup { "a backup" } else { "no backup any more" };
+                Some(format!("MP_PRIO: the subflow is {to}"))
+            }
+            MptcpOption::Fail { .. } => {
+                if let Some((_, connection)) = self.pair(placed.subflow) {
+                    connection.failed = Some(Fallback::Checksum);
+                }
+                Some("MP_FAIL: a checksum was wrong".to_owned())
+            }
+            MptcpOption::FastClose { .. } => {
+                Some("MP_FASTCLOSE: the connection is given up at once".to_owned())
+            }
+            MptcpOption::Reset(reset) => {
+                if let Some(subflow) = self.subflows.get_mut(placed.subflow) {
+                    subflow.reset_reason = Some(reset.reason);
+                }
+                None
+            }
+            MptcpOption::Unknown { subtype, .. } => Some(format!("an option of subtype {subtype}")),
+        };
+        if let Some((_, connection)) = self.pair(placed.subflow) {
+            *connection.options.entry(name).or_default() += 1;
+        }
+        if let Some(text) = text {
+            self.note(placed, NoteKind::PathManager, text);
+        }
+    }
+
+    /// Keys, tokens, and the mapping that MP_CAPABLE may be (RFC 8684 §3.1).
+    fn capable(&mut self, placed: &Placed<'_>, capable: &Capable) {
+        let (side, now_ns) = (placed.side, placed.now_ns);
+        if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
+            let connection = self.connect(placed.subflow, now_ns);
+            self.offered(connection, capable);
+            if let Some(found) = self.connections.get_mut(connection) {
+                found.late = true;
+            }
+        }
+        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        let index = subflow.connection.unwrap_or(0);
+        connection.checksum |= capable.checksum;
+        if placed.segment.flags.has(Flags::ACK) {
+            // Who answers a higher version answers with the one that it speaks.
+            connection.version = Some(capable.version);
+        }
+        subflow.v0 = connection.version == Some(0);
+        let given = [(side, capable.sender_key), (1 - side, capable.receiver_key)];
+        let mut found = Vec::new();
+        for (end, key) in given {
+            let (Some(key), Some(known)) = (key, connection.keys.get_mut(end)) else { continue };
+            if known.replace(key) == Some(key) {
+                continue;
+            }
+            let (token, first) = hashes(key, capable.version);
+            if let Some(data) = connection.data.get_mut(end) {
+                data.begin(first);
+            }
+            found.push((token, (index, end)));
+        }
+        if let Some((len, _)) = capable.data
+            && let Some(way) = subflow.ways.get_mut(side)
+        {
+            way.maps.add(Range::new(0, i64::from(len)), 0);
+        }
+        self.tokens.extend(found);
+    }
+
+    fn reset(&mut self, placed: &Placed<'_>) {
+        let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
+        if subflow.reset_ns.is_some() {
+            return;
+        }
+        subflow.reset_ns = Some(placed.now_ns);
+        let text = match subflow.reset_reason {
+            Some(reason) => format!("RST: {}", reset_reason(reason)),
+            None => "RST".to_owned(),
+        };
+        self.note(placed, NoteKind::Subflow, text);
+    }
+
+    /// ADD_ADDR as RFC 6824 §3.4.1 had it, without HMAC and echo: the other parser cannot know.
+    fn old_add_address(&mut self, placed: &Placed<'_>) {
+        let mut rest = placed.segment.options;
+        loop {
+            let option = match *rest {
+                [] | [0, ..] | [_] => return,
+                [1, ref tail @ ..] => {
+                    rest = tail;
+                    continue;
+                }
+                [_, len, ..] => match rest.split_at_checked(usize::from(len.max(2))) {
+                    Some((option, tail)) => {
+                        rest = tail;
+                        option
+                    }
+                    None => return,
+                },
+            };
+            let &[30, _, first, id, ref body @ ..] = option else { continue };
+            if first >> 4 != 3 {
+                continue;
+            }
+            let address = match (first & 0xf, body) {
+                (4, [a, b, c, d, ..]) => IpAddr::V4(Ipv4Addr::new(*a, *b, *c, *d)),
+                (6, body) => match body.first_chunk::<16>() {
+                    Some(octets) => IpAddr::V6(Ipv6Addr::from(*octets)),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let text = format!("ADD_ADDR {id}: {address}");
+            if let Some((_, connection)) = self.pair(placed.subflow) {
+                *connection.options.entry("ADD_ADDR").or_default() += 1;
+            }
+            self.note(placed, NoteKind::PathManager, text);
+        }
+    }
+
+    fn note(&mut self, placed: &Placed<'_>, kind: NoteKind, text: String) {
+        let Placed { now_ns, side, .. } = *placed;
+        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        connection.note(Note { now_ns, subflow: subflow.number, side, kind }, text);
+    }
+}
+
+fn capable(placed: &Placed<'_>) -> Option<Capable> {
+    placed.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Capable(capable) => Some(*capable),
+        _ => None,
+    })
+}
+
+/// Token, and number of the first byte of data. Version 0 hashes with SHA-1 (RFC 6824 §3.2).
+fn hashes(key: u64, version: u8) -> (u32, u64) {
+    if version > 0 {
+        return (keys::token(key), keys::initial_dsn(key).wrapping_add(1));
+    }
+    let hash: [u8; 20] = Sha1::digest(key.to_be_bytes()).into();
+    let token = hash.first_chunk().copied().unwrap_or_default();
+    let initial = hash.last_chunk().copied().unwrap_or_default();
+    (u32::from_be_bytes(token), u64::from_be_bytes(initial).wrapping_add(1))
+}
+
+fn announced(add: &AddAddress) -> String {
+    let address = match add.port {
+        Some(port) => std::net::SocketAddr::new(add.address, port).to_string(),
+        None => add.address.to_string(),
+    };
+    let echo = if add.hmac.is_none() { " (echo)" } else { "" };
+    format!("ADD_ADDR {}: {address}{echo}", add.address_id)
+}
+
+/// RFC 8684 §3.6.
+pub(super) fn reset_reason(reason: u8) -> &'static str {
+    match reason {
+        0 => "no reason given",
+        1 => "a Multipath TCP error",
+        2 => "lack of resources",
+        3 => "administratively prohibited",
+        4 => "too much outstanding data",
+        5 => "unacceptable performance",
+        6 => "a middlebox was noticed",
+        _ => "an unknown reason",
+    }
+}

@@ -1,0 +1,256 @@
+//! Ranges of sequence numbers, compact and bounded: what waits, who sent what first, what is mapped.
+//!
+//! Numbers are relative to the first byte and 64 bits wide. Nearly all data comes in order, so the
+//! ends of the queues are where things happen; all searches are binary.
+
+use std::collections::VecDeque;
+
+/// Most ranges that one queue keeps. Beyond, the oldest gap is given up.
+const MAX_RANGES: usize = 1 << 15;
+
+/// A range `start..end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub start: i64,
+    pub end: i64,
+}
+
+impl Range {
+    pub fn new(start: i64, end: i64) -> Self {
+        Self { start, end }
+    }
+
+    /// Bytes; 0 when it is turned round.
+    pub fn len(self) -> u64 {
+        u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+
+    /// What both have.
+    pub fn and(self, other: Self) -> Self {
+        Self { start: self.start.max(other.start), end: self.end.min(other.end) }
+    }
+}
+
+/// A range with something about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<T> {
+    pub range: Range,
+    pub about: T,
+}
+
+/// Disjoint ranges in order, each with something about it.
+#[derive(Debug, Clone)]
+pub struct Pieces<T> {
+    pieces: VecDeque<Piece<T>>,
+    bytes: u64,
+}
+
+impl<T> Default for Pieces<T> {
+    fn default() -> Self {
+        Self { pieces: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<T: Copy + PartialEq> Pieces<T> {
+    /// Bytes in all ranges.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn first(&self) -> Option<Range> {
+        self.pieces.front().map(|piece| piece.range)
+    }
+
+    /// Whether a gap must be given up.
+    pub fn is_full(&self) -> bool {
+        self.pieces.len() >= MAX_RANGES
+    }
+
+    /// Takes the first piece if it begins at or before `next`.
+    pub fn pop_reached(&mut self, next: i64) -> Option<Piece<T>> {
+        self.pop_if(|range| range.start <= next)
+    }
+
+    /// Takes the first piece.
+    pub fn pop(&mut self) -> Option<Piece<T>> {
+        self.pop_if(|_| true)
+    }
+
+    fn pop_if(&mut self, wanted: impl FnOnce(Range) -> bool) -> Option<Piece<T>> {
+        if !wanted(self.first()?) {
+            return None;
+        }
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.range.len();
+        Some(piece)
+    }
+
+    /// Forgets everything below `end`.
+    pub fn forget_below(&mut self, end: i64) {
+        while self.first().is_some_and(|range| range.end <= end) {
+            self.pop();
+        }
+        if let Some(first) = self.pieces.front_mut()
+            && first.range.start < end
+        {
+            self.bytes -= Range::new(first.range.start, end).len();
+            first.range.start = end;
+        }
+    }
+
+    /// Calls `known` with each part of `range` that is there, and `new` with each that is not.
+    #[inline]
+    pub fn compare(
+        &self,
+        range: Range,
+        mut known: impl FnMut(Range, T),
+        mut new: impl FnMut(Range),
+    ) {
+        let mut from = range.start;
+        let at = self.after(range.start);
+        for piece in self.pieces.range(at.min(self.pieces.len())..) {
+            if piece.range.start >= range.end {
+                break;
+            }
+            if piece.range.start > from {
+                new(Range::new(from, piece.range.start));
+            }
+            known(piece.range.and(range), piece.about);
+            from = piece.range.end;
+        }
+        if from < range.end {
+            new(Range::new(from, range.end));
+        }
+    }
+
+    /// Bytes of `range` that are there.
+    pub fn overlap(&self, range: Range) -> u64 {
+        let mut bytes = 0;
+        self.compare(range, |part, _| bytes += part.len(), |_| {});
+        bytes
+    }
+
+    /// Adds a range of which nothing is there yet.
+    pub fn insert(&mut self, range: Range, about: T) {
+        if range.is_empty() {
+            return;
+        }
+        self.bytes += range.len();
+        match self.pieces.back_mut() {
+            Some(last) if last.range.end <= range.start => {
+                if last.range.end == range.start && last.about == about {
+                    last.range.end = range.end;
+                } else {
+                    self.pieces.push_back(Piece { range, about });
+                }
+            }
+            None => self.pieces.push_back(Piece { range, about }),
+            Some(_) => {
+                let at = self.after(range.start);
+                // A neighbour that says the same takes it up, or the queue fills with crumbs.
+                if let Some(before) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at))
+                    && before.range.end == range.start
+                    && before.about == about
+                {
+                    before.range.end = range.end;
+                } else {
+                    self.pieces.insert(at, Piece { range, about });
+                }
+            }
+        }
+    }
+
+    /// Number of the first piece that ends behind `start`.
+    fn after(&self, start: i64) -> usize {
+        // Mostly it is behind all of them.
+        if self.pieces.back().is_none_or(|last| last.range.end <= start) {
+            return self.pieces.len();
+        }
+        self.pieces.partition_point(|piece| piece.range.end <= start)
+    }
+}
+
+/// Which data the bytes of a subflow are (RFC 8684 §3.3.1): mappings, joined where they continue
+/// each other.
+#[derive(Debug, Clone, Default)]
+pub struct Mappings {
+    all: VecDeque<Mapping>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mapping {
+    /// On the subflow.
+    range: Range,
+    /// Data number of its first byte.
+    data: i64,
+}
+
+/// Mappings that are kept for each direction of a subflow.
+const MAX_MAPPINGS: usize = 1 << 13;
+
+impl Mappings {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Adds a mapping. What is mapped already stays as it is: the same bytes cannot become other data.
+    pub fn add(&mut self, range: Range, data: i64) {
+        if range.is_empty() {
+            return;
+        }
+        match self.all.back_mut() {
+            Some(last) if last.range.start <= range.start && range.end <= last.range.end => return,
+            Some(last)
+                if last.range.end == range.start
+                    && last.data.saturating_add_unsigned(last.range.len()) == data =>
+            {
+                last.range.end = range.end;
+                return;
+            }
+            _ => {}
+        }
+        let at = self.all.partition_point(|known| known.range.end <= range.start);
+        let covered = self.all.get(at).is_some_and(|next| next.range.start < range.end);
+        if !covered {
+            self.all.insert(at, Mapping { range, data });
+        } else if let Some(last) = self.all.back().copied()
+            && last.range.end < range.end
+        {
+            // A longer one that begins with what is known (a mapping of a super-segment).
+            let start = last.range.end.max(range.start);
+            let data = data.saturating_add(start.saturating_sub(range.start));
+            self.all.push_back(Mapping { range: Range::new(start, range.end), data });
+        }
+        if self.all.len() > MAX_MAPPINGS {
+            self.all.pop_front();
+        }
+    }
+
+    /// Calls `found` with each part of `range` and its data; the bytes that no mapping covers.
+    #[inline]
+    pub fn each(&self, range: Range, mut found: impl FnMut(Range, Range)) -> u64 {
+        let first = match self.all.back() {
+            Some(last) if last.range.start <= range.start => self.all.len() - 1,
+            _ => self.all.partition_point(|known| known.range.end <= range.start),
+        };
+        let mut left = range.len();
+        for mapping in self.all.range(first..) {
+            let part = mapping.range.and(range);
+            if mapping.range.start >= range.end {
+                break;
+            }
+            if part.is_empty() {
+                continue;
+            }
+            left -= part.len();
+            let data = mapping.data.saturating_add(part.start - mapping.range.start);
+            found(part, Range::new(data, data.saturating_add_unsigned(part.len())));
+        }
+        left
+    }
+}

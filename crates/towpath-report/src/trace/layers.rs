@@ -1,0 +1,246 @@
+//! From a frame to a TCP segment: link layer, IPv4 or IPv6, TCP header.
+//!
+//! Not the stack's own parser: a capture has what a host never sees. A total length of 0 (offloaded
+//! super-segments above 64 KiB), IPv4 checksums that the card fills in later, frames cut off behind
+//! the headers. Lengths come from the headers, bytes from what was captured.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use towpath_mptcp::wire::Flags;
+
+use super::file::Frame;
+
+const TCP: u8 = 6;
+const LINK_NULL: u16 = 0;
+const LINK_ETHERNET: u16 = 1;
+const LINK_RAW_BSD: u16 = 12;
+const LINK_RAW_OPENBSD: u16 = 14;
+const LINK_RAW: u16 = 101;
+const LINK_LOOP: u16 = 108;
+const LINK_SLL: u16 = 113;
+const LINK_IPV4: u16 = 228;
+const LINK_IPV6: u16 = 229;
+const LINK_SLL2: u16 = 276;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// SLL packet type: sent by the host itself.
+const SLL_OUTGOING: u16 = 4;
+
+/// Why a frame is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Skipped {
+    /// A link layer that is not known.
+    LinkType(u16),
+    /// Neither IPv4 nor IPv6: ARP, LLDP, …
+    NotIp,
+    /// IP, but not TCP.
+    NotTcp,
+    /// A fragment, which says nothing without the others.
+    Fragment,
+    /// Cut off before the end of the TCP header.
+    Cut,
+    /// A header that contradicts itself.
+    Malformed,
+}
+
+/// Address and port, with IPv4 as mapped address: equal ones compare and hash alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    address: u128,
+    port: u16,
+}
+
+const MAPPED: u128 = 0xffff_0000_0000;
+
+impl End {
+    /// As everybody writes it.
+    pub fn socket(self) -> SocketAddr {
+        SocketAddr::new(self.ip(), self.port)
+    }
+
+    /// Without the port.
+    pub fn ip(self) -> IpAddr {
+        if self.address >> 32 == MAPPED >> 32 {
+            IpAddr::V4(Ipv4Addr::from_bits(self.address as u32))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(self.address))
+        }
+    }
+
+    /// The port.
+    pub fn port(self) -> u16 {
+        self.port
+    }
+}
+
+/// A TCP segment as a capture shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment<'a> {
+    /// Sender.
+    pub source: End,
+    /// Receiver.
+    pub destination: End,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number, if ACK is set.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: Flags,
+    /// Options, as far as they were captured.
+    pub options: &'a [u8],
+    /// Whether some of the options were not captured.
+    pub options_cut: bool,
+    /// Payload on the wire, captured or not.
+    pub payload_bytes: u32,
+    /// IP packet on the wire.
+    pub ip_bytes: u32,
+    /// Whether its host sent it, where the capture says so.
+    pub outbound: Option<bool>,
+}
+
+/// Takes a frame apart.
+pub fn segment<'a>(frame: &Frame<'a>) -> Result<Segment<'a>, Skipped> {
+    let (ip, outbound) = network(frame)?;
+    // What is in front of IP is always captured, or we would not be here.
+    let link_bytes = frame.bytes.len() - ip.len();
+    let wire_bytes = (frame.wire_bytes as usize).saturating_sub(link_bytes).max(ip.len());
+    let outbound = frame.outbound.or(outbound);
+    match ip.first().map(|first| first >> 4) {
+        Some(4) => v4(ip, wire_bytes, outbound),
+        Some(6) => v6(ip, wire_bytes, outbound),
+        Some(_) => Err(Skipped::NotIp),
+        None => Err(Skipped::Cut),
+    }
+}
+
+/// The IP packet, and whether the link layer says that the host sent it.
+fn network<'a>(frame: &Frame<'a>) -> Result<(&'a [u8], Option<bool>), Skipped> {
+    let bytes = frame.bytes;
+    let behind = |len: usize| bytes.get(len..).ok_or(Skipped::Cut);
+    match frame.link_type {
+        LINK_ETHERNET => Ok((tagged(behind(12)?)?, None)),
+        LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
+        // The family differs from system to system; the version in the header does not.
+        LINK_NULL | LINK_LOOP => Ok((behind(4)?, None)),
+        LINK_SLL => {
+            let &[t0, t1, ..] = bytes else { return Err(Skipped::Cut) };
+            let outbound = u16::from_be_bytes([t0, t1]) == SLL_OUTGOING;
+            Ok((tagged(behind(14)?)?, Some(outbound)))
+        }
+        LINK_SLL2 => {
+            let &[p0, p1, _, _, _, _, _, _, _, _, kind, ..] = bytes else {
+                return Err(Skipped::Cut);
+            };
+            let rest = behind(20)?;
+            let ip = match u16::from_be_bytes([p0, p1]) {
+                ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => rest,
+                VLAN | PROVIDER_VLAN | OLD_VLAN => tagged(rest.get(2..).ok_or(Skipped::Cut)?)?,
+                _ => return Err(Skipped::NotIp),
+            };
+            Ok((ip, Some(u16::from(kind) == SLL_OUTGOING)))
+        }
+        other => Err(Skipped::LinkType(other)),
+    }
+}
+
+const VLAN: u16 = 0x8100;
+const PROVIDER_VLAN: u16 = 0x88a8;
+const OLD_VLAN: u16 = 0x9100;
+/// Tags that follow each other; more are no network.
+const MAX_TAGS: usize = 4;
+
+/// Behind a type field, and VLAN tags if there are any (IEEE 802.1Q).
+fn tagged(mut bytes: &[u8]) -> Result<&[u8], Skipped> {
+    for _ in 0..=MAX_TAGS {
+        let Some((&kind, rest)) = bytes.split_first_chunk::<2>() else { return Err(Skipped::Cut) };
+        match u16::from_be_bytes(kind) {
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(rest),
+            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = rest.get(2..).ok_or(Skipped::Cut)?,
+            _ => return Err(Skipped::NotIp),
+        }
+    }
+    Err(Skipped::NotIp)
+}
+
+fn v4(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_>, Skipped> {
+    let Some(fixed) = ip.first_chunk::<20>() else { return Err(Skipped::Cut) };
+    let &[first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
+        fixed;
+    let header_bytes = usize::from(first & 0xf) * 4;
+    let total = usize::from(u16::from_be_bytes([l0, l1]));
+    // More than fits into the field: the card was to cut it, or has joined it (BIG TCP too).
+    let total = if total == 0 { wire_bytes } else { total };
+    if header_bytes < 20 || total < header_bytes {
+        return Err(Skipped::Malformed);
+    }
+    if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
+        return Err(Skipped::Fragment);
+    }
+    if protocol != TCP {
+        return Err(Skipped::NotTcp);
+    }
+    let mapped = |octets: [u8; 4]| MAPPED | u128::from(u32::from_be_bytes(octets));
+    let ends = (mapped([s0, s1, s2, s3]), mapped([d0, d1, d2, d3]));
+    tcp(ip.get(header_bytes..).ok_or(Skipped::Cut)?, ends, total, total - header_bytes, outbound)
+}
+
+fn v6(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_>, Skipped> {
+    let Some((&[_, _, _, _, l0, l1, next, _], rest)) = ip.split_first_chunk::<8>() else {
+        return Err(Skipped::Cut);
+    };
+    let Some((&source, rest)) = rest.split_first_chunk::<16>() else { return Err(Skipped::Cut) };
+    let Some((&destination, rest)) = rest.split_first_chunk::<16>() else {
+        return Err(Skipped::Cut);
+    };
+    let stated = usize::from(u16::from_be_bytes([l0, l1]));
+    let payload = if stated == 0 { wire_bytes.saturating_sub(40) } else { stated };
+    let (mut protocol, mut rest, mut left) = (next, rest, payload);
+    // Hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6); what follows
+    // an authentication header (RFC 4302) can be read too.
+    while matches!(protocol, 0 | 43 | 51 | 60) {
+        let &[next, units, ..] = rest else { return Err(Skipped::Cut) };
+        let bytes = match protocol {
+            51 => (usize::from(units) + 2) * 4,
+            _ => (usize::from(units) + 1) * 8,
+        };
+        left = left.checked_sub(bytes).ok_or(Skipped::Malformed)?;
+        rest = rest.get(bytes..).ok_or(Skipped::Cut)?;
+        protocol = next;
+    }
+    match protocol {
+        TCP => {}
+        44 => return Err(Skipped::Fragment),
+        _ => return Err(Skipped::NotTcp),
+    }
+    let ends = (u128::from_be_bytes(source), u128::from_be_bytes(destination));
+    tcp(rest, ends, payload + 40, left, outbound)
+}
+
+/// `left`: bytes of TCP on the wire.
+fn tcp(
+    bytes: &[u8],
+    (source, destination): (u128, u128),
+    ip_bytes: usize,
+    left: usize,
+    outbound: Option<bool>,
+) -> Result<Segment<'_>, Skipped> {
+    let Some(fixed) = bytes.first_chunk::<20>() else { return Err(Skipped::Cut) };
+    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, ..] = fixed;
+    let header_bytes = usize::from(offset >> 4) * 4;
+    if header_bytes < 20 || left < header_bytes {
+        return Err(Skipped::Malformed);
+    }
+    Ok(Segment {
+        source: End { address: source, port: u16::from_be_bytes([s0, s1]) },
+        destination: End { address: destination, port: u16::from_be_bytes([d0, d1]) },
+        seq: u32::from_be_bytes([q0, q1, q2, q3]),
+        ack: u32::from_be_bytes([a0, a1, a2, a3]),
+        flags: Flags(flags),
+        options: bytes.get(20..header_bytes.min(bytes.len())).unwrap_or_default(),
+        options_cut: bytes.len() < header_bytes,
+        payload_bytes: (left - header_bytes) as u32,
+        ip_bytes: ip_bytes as u32,
+        outbound,
+    })
+}

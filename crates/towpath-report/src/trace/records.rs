@@ -1,0 +1,464 @@
+//! A capture as a result: the same records as those of a run, so that reports and other readers of
+//! results need nothing new.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use towpath_measure::result::{
+    CapturedConnection, ConnectionState, Event, EventKind, FlowSummary, Interval, Meta, MetaFlow,
+    MetaPath, Multipath, Record, SCHEMA_VERSION, Side, StackFigures, Subflow as SubflowRecord,
+    SubflowSummary, Summary, Vantage, Warning,
+};
+use towpath_measure::scenario::{DataDirection, Transport, World};
+
+use super::Trace;
+use super::connection::{Connection, NoteKind, Subflow};
+use super::figures::BIN_NS;
+use super::summary::{WAYS, path};
+use crate::Run;
+
+/// Shortest period of the series, as in other results.
+const SAMPLE_NS: u64 = 8 * BIN_NS;
+
+impl Trace {
+    /// The capture as a result, with its `top` connections; `name` is what its file is called.
+    pub fn run(&self, name: &str, top: usize) -> Run {
+        let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
+        let sample_ns = self.sample_ns(&shown);
+        let mut records = Vec::new();
+        let mut events = Vec::new();
+        for captured in &shown {
+            let Some(connection) = self.connection(captured) else { continue };
+            self.series(captured, connection, sample_ns, &mut records);
+            self.events(captured, connection, &mut events);
+        }
+        events.sort_by_key(|event| event.t_ns);
+        records.extend(events.into_iter().map(Record::Event));
+        records.sort_by_key(time);
+        records.extend(shown.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
+        Run {
+            file: Some(name.to_owned()),
+            meta: self.meta(name, &shown, sample_ns),
+            records,
+            summary: Some(self.summary(&shown)),
+            truncated: false,
+            skipped: 0,
+        }
+    }
+
+    pub(super) fn connection(&self, captured: &CapturedConnection) -> Option<&Connection> {
+        self.tracker.connections.get(captured.flow as usize)
+    }
+
+    fn sample_ns(&self, shown: &[&CapturedConnection]) -> u64 {
+        let connections = shown.iter().filter_map(|captured| self.connection(captured));
+        let widths = connections.flat_map(|connection| {
+            let ways = self.tracker.of(connection).flat_map(|s| &s.ways);
+            let below = ways.map(|way| way.series.width_ns());
+            below.chain(connection.data.iter().map(|data| data.series.width_ns()))
+        });
+        widths.max().unwrap_or(0).max(SAMPLE_NS)
+    }
+
+    fn meta(&self, name: &str, shown: &[&CapturedConnection], sample_ns: u64) -> Meta {
+        let multipath = shown.iter().any(|connection| connection.multipath);
+        let mut conditions = BTreeMap::new();
+        conditions.insert("source".to_owned(), "a capture of packets".to_owned());
+        conditions.insert("frames".to_owned(), self.frames.to_string());
+        conditions.insert("capture begins".to_owned(), format!("{} ns since 1970", self.begin_ns));
+        for (why, count) in self.passed_over() {
+            conditions.insert(format!("frames passed over: {why}"), count.to_string());
+        }
+        let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
+        Meta {
+            schema: SCHEMA_VERSION,
+            run: format!("trace of {name}"),
+            scenario: name.to_owned(),
+            description: "What a capture says.".to_owned(),
+            scenario_toml: String::new(),
+            world: World::Live,
+            stack: "as captured".to_owned(),
+            transport,
+            repeat: 1,
+            seed: 0,
+            towpath: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: String::new(),
+            duration_ns: self.duration_ns,
+            sample_ns,
+            congestion_control: String::new(),
+            hosts: hosts(shown),
+            paths: meta_paths(shown),
+            flows: shown.iter().map(|connection| meta_flow(connection)).collect(),
+            timeline: Vec::new(),
+            conditions,
+        }
+    }
+
+    fn series(
+        &self,
+        captured: &CapturedConnection,
+        connection: &Connection,
+        sample_ns: u64,
+        records: &mut Vec<Record>,
+    ) {
+        for ((data, way), direction) in connection.data.iter().zip(&captured.ways).zip(WAYS) {
+            if way.bytes == 0 {
+                continue;
+            }
+            let received = way.vantage == Vantage::Receiver;
+            for (number, bin) in data.series.bins(sample_ns) {
+                let connection = received.then(|| ConnectionState {
+                    reorder_bytes: Some(bin.waiting_bytes),
+                    ..ConnectionState::default()
+                });
+                records.push(Record::Interval(Interval {
+                    t_ns: (number + 1) * sample_ns,
+                    span_ns: sample_ns,
+                    flow: captured.flow,
+                    stream: 0,
+                    direction,
+                    bytes: if received { bin.bytes } else { bin.acked_bytes },
+                    connection,
+                }));
+            }
+        }
+        for subflow in self.tracker.of(connection) {
+            self.subflow_series(captured, subflow, sample_ns, records);
+        }
+    }
+
+    fn subflow_series(
+        &self,
+        captured: &CapturedConnection,
+        subflow: &Subflow,
+        sample_ns: u64,
+        records: &mut Vec<Record>,
+    ) {
+        let path = path(self, subflow);
+        for ((way, summed), direction) in subflow.ways.iter().zip(&captured.ways).zip(WAYS) {
+            if way.payload_bytes == 0 {
+                continue;
+            }
+            let received = summed.vantage == Vantage::Receiver;
+            let (mut sent, mut acked, mut arrived, mut again) = (0, 0, 0, 0_u32);
+            for (number, bin) in way.series.bins(sample_ns) {
+                sent += bin.sent_bytes;
+                acked += bin.acked_bytes;
+                arrived += bin.bytes;
+                again = again.saturating_add(bin.again_packets);
+                let sender = SubflowRecord {
+                    t_ns: (number + 1) * sample_ns,
+                    span_ns: sample_ns,
+                    flow: captured.flow,
+                    stream: 0,
+                    direction,
+                    side: Side::Sender,
+                    subflow: u32::from(subflow.number),
+                    path: path.clone(),
+                    state: "established".to_owned(),
+                    backup: subflow.backup,
+                    bytes: bin.acked_bytes,
+                    bytes_sent: sent,
+                    bytes_acked: acked,
+                    bytes_received: 0,
+                    srtt_us: bin.srtt_us,
+                    rttvar_us: 0,
+                    rto_us: 0,
+                    backoff: 0,
+                    cwnd_packets: 0,
+                    ssthresh_packets: 0,
+                    in_flight_packets: 0,
+                    retransmissions: again,
+                    mss_bytes: way.mss_bytes.map_or(way.largest_payload, u32::from),
+                };
+                let receiver = SubflowRecord {
+                    side: Side::Receiver,
+                    bytes: if received { bin.bytes } else { bin.acked_bytes },
+                    bytes_sent: 0,
+                    bytes_acked: 0,
+                    bytes_received: arrived,
+                    srtt_us: 0,
+                    retransmissions: 0,
+                    ..sender.clone()
+                };
+                records.extend([sender, receiver].map(|s| Record::Subflow(Box::new(s))));
+            }
+        }
+    }
+
+    fn events(
+        &self,
+        captured: &CapturedConnection,
+        connection: &Connection,
+        events: &mut Vec<Event>,
+    ) {
+        let hosts = hosts_of(captured);
+        for subflow in &captured.subflows {
+            let join = if subflow.join { "joins" } else { "begins" };
+            let backup = if subflow.backup { ", as backup" } else { "" };
+            let opener = usize::from(subflow.opened == DataDirection::Down);
+            events.push(Event {
+                t_ns: subflow.first_ns,
+                kind: EventKind::Subflow,
+                host: hosts.get(opener).cloned(),
+                path: Some(subflow.path.clone()),
+                text: format!("subflow {} {join}{backup}: {}", subflow.subflow, subflow.state),
+                detail: BTreeMap::new(),
+            });
+        }
+        for (note, text) in &connection.notes {
+            let subflow = captured.subflows.get(usize::from(note.subflow));
+            events.push(Event {
+                t_ns: note.now_ns,
+                kind: match note.kind {
+                    NoteKind::PathManager => EventKind::PathManager,
+                    NoteKind::Subflow => EventKind::Subflow,
+                    NoteKind::Fallback => EventKind::Fallback,
+                },
+                host: hosts.get(note.side).cloned(),
+                path: subflow.map(|subflow| subflow.path.clone()),
+                text: text.clone(),
+                detail: BTreeMap::new(),
+            });
+        }
+        for handover in captured.ways.iter().flat_map(|way| &way.handovers) {
+            let to = captured.subflows.get(handover.to as usize);
+            events.push(Event {
+                t_ns: handover.first_new_ns,
+                kind: EventKind::Subflow,
+                host: None,
+                path: to.map(|subflow| subflow.path.clone()),
+                text: format!("data goes from subflow {} to {}", handover.from, handover.to),
+                detail: BTreeMap::new(),
+            });
+        }
+    }
+
+    fn summary(&self, shown: &[&CapturedConnection]) -> Summary {
+        let multipath = multipath(shown);
+        let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| self.flows(c)).collect();
+        Summary {
+            ok: true,
+            verdict: self.verdict(),
+            flows,
+            subflows: shown.iter().flat_map(|connection| subflows(connection)).collect(),
+            multipath,
+            warnings: self.warnings(),
+            expectations: Vec::new(),
+        }
+    }
+
+    /// One sentence.
+    pub(super) fn verdict(&self) -> String {
+        let all = self.connections.len();
+        let multipath = self.connections.iter().filter(|c| c.multipath && c.fallback.is_none());
+        let several = multipath.clone().filter(|c| c.subflows.len() > 1).count();
+        let fell_back = self.connections.iter().filter(|c| c.fallback.is_some()).count();
+        let s = if all == 1 { "" } else { "s" };
+        let mut text = format!("{all} connection{s}, {} over Multipath TCP", multipath.count());
+        if several > 0 {
+            text.push_str(&format!(" ({several} with several subflows)"));
+        }
+        if fell_back > 0 {
+            text.push_str(&format!(", {fell_back} fell back to TCP"));
+        }
+        text
+    }
+
+    fn flows(&self, captured: &CapturedConnection) -> Vec<FlowSummary> {
+        let ways = captured.ways.iter().filter(|way| way.bytes > 0);
+        let side = |direction| usize::from(direction == DataDirection::Down);
+        let of = |way: &towpath_measure::result::CapturedWay| {
+            let below = captured.subflows.iter().filter_map(|s| s.ways.get(side(way.direction)));
+            let first = captured.subflows.first();
+            FlowSummary {
+                flow: captured.flow,
+                direction: way.direction,
+                bytes: way.bytes,
+                duration_ns: way.duration_ns,
+                goodput_bps: way.goodput_bps,
+                completed: true,
+                failure: None,
+                connect_ns: first.and_then(|first| first.handshake_ns),
+                stall: way.stall,
+                recoveries: Vec::new(),
+                congestion_control: Vec::new(),
+                retransmissions: below.map(|b| b.retransmitted_packets + b.late_packets).sum(),
+                stack: captured.multipath.then_some(StackFigures {
+                    reinjected_bytes: Some(way.reinjected_bytes),
+                    discarded_bytes: way.discarded_bytes,
+                    reorder_peak_bytes: way.reorder_peak_bytes,
+                    window_blocked_ns: None,
+                    penalisations: None,
+                    switches: Some(way.switches),
+                }),
+                messages: None,
+            }
+        };
+        ways.map(of).collect()
+    }
+
+    /// What to check before the figures are trusted.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut found = Vec::new();
+        let mut warn = |text: String, hint: &str| {
+            found.push(Warning { text, hint: Some(hint.to_owned()) });
+        };
+        if self.truncated {
+            let text = "the file ends in the middle of a packet".to_owned();
+            warn(text, "what was captured before it is all there");
+        }
+        let unseen: u64 =
+            self.connections.iter().flat_map(|c| &c.ways).map(|w| w.unseen_bytes).sum();
+        if unseen > 0 {
+            let text = format!(
+                "{} were acknowledged, but are not in the capture",
+                crate::number::bytes(unseen as f64)
+            );
+            warn(text, "the capture lost packets, or has only one path; give it a larger buffer");
+        }
+        if self.tracker.untracked > 0 {
+            let text = format!("{} packets belong to too many connections", self.tracker.untracked);
+            warn(text, "cut the capture into parts, or filter it");
+        }
+        let between = |way: &towpath_measure::result::CapturedWay| {
+            way.bytes > 0 && matches!(way.vantage, Vantage::Unknown)
+        };
+        if self.connections.iter().flat_map(|c| &c.ways).any(between) {
+            let text = "for some connections it cannot be told at which end they were captured";
+            warn(text.to_owned(), "say it with `--taken-at opener` or `--taken-at accepter`");
+        }
+        found
+    }
+}
+
+fn time(record: &Record) -> u64 {
+    match record {
+        Record::Interval(interval) => interval.t_ns,
+        Record::Subflow(subflow) => subflow.t_ns,
+        Record::Event(event) => event.t_ns,
+        Record::Meta(_)
+        | Record::Link(_)
+        | Record::Message(_)
+        | Record::Capture(_)
+        | Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Noise(_)
+        | Record::Summary(_) => u64::MAX,
+    }
+}
+
+/// The opener and the other end, without ports.
+fn hosts_of(captured: &CapturedConnection) -> [String; 2] {
+    let host = |socket: &str| {
+        socket.parse().map_or(socket.to_owned(), |s: std::net::SocketAddr| s.ip().to_string())
+    };
+    match captured.subflows.first() {
+        Some(first) => [host(&first.local), host(&first.remote)],
+        None => Default::default(),
+    }
+}
+
+fn hosts(shown: &[&CapturedConnection]) -> Vec<String> {
+    let mut hosts: Vec<String> = Vec::new();
+    for host in shown.iter().flat_map(|captured| hosts_of(captured)) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+fn meta_paths(shown: &[&CapturedConnection]) -> Vec<MetaPath> {
+    let mut paths: Vec<MetaPath> = Vec::new();
+    for captured in shown {
+        for subflow in &captured.subflows {
+            if paths.iter().any(|path| path.name == subflow.path) {
+                continue;
+            }
+            paths.push(MetaPath {
+                name: subflow.path.clone(),
+                between: hosts_of(captured),
+                up_rate_bps: None,
+                down_rate_bps: None,
+                up_delay_ns: 0,
+                down_delay_ns: 0,
+                backup: subflow.backup,
+                text: "as captured".to_owned(),
+            });
+        }
+    }
+    paths
+}
+
+fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
+    let [from, to] = match captured.subflows.first() {
+        Some(first) => [first.local.clone(), first.remote.clone()],
+        None => Default::default(),
+    };
+    MetaFlow {
+        flow: captured.flow,
+        from,
+        to,
+        pattern: if captured.multipath { "MPTCP" } else { "TCP" }.to_owned(),
+        direction: match captured.ways.as_slice() {
+            [up, down] if up.bytes > 0 && down.bytes > 0 => DataDirection::Both,
+            [_, down] if down.bytes > 0 => DataDirection::Down,
+            _ => DataDirection::Up,
+        },
+        streams: 1,
+        via: captured.subflows.first().map_or_else(String::new, |first| first.path.clone()),
+    }
+}
+
+fn multipath(shown: &[&CapturedConnection]) -> Multipath {
+    let asked: Vec<_> = shown.iter().filter(|captured| captured.multipath).collect();
+    let fallback = asked.iter().find_map(|captured| captured.fallback.clone());
+    let mut paths_used: Vec<String> = Vec::new();
+    for subflow in asked.iter().flat_map(|captured| &captured.subflows) {
+        let carried = subflow.ways.iter().any(|way| way.new_bytes > 0);
+        if carried && !paths_used.contains(&subflow.path) {
+            paths_used.push(subflow.path.clone());
+        }
+    }
+    let mut options: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in asked.iter().flat_map(|captured| &captured.options) {
+        *options.entry(name).or_default() += count;
+    }
+    let evidence = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
+    Multipath {
+        requested: !asked.is_empty(),
+        used: !asked.is_empty() && fallback.is_none(),
+        fallback,
+        paths_used,
+        evidence: evidence.collect(),
+    }
+}
+
+fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
+    let each = captured.subflows.iter().flat_map(|subflow| {
+        subflow.ways.iter().filter(|way| way.payload_bytes > 0).map(move |way| (subflow, way))
+    });
+    let summary = each.map(|(subflow, way)| SubflowSummary {
+        flow: captured.flow,
+        stream: 0,
+        direction: way.direction,
+        subflow: subflow.subflow,
+        path: subflow.path.clone(),
+        local: subflow.local.clone(),
+        remote: subflow.remote.clone(),
+        backup: subflow.backup,
+        bytes: way.new_bytes,
+        share: way.share,
+        retransmissions: way.retransmitted_packets + way.late_packets,
+        srtt_us: way.rtt.map_or(0, |rtt| (rtt.p50_ns / 1_000) as u32),
+        first_seen_ns: subflow.first_ns,
+        closed_ns: matches!(subflow.state.as_str(), "closed" | "reset").then_some(subflow.last_ns),
+    });
+    summary.collect()
+}
+
+/// `1.2 s`, for people.
+pub(super) fn span(ns: u64) -> String {
+    towpath_measure::format::time(Duration::from_nanos(ns))
+}

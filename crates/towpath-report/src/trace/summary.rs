@@ -1,0 +1,263 @@
+//! Figures of every connection, once the capture is over.
+
+use towpath_measure::metrics::goodput::bits_per_second;
+use towpath_measure::result::{
+    CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
+};
+use towpath_measure::scenario::DataDirection;
+
+use super::connection::{Connection, Subflow};
+use super::handshake::reset_reason;
+use super::tracker::Tracker;
+use super::way::Way;
+use super::{TakenAt, Trace};
+
+pub(super) const WAYS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
+
+/// A subflow that was silent for so long before the end was left.
+const LEFT_NS: u64 = 1_000_000_000;
+
+impl Tracker {
+    /// Takes up what was left open.
+    pub(super) fn close(&mut self) {
+        // A join to a connection that never showed itself is a connection of its own.
+        for index in 0..self.subflows.len() {
+            let Some(subflow) = self.subflows.get(index) else { continue };
+            if subflow.connection.is_none() {
+                let (first_ns, join) = (subflow.first_ns, subflow.is_join);
+                let connection = self.connect(index, first_ns);
+                if let Some(found) = self.connections.get_mut(connection) {
+                    (found.multipath, found.late) = (join, true);
+                }
+            }
+        }
+        for connection in &mut self.connections {
+            let last_ns = connection.last_data_ns;
+            connection.data.iter_mut().for_each(|data| data.close(last_ns));
+        }
+    }
+
+    pub(super) fn of<'a>(
+        &'a self,
+        connection: &'a Connection,
+    ) -> impl Iterator<Item = &'a Subflow> + Clone {
+        connection.subflows.iter().filter_map(|index| self.subflows.get(*index as usize))
+    }
+}
+
+/// All connections, those with most payload first; their flow numbers are in order of appearance.
+pub(super) fn connections(trace: &Trace) -> Vec<CapturedConnection> {
+    let all = trace.tracker.connections.iter().enumerate();
+    let mut all: Vec<_> =
+        all.map(|(flow, connection)| describe(trace, flow as u32, connection)).collect();
+    all.sort_by_key(|connection| {
+        let bytes = connection.subflows.iter().flat_map(|subflow| &subflow.ways);
+        std::cmp::Reverse(bytes.map(|way| way.payload_bytes).sum::<u64>())
+    });
+    all
+}
+
+fn describe(trace: &Trace, flow: u32, connection: &Connection) -> CapturedConnection {
+    let subflows = || trace.tracker.of(connection);
+    let last_ns = subflows().flat_map(|s| &s.ways).map(|way| way.last_ns).max();
+    let last_ns = last_ns.unwrap_or(connection.first_ns);
+    CapturedConnection {
+        flow,
+        version: connection.version.filter(|_| connection.multipath),
+        multipath: connection.multipath,
+        fallback: connection.fallback.map(|why| why.text().to_owned()),
+        checksum: connection.checksum,
+        late: connection.late || !subflows().next().is_some_and(|first| first.saw_syn),
+        first_ns: connection.first_ns,
+        last_ns,
+        options: connection.options.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        ways: [0, 1].into_iter().map(|side| way(trace, connection, side)).collect(),
+        subflows: subflows().map(|subflow| describe_subflow(trace, connection, subflow)).collect(),
+    }
+}
+
+fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
+    let direction = WAYS.get(side).copied().unwrap_or(DataDirection::Up);
+    let subflows: Vec<&Subflow> = trace.tracker.of(connection).collect();
+    let ways: Vec<&Way> = subflows.iter().filter_map(|s| s.ways.get(side)).collect();
+    let sum = |of: fn(&Way) -> u64| ways.iter().map(|way| of(way)).sum::<u64>();
+    let vantage = vantage_of(trace, &subflows, side);
+    let received = vantage == Vantage::Receiver;
+    let [up, down] = &connection.data;
+    let data = if side == 0 { up } else { down };
+    let progress = if received { &data.arrivals } else { &data.acks };
+    let duration_ns = match progress.bytes {
+        0 => 0,
+        _ => progress.last_ns.saturating_sub(connection.first_ns),
+    };
+    let span = std::time::Duration::from_nanos(duration_ns);
+    let again = sum(|way| way.again_bytes);
+    CapturedWay {
+        direction,
+        vantage,
+        bytes: progress.bytes,
+        duration_ns,
+        goodput_bps: bits_per_second(progress.bytes, span),
+        throughput_bps: bits_per_second(sum(|way| way.ip_bytes), span),
+        rtt: data.flight.samples.delays(),
+        head_of_line: data.wait.delays().filter(|_| received),
+        reorder_peak_bytes: received.then_some(data.waiting_peak_bytes),
+        reinjected_bytes: sum(|way| way.reinjected_bytes),
+        retransmitted_bytes: again,
+        wasted_bytes: sum(|way| way.wasted_bytes),
+        discarded_bytes: received.then_some(again + data.copied_bytes),
+        late_bytes: sum(|way| way.late_bytes),
+        unseen_bytes: data.unseen_bytes,
+        unmapped_bytes: sum(|way| way.unmapped_bytes),
+        switches: data.switches,
+        stall: progress.stall,
+        handovers: handovers(&subflows, side),
+    }
+}
+
+fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -> CapturedSubflow {
+    let [local, remote] = subflow.ends;
+    let last_ns = subflow.ways.iter().map(|way| way.last_ns).max().unwrap_or(subflow.first_ns);
+    let handshake_ns = match (subflow.syn_ns, subflow.established_ns, subflow.answered_ns) {
+        (Some(syn), Some(end), Some(_)) => Some(end.saturating_sub(syn)),
+        _ => None,
+    };
+    let all = |side: usize| {
+        let ways = trace.tracker.of(connection).filter_map(move |s| s.ways.get(side));
+        ways.map(|way| way.progress.bytes).sum::<u64>()
+    };
+    let ways = subflow.ways.iter().zip(WAYS).enumerate();
+    CapturedSubflow {
+        subflow: u32::from(subflow.number),
+        path: path(trace, subflow),
+        local: local.socket().to_string(),
+        remote: remote.socket().to_string(),
+        opened: WAYS.get(subflow.opened_by).copied().unwrap_or(DataDirection::Up),
+        state: state(subflow).to_owned(),
+        join: subflow.is_join,
+        backup: subflow.backup,
+        address_ids: subflow.address_ids,
+        syns: subflow.syns,
+        handshake_ns,
+        first_ns: subflow.first_ns,
+        last_ns,
+        reset: subflow.reset_ns.map(|_| match subflow.reset_reason {
+            Some(reason) => reset_reason(reason).to_owned(),
+            None => "no reason given".to_owned(),
+        }),
+        ways: ways.map(|(side, (way, direction))| subflow_way(way, direction, all(side))).collect(),
+    }
+}
+
+fn subflow_way(way: &Way, direction: DataDirection, all_bytes: u64) -> SubflowWay {
+    SubflowWay {
+        direction,
+        packets: way.packets,
+        ip_bytes: way.ip_bytes,
+        payload_bytes: way.payload_bytes,
+        new_bytes: way.progress.bytes,
+        acked_bytes: way.acked_bytes,
+        share: way.progress.bytes as f64 / all_bytes.max(1) as f64,
+        rtt: way.flight.samples.delays(),
+        retransmitted_bytes: way.again_bytes,
+        retransmitted_packets: way.again_packets,
+        wasted_bytes: way.wasted_bytes,
+        late_bytes: way.late_bytes,
+        late_packets: way.late_packets,
+        reinjected_bytes: way.reinjected_bytes,
+        unseen_bytes: way.unseen_bytes,
+        one_way: None,
+    }
+}
+
+fn state(subflow: &Subflow) -> &'static str {
+    match subflow {
+        Subflow { reset_ns: Some(_), .. } => "reset",
+        Subflow { fin_ns: Some(_), .. } => "closed",
+        Subflow { established_ns: Some(_), syn_ns: Some(_), answered_ns: Some(_), .. } => {
+            "established"
+        }
+        Subflow { answered_ns: Some(_), .. } => "syn-answered",
+        Subflow { syn_ns: Some(_), .. } => "syn-sent",
+        _ => "seen",
+    }
+}
+
+/// The interface's name where the capture has several, else the two addresses.
+pub(super) fn path(trace: &Trace, subflow: &Subflow) -> String {
+    let named = || {
+        let interface = subflow.interface.filter(|_| !subflow.several_interfaces)?;
+        trace.interfaces.get(interface as usize)?.clone()
+    };
+    let several = trace.interfaces.len() > 1;
+    named().filter(|_| several).unwrap_or_else(|| {
+        let [local, remote] = subflow.ends;
+        format!("{} – {}", local.ip(), remote.ip())
+    })
+}
+
+/// Where the capture was taken, seen from data of `side`.
+fn vantage_of(trace: &Trace, subflows: &[&Subflow], side: usize) -> Vantage {
+    let at = trace.taken_at.or_else(|| subflows.iter().find_map(|subflow| taken_at(subflow)));
+    match at {
+        None => Vantage::Unknown,
+        Some(TakenAt::Between) => Vantage::Between,
+        Some(TakenAt::Opener) if side == 0 => Vantage::Sender,
+        Some(TakenAt::Accepter) if side == 1 => Vantage::Sender,
+        Some(TakenAt::Opener | TakenAt::Accepter) => Vantage::Receiver,
+    }
+}
+
+/// At whose end: the capture says which packets left its host, or else the handshake's two halves
+/// tell how far both are.
+fn taken_at(subflow: &Subflow) -> Option<TakenAt> {
+    let [up, down] = &subflow.ways;
+    let (out, into) = (up.outbound + down.inbound, up.inbound + down.outbound);
+    if out + into > 0 {
+        return Some(match (out, into) {
+            (_, 0) => TakenAt::Opener,
+            (0, _) => TakenAt::Accepter,
+            _ => TakenAt::Between,
+        });
+    }
+    let (syn, answer, end) = (subflow.syn_ns?, subflow.answered_ns?, subflow.established_ns?);
+    let to_accepter = answer.checked_sub(syn)?;
+    let to_opener = end.checked_sub(answer)?;
+    let opener_is_first = subflow.opened_by == 0;
+    let near = |close: u64, far: u64| close.saturating_mul(4) < far;
+    Some(match (near(to_opener, to_accepter), near(to_accepter, to_opener)) {
+        (true, _) if opener_is_first => TakenAt::Opener,
+        (true, _) => TakenAt::Accepter,
+        (_, true) if opener_is_first => TakenAt::Accepter,
+        (_, true) => TakenAt::Opener,
+        _ => TakenAt::Between,
+    })
+}
+
+/// Changes from a subflow that then carries no more data (for at least a second) to one that had
+/// begun to carry some while the old one was still in use, or after it.
+fn handovers(subflows: &[&Subflow], side: usize) -> Vec<Handover> {
+    let mut uses: Vec<(u32, u64, u64)> = Vec::new();
+    for subflow in subflows {
+        let Some(way) = subflow.ways.get(side) else { continue };
+        let number = u32::from(subflow.number);
+        uses.extend(way.uses.iter().map(|(from, until)| (number, *from, *until)));
+    }
+    let mut found = Vec::new();
+    for &(old, began, left) in &uses {
+        // What goes on after the old one was left, and began after the old one did.
+        let next = uses.iter().filter(|(new, from, until)| {
+            *new != old && *from > began && *until > left.saturating_add(LEFT_NS)
+        });
+        let Some(&(to, first_new_ns, _)) = next.min_by_key(|(_, from, _)| *from) else { continue };
+        let back =
+            uses.iter().any(|(same, from, _)| *same == old && *from > left && *from < first_new_ns);
+        if back {
+            continue;
+        }
+        let overlap_ns = left as i64 - first_new_ns as i64;
+        found.push(Handover { from: old, to, first_new_ns, last_old_ns: left, overlap_ns });
+    }
+    found.sort_by_key(|handover| handover.first_new_ns);
+    found
+}

@@ -1,0 +1,229 @@
+//! A capture for people: a block for each connection.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{
+    CapturedConnection, CapturedSubflow, CapturedWay, Delays, SubflowWay, Vantage, Warning,
+};
+use towpath_measure::scenario::DataDirection;
+
+use super::Trace;
+use super::layers::Skipped;
+use super::records::span;
+use crate::number;
+use crate::text::{clean, cut, pad, wrap};
+
+impl Trace {
+    /// Frames that were not looked at, and why, in words.
+    pub(super) fn passed_over(&self) -> Vec<(String, u64)> {
+        let all = self.skipped.iter().map(|(why, count)| {
+            let text = match why {
+                Skipped::LinkType(kind) => format!("link type {kind} is not known"),
+                Skipped::NotIp => "not IP".to_owned(),
+                Skipped::NotTcp => "not TCP".to_owned(),
+                Skipped::Fragment => "fragments".to_owned(),
+                Skipped::Cut => "cut off in a header".to_owned(),
+                Skipped::Malformed => "malformed headers".to_owned(),
+            };
+            (text, *count)
+        });
+        all.collect()
+    }
+
+    /// What the capture says, at most `width` columns wide, with its `top` connections.
+    pub fn table(&self, notes: &[Warning], width: usize, top: usize) -> String {
+        let mut out = String::new();
+        let mut facts = vec![
+            format!("{} packets", number::count(self.frames as f64)),
+            span(self.duration_ns),
+            format!("{} on the wire", number::bytes(self.wire_bytes as f64)),
+        ];
+        let passed = self.passed_over();
+        facts.extend(passed.iter().map(|(why, n)| format!("{} {why}", number::count(*n as f64))));
+        paragraph(&mut out, &facts.join(" · "), width);
+        paragraph(&mut out, &self.verdict(), width);
+        for note in notes {
+            paragraph(&mut out, &clean(&note.text), width);
+        }
+        for connection in self.connections.iter().take(top) {
+            out.push('\n');
+            self.block(&mut out, connection, width);
+        }
+        let more = self.connections.len().saturating_sub(top);
+        if more > 0 {
+            let _ = writeln!(out, "\nand {more} more (`--top N` shows them)");
+        }
+        out
+    }
+
+    fn block(&self, out: &mut String, connection: &CapturedConnection, width: usize) {
+        paragraph(out, &title(connection), width);
+        if let Some(why) = &connection.fallback {
+            paragraph(out, &format!("  fell back to TCP: {why}"), width);
+        }
+        subflow_table(out, connection, width);
+        for way in connection.ways.iter().filter(|way| way.bytes > 0 || carried(connection, way)) {
+            way_lines(out, connection, way, width);
+        }
+        if let Some(found) = self.connection(connection) {
+            let notes = found.notes.iter().take(MAX_NOTES);
+            for (note, text) in notes {
+                let who = if note.side == 0 { "opener" } else { "other end" };
+                let line = format!(
+                    "  {} subflow {}, {who}: {text}",
+                    number::moment(note.now_ns),
+                    note.subflow
+                );
+                let _ = writeln!(out, "{}", cut(&clean(&line), width));
+            }
+            let more = found.notes.len().saturating_sub(MAX_NOTES) as u64 + found.notes_lost;
+            if more > 0 {
+                let _ = writeln!(out, "  and {more} more of these");
+            }
+        }
+    }
+}
+
+/// Notes of one connection on a terminal.
+const MAX_NOTES: usize = 12;
+
+fn paragraph(out: &mut String, text: &str, width: usize) {
+    let indent: String = text.chars().take_while(|c| *c == ' ').collect();
+    for line in wrap(text, width.saturating_sub(indent.len()).max(20)) {
+        let _ = writeln!(out, "{indent}{line}");
+    }
+}
+
+fn carried(connection: &CapturedConnection, way: &CapturedWay) -> bool {
+    let ways = connection.subflows.iter().flat_map(|subflow| &subflow.ways);
+    ways.filter(|w| w.direction == way.direction).any(|w| w.payload_bytes > 0)
+}
+
+/// `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`
+fn title(connection: &CapturedConnection) -> String {
+    let kind = match (connection.multipath, connection.version, &connection.fallback) {
+        (false, ..) => "TCP".to_owned(),
+        (true, Some(version), None) => format!("MPTCP v{version}"),
+        (true, _, None) => "MPTCP".to_owned(),
+        (true, _, Some(_)) => "TCP after MPTCP".to_owned(),
+    };
+    let ends = match connection.subflows.first() {
+        Some(first) => format!("{} → {}", first.local, first.remote),
+        None => String::new(),
+    };
+    let mut facts = vec![kind, ends];
+    facts.push(span(connection.last_ns.saturating_sub(connection.first_ns)));
+    if connection.checksum {
+        facts.push("with checksums".to_owned());
+    }
+    if connection.late {
+        facts.push("beginning not captured".to_owned());
+    }
+    format!("connection {}: {}", connection.flow, facts.join(", "))
+}
+
+const COLUMNS: [(&str, usize); 7] = [
+    ("state", 13),
+    ("up", 10),
+    ("down", 10),
+    ("share", 8),
+    ("rtt", 10),
+    ("again", 10),
+    ("elsewhere", 10),
+];
+
+fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize) {
+    let label = width.saturating_sub(COLUMNS.iter().map(|(_, w)| w).sum::<usize>() + 2).max(12);
+    let mut head = pad("  subflow", label + 2);
+    for (name, width) in COLUMNS {
+        head.push_str(&pad(name, width));
+    }
+    let _ = writeln!(out, "{}", head.trim_end());
+    for subflow in &connection.subflows {
+        let opened = if subflow.opened == DataDirection::Down { " ←" } else { "" };
+        let backup = if subflow.backup { " backup" } else { "" };
+        let name = format!("{} {}{opened}{backup}", subflow.subflow, subflow.path);
+        let mut line = pad(&format!("  {}", cut(&clean(&name), label - 1)), label + 2);
+        for (cell, (_, width)) in cells(subflow).into_iter().zip(COLUMNS) {
+            line.push_str(&pad(&cut(&cell, width - 1), width));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn cells(subflow: &CapturedSubflow) -> [String; 7] {
+    let main = subflow.ways.iter().max_by_key(|way| way.payload_bytes);
+    let bytes = |direction| {
+        let way = subflow.ways.iter().find(|way| way.direction == direction);
+        way.map_or_else(String::new, |way| number::bytes(way.new_bytes as f64))
+    };
+    let of_main = |of: &dyn Fn(&SubflowWay) -> String| main.map_or_else(String::new, of);
+    [
+        subflow.state.clone(),
+        bytes(DataDirection::Up),
+        bytes(DataDirection::Down),
+        of_main(&|way| number::percent(way.share)),
+        of_main(&|way| way.rtt.map_or("–".to_owned(), |rtt| span(rtt.p50_ns))),
+        of_main(&|way| number::bytes((way.retransmitted_bytes + way.late_bytes) as f64)),
+        of_main(&|way| number::bytes(way.reinjected_bytes as f64)),
+    ]
+}
+
+fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWay, width: usize) {
+    let name = if way.direction == DataDirection::Down { "down" } else { "up" };
+    let taken = match way.vantage {
+        Vantage::Sender => "captured at the sender",
+        Vantage::Receiver => "captured at the receiver",
+        Vantage::Between => "captured on the way",
+        Vantage::Unknown => "captured nobody knows where",
+    };
+    let mut facts = vec![
+        format!("{} in {}", number::bytes(way.bytes as f64), span(way.duration_ns)),
+        format!("goodput {}", number::rate(way.goodput_bps)),
+        format!("throughput {}", number::rate(way.throughput_bps)),
+    ];
+    let mut delays = |name: &str, delays: Option<Delays>| {
+        if let Some(d) = delays {
+            facts.push(format!(
+                "{name} median {}, 99 % {}, most {}",
+                span(d.p50_ns),
+                span(d.p99_ns),
+                span(d.max_ns)
+            ));
+        }
+    };
+    let rtt = if connection.multipath { "data to DATA_ACK" } else { "data to ACK" };
+    delays(rtt, way.rtt);
+    delays("waited for earlier data:", way.head_of_line);
+    if let Some(bytes) = way.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
+        facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));
+    }
+    let figures = [
+        ("reinjected", way.reinjected_bytes),
+        ("sent again on the same subflow", way.retransmitted_bytes),
+        ("of that wasted", way.wasted_bytes),
+        ("behind later data", way.late_bytes),
+        ("discarded", way.discarded_bytes.unwrap_or(0)),
+        ("not in the capture", way.unseen_bytes),
+        ("without a mapping", way.unmapped_bytes),
+    ];
+    let some = figures.into_iter().filter(|(_, bytes)| *bytes > 0);
+    facts.extend(some.map(|(name, bytes)| format!("{name} {}", number::bytes(bytes as f64))));
+    facts.push(format!(
+        "longest stall {} at {}",
+        span(way.stall.longest_ns),
+        number::moment(way.stall.longest_at_ns)
+    ));
+    for handover in way.handovers.iter().take(4) {
+        let gap = handover.overlap_ns.unsigned_abs();
+        let how = if handover.overlap_ns < 0 { "without data for" } else { "both for" };
+        facts.push(format!(
+            "from subflow {} to {} at {}, {how} {}",
+            handover.from,
+            handover.to,
+            number::moment(handover.first_new_ns),
+            span(gap)
+        ));
+    }
+    paragraph(out, &format!("  {name}, {taken}: {}", facts.join("; ")), width);
+}

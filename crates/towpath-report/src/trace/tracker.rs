@@ -1,0 +1,369 @@
+//! From segments to subflows and connections.
+
+use std::collections::HashMap;
+
+use towpath_mptcp::wire::{Dss, Flags, Options};
+
+use super::connection::{Connection, Fallback, Note, NoteKind, Subflow};
+use super::interval::Range;
+use super::layers::{End, Segment};
+use super::way::Moment;
+
+/// Subflows that are followed; what comes after is only counted.
+const MAX_SUBFLOWS: usize = 1 << 16;
+/// Connections among which a subflow without handshake is looked for.
+const RECENT: usize = 256;
+/// Data numbers that belong to one connection are not further apart.
+const NEAR: u64 = 1 << 28;
+/// An infinite mapping ends here.
+pub(super) const FOR_EVER: i64 = i64::MAX / 4;
+
+/// All that a capture has shown so far.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    /// Only looked up, never iterated over.
+    by_ends: HashMap<(End, End), (u32, bool)>,
+    /// The token of a host's key: connection, and which end.
+    pub(super) tokens: HashMap<u32, (u32, usize)>,
+    pub subflows: Vec<Subflow>,
+    pub connections: Vec<Connection>,
+    /// Segments of subflows beyond the limit.
+    pub untracked: u64,
+    pub tcp_packets: u64,
+    /// The subflow of the segment before, which is often that of the next.
+    latest: Option<((End, End), (u32, bool))>,
+}
+
+/// A segment, where it belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placed<'a> {
+    pub segment: &'a Segment<'a>,
+    pub options: &'a Options,
+    pub now_ns: u64,
+    pub subflow: usize,
+    /// Which end sent it.
+    pub side: usize,
+}
+
+impl Tracker {
+    /// Takes the next segment.
+    pub fn take(&mut self, segment: &Segment<'_>, interface: u32, now_ns: u64) {
+        self.tcp_packets += 1;
+        let options = Options::parse(segment.options);
+        let Some((subflow, side)) = self.find(segment, &options, now_ns) else {
+            self.untracked += 1;
+            return;
+        };
+        let placed = Placed { segment, options: &options, now_ns, subflow, side };
+        if let Some(found) = self.subflows.get_mut(subflow)
+            && let Some(way) = found.ways.get_mut(side)
+        {
+            found.several_interfaces |= *found.interface.get_or_insert(interface) != interface;
+            way.packets += 1;
+            way.ip_bytes += u64::from(segment.ip_bytes);
+            way.last_ns = now_ns;
+            match segment.outbound {
+                Some(true) => way.outbound += 1,
+                Some(false) => way.inbound += 1,
+                None => {}
+            }
+        }
+        let rare = segment.flags.0 & (Flags::SYN.0 | Flags::RST.0) != 0;
+        if rare || !options.mptcp.is_empty() || self.is_fresh(subflow) {
+            self.handshake(&placed);
+        }
+        // What a handshake has found out may have turned the subflow round.
+        let Some(side) = self.side(subflow, segment.source) else { return };
+        let placed = Placed { side, ..placed };
+        if self.bind(&placed).is_some() {
+            self.data(&placed);
+        }
+    }
+
+    /// Whether the handshake, or what comes right behind it, is not over.
+    fn is_fresh(&self, subflow: usize) -> bool {
+        self.subflows.get(subflow).is_none_or(|s| s.established_ns.is_none() || s.v0)
+    }
+
+    fn side(&self, subflow: usize, source: End) -> Option<usize> {
+        let [first, _] = self.subflows.get(subflow)?.ends;
+        Some(usize::from(first != source))
+    }
+
+    /// The subflow of a segment, and which end sent it; a new one for a new pair of ends.
+    fn find(
+        &mut self,
+        segment: &Segment<'_>,
+        options: &Options,
+        now_ns: u64,
+    ) -> Option<(usize, usize)> {
+        let turned = segment.destination < segment.source;
+        let key = if turned {
+            (segment.destination, segment.source)
+        } else {
+            (segment.source, segment.destination)
+        };
+        let known = match self.latest {
+            Some((latest, found)) if latest == key => Some(found),
+            _ => self.by_ends.get(&key).copied(),
+        };
+        if let Some((index, _)) = known {
+            let side = self.side(index as usize, segment.source)?;
+            let syn = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
+            if !syn || !self.is_reused(index as usize, side, segment.seq) {
+                self.latest = known.map(|found| (key, found));
+                return Some((index as usize, side));
+            }
+        }
+        if self.subflows.len() >= MAX_SUBFLOWS {
+            return None;
+        }
+        let index = self.subflows.len();
+        let opener = opener(segment, options);
+        let ends = match opener {
+            0 => [segment.source, segment.destination],
+            _ => [segment.destination, segment.source],
+        };
+        self.subflows.push(Subflow::new(ends, segment.flags.has(Flags::SYN), now_ns));
+        let found = (u32::try_from(index).ok()?, turned);
+        self.by_ends.insert(key, found);
+        self.latest = Some((key, found));
+        Some((index, opener))
+    }
+
+    /// Whether a SYN begins another connection between the same ends.
+    fn is_reused(&self, subflow: usize, side: usize, seq: u32) -> bool {
+        let Some(subflow) = self.subflows.get(subflow) else { return false };
+        subflow.ways.get(side).is_some_and(|way| way.packets > 0 && !way.is_syn(seq))
+            || (!subflow.saw_syn && subflow.ways.iter().any(|way| way.payload_bytes > 0))
+    }
+
+    /// Makes sure that the subflow has a connection if there is enough to tell; its number.
+    fn bind(&mut self, placed: &Placed<'_>) -> Option<usize> {
+        let subflow = self.subflows.get(placed.subflow)?;
+        if let Some(connection) = subflow.connection {
+            return Some(connection as usize);
+        }
+        match &placed.options.dss {
+            Some(dss) => self.bind_by_numbers(placed, dss),
+            None if placed.segment.payload_bytes > 0 && subflow.token.is_none() => {
+                let connection = self.connect(placed.subflow, placed.now_ns);
+                self.fall_back(connection, placed.subflow, None, placed.now_ns);
+                Some(connection)
+            }
+            None => None,
+        }
+    }
+
+    /// A subflow whose handshake says nothing: data numbers that continue another's are the same
+    /// connection's.
+    fn bind_by_numbers(&mut self, placed: &Placed<'_>, dss: &Dss) -> Option<usize> {
+        let side = placed.side;
+        let near = |connection: &Connection, turned: bool| {
+            let own = if turned { 1 - side } else { side };
+            let [one, other] = [own, 1 - own].map(|way| connection.data.get(way));
+            let sent = dss.mapping.and_then(|mapping| one?.distance(mapping.dsn));
+            let acked = dss.data_ack.and_then(|ack| other?.distance(ack));
+            let all_near = [sent, acked].into_iter().flatten().all(|far| far < NEAR);
+            (sent.is_some() || acked.is_some()) && all_near
+        };
+        let recent = self.connections.len().saturating_sub(RECENT);
+        let candidates = self.connections.iter().enumerate().skip(recent).rev();
+        let found = candidates.filter(|(_, c)| c.is_multipath()).find_map(|(index, connection)| {
+            [false, true].into_iter().find(|turned| near(connection, *turned)).map(|t| (index, t))
+        });
+        let token = self.subflows.get(placed.subflow)?.token;
+        match found {
+            Some((connection, turned)) => {
+                self.attach(placed.subflow, connection, turned);
+                if let Some(token) = token {
+                    let opener = self.subflows.get(placed.subflow)?.opened_by;
+                    self.tokens.entry(token).or_insert((connection as u32, 1 - opener));
+                }
+                Some(connection)
+            }
+            None => {
+                let connection = self.connect(placed.subflow, placed.now_ns);
+                let found = self.connections.get_mut(connection)?;
+                found.late = true;
+                found.multipath = true;
+                if let Some(token) = token {
+                    self.tokens.entry(token).or_insert((connection as u32, 1));
+                }
+                Some(connection)
+            }
+        }
+    }
+
+    /// A new connection with this subflow as its first.
+    pub(super) fn connect(&mut self, subflow: usize, now_ns: u64) -> usize {
+        let index = self.connections.len();
+        self.connections.push(Connection::new(now_ns));
+        self.attach(subflow, index, false);
+        index
+    }
+
+    /// Adds a subflow to a connection, turned round if the connection's second end is its first.
+    pub(super) fn attach(&mut self, subflow: usize, connection: usize, turned: bool) {
+        let (Some(found), Some(to)) =
+            (self.subflows.get_mut(subflow), self.connections.get_mut(connection))
+        else {
+            return;
+        };
+        if turned {
+            found.ends.reverse();
+            found.ways.reverse();
+            found.opened_by = 1 - found.opened_by;
+        }
+        found.connection = Some(connection as u32);
+        found.number = to.subflows.len().min(usize::from(u16::MAX)) as u16;
+        to.subflows.push(subflow as u32);
+        if to.infinite {
+            found.map_all();
+        }
+    }
+
+    /// Mapping, payload, acknowledgements.
+    fn data(&mut self, placed: &Placed<'_>) {
+        let Placed { segment, options, now_ns, side, .. } = *placed;
+        if let Some(dss) = &options.dss {
+            self.dss(placed, dss);
+        }
+        let bare = segment.payload_bytes > 0 && options.dss.is_none() && !segment.options_cut;
+        if bare {
+            self.without_mapping(placed);
+        }
+        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        let moment = Moment { now_ns, subflow: subflow.number };
+        let ([from, to], [data_from, data_to]) =
+            (two(&mut subflow.ways, side), two(&mut connection.data, side));
+        // The SYN takes a number, and data may be behind it (RFC 7413).
+        let syn = segment.flags.has(Flags::SYN);
+        let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
+        let start = from.place(seq);
+        let end = start.saturating_add(i64::from(segment.payload_bytes));
+        if segment.payload_bytes > 0 && !from.is_keep_alive(start, end) {
+            from.payload(data_from, Range::new(start, end), moment);
+            connection.last_data_ns = now_ns;
+        }
+        if segment.flags.has(Flags::FIN) {
+            from.finish(end);
+            subflow.fin_ns = subflow.fin_ns.or(Some(now_ns));
+        }
+        if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+            to.acknowledge(data_to, segment.ack, now_ns);
+            if connection.infinite
+                && let Some(number) = to.acked_data()
+            {
+                data_to.acknowledge(number, now_ns);
+            }
+            data_to.settle(now_ns);
+        }
+    }
+
+    pub(super) fn pair(&mut self, subflow: usize) -> Option<(&mut Subflow, &mut Connection)> {
+        let subflow = self.subflows.get_mut(subflow)?;
+        let connection = self.connections.get_mut(subflow.connection? as usize)?;
+        Some((subflow, connection))
+    }
+
+    fn dss(&mut self, placed: &Placed<'_>, dss: &Dss) {
+        let Placed { segment, now_ns, side, .. } = *placed;
+        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        connection.multipath = true;
+        let ([from, _], [data_from, data_to]) =
+            (two(&mut subflow.ways, side), two(&mut connection.data, side));
+        if let Some(ack) = dss.data_ack
+            && let Some(ack) = data_to.place(ack)
+        {
+            data_to.acknowledge(ack, now_ns);
+        }
+        let Some(mapping) = dss.mapping else { return };
+        let Some(number) = data_from.place(mapping.dsn) else { return };
+        if mapping.len == 0 {
+            let at = from.place_relative(mapping.ssn).unwrap_or_else(|| from.place(segment.seq));
+            from.maps.add(Range::new(at, FOR_EVER), number);
+            if !connection.infinite {
+                connection.infinite = true;
+                let reason = connection.failed.unwrap_or(Fallback::InfiniteMapping);
+                self.fall_back_with(placed.subflow, reason, now_ns);
+            }
+            return;
+        }
+        // DATA_FIN takes the last number of the mapping (RFC 8684 §3.3.3).
+        let len = i64::from(mapping.len) - i64::from(dss.data_fin);
+        if dss.data_fin {
+            data_from.set_fin(number.saturating_add(len));
+        }
+        if len == i64::from(segment.payload_bytes) {
+            from.learn_beginning(segment.seq, mapping.ssn);
+        }
+        if len > 0
+            && let Some(start) = from.place_relative(mapping.ssn)
+        {
+            from.maps.add(Range::new(start, start.saturating_add(len)), number);
+        }
+    }
+
+    /// Payload without DSS: the rest of a mapping, or no Multipath TCP any more.
+    fn without_mapping(&mut self, placed: &Placed<'_>) {
+        let Placed { now_ns, side, .. } = *placed;
+        let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
+        let mapped = subflow.ways.get(side).is_some_and(|way| !way.maps.is_empty());
+        if mapped || connection.infinite || subflow.number > 0 {
+            return;
+        }
+        if connection.multipath && !connection.late {
+            self.fall_back_with(placed.subflow, Fallback::OptionsGone, now_ns);
+        } else if let Some(connection) = subflow.connection {
+            self.fall_back(connection as usize, placed.subflow, None, now_ns);
+        }
+    }
+
+    pub(super) fn fall_back_with(&mut self, subflow: usize, reason: Fallback, now_ns: u64) {
+        let connection = self.subflows.get(subflow).and_then(|s| s.connection);
+        if let Some(connection) = connection {
+            self.fall_back(connection as usize, subflow, Some(reason), now_ns);
+        }
+    }
+
+    /// From now on the bytes of the subflow are the data; without a reason it never was otherwise.
+    pub(super) fn fall_back(
+        &mut self,
+        connection: usize,
+        subflow: usize,
+        reason: Option<Fallback>,
+        now_ns: u64,
+    ) {
+        let (Some(found), Some(to)) =
+            (self.subflows.get_mut(subflow), self.connections.get_mut(connection))
+        else {
+            return;
+        };
+        to.infinite = true;
+        found.map_all();
+        if let Some(reason) = reason
+            && to.fallback.is_none()
+        {
+            to.fallback = Some(reason);
+            let note = Note { now_ns, subflow: found.number, side: 0, kind: NoteKind::Fallback };
+            to.note(note, reason.text().to_owned());
+        }
+    }
+}
+
+/// Which end of a segment that is the first of its subflow opened it: 0 for its sender.
+fn opener(segment: &Segment<'_>, _options: &Options) -> usize {
+    match (segment.flags.has(Flags::SYN), segment.flags.has(Flags::ACK)) {
+        (true, false) => 0,
+        (true, true) => 1,
+        // Nobody knows; servers have the lower port.
+        (false, _) => usize::from(segment.source.port() < segment.destination.port()),
+    }
+}
+
+/// The end that sends, and the other.
+pub(super) fn two<T>(both: &mut [T; 2], side: usize) -> [&mut T; 2] {
+    let [first, second] = both;
+    if side == 0 { [first, second] } else { [second, first] }
+}
