@@ -79,6 +79,8 @@ pub struct CapturedWay {
     pub reorder_peak_bytes: Option<u64>,
     /// First sent on one subflow, later also on another.
     pub reinjected_bytes: u64,
+    /// First sent on one subflow, later on the same under other subflow numbers.
+    pub repeated_bytes: u64,
     /// Sent again on the same subflow.
     pub retransmitted_bytes: u64,
     /// Of those, what the receiver had said to have already.

@@ -13,45 +13,46 @@ const MAX_NOTES: usize = 2_000;
 
 /// One TCP connection: a subflow, or all there is.
 #[derive(Debug)]
-pub struct Subflow {
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Subflow {
     /// The connection's opener, and its other end.
-    pub ends: [End; 2],
+    pub(super) ends: [End; 2],
     /// From the first end, and from the second.
-    pub ways: [Way; 2],
+    pub(super) ways: [Way; 2],
     /// Which of the ends opened it.
-    pub opened_by: usize,
-    pub saw_syn: bool,
-    pub connection: Option<u32>,
+    pub(super) opened_by: usize,
+    pub(super) saw_syn: bool,
+    pub(super) connection: Option<u32>,
     /// In its connection.
-    pub number: u16,
+    pub(super) number: u16,
     /// Interface of the capture on which it was first seen, and whether there were others.
-    pub interface: Option<u32>,
-    pub several_interfaces: bool,
-    pub first_ns: u64,
-    pub syn_ns: Option<u64>,
-    pub syns: u32,
+    pub(super) interface: Option<u32>,
+    pub(super) several_interfaces: bool,
+    pub(super) first_ns: u64,
+    pub(super) syn_ns: Option<u64>,
+    pub(super) syns: u32,
     /// SYNs that offered Multipath TCP.
-    pub capable_syns: u32,
-    pub answered_ns: Option<u64>,
-    pub answered_capable: bool,
-    pub established_ns: Option<u64>,
-    pub fin_ns: Option<u64>,
-    pub reset_ns: Option<u64>,
+    pub(super) capable_syns: u32,
+    pub(super) answered_ns: Option<u64>,
+    pub(super) answered_capable: bool,
+    pub(super) established_ns: Option<u64>,
+    pub(super) fin_ns: Option<u64>,
+    pub(super) reset_ns: Option<u64>,
     /// MP_TCPRST, if the RST had it.
-    pub reset_reason: Option<u8>,
+    pub(super) reset_reason: Option<u8>,
     /// MP_JOIN: the token, and whether the answer had the option too.
-    pub token: Option<u32>,
-    pub join_answered: bool,
-    pub is_join: bool,
-    pub backup: bool,
+    pub(super) token: Option<u32>,
+    pub(super) join_answered: bool,
+    pub(super) is_join: bool,
+    pub(super) backup: bool,
     /// Address identifiers, by end.
-    pub address_ids: [Option<u8>; 2],
+    pub(super) address_ids: [Option<u8>; 2],
     /// Whether its ADD_ADDR must be read as RFC 6824 has it.
-    pub v0: bool,
+    pub(super) v0: bool,
 }
 
 impl Subflow {
-    pub fn new(ends: [End; 2], saw_syn: bool, now_ns: u64) -> Self {
+    pub(super) fn new(ends: [End; 2], saw_syn: bool, now_ns: u64) -> Self {
         Self {
             ends,
             ways: [Way::default(), Way::default()],
@@ -81,7 +82,7 @@ impl Subflow {
     }
 
     /// Its bytes are the data, byte for byte.
-    pub fn map_all(&mut self) {
+    pub(super) fn map_all(&mut self) {
         for way in &mut self.ways {
             if way.maps.is_empty() {
                 way.maps.add(Range::new(0, FOR_EVER), 0);
@@ -92,7 +93,7 @@ impl Subflow {
 
 /// Why a connection went on without Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fallback {
+pub(super) enum Fallback {
     /// The SYN/ACK had no MP_CAPABLE.
     NotAnswered,
     /// SYNs with the option had no answer, one without had.
@@ -107,7 +108,7 @@ pub enum Fallback {
 
 impl Fallback {
     /// One sentence without a full stop.
-    pub fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Self::NotAnswered => {
                 "the SYN/ACK has no MP_CAPABLE: the other end has no Multipath TCP, or a box on the \
@@ -128,7 +129,7 @@ impl Fallback {
 
 /// What a note is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoteKind {
+pub(super) enum NoteKind {
     PathManager,
     Subflow,
     Fallback,
@@ -136,42 +137,43 @@ pub enum NoteKind {
 
 /// When and where something was seen.
 #[derive(Debug, Clone, Copy)]
-pub struct Note {
-    pub now_ns: u64,
-    pub subflow: u16,
+pub(super) struct Note {
+    pub(super) now_ns: u64,
+    pub(super) subflow: u16,
     /// Which end sent it.
-    pub side: usize,
-    pub kind: NoteKind,
+    pub(super) side: usize,
+    pub(super) kind: NoteKind,
 }
 
 /// One connection: its subflows, and both directions of its data.
 #[derive(Debug)]
-pub struct Connection {
-    pub subflows: Vec<u32>,
-    pub data: [DataWay; 2],
-    pub keys: [Option<u64>; 2],
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Connection {
+    pub(super) subflows: Vec<u32>,
+    pub(super) data: [DataWay; 2],
+    pub(super) keys: [Option<u64>; 2],
     /// Version that was offered or agreed on.
-    pub version: Option<u8>,
-    pub checksum: bool,
+    pub(super) version: Option<u8>,
+    pub(super) checksum: bool,
     /// Whether it spoke Multipath TCP, or tried to.
-    pub multipath: bool,
+    pub(super) multipath: bool,
     /// Whether its bytes are its data.
-    pub infinite: bool,
+    pub(super) infinite: bool,
     /// Whether the capture does not have its beginning.
-    pub late: bool,
-    pub fallback: Option<Fallback>,
+    pub(super) late: bool,
+    pub(super) fallback: Option<Fallback>,
     /// MP_FAIL was seen.
-    pub failed: Option<Fallback>,
-    pub first_ns: u64,
-    pub last_data_ns: u64,
-    pub notes: Vec<(Note, String)>,
-    pub notes_lost: u64,
+    pub(super) failed: Option<Fallback>,
+    pub(super) first_ns: u64,
+    pub(super) last_data_ns: u64,
+    pub(super) notes: Vec<(Note, String)>,
+    pub(super) notes_lost: u64,
     /// Multipath TCP options seen, by name.
-    pub options: BTreeMap<&'static str, u64>,
+    pub(super) options: BTreeMap<&'static str, u64>,
 }
 
 impl Connection {
-    pub fn new(now_ns: u64) -> Self {
+    pub(super) fn new(now_ns: u64) -> Self {
         Self {
             subflows: Vec::new(),
             data: [DataWay::default(), DataWay::default()],
@@ -192,11 +194,11 @@ impl Connection {
     }
 
     /// Whether data numbers mean something.
-    pub fn is_multipath(&self) -> bool {
+    pub(super) fn is_multipath(&self) -> bool {
         self.multipath && !self.infinite
     }
 
-    pub fn note(&mut self, note: Note, text: String) {
+    pub(super) fn note(&mut self, note: Note, text: String) {
         if self.notes.len() < MAX_NOTES {
             self.notes.push((note, text));
         } else {

@@ -11,7 +11,7 @@ const MAX_JUMP: i64 = 1 << 40;
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Default)]
-pub struct DataWay {
+pub(super) struct DataWay {
     base: Option<Base>,
     /// Everything below has arrived, at both levels.
     next: i64,
@@ -20,7 +20,7 @@ pub struct DataWay {
     /// Data that waits for earlier data, with its arrival.
     waiting: Pieces<u64>,
     /// Bytes that wait in the queues of its subflows.
-    pub below_bytes: u64,
+    pub(super) below_bytes: u64,
     /// Which subflow carried what first.
     owners: Pieces<u16>,
     /// What was forgotten of `owners`.
@@ -32,21 +32,21 @@ pub struct DataWay {
     /// Position of DATA_FIN.
     fin: Option<i64>,
     /// From the first time that data was sent until DATA_ACK covers it.
-    pub flight: Flight,
+    pub(super) flight: Flight,
     /// From a packet's arrival until everything before it was there.
-    pub wait: Distribution,
-    pub arrivals: Progress,
-    pub acks: Progress,
-    pub series: Series,
+    pub(super) wait: Distribution,
+    pub(super) arrivals: Progress,
+    pub(super) acks: Progress,
+    pub(super) series: Series,
     /// Most bytes that ever waited, at both levels.
-    pub waiting_peak_bytes: u64,
+    pub(super) waiting_peak_bytes: u64,
     /// Bytes that came on a second subflow, or under new numbers, again.
-    pub copied_bytes: u64,
+    pub(super) copied_bytes: u64,
     /// Acknowledged data that is not in the capture.
-    pub unseen_bytes: u64,
+    pub(super) unseen_bytes: u64,
     /// Which subflow carried new data last, and how often that changed.
     last_subflow: Option<u16>,
-    pub switches: u64,
+    pub(super) switches: u64,
     scratch: Vec<Range>,
 }
 
@@ -60,19 +60,14 @@ struct Base {
 
 impl DataWay {
     /// Number of the first byte, from the keys (RFC 8684 §3.1).
-    pub fn begin(&mut self, number: u64) {
+    pub(super) fn begin(&mut self, number: u64) {
         if self.base.is_none() {
             self.base = Some(Base { number, wide: true });
         }
     }
 
-    /// Whether any number is known.
-    pub fn has_begun(&self) -> bool {
-        self.base.is_some()
-    }
-
     /// A number of 32 or 64 bits as a relative one; `None` for one that cannot be meant.
-    pub fn place(&mut self, number: DataAck) -> Option<i64> {
+    pub(super) fn place(&mut self, number: DataAck) -> Option<i64> {
         let base = match (&mut self.base, number) {
             (Some(base), _) => base,
             (none, DataAck::Long(number)) => none.insert(Base { number, wide: true }),
@@ -83,33 +78,33 @@ impl DataWay {
         let near = self.highest.max(self.acked);
         let low = match number {
             DataAck::Long(number) if base.wide => {
-                let relative = number.wrapping_sub(base.number) as i64;
-                return (relative.abs_diff(near) < MAX_JUMP as u64).then_some(relative);
+                let relative = number.wrapping_sub(base.number).cast_signed();
+                return (relative.abs_diff(near) < MAX_JUMP.unsigned_abs()).then_some(relative);
             }
             DataAck::Long(number) => number as u32,
             DataAck::Short(number) => number,
         };
         let expected = (base.number as u32).wrapping_add(near as u32);
-        Some(near.saturating_add(i64::from(low.wrapping_sub(expected) as i32)))
+        Some(near.saturating_add(i64::from(low.wrapping_sub(expected).cast_signed())))
     }
 
     /// How far a number is from what goes on here; `None` if that cannot be told.
-    pub fn distance(&self, number: DataAck) -> Option<u64> {
+    pub(super) fn distance(&self, number: DataAck) -> Option<u64> {
         let base = self.base?;
         let near = self.highest.max(self.acked);
         match number {
             DataAck::Long(number) if base.wide => {
-                Some((number.wrapping_sub(base.number) as i64).abs_diff(near))
+                Some(number.wrapping_sub(base.number).cast_signed().abs_diff(near))
             }
             DataAck::Long(_) | DataAck::Short(_) => None,
         }
     }
 
     /// Notes that a subflow carries data, under numbers of its own that are new; the bytes that
-    /// another subflow had carried before.
-    pub fn appears(&mut self, range: Range, subflow: u16, now_ns: u64) -> u64 {
+    /// another subflow had carried before, and those that it had itself.
+    pub(super) fn appears(&mut self, range: Range, subflow: u16, now_ns: u64) -> [u64; 2] {
         self.highest = self.highest.max(range.end);
-        let mut copies = 0;
+        let [mut copies, mut repeats] = [0, 0];
         if range.start < self.forgotten {
             copies += range.and(Range::new(i64::MIN, self.forgotten)).len();
         }
@@ -118,7 +113,7 @@ impl DataWay {
         new.clear();
         self.owners.compare(
             range,
-            |part, owner| copies += if owner == subflow { 0 } else { part.len() },
+            |part, owner| *if owner == subflow { &mut repeats } else { &mut copies } += part.len(),
             |part| new.push(part),
         );
         for part in &new {
@@ -135,11 +130,11 @@ impl DataWay {
         {
             self.forgotten = oldest.range.end;
         }
-        copies
+        [copies, repeats]
     }
 
     /// Takes data that its subflow has in order; it arrived at `at_ns`.
-    pub fn arrives(&mut self, range: Range, at_ns: u64, now_ns: u64) {
+    pub(super) fn arrives(&mut self, range: Range, at_ns: u64, now_ns: u64) {
         if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
             self.passes(range, at_ns, now_ns);
         } else {
@@ -195,7 +190,7 @@ impl DataWay {
     }
 
     /// Notes how much waits now.
-    pub fn note_waiting(&mut self, now_ns: u64) {
+    pub(super) fn note_waiting(&mut self, now_ns: u64) {
         let waiting = self.below_bytes + self.waiting.bytes();
         if waiting == 0 {
             return;
@@ -207,7 +202,7 @@ impl DataWay {
     }
 
     /// Takes a DATA_ACK, as a relative number.
-    pub fn acknowledge(&mut self, ack: i64, now_ns: u64) {
+    pub(super) fn acknowledge(&mut self, ack: i64, now_ns: u64) {
         let ack = if self.fin.is_some_and(|fin| fin.checked_add(1) == Some(ack)) {
             ack.saturating_sub(1) // DATA_FIN takes a number, but is no data
         } else {
@@ -228,7 +223,7 @@ impl DataWay {
 
     /// Gives up what was acknowledged without being in the capture. Not at once: where packets of two
     /// subflows are captured, an acknowledgement may stand in front of what it means.
-    pub fn settle(&mut self, now_ns: u64) {
+    pub(super) fn settle(&mut self, now_ns: u64) {
         const SLACK: i64 = 1 << 20;
         if self.acked.saturating_sub(SLACK) > self.next {
             self.skip_to(self.acked - SLACK, now_ns);
@@ -236,12 +231,12 @@ impl DataWay {
     }
 
     /// Takes up what is left at the end.
-    pub fn close(&mut self, now_ns: u64) {
+    pub(super) fn close(&mut self, now_ns: u64) {
         self.skip_to(self.acked, now_ns);
     }
 
     /// Notes what a subflow's acknowledgement covers.
-    pub fn delivered(&mut self, range: Range) {
+    pub(super) fn delivered(&mut self, range: Range) {
         let range = range.and(Range::new(self.acked, i64::MAX));
         if range.is_empty() || self.delivered.is_full() {
             return;
@@ -256,13 +251,13 @@ impl DataWay {
     }
 
     /// Bytes of `range` that the receiver had already said to have.
-    pub fn had(&self, range: Range) -> u64 {
+    pub(super) fn had(&self, range: Range) -> u64 {
         range.and(Range::new(i64::MIN, self.acked)).len()
             + self.delivered.overlap(range.and(Range::new(self.acked, i64::MAX)))
     }
 
     /// Notes where the data ends.
-    pub fn set_fin(&mut self, at: i64) {
+    pub(super) fn set_fin(&mut self, at: i64) {
         self.fin = Some(at);
     }
 }

@@ -17,7 +17,7 @@ const EXACT_BITS: u32 = 7;
 /// A distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
 /// buckets between its smallest and its largest value.
 #[derive(Debug, Clone, Default)]
-pub struct Distribution {
+pub(super) struct Distribution {
     count: u64,
     sum: f64,
     squares: f64,
@@ -29,11 +29,11 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    pub fn record(&mut self, ns: u64) {
+    pub(super) fn record(&mut self, ns: u64) {
         self.record_many(ns, 1);
     }
 
-    pub fn record_many(&mut self, ns: u64, times: u32) {
+    pub(super) fn record_many(&mut self, ns: u64, times: u32) {
         if times == 0 {
             return;
         }
@@ -60,17 +60,12 @@ impl Distribution {
         }
     }
 
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Smallest value; `None` without any.
-    pub fn min(&self) -> Option<u64> {
-        (self.count > 0).then_some(self.min)
-    }
-
     /// The figures; `None` without any value.
-    pub fn delays(&self) -> Option<Delays> {
+    pub(super) fn delays(&self) -> Option<Delays> {
         if self.count == 0 {
             return None;
         }
@@ -123,30 +118,30 @@ fn middle_of(bucket: usize) -> u64 {
 }
 
 /// Width of a bin at first: 8 of them are the 100 ms of other results.
-pub const BIN_NS: u64 = 12_500_000;
+pub(super) const BIN_NS: u64 = 12_500_000;
 /// Bins of one series; more make each twice as wide.
 const MAX_BINS: usize = 4_096;
 
 /// One period of a series.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Bin {
+pub(super) struct Bin {
     /// Payload bytes that were new.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Payload bytes, all of them.
-    pub sent_bytes: u64,
+    pub(super) sent_bytes: u64,
     /// Bytes newly acknowledged.
-    pub acked_bytes: u64,
+    pub(super) acked_bytes: u64,
     /// Packets with payload that was seen before, or that filled a gap.
-    pub again_packets: u32,
+    pub(super) again_packets: u32,
     /// Smoothed round-trip time at its end; 0 if unknown.
-    pub srtt_us: u32,
+    pub(super) srtt_us: u32,
     /// Most bytes that waited for earlier ones.
-    pub waiting_bytes: u64,
+    pub(super) waiting_bytes: u64,
 }
 
 impl Bin {
     /// Takes up the bin that follows.
-    pub fn join(&mut self, next: &Self) {
+    pub(super) fn join(&mut self, next: &Self) {
         self.bytes += next.bytes;
         self.sent_bytes += next.sent_bytes;
         self.acked_bytes += next.acked_bytes;
@@ -158,7 +153,7 @@ impl Bin {
 
 /// A series over time that gets coarser as it gets longer.
 #[derive(Debug, Clone)]
-pub struct Series {
+pub(super) struct Series {
     width_ns: u64,
     /// Number of the first bin that is kept.
     first: u64,
@@ -173,7 +168,7 @@ impl Default for Series {
 
 impl Series {
     /// The bin of a moment. Time that runs backwards counts as the first.
-    pub fn at(&mut self, now_ns: u64) -> Option<&mut Bin> {
+    pub(super) fn at(&mut self, now_ns: u64) -> Option<&mut Bin> {
         if self.bins.is_empty() {
             self.first = now_ns / self.width_ns;
         }
@@ -203,12 +198,12 @@ impl Series {
         self.bins = wider;
     }
 
-    pub fn width_ns(&self) -> u64 {
+    pub(super) fn width_ns(&self) -> u64 {
         self.width_ns
     }
 
     /// Bins of `width_ns`, a multiple of its own, with the number of each.
-    pub fn bins(&self, width_ns: u64) -> Vec<(u64, Bin)> {
+    pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, Bin)> {
         let factor = (width_ns / self.width_ns.max(1)).max(1);
         let mut wide: Vec<(u64, Bin)> = Vec::new();
         for (at, bin) in self.bins.iter().enumerate() {
@@ -224,12 +219,11 @@ impl Series {
 
 /// What was sent and is not acknowledged yet, with its times.
 #[derive(Debug, Clone, Default)]
-pub struct Flight {
+pub(super) struct Flight {
     /// In order of their end.
     sent: VecDeque<(i64, u64)>,
-    pub samples: Distribution,
+    pub(super) samples: Distribution,
     srtt_ns: f64,
-    rttvar_ns: f64,
 }
 
 /// Segments in flight that are watched.
@@ -240,7 +234,7 @@ const AMBIGUOUS: u64 = u64::MAX;
 impl Flight {
     /// Notes that data up to `end` left.
     #[inline]
-    pub fn sent(&mut self, end: i64, now_ns: u64) {
+    pub(super) fn sent(&mut self, end: i64, now_ns: u64) {
         if self.sent.len() >= MAX_FLIGHT {
             return;
         }
@@ -253,7 +247,7 @@ impl Flight {
     }
 
     /// Notes that a part was sent again.
-    pub fn again(&mut self, range: Range) {
+    pub(super) fn again(&mut self, range: Range) {
         let at = self.sent.partition_point(|(end, _)| *end <= range.start);
         for (end, sent_ns) in self.sent.range_mut(at..) {
             *sent_ns = AMBIGUOUS;
@@ -264,7 +258,7 @@ impl Flight {
     }
 
     /// Notes an acknowledgement: the newest segment that it covers is a sample.
-    pub fn acked(&mut self, ack: i64, now_ns: u64) {
+    pub(super) fn acked(&mut self, ack: i64, now_ns: u64) {
         let mut newest = None;
         while let Some(sent_ns) = self.pop(ack) {
             newest = Some(sent_ns);
@@ -275,14 +269,14 @@ impl Flight {
     }
 
     /// As [`Flight::acked`], but every segment is a sample.
-    pub fn all_acked(&mut self, ack: i64, now_ns: u64) {
+    pub(super) fn all_acked(&mut self, ack: i64, now_ns: u64) {
         while let Some(sent_ns) = self.pop(ack) {
             self.sample(now_ns.saturating_sub(sent_ns));
         }
     }
 
     /// Forgets what is in flight.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.sent.clear();
     }
 
@@ -296,35 +290,30 @@ impl Flight {
     fn sample(&mut self, rtt_ns: u64) {
         let rtt = rtt_ns as f64;
         if self.samples.count() == 0 {
-            (self.srtt_ns, self.rttvar_ns) = (rtt, rtt / 2.0);
+            self.srtt_ns = rtt;
         } else {
-            self.rttvar_ns += ((self.srtt_ns - rtt).abs() - self.rttvar_ns) / 4.0;
             self.srtt_ns += (rtt - self.srtt_ns) / 8.0;
         }
         self.samples.record(rtt_ns);
     }
 
     /// Smoothed; 0 without a sample.
-    pub fn srtt_us(&self) -> u32 {
+    pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt_ns / 1e3) as u32
-    }
-
-    pub fn rttvar_us(&self) -> u32 {
-        (self.rttvar_ns / 1e3) as u32
     }
 }
 
 /// Bytes that went forward, and the gaps between.
 #[derive(Debug, Clone, Default)]
-pub struct Progress {
-    pub bytes: u64,
-    pub first_ns: Option<u64>,
-    pub last_ns: u64,
-    pub stall: Stall,
+pub(super) struct Progress {
+    pub(super) bytes: u64,
+    pub(super) first_ns: Option<u64>,
+    pub(super) last_ns: u64,
+    pub(super) stall: Stall,
 }
 
 impl Progress {
-    pub fn add(&mut self, now_ns: u64, bytes: u64) {
+    pub(super) fn add(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0 {
             return;
         }

@@ -50,28 +50,28 @@ pub enum CaptureError {
 
 /// One captured frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'a> {
+pub(super) struct Frame<'a> {
     /// Nanoseconds since 1970, or what the file takes for it; `None` where the format has no time.
-    pub at_ns: Option<u64>,
+    pub(super) at_ns: Option<u64>,
     /// LINKTYPE of its interface.
-    pub link_type: u16,
+    pub(super) link_type: u16,
     /// Number of its interface in the file, from 0.
-    pub interface: u32,
+    pub(super) interface: u32,
     /// What was captured of it.
-    pub bytes: &'a [u8],
+    pub(super) bytes: &'a [u8],
     /// Its length on the wire.
-    pub wire_bytes: u32,
+    pub(super) wire_bytes: u32,
     /// Whether its host sent it, where the file says so.
-    pub outbound: Option<bool>,
+    pub(super) outbound: Option<bool>,
 }
 
 /// An interface of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CaptureInterface {
+pub(super) struct CaptureInterface {
     /// Name, where the file has it.
-    pub name: Option<String>,
+    pub(super) name: Option<String>,
     /// LINKTYPE.
-    pub link_type: u16,
+    pub(super) link_type: u16,
     /// Nanoseconds of a tick, as a fraction.
     tick_ns: (u64, u64),
     offset_ns: i64,
@@ -86,7 +86,7 @@ enum Format {
 
 /// A capture that is being read.
 #[derive(Debug)]
-pub struct CaptureReader<R> {
+pub(super) struct CaptureReader<R> {
     input: R,
     buffer: Vec<u8>,
     start: usize,
@@ -114,7 +114,7 @@ struct Place {
 
 impl<R: Read> CaptureReader<R> {
     /// Reads the beginning.
-    pub fn open(input: R) -> Result<Self, CaptureError> {
+    pub(super) fn open(input: R) -> Result<Self, CaptureError> {
         let mut reader = Self {
             input,
             buffer: vec![0; BUFFER_BYTES],
@@ -150,7 +150,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The next frame; `None` at the end.
-    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+    pub(super) fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
         let place = match self.format {
             Format::Pcap { nanos } => self.next_pcap(nanos)?,
             Format::Pcapng => self.next_pcapng()?,
@@ -164,12 +164,12 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// Interfaces so far.
-    pub fn interfaces(&self) -> &[CaptureInterface] {
+    pub(super) fn interfaces(&self) -> &[CaptureInterface] {
         &self.interfaces
     }
 
     /// Whether the file ended in the middle of a record.
-    pub fn truncated(&self) -> bool {
+    pub(super) fn truncated(&self) -> bool {
         self.truncated
     }
 

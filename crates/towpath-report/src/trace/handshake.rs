@@ -32,11 +32,11 @@ impl Tracker {
 
     fn syn(&mut self, placed: &Placed<'_>) {
         let capable = capable(placed);
-        let join = placed.options.mptcp.iter().find_map(|option| match option {
-            MptcpOption::Join(Join::Syn { backup, address_id, token, .. }) => {
-                Some((*backup, *address_id, *token))
-            }
-            _ => None,
+        let join = placed.options.mptcp.iter().find_map(|option| {
+            let MptcpOption::Join(Join::Syn { backup, address_id, token, .. }) = option else {
+                return None;
+            };
+            Some((*backup, *address_id, *token))
         });
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         subflow.syn_ns.get_or_insert(placed.now_ns);
@@ -79,11 +79,11 @@ impl Tracker {
 
     fn syn_ack(&mut self, placed: &Placed<'_>) {
         let capable = capable(placed);
-        let answer = placed.options.mptcp.iter().find_map(|option| match option {
-            MptcpOption::Join(Join::SynAck { address_id, backup, .. }) => {
-                Some((*address_id, *backup))
-            }
-            _ => None,
+        let answer = placed.options.mptcp.iter().find_map(|option| {
+            let MptcpOption::Join(Join::SynAck { address_id, backup, .. }) = option else {
+                return None;
+            };
+            Some((*address_id, *backup))
         });
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         subflow.answered_ns.get_or_insert(placed.now_ns);
@@ -282,9 +282,9 @@ impl Tracker {
 }
 
 fn capable(placed: &Placed<'_>) -> Option<Capable> {
-    placed.options.mptcp.iter().find_map(|option| match option {
-        MptcpOption::Capable(capable) => Some(*capable),
-        _ => None,
+    placed.options.mptcp.iter().find_map(|option| {
+        let MptcpOption::Capable(capable) = option else { return None };
+        Some(*capable)
     })
 }
 

@@ -10,41 +10,41 @@ const MAX_RANGES: usize = 1 << 15;
 
 /// A range `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    pub start: i64,
-    pub end: i64,
+pub(super) struct Range {
+    pub(super) start: i64,
+    pub(super) end: i64,
 }
 
 impl Range {
-    pub fn new(start: i64, end: i64) -> Self {
+    pub(super) fn new(start: i64, end: i64) -> Self {
         Self { start, end }
     }
 
     /// Bytes; 0 when it is turned round.
-    pub fn len(self) -> u64 {
+    pub(super) fn len(self) -> u64 {
         u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
     }
 
-    pub fn is_empty(self) -> bool {
+    pub(super) fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
     /// What both have.
-    pub fn and(self, other: Self) -> Self {
+    pub(super) fn and(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 }
 
 /// A range with something about it.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<T> {
-    pub range: Range,
-    pub about: T,
+pub(super) struct Piece<T> {
+    pub(super) range: Range,
+    pub(super) about: T,
 }
 
 /// Disjoint ranges in order, each with something about it.
 #[derive(Debug, Clone)]
-pub struct Pieces<T> {
+pub(super) struct Pieces<T> {
     pieces: VecDeque<Piece<T>>,
     bytes: u64,
 }
@@ -57,26 +57,26 @@ impl<T> Default for Pieces<T> {
 
 impl<T: Copy + PartialEq> Pieces<T> {
     /// Bytes in all ranges.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn first(&self) -> Option<Range> {
+    pub(super) fn first(&self) -> Option<Range> {
         self.pieces.front().map(|piece| piece.range)
     }
 
     /// Whether a gap must be given up.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.pieces.len() >= MAX_RANGES
     }
 
     /// Takes the first piece if it begins at or before `next`.
-    pub fn pop_reached(&mut self, next: i64) -> Option<Piece<T>> {
+    pub(super) fn pop_reached(&mut self, next: i64) -> Option<Piece<T>> {
         self.pop_if(|range| range.start <= next)
     }
 
     /// Takes the first piece.
-    pub fn pop(&mut self) -> Option<Piece<T>> {
+    pub(super) fn pop(&mut self) -> Option<Piece<T>> {
         self.pop_if(|_| true)
     }
 
@@ -90,7 +90,7 @@ impl<T: Copy + PartialEq> Pieces<T> {
     }
 
     /// Forgets everything below `end`.
-    pub fn forget_below(&mut self, end: i64) {
+    pub(super) fn forget_below(&mut self, end: i64) {
         while self.first().is_some_and(|range| range.end <= end) {
             self.pop();
         }
@@ -104,7 +104,7 @@ impl<T: Copy + PartialEq> Pieces<T> {
 
     /// Calls `known` with each part of `range` that is there, and `new` with each that is not.
     #[inline]
-    pub fn compare(
+    pub(super) fn compare(
         &self,
         range: Range,
         mut known: impl FnMut(Range, T),
@@ -128,14 +128,14 @@ impl<T: Copy + PartialEq> Pieces<T> {
     }
 
     /// Bytes of `range` that are there.
-    pub fn overlap(&self, range: Range) -> u64 {
+    pub(super) fn overlap(&self, range: Range) -> u64 {
         let mut bytes = 0;
         self.compare(range, |part, _| bytes += part.len(), |_| {});
         bytes
     }
 
     /// Adds a range of which nothing is there yet.
-    pub fn insert(&mut self, range: Range, about: T) {
+    pub(super) fn insert(&mut self, range: Range, about: T) {
         if range.is_empty() {
             return;
         }
@@ -177,7 +177,7 @@ impl<T: Copy + PartialEq> Pieces<T> {
 /// Which data the bytes of a subflow are (RFC 8684 §3.3.1): mappings, joined where they continue
 /// each other.
 #[derive(Debug, Clone, Default)]
-pub struct Mappings {
+pub(super) struct Mappings {
     all: VecDeque<Mapping>,
 }
 
@@ -194,12 +194,12 @@ const MAX_MAPPINGS: usize = 1 << 13;
 
 impl Mappings {
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Adds a mapping. What is mapped already stays as it is: the same bytes cannot become other data.
-    pub fn add(&mut self, range: Range, data: i64) {
+    pub(super) fn add(&mut self, range: Range, data: i64) {
         if range.is_empty() {
             return;
         }
@@ -233,7 +233,7 @@ impl Mappings {
 
     /// Calls `found` with each part of `range` and its data; the bytes that no mapping covers.
     #[inline]
-    pub fn each(&self, range: Range, mut found: impl FnMut(Range, Range)) -> u64 {
+    pub(super) fn each(&self, range: Range, mut found: impl FnMut(Range, Range)) -> u64 {
         let first = match self.all.back() {
             Some(last) if last.range.start <= range.start => self.all.len() - 1,
             _ => self.all.partition_point(|known| known.range.end <= range.start),

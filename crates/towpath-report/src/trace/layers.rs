@@ -29,7 +29,7 @@ const SLL_OUTGOING: u16 = 4;
 
 /// Why a frame is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Skipped {
+pub(super) enum Skipped {
     /// A link layer that is not known.
     LinkType(u16),
     /// Neither IPv4 nor IPv6: ARP, LLDP, …
@@ -46,7 +46,7 @@ pub enum Skipped {
 
 /// Address and port, with IPv4 as mapped address: equal ones compare and hash alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct End {
+pub(super) struct End {
     address: u128,
     port: u16,
 }
@@ -55,12 +55,12 @@ const MAPPED: u128 = 0xffff_0000_0000;
 
 impl End {
     /// As everybody writes it.
-    pub fn socket(self) -> SocketAddr {
+    pub(super) fn socket(self) -> SocketAddr {
         SocketAddr::new(self.ip(), self.port)
     }
 
     /// Without the port.
-    pub fn ip(self) -> IpAddr {
+    pub(super) fn ip(self) -> IpAddr {
         if self.address >> 32 == MAPPED >> 32 {
             IpAddr::V4(Ipv4Addr::from_bits(self.address as u32))
         } else {
@@ -69,38 +69,38 @@ impl End {
     }
 
     /// The port.
-    pub fn port(self) -> u16 {
+    pub(super) fn port(self) -> u16 {
         self.port
     }
 }
 
 /// A TCP segment as a capture shows it.
 #[derive(Debug, Clone, Copy)]
-pub struct Segment<'a> {
+pub(super) struct Segment<'a> {
     /// Sender.
-    pub source: End,
+    pub(super) source: End,
     /// Receiver.
-    pub destination: End,
+    pub(super) destination: End,
     /// Sequence number.
-    pub seq: u32,
+    pub(super) seq: u32,
     /// Acknowledgement number, if ACK is set.
-    pub ack: u32,
+    pub(super) ack: u32,
     /// Control bits.
-    pub flags: Flags,
+    pub(super) flags: Flags,
     /// Options, as far as they were captured.
-    pub options: &'a [u8],
+    pub(super) options: &'a [u8],
     /// Whether some of the options were not captured.
-    pub options_cut: bool,
+    pub(super) options_cut: bool,
     /// Payload on the wire, captured or not.
-    pub payload_bytes: u32,
+    pub(super) payload_bytes: u32,
     /// IP packet on the wire.
-    pub ip_bytes: u32,
+    pub(super) ip_bytes: u32,
     /// Whether its host sent it, where the capture says so.
-    pub outbound: Option<bool>,
+    pub(super) outbound: Option<bool>,
 }
 
 /// Takes a frame apart.
-pub fn segment<'a>(frame: &Frame<'a>) -> Result<Segment<'a>, Skipped> {
+pub(super) fn segment<'a>(frame: &Frame<'a>) -> Result<Segment<'a>, Skipped> {
     let (ip, outbound) = network(frame)?;
     // What is in front of IP is always captured, or we would not be here.
     let link_bytes = frame.bytes.len() - ip.len();

@@ -2,6 +2,7 @@
 //! results need nothing new.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use towpath_measure::result::{
@@ -30,7 +31,7 @@ impl Trace {
         for captured in &shown {
             let Some(connection) = self.connection(captured) else { continue };
             self.series(captured, connection, sample_ns, &mut records);
-            self.events(captured, connection, &mut events);
+            Self::events(captured, connection, &mut events);
         }
         events.sort_by_key(|event| event.t_ns);
         records.extend(events.into_iter().map(Record::Event));
@@ -105,9 +106,9 @@ impl Trace {
             if way.bytes == 0 {
                 continue;
             }
-            let received = way.vantage == Vantage::Receiver;
+            let at_receiver = way.vantage == Vantage::Receiver;
             for (number, bin) in data.series.bins(sample_ns) {
-                let connection = received.then(|| ConnectionState {
+                let connection = at_receiver.then(|| ConnectionState {
                     reorder_bytes: Some(bin.waiting_bytes),
                     ..ConnectionState::default()
                 });
@@ -117,7 +118,7 @@ impl Trace {
                     flow: captured.flow,
                     stream: 0,
                     direction,
-                    bytes: if received { bin.bytes } else { bin.acked_bytes },
+                    bytes: if at_receiver { bin.bytes } else { bin.acked_bytes },
                     connection,
                 }));
             }
@@ -139,7 +140,7 @@ impl Trace {
             if way.payload_bytes == 0 {
                 continue;
             }
-            let received = summed.vantage == Vantage::Receiver;
+            let at_receiver = summed.vantage == Vantage::Receiver;
             let (mut sent, mut acked, mut arrived, mut again) = (0, 0, 0, 0_u32);
             for (number, bin) in way.series.bins(sample_ns) {
                 sent += bin.sent_bytes;
@@ -173,7 +174,7 @@ impl Trace {
                 };
                 let receiver = SubflowRecord {
                     side: Side::Receiver,
-                    bytes: if received { bin.bytes } else { bin.acked_bytes },
+                    bytes: if at_receiver { bin.bytes } else { bin.acked_bytes },
                     bytes_sent: 0,
                     bytes_acked: 0,
                     bytes_received: arrived,
@@ -186,12 +187,7 @@ impl Trace {
         }
     }
 
-    fn events(
-        &self,
-        captured: &CapturedConnection,
-        connection: &Connection,
-        events: &mut Vec<Event>,
-    ) {
+    fn events(captured: &CapturedConnection, connection: &Connection, events: &mut Vec<Event>) {
         let hosts = hosts_of(captured);
         for subflow in &captured.subflows {
             let join = if subflow.join { "joins" } else { "begins" };
@@ -236,7 +232,7 @@ impl Trace {
 
     fn summary(&self, shown: &[&CapturedConnection]) -> Summary {
         let multipath = multipath(shown);
-        let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| self.flows(c)).collect();
+        let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| Self::flows(c)).collect();
         Summary {
             ok: true,
             verdict: self.verdict(),
@@ -257,15 +253,15 @@ impl Trace {
         let s = if all == 1 { "" } else { "s" };
         let mut text = format!("{all} connection{s}, {} over Multipath TCP", multipath.count());
         if several > 0 {
-            text.push_str(&format!(" ({several} with several subflows)"));
+            let _ = write!(text, " ({several} with several subflows)");
         }
         if fell_back > 0 {
-            text.push_str(&format!(", {fell_back} fell back to TCP"));
+            let _ = write!(text, ", {fell_back} fell back to TCP");
         }
         text
     }
 
-    fn flows(&self, captured: &CapturedConnection) -> Vec<FlowSummary> {
+    fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
         let ways = captured.ways.iter().filter(|way| way.bytes > 0);
         let side = |direction| usize::from(direction == DataDirection::Down);
         let of = |way: &towpath_measure::result::CapturedWay| {

@@ -103,6 +103,7 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
         head_of_line: data.wait.delays().filter(|_| received),
         reorder_peak_bytes: received.then_some(data.waiting_peak_bytes),
         reinjected_bytes: sum(|way| way.reinjected_bytes),
+        repeated_bytes: sum(|way| way.repeated_bytes),
         retransmitted_bytes: again,
         wasted_bytes: sum(|way| way.wasted_bytes),
         discarded_bytes: received.then_some(again + data.copied_bytes),
@@ -255,7 +256,7 @@ fn handovers(subflows: &[&Subflow], side: usize) -> Vec<Handover> {
         if back {
             continue;
         }
-        let overlap_ns = left as i64 - first_new_ns as i64;
+        let overlap_ns = left.cast_signed().saturating_sub(first_new_ns.cast_signed());
         found.push(Handover { from: old, to, first_new_ns, last_old_ns: left, overlap_ns });
     }
     found.sort_by_key(|handover| handover.first_new_ns);

@@ -200,6 +200,7 @@ fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWa
     }
     let figures = [
         ("reinjected", way.reinjected_bytes),
+        ("sent a second time under new numbers", way.repeated_bytes),
         ("sent again on the same subflow", way.retransmitted_bytes),
         ("of that wasted", way.wasted_bytes),
         ("behind later data", way.late_bytes),

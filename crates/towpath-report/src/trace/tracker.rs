@@ -20,16 +20,16 @@ pub(super) const FOR_EVER: i64 = i64::MAX / 4;
 
 /// All that a capture has shown so far.
 #[derive(Debug, Default)]
-pub struct Tracker {
+pub(super) struct Tracker {
     /// Only looked up, never iterated over.
     by_ends: HashMap<(End, End), (u32, bool)>,
     /// The token of a host's key: connection, and which end.
     pub(super) tokens: HashMap<u32, (u32, usize)>,
-    pub subflows: Vec<Subflow>,
-    pub connections: Vec<Connection>,
+    pub(super) subflows: Vec<Subflow>,
+    pub(super) connections: Vec<Connection>,
     /// Segments of subflows beyond the limit.
-    pub untracked: u64,
-    pub tcp_packets: u64,
+    pub(super) untracked: u64,
+    pub(super) tcp_packets: u64,
     /// The subflow of the segment before, which is often that of the next.
     latest: Option<((End, End), (u32, bool))>,
 }
@@ -37,17 +37,17 @@ pub struct Tracker {
 /// A segment, where it belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placed<'a> {
-    pub segment: &'a Segment<'a>,
-    pub options: &'a Options,
-    pub now_ns: u64,
-    pub subflow: usize,
+    pub(super) segment: &'a Segment<'a>,
+    pub(super) options: &'a Options,
+    pub(super) now_ns: u64,
+    pub(super) subflow: usize,
     /// Which end sent it.
-    pub side: usize,
+    pub(super) side: usize,
 }
 
 impl Tracker {
     /// Takes the next segment.
-    pub fn take(&mut self, segment: &Segment<'_>, interface: u32, now_ns: u64) {
+    pub(super) fn take(&mut self, segment: &Segment<'_>, interface: u32, now_ns: u64) {
         self.tcp_packets += 1;
         let options = Options::parse(segment.options);
         let Some((subflow, side)) = self.find(segment, &options, now_ns) else {
@@ -173,26 +173,20 @@ impl Tracker {
             [false, true].into_iter().find(|turned| near(connection, *turned)).map(|t| (index, t))
         });
         let token = self.subflows.get(placed.subflow)?.token;
-        match found {
-            Some((connection, turned)) => {
-                self.attach(placed.subflow, connection, turned);
-                if let Some(token) = token {
-                    let opener = self.subflows.get(placed.subflow)?.opened_by;
-                    self.tokens.entry(token).or_insert((connection as u32, 1 - opener));
-                }
-                Some(connection)
-            }
-            None => {
-                let connection = self.connect(placed.subflow, placed.now_ns);
-                let found = self.connections.get_mut(connection)?;
-                found.late = true;
-                found.multipath = true;
-                if let Some(token) = token {
-                    self.tokens.entry(token).or_insert((connection as u32, 1));
-                }
-                Some(connection)
-            }
+        let (connection, end) = if let Some((connection, turned)) = found {
+            self.attach(placed.subflow, connection, turned);
+            let opener = self.subflows.get(placed.subflow)?.opened_by;
+            (connection, 1 - opener)
+        } else {
+            let connection = self.connect(placed.subflow, placed.now_ns);
+            let found = self.connections.get_mut(connection)?;
+            (found.late, found.multipath) = (true, true);
+            (connection, 1)
+        };
+        if let Some(token) = token {
+            self.tokens.entry(token).or_insert((connection as u32, end));
         }
+        Some(connection)
     }
 
     /// A new connection with this subflow as its first.

@@ -10,11 +10,11 @@ const MAX_USES: usize = 256;
 
 /// One direction of a subflow.
 #[derive(Debug, Clone, Default)]
-pub struct Way {
+pub(super) struct Way {
     /// Sequence number of the first byte.
     base: Option<u32>,
     /// Whether `base` is the real beginning: the SYN was seen, or a mapping told it.
-    pub has_begun: bool,
+    pub(super) has_begun: bool,
     /// Below it the capture had not begun.
     floor: i64,
     /// Everything below was seen.
@@ -22,79 +22,80 @@ pub struct Way {
     highest: i64,
     acked: i64,
     waiting: Pieces<u64>,
-    pub maps: Mappings,
-    pub flight: Flight,
+    pub(super) maps: Mappings,
+    pub(super) flight: Flight,
     fin: Option<i64>,
-    pub packets: u64,
-    pub ip_bytes: u64,
-    pub data_packets: u64,
-    pub payload_bytes: u64,
+    pub(super) packets: u64,
+    pub(super) ip_bytes: u64,
+    pub(super) data_packets: u64,
+    pub(super) payload_bytes: u64,
     /// Seen before on this subflow.
-    pub again_bytes: u64,
-    pub again_packets: u64,
+    pub(super) again_bytes: u64,
+    pub(super) again_packets: u64,
     /// Seen for the first time behind later data: sent again, or overtaken.
-    pub late_bytes: u64,
-    pub late_packets: u64,
+    pub(super) late_bytes: u64,
+    pub(super) late_packets: u64,
     /// Carried by another subflow before.
-    pub reinjected_bytes: u64,
-    pub reinjected_packets: u64,
+    pub(super) reinjected_bytes: u64,
+    /// Carried by itself before, under other numbers.
+    pub(super) repeated_bytes: u64,
     /// Sent again although the receiver had said that it has it.
-    pub wasted_bytes: u64,
+    pub(super) wasted_bytes: u64,
     /// Without a mapping, on a connection that has some.
-    pub unmapped_bytes: u64,
+    pub(super) unmapped_bytes: u64,
     /// Acknowledged, but not in the capture.
-    pub unseen_bytes: u64,
-    pub acked_bytes: u64,
-    pub largest_payload: u32,
-    pub progress: Progress,
-    pub last_ns: u64,
-    pub series: Series,
+    pub(super) unseen_bytes: u64,
+    pub(super) acked_bytes: u64,
+    pub(super) largest_payload: u32,
+    pub(super) progress: Progress,
+    pub(super) last_ns: u64,
+    pub(super) series: Series,
     /// When data flowed: from, until.
-    pub uses: Vec<(u64, u64)>,
-    pub mss_bytes: Option<u16>,
-    pub outbound: u64,
-    pub inbound: u64,
+    pub(super) uses: Vec<(u64, u64)>,
+    pub(super) mss_bytes: Option<u16>,
+    pub(super) outbound: u64,
+    pub(super) inbound: u64,
     scratch: Vec<Range>,
 }
 
 /// Who sends, when: what all that a packet does needs to know.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub(super) struct Moment {
     /// Since the beginning of the capture.
-    pub now_ns: u64,
+    pub(super) now_ns: u64,
     /// Number of the subflow in its connection.
-    pub subflow: u16,
+    pub(super) subflow: u16,
 }
 
 impl Way {
     /// A SYN: the byte behind it is the first.
-    pub fn begin(&mut self, seq: u32) {
+    pub(super) fn begin(&mut self, seq: u32) {
         self.base = Some(seq.wrapping_add(1));
         self.has_begun = true;
         self.floor = i64::MIN;
     }
 
     /// Whether this is the SYN that was seen already, or none was.
-    pub fn is_syn(&self, seq: u32) -> bool {
+    pub(super) fn is_syn(&self, seq: u32) -> bool {
         !self.has_begun || self.base == Some(seq.wrapping_add(1))
     }
 
     /// A sequence number as position; the first one seen is 0 where the SYN is missing.
-    pub fn place(&mut self, seq: u32) -> i64 {
+    pub(super) fn place(&mut self, seq: u32) -> i64 {
         let base = *self.base.get_or_insert(seq);
         let near = self.highest.max(self.acked);
         let expected = base.wrapping_add(near as u32);
-        near.saturating_add(i64::from(seq.wrapping_sub(expected) as i32))
+        near.saturating_add(i64::from(seq.wrapping_sub(expected).cast_signed()))
     }
 
     /// Position of the number behind the SYN + `ssn`, as mappings count; `None` before the first.
-    pub fn place_relative(&mut self, ssn: u32) -> Option<i64> {
+    pub(super) fn place_relative(&mut self, ssn: u32) -> Option<i64> {
         let base = self.base.filter(|_| self.has_begun)?;
         Some(self.place(base.wrapping_sub(1).wrapping_add(ssn)))
     }
 
     /// Learns where the SYN must have been from a packet that is one whole mapping.
-    pub fn learn_beginning(&mut self, seq: u32, ssn: u32) {
+    pub(super) fn learn_beginning(&mut self, seq: u32, ssn: u32) {
         if self.has_begun || ssn == 0 {
             return;
         }
@@ -113,7 +114,7 @@ impl Way {
     }
 
     /// Takes a packet's payload.
-    pub fn payload(&mut self, data: &mut DataWay, range: Range, at: Moment) {
+    pub(super) fn payload(&mut self, data: &mut DataWay, range: Range, at: Moment) {
         let whole = range.len();
         self.data_packets += 1;
         self.payload_bytes += whole;
@@ -129,18 +130,19 @@ impl Way {
             again = self.split(data, range, &mut new);
         }
         let mut fresh = 0;
-        let (mut late, mut copies) = (0, 0);
+        let (mut late, mut copies, mut repeats) = (0, 0, 0);
         for part in &new {
             fresh += part.len();
             late += if part.start < self.highest { part.len() } else { 0 };
-            copies += self.appears(data, *part, at);
+            let [elsewhere, here] = self.appears(data, *part, at);
+            (copies, repeats) = (copies + elsewhere, repeats + here);
             self.flight.sent(part.end, at.now_ns);
         }
         self.late_bytes += late;
         self.reinjected_bytes += copies;
+        self.repeated_bytes += repeats;
         self.again_bytes += again;
         self.late_packets += u64::from(late > 0);
-        self.reinjected_packets += u64::from(copies > 0);
         self.again_packets += u64::from(again > 0);
         self.highest = self.highest.max(range.end);
         if let Some(bin) = self.series.at(at.now_ns) {
@@ -177,13 +179,15 @@ impl Way {
         again
     }
 
-    /// Tells the connection what is carried; bytes that another subflow had carried before.
-    fn appears(&mut self, data: &mut DataWay, part: Range, at: Moment) -> u64 {
-        let mut copies = 0;
+    /// Tells the connection what is carried; bytes that another subflow had carried before, and that
+    /// this one had.
+    fn appears(&mut self, data: &mut DataWay, part: Range, at: Moment) -> [u64; 2] {
+        let [mut copies, mut repeats] = [0, 0];
         self.unmapped_bytes += self.maps.each(part, |_, numbers| {
-            copies += data.appears(numbers, at.subflow, at.now_ns);
+            let [elsewhere, here] = data.appears(numbers, at.subflow, at.now_ns);
+            (copies, repeats) = (copies + elsewhere, repeats + here);
         });
-        copies
+        [copies, repeats]
     }
 
     /// Hands on what is in order now.
@@ -234,7 +238,7 @@ impl Way {
     }
 
     /// Takes an acknowledgement of this direction's data.
-    pub fn acknowledge(&mut self, data: &mut DataWay, ack: u32, now_ns: u64) {
+    pub(super) fn acknowledge(&mut self, data: &mut DataWay, ack: u32, now_ns: u64) {
         let first = self.base.is_none();
         let ack = self.place(ack);
         let ack = match self.fin {
@@ -262,7 +266,7 @@ impl Way {
     }
 
     /// The data that is acknowledged on this subflow ends with this number.
-    pub fn acked_data(&self) -> Option<i64> {
+    pub(super) fn acked_data(&self) -> Option<i64> {
         let mut end = None;
         let last = Range::new(self.acked.saturating_sub(1), self.acked);
         self.maps.each(last, |_, numbers| end = Some(numbers.end));
@@ -270,18 +274,13 @@ impl Way {
     }
 
     /// Whether it is a keep-alive: one byte again that was acknowledged (RFC 1122 §4.2.3.6).
-    pub fn is_keep_alive(&self, start: i64, end: i64) -> bool {
+    pub(super) fn is_keep_alive(&self, start: i64, end: i64) -> bool {
         end.saturating_sub(start) == 1 && end == self.next && end == self.acked
     }
 
     /// A FIN stands behind the byte before `at`.
-    pub fn finish(&mut self, at: i64) {
+    pub(super) fn finish(&mut self, at: i64) {
         self.fin = Some(at);
-    }
-
-    /// Bytes that are sent and not acknowledged.
-    pub fn in_flight(&self) -> u64 {
-        Range::new(self.acked, self.highest).len()
     }
 
     fn note_use(&mut self, now_ns: u64) {

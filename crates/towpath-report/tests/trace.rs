@@ -1,0 +1,568 @@
+//! Captures that are made here, packet by packet, say what was put into them.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use towpath_measure::result::{CapturedConnection, Vantage};
+use towpath_mptcp::keys;
+use towpath_mptcp::wire::{
+    Capable, DataAck, Dss, DssMapping, Flags, Join, MptcpOption, Options, Packet, Payload, Reset,
+    Segment,
+};
+use towpath_report::trace::{self, TakenAt, Trace};
+
+const MS: u64 = 1_000_000;
+const CLIENT_KEY: u64 = 0x0102_0304_0506_0708;
+const SERVER_KEY: u64 = 0xf1f2_f3f4_f5f6_f7f8;
+
+/// The layout of a capture file.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    link: u16,
+    /// In front of each IP packet.
+    header: &'static [u8],
+    nanos: bool,
+    big: bool,
+    snap: usize,
+    pcapng: bool,
+}
+
+const RAW: Layout =
+    Layout { link: 101, header: &[], nanos: true, big: false, snap: 65_535, pcapng: false };
+
+/// Packets with their times.
+#[derive(Debug, Default, Clone)]
+struct Capture {
+    packets: Vec<(u64, Vec<u8>)>,
+}
+
+impl Capture {
+    fn add(&mut self, at_ns: u64, segment: &Segment) {
+        let mut packet = Packet::emit(segment, 7);
+        packet.complete_checksum();
+        self.packets.push((at_ns, packet.to_vec()));
+    }
+
+    fn file(&self, layout: Layout) -> Vec<u8> {
+        let mut out = Vec::new();
+        let word = |out: &mut Vec<u8>, value: u32| {
+            out.extend(if layout.big { value.to_be_bytes() } else { value.to_le_bytes() });
+        };
+        if layout.pcapng {
+            for value in [0x0a0d_0d0a, 28, 0x1a2b_3c4d, if layout.big { 0x1_0000 } else { 1 }] {
+                word(&mut out, value);
+            }
+            out.extend([0xff; 8]);
+            word(&mut out, 28);
+            let link = u32::from(layout.link);
+            let link = if layout.big { link << 16 } else { link };
+            // if_tsresol: milliseconds as a power of two would not be exact, so 10^-9.
+            for value in [1, 32, link, 0] {
+                word(&mut out, value);
+            }
+            let (code, len) = (9_u16, 1_u16);
+            for half in [code, len] {
+                out.extend(if layout.big { half.to_be_bytes() } else { half.to_le_bytes() });
+            }
+            out.extend([9, 0, 0, 0]);
+            word(&mut out, 0);
+            word(&mut out, 32);
+        } else {
+            let magic = if layout.nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
+            for value in [magic, 0x0002_0004, 0, 0, layout.snap as u32, u32::from(layout.link)] {
+                word(&mut out, value);
+            }
+        }
+        for (at_ns, packet) in &self.packets {
+            let mut frame = layout.header.to_vec();
+            frame.extend(packet);
+            let captured = frame.len().min(layout.snap);
+            if layout.pcapng {
+                let padded = captured.next_multiple_of(4);
+                let total = (32 + padded) as u32;
+                let (high, low) = ((at_ns >> 32) as u32, *at_ns as u32);
+                for value in [6, total, 0, high, low, captured as u32, frame.len() as u32] {
+                    word(&mut out, value);
+                }
+                out.extend(&frame[..captured]);
+                out.resize(out.len() + padded - captured, 0);
+                word(&mut out, total);
+            } else {
+                let unit = if layout.nanos { 1 } else { 1_000 };
+                let (seconds, rest) = (at_ns / 1_000_000_000, at_ns % 1_000_000_000 / unit);
+                for value in [seconds as u32, rest as u32, captured as u32, frame.len() as u32] {
+                    word(&mut out, value);
+                }
+                out.extend(&frame[..captured]);
+            }
+        }
+        out
+    }
+
+    fn trace(&self) -> Trace {
+        trace::read(self.file(RAW).as_slice(), None).unwrap()
+    }
+}
+
+/// One TCP connection between two ends.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    client: SocketAddr,
+    server: SocketAddr,
+}
+
+const CLIENT_ISN: u32 = 0xffff_ff00;
+const SERVER_ISN: u32 = 5_000;
+
+fn flow(number: u8) -> Flow {
+    Flow {
+        client: ([10, 0, number, 1], 40_000 + u16::from(number)).into(),
+        server: ([10, 0, 0, 2], 80).into(),
+    }
+}
+
+impl Flow {
+    /// From the client; `seq` and `ack` are relative to the SYNs.
+    fn up(self, seq: u32, ack: u32, flags: Flags, bytes: usize, options: Options) -> Segment {
+        Segment {
+            source: self.client,
+            destination: self.server,
+            seq: CLIENT_ISN.wrapping_add(seq),
+            ack: SERVER_ISN.wrapping_add(ack),
+            flags,
+            options,
+            payload: Payload::from(Bytes::from(vec![7; bytes])),
+            ..Segment::EMPTY
+        }
+    }
+
+    fn down(self, seq: u32, ack: u32, flags: Flags, bytes: usize, options: Options) -> Segment {
+        Segment {
+            source: self.server,
+            destination: self.client,
+            seq: SERVER_ISN.wrapping_add(seq),
+            ack: CLIENT_ISN.wrapping_add(ack),
+            ..self.up(0, 0, flags, bytes, options)
+        }
+    }
+}
+
+const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
+
+fn with(option: MptcpOption) -> Options {
+    Options { mptcp: vec![option], ..Options::default() }
+}
+
+fn capable(version: u8, sender_key: Option<u64>, receiver_key: Option<u64>) -> Options {
+    with(MptcpOption::Capable(Capable {
+        version,
+        checksum: false,
+        extensibility: false,
+        no_join_to_source: false,
+        hmac_sha256: true,
+        sender_key,
+        receiver_key,
+        data: None,
+    }))
+}
+
+fn client_dsn() -> u64 {
+    keys::initial_dsn(CLIENT_KEY).wrapping_add(1)
+}
+
+/// Data number `at` (from the first byte on) on subflow byte `ssn`.
+fn map(first: u64, at: u64, ssn: u32, len: u16) -> Options {
+    let dsn = DataAck::Long(first.wrapping_add(at));
+    let mapping = Some(DssMapping { dsn, ssn, len, checksum: None });
+    Options { dss: Some(Dss { data_fin: false, data_ack: None, mapping }), ..Options::default() }
+}
+
+fn data_ack(first: u64, at: u64) -> Options {
+    let data_ack = Some(DataAck::Long(first.wrapping_add(at)));
+    Options { dss: Some(Dss { data_fin: false, data_ack, mapping: None }), ..Options::default() }
+}
+
+/// A handshake of version 1 on flow 0, 20 ms round trip, captured at the client.
+fn opened() -> Capture {
+    let mut capture = Capture::default();
+    let first = flow(0);
+    let (none, one, both) = (None, Some(SERVER_KEY), Some(CLIENT_KEY));
+    capture.add(1_000 * MS, &first.up(0, 0, Flags::SYN, 0, capable(1, none, none)));
+    capture.add(1_020 * MS, &first.down(0, 1, SYN_ACK, 0, capable(1, one, none)));
+    capture.add(1_020 * MS, &first.up(1, 1, Flags::ACK, 0, capable(1, both, one)));
+    capture
+}
+
+fn join(capture: &mut Capture, number: u8, at_ns: u64, token: u32) -> Flow {
+    let second = flow(number);
+    let syn = Join::Syn { backup: false, address_id: number, token, nonce: 1 };
+    let answer = Join::SynAck { backup: false, address_id: 0, hmac: 2, nonce: 3 };
+    capture.add(at_ns, &second.up(0, 0, Flags::SYN, 0, with(MptcpOption::Join(syn))));
+    let answered = at_ns + 40 * MS;
+    capture.add(answered, &second.down(0, 1, SYN_ACK, 0, with(MptcpOption::Join(answer))));
+    let ack = MptcpOption::Join(Join::Ack { hmac: [9; 20] });
+    capture.add(answered, &second.up(1, 1, Flags::ACK, 0, with(ack)));
+    second
+}
+
+fn only(trace: &Trace) -> &CapturedConnection {
+    assert_eq!(trace.connections.len(), 1, "{:?}", trace.connections);
+    &trace.connections[0]
+}
+
+/// 1000 bytes on each of two subflows, the second's again on the first, the first's again on itself
+/// although it was acknowledged.
+fn two_subflows() -> Capture {
+    let mut capture = opened();
+    let first = flow(0);
+    let second = join(&mut capture, 1, 1_030 * MS, keys::token(SERVER_KEY));
+    let dsn = client_dsn();
+    capture.add(1_100 * MS, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 0, 1, 1_000)));
+    capture.add(1_101 * MS, &second.up(1, 1, Flags::ACK, 1_000, map(dsn, 1_000, 1, 1_000)));
+    capture.add(1_130 * MS, &first.down(1, 1_001, Flags::ACK, 0, data_ack(dsn, 1_000)));
+    capture.add(1_300 * MS, &first.up(1_001, 1, Flags::ACK, 1_000, map(dsn, 1_000, 1_001, 1_000)));
+    capture.add(1_310 * MS, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 0, 1, 1_000)));
+    capture.add(1_330 * MS, &first.down(1, 2_001, Flags::ACK, 0, data_ack(dsn, 2_000)));
+    capture
+}
+
+#[test]
+fn a_join_finds_its_connection_by_the_token_of_the_key() {
+    let trace = two_subflows().trace();
+    let connection = only(&trace);
+    assert_eq!(connection.version, Some(1));
+    assert_eq!(connection.subflows.len(), 2);
+    let [first, second] = connection.subflows.as_slice() else { panic!() };
+    assert!(!first.join && second.join && second.address_ids == [Some(1), Some(0)]);
+    assert_eq!(first.handshake_ns, Some(20 * MS));
+    assert_eq!(second.handshake_ns, Some(40 * MS));
+}
+
+#[test]
+fn what_is_sent_again_is_told_by_where() {
+    let trace = two_subflows().trace();
+    let up = &only(&trace).ways[0];
+    assert_eq!(up.vantage, Vantage::Sender);
+    assert_eq!(up.bytes, 2_000);
+    assert_eq!(up.reinjected_bytes, 1_000);
+    assert_eq!(up.retransmitted_bytes, 1_000);
+    assert_eq!(up.wasted_bytes, 1_000, "it had been acknowledged");
+    assert_eq!((up.late_bytes, up.unseen_bytes, up.unmapped_bytes), (0, 0, 0));
+    assert_eq!(up.discarded_bytes, None, "only the receiver knows");
+    // 30 ms for the first, 229 ms until DATA_ACK covers the second.
+    let rtt = up.rtt.unwrap();
+    assert_eq!((rtt.min_ns, rtt.max_ns), (30 * MS, 229 * MS));
+    let subflow = &only(&trace).subflows[0].ways[0];
+    // The second sample is that of 1001.., sent at 1300 ms.
+    assert_eq!(subflow.rtt.unwrap().min_ns, 30 * MS);
+    assert!((subflow.share - 2.0 / 3.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_receiver_says_what_it_throws_away_and_how_long_data_waits() {
+    let mut capture = opened();
+    let first = flow(0);
+    let second = join(&mut capture, 1, 1_030 * MS, keys::token(SERVER_KEY));
+    let dsn = client_dsn();
+    capture.add(1_100 * MS, &second.up(1, 1, Flags::ACK, 500, map(dsn, 1_000, 1, 500)));
+    capture.add(1_150 * MS, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 0, 1, 1_000)));
+    capture.add(1_160 * MS, &first.up(1_001, 1, Flags::ACK, 500, map(dsn, 1_000, 1_001, 500)));
+    let file = capture.file(RAW);
+    let trace = trace::read(file.as_slice(), Some(TakenAt::Accepter)).unwrap();
+    let up = &only(&trace).ways[0];
+    assert_eq!(up.vantage, Vantage::Receiver);
+    assert_eq!(up.bytes, 1_500);
+    assert_eq!(up.reorder_peak_bytes, Some(500));
+    assert_eq!(up.head_of_line.unwrap().max_ns, 50 * MS);
+    assert_eq!(up.discarded_bytes, Some(500));
+}
+
+#[test]
+fn version_0_hashes_with_sha_1() {
+    // The token of this key, computed with Python's hashlib.
+    const TOKEN: u32 = 0xad57_edbd;
+    let mut capture = Capture::default();
+    let first = flow(0);
+    let (client, server) = (Some(CLIENT_KEY), Some(SERVER_KEY));
+    capture.add(0, &first.up(0, 0, Flags::SYN, 0, capable(0, client, None)));
+    capture.add(20 * MS, &first.down(0, 1, SYN_ACK, 0, capable(0, server, None)));
+    capture.add(20 * MS, &first.up(1, 1, Flags::ACK, 0, capable(0, client, server)));
+    join(&mut capture, 1, 30 * MS, TOKEN);
+    let trace = capture.trace();
+    assert_eq!(only(&trace).version, Some(0));
+    assert_eq!(only(&trace).subflows.len(), 2);
+}
+
+#[test]
+fn a_capture_that_starts_late_binds_subflows_by_their_data_numbers() {
+    let all = two_subflows();
+    // Without any handshake: from the first data on.
+    let mut late = Capture { packets: all.packets[6..].to_vec() };
+    let dsn = client_dsn();
+    let second = flow(1);
+    late.add(1_340 * MS, &second.up(1_001, 1, Flags::ACK, 700, map(dsn, 2_000, 1_001, 700)));
+    let trace = late.trace();
+    let connection = only(&trace);
+    assert!(connection.late && connection.multipath);
+    assert_eq!(connection.subflows.len(), 2);
+    assert_eq!(connection.ways[0].reinjected_bytes, 1_000);
+    assert!(connection.subflows[0].local.ends_with(":40000"), "the higher port is the opener's");
+}
+
+#[test]
+fn a_join_to_an_unknown_token_waits_for_data_that_fits() {
+    let all = two_subflows();
+    let late = Capture { packets: all.packets[6..7].to_vec() };
+    let mut late = late;
+    let second = join(&mut late, 1, 1_105 * MS, keys::token(SERVER_KEY));
+    let data = map(client_dsn(), 1_000, 1, 1_000);
+    late.add(1_150 * MS, &second.up(1, 1, Flags::ACK, 1_000, data));
+    let trace = late.trace();
+    assert_eq!(only(&trace).subflows.len(), 2);
+    assert!(only(&trace).subflows[1].join);
+}
+
+#[test]
+fn fallback_has_a_reason() {
+    let first = flow(0);
+    let text = |capture: &Capture| only(&capture.trace()).fallback.clone().unwrap();
+    let mut silent = Capture::default();
+    silent.add(0, &first.up(0, 0, Flags::SYN, 0, capable(1, None, None)));
+    silent.add(20 * MS, &first.down(0, 1, SYN_ACK, 0, Options::default()));
+    assert!(text(&silent).starts_with("the SYN/ACK has no MP_CAPABLE"));
+    let mut dropped = Capture::default();
+    dropped.add(0, &first.up(0, 0, Flags::SYN, 0, capable(1, None, None)));
+    dropped.add(1_000 * MS, &first.up(0, 0, Flags::SYN, 0, Options::default()));
+    assert!(text(&dropped).starts_with("SYNs with MP_CAPABLE had no answer"));
+    let mut stripped = opened();
+    stripped.add(1_030 * MS, &first.up(1, 1, Flags::ACK, 400, Options::default()));
+    stripped.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
+    assert!(text(&stripped).starts_with("data without any Multipath TCP option"));
+    let trace = stripped.trace();
+    assert_eq!(only(&trace).ways[0].bytes, 400, "its bytes count all the same");
+    let mut infinite = opened();
+    infinite.add(1_030 * MS, &first.up(1, 1, Flags::ACK, 400, map(client_dsn(), 0, 1, 0)));
+    infinite.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
+    assert!(text(&infinite).starts_with("an infinite mapping"));
+    assert_eq!(only(&infinite.trace()).ways[0].bytes, 400);
+}
+
+#[test]
+fn a_reset_says_why() {
+    let mut capture = opened();
+    let reset = MptcpOption::Reset(Reset { transient: false, reason: 6, reserved: 0 });
+    capture.add(1_030 * MS, &flow(0).down(1, 1, Flags::RST.with(Flags::ACK), 0, with(reset)));
+    let trace = capture.trace();
+    let subflow = &only(&trace).subflows[0];
+    assert_eq!(subflow.state, "reset");
+    assert_eq!(subflow.reset.as_deref(), Some("a middlebox was noticed"));
+}
+
+#[test]
+fn plain_tcp_has_the_same_figures() {
+    let mut capture = Capture::default();
+    let first = flow(0);
+    let none = Options::default;
+    capture.add(0, &first.up(0, 0, Flags::SYN, 0, none()));
+    capture.add(20 * MS, &first.down(0, 1, SYN_ACK, 0, none()));
+    capture.add(20 * MS, &first.up(1, 1, Flags::ACK, 0, none()));
+    for (at, seq) in [(30, 1), (31, 101), (232, 1)] {
+        capture.add(at * MS, &first.up(seq, 1, Flags::ACK, 100, none()));
+    }
+    capture.add(260 * MS, &first.down(1, 201, Flags::ACK, 0, none()));
+    let trace = capture.trace();
+    let connection = only(&trace);
+    assert!(!connection.multipath && connection.fallback.is_none());
+    assert_eq!((connection.ways[0].bytes, connection.ways[0].retransmitted_bytes), (200, 100));
+    assert_eq!(connection.subflows[0].ways[0].acked_bytes, 200);
+}
+
+/// What must not depend on the file around the packets.
+fn essence(trace: &Trace) -> String {
+    let connections: Vec<_> = trace
+        .connections
+        .iter()
+        .map(|connection| {
+            let mut connection = connection.clone();
+            connection.ways.iter_mut().for_each(|way| way.vantage = Vantage::Unknown);
+            connection
+        })
+        .collect();
+    format!("{} {connections:#?}", trace.frames)
+}
+
+#[test]
+fn every_file_format_and_link_layer_says_the_same() {
+    const ETHERNET: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0];
+    const TAGGED: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x81, 0, 0, 5, 8, 0];
+    const SLL: &[u8] = &[0, 0, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 8, 0];
+    const SLL2: &[u8] = &[8, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 0, 0];
+    let capture = two_subflows();
+    let expected = essence(&capture.trace());
+    let layouts = [(101, &[][..]), (1, ETHERNET), (1, TAGGED), (276, SLL2), (113, SLL)];
+    for (link, header) in layouts {
+        for (nanos, big, pcapng, snap) in [
+            (true, false, false, 65_535),
+            (false, false, false, 65_535),
+            (true, true, false, 65_535),
+            (false, true, false, 110),
+            (true, false, true, 65_535),
+            (true, true, true, 110),
+        ] {
+            let layout = Layout { link, header, nanos, big, snap, pcapng };
+            let taken_at = Some(TakenAt::Opener);
+            let trace = trace::read(capture.file(layout).as_slice(), taken_at).unwrap();
+            assert_eq!(essence(&trace), expected, "{layout:?}");
+        }
+    }
+}
+
+#[test]
+fn a_super_segment_without_a_length_has_that_of_its_frame() {
+    let mut capture = opened();
+    let big = 60_000;
+    capture.add(1_100 * MS, &flow(0).up(1, 1, Flags::ACK, big, map(client_dsn(), 0, 1, 60_000)));
+    let (_, packet) = capture.packets.last_mut().unwrap();
+    packet[2..4].copy_from_slice(&[0, 0]);
+    let trace = capture.trace();
+    assert_eq!(only(&trace).subflows[0].ways[0].payload_bytes, big as u64);
+}
+
+#[test]
+fn fragments_and_what_is_no_tcp_are_counted_and_passed_over() {
+    let mut capture = opened();
+    let (at_ns, packet) = capture.packets[0].clone();
+    let mut fragment = packet.clone();
+    fragment[6] |= 0x20;
+    let mut udp = packet;
+    udp[9] = 17;
+    capture.packets.extend([(at_ns, fragment), (at_ns, udp), (at_ns, vec![0x45, 0])]);
+    let trace = capture.trace();
+    let table = trace.table(&[], 100, 10);
+    for text in ["1 fragments", "1 not TCP", "1 cut off in a header"] {
+        assert!(table.contains(text), "{table}");
+    }
+    assert_eq!(only(&trace).subflows.len(), 1);
+}
+
+#[test]
+fn ipv6_and_its_extension_headers_are_read() {
+    let client: SocketAddr = "[2001:db8::1]:40000".parse().unwrap();
+    let server: SocketAddr = "[2001:db8::2]:80".parse().unwrap();
+    let flow = Flow { client, server };
+    let mut capture = Capture::default();
+    capture.add(0, &flow.up(0, 0, Flags::SYN, 0, Options::default()));
+    let (_, packet) = &mut capture.packets[0];
+    // A hop-by-hop header of 8 bytes in front of TCP.
+    packet[6] = 0;
+    let length = u16::from_be_bytes([packet[4], packet[5]]) + 8;
+    packet[4..6].copy_from_slice(&length.to_be_bytes());
+    packet.splice(40..40, [6, 0, 1, 4, 0, 0, 0, 0]);
+    let trace = capture.trace();
+    assert_eq!(only(&trace).subflows[0].local, "[2001:db8::1]:40000");
+}
+
+#[test]
+fn a_file_that_ends_in_a_packet_is_read_up_to_there() {
+    let file = two_subflows().file(RAW);
+    let cut = &file[..file.len() - 10];
+    let trace = trace::read(cut, None).unwrap();
+    assert!(trace.truncated);
+    assert_eq!(trace.frames, 11);
+    assert!(trace.warnings().iter().any(|warning| warning.text.contains("ends in the middle")));
+    assert!(trace::read(&b"GIF89a, no capture"[..], None).is_err());
+    assert!(trace::read(&[][..], None).is_err());
+}
+
+#[test]
+fn a_trace_is_a_result_that_can_be_stored_and_read() {
+    let trace = two_subflows().trace();
+    let run = trace.run("two.pcap", 5);
+    let text = run.lines().collect::<Vec<_>>().join("\n") + "\n";
+    let again = towpath_measure::store::read_run(text.as_bytes()).unwrap();
+    assert_eq!(again.records, run.records);
+    assert_eq!(again.skipped, 0);
+    let page = towpath_report::html(&[run]);
+    assert!(page.contains("reinjected") && page.contains("two.pcap"));
+}
+
+#[test]
+fn stored_captures_do_no_harm() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/trace");
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        trace::fuzz(&std::fs::read(entry.unwrap().path()).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "{} is empty", folder.display());
+}
+
+/// Writes the seeds of the corpus anew: `cargo test -p towpath-report --test trace -- --ignored`.
+#[test]
+#[ignore = "writes files"]
+fn write_the_corpus() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/trace");
+    let capture = two_subflows();
+    std::fs::write(folder.join("pcap"), capture.file(RAW)).unwrap();
+    let pcapng = Layout { pcapng: true, big: true, snap: 110, ..RAW };
+    std::fs::write(folder.join("pcapng"), capture.file(pcapng)).unwrap();
+    let ethernet = Layout { link: 1, header: &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0], ..RAW };
+    std::fs::write(folder.join("late"), {
+        Capture { packets: capture.packets[6..].to_vec() }.file(ethernet)
+    })
+    .unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_bytes_are_read_without_harm(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+        trace::fuzz(&data);
+        let mut file = Capture::default().file(RAW);
+        file.extend(data);
+        trace::fuzz(&file);
+    }
+
+    #[test]
+    fn damaged_captures_do_no_harm(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        end in any::<prop::sample::Index>(), pcapng: bool, big: bool,
+    ) {
+        let mut file = two_subflows().file(Layout { pcapng, big, ..RAW });
+        for (at, value) in damage {
+            let at = at.index(file.len());
+            file[at] = value;
+        }
+        file.truncate(end.index(file.len()) + 1);
+        trace::fuzz(&file);
+    }
+
+    /// Numbers that jump as they like, in packets that are well formed.
+    #[test]
+    fn hostile_numbers_do_no_harm(
+        packets in proptest::collection::vec(
+            (any::<(u32, u32, u8, u64, u32, u16, bool)>(), 0..1_500_usize, any::<u32>()), 1..60),
+    ) {
+        let mut capture = opened();
+        for ((seq, ack, flags, dsn, ssn, len, down), bytes, at) in packets {
+            let mapping = DssMapping { dsn: DataAck::Long(dsn), ssn, len, checksum: None };
+            let data_ack = Some(DataAck::Long(dsn.rotate_left(7)));
+            let dss = Dss { data_fin: flags & 1 == 1, data_ack, mapping: Some(mapping) };
+            let options = Options { dss: Some(dss), ..Options::default() };
+            let flow = flow(flags >> 6);
+            let at_ns = u64::from(at) * 1_000_003;
+            let segment = if down {
+                flow.down(seq, ack, Flags(flags), bytes, options)
+            } else {
+                flow.up(seq, ack, Flags(flags), bytes, options)
+            };
+            capture.add(at_ns, &segment);
+        }
+        trace::fuzz(&capture.file(RAW));
+    }
+}
