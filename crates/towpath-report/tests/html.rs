@@ -208,6 +208,12 @@ fn poison_record(record: &mut Record, text: &str) {
         }
         Record::Counter(counter) => (counter.host, counter.name) = (poisoned(), poisoned()),
         Record::Interface(i) => (i.host, i.interface) = (poisoned(), poisoned()),
+        Record::Capture(connection) => {
+            connection.fallback = Some(poisoned());
+            for subflow in &mut connection.subflows {
+                (subflow.path, subflow.state) = (poisoned(), poisoned());
+            }
+        }
         Record::Meta(_)
         | Record::Interval(_)
         | Record::Message(_)
@@ -304,6 +310,7 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             Record::Event(e) => e.t_ns = u64::MAX,
             Record::Counter(Counter { before, .. }) => *before = u64::MAX,
             Record::Meta(_)
+            | Record::Capture(_)
             | Record::Message(_)
             | Record::Interface(_)
             | Record::Noise(_)

@@ -1,6 +1,7 @@
 //! Captures that are made here, packet by packet, say what was put into them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -533,7 +534,7 @@ proptest! {
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
         end in any::<prop::sample::Index>(), pcapng: bool, big: bool,
     ) {
-        let mut file = two_subflows().file(Layout { pcapng, big, ..RAW });
+        let mut file = two_subflows().file(Layout { big, pcapng, ..RAW });
         for (at, value) in damage {
             let at = at.index(file.len());
             file[at] = value;
@@ -565,4 +566,60 @@ proptest! {
         }
         trace::fuzz(&capture.file(RAW));
     }
+}
+
+/// The same packets at both ends: 10 ms up, 30 ms down, the second clock 5 s ahead.
+#[test]
+fn two_captures_tell_the_delay_of_each_direction_up_to_half_a_round_trip() {
+    let (mut first, mut second) = (Capture::default(), Capture::default());
+    let ahead = 5_000 * MS;
+    for number in 0..20_u32 {
+        let (sent, seq) = (u64::from(number) * 100 * MS, 1 + number * 10);
+        let jitter = u64::from(number % 4) * MS;
+        let data = flow(0).up(seq, 1, Flags::ACK, 10, Options::default());
+        let ack = flow(0).down(1, seq + 10, Flags::ACK, 0, Options::default());
+        first.add(sent, &data);
+        second.add(sent + 10 * MS + jitter + ahead, &data);
+        second.add(sent + 20 * MS + ahead, &ack);
+        first.add(sent + 50 * MS, &ack);
+    }
+    let (first, second) = (first.file(RAW), second.file(RAW));
+    let mut trace = trace::read(first.as_slice(), None).unwrap();
+    let clocks = trace.add_delays(first.as_slice(), second.as_slice()).unwrap().unwrap();
+    assert_eq!(clocks.packets, 40);
+    // Unequal delays cannot be told from an offset: 20 ms each is what is estimated.
+    assert_eq!(clocks.offset_ns, (ahead - 10 * MS).cast_signed());
+    assert_eq!(clocks.error_ns, 20 * MS);
+    let ways = &only(&trace).subflows[0].ways;
+    let [up, down] = [0, 1].map(|way| ways[way].one_way.unwrap());
+    assert_eq!((up.min_ns, up.max_ns), (20 * MS, 23 * MS));
+    assert_eq!((down.min_ns, down.max_ns), (20 * MS, 20 * MS));
+    let none = trace.add_delays(first.as_slice(), Capture::default().file(RAW).as_slice());
+    assert_eq!(none.unwrap(), None);
+}
+
+#[test]
+fn a_handover_is_told_by_when_both_subflows_carried_data() {
+    let mut capture = opened();
+    let first = flow(0);
+    let second = join(&mut capture, 1, 1_030 * MS, keys::token(SERVER_KEY));
+    let (dsn, mut at) = (client_dsn(), 0);
+    for number in 0..40_u32 {
+        let now = (1_100 + 100 * u64::from(number)) * MS;
+        if number < 20 {
+            let options = map(dsn, at, 1 + number * 100, 100);
+            capture.add(now, &first.up(1 + number * 100, 1, Flags::ACK, 100, options));
+            at += 100;
+        }
+        if number >= 15 {
+            let ssn = 1 + (number - 15) * 100;
+            capture.add(now + MS, &second.up(ssn, 1, Flags::ACK, 100, map(dsn, at, ssn, 100)));
+            at += 100;
+        }
+    }
+    let trace = capture.trace();
+    let [handover] = only(&trace).ways[0].handovers.as_slice() else { panic!() };
+    assert_eq!((handover.from, handover.to), (0, 1));
+    // From 1.5 s + 1 ms to 1.9 s of the loop.
+    assert_eq!(handover.overlap_ns, 399 * MS.cast_signed());
 }

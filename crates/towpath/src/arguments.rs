@@ -230,6 +230,9 @@ pub(crate) struct TraceArguments {
     /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Capture of the same packets at the other host: adds the delay of each direction
+    #[arg(value_name = "FILE2")]
+    pub(crate) other: Option<PathBuf>,
     /// Where it was taken, if the capture does not show that by itself
     #[arg(long, value_enum, value_name = "END")]
     pub(crate) taken_at: Option<TakenAtChoice>,

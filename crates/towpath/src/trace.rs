@@ -17,7 +17,10 @@ use crate::ui::Ui;
 const COLUMNS: usize = 100;
 
 pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let trace = read(&arguments.file, arguments)?;
+    let mut trace = read(&arguments.file, arguments)?;
+    if let Some(other) = &arguments.other {
+        delays(&mut trace, &arguments.file, other, ui)?;
+    }
     let top = arguments.top as usize;
     let name = arguments.file.file_name().unwrap_or(arguments.file.as_os_str()).to_string_lossy();
     if arguments.json {
@@ -35,6 +38,31 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     }
     let none = trace.connections.is_empty();
     Ok(if none { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Adds what both captures tell together; the clocks' offset goes to standard error.
+fn delays(trace: &mut Trace, file: &Path, other: &Path, ui: &mut Ui) -> Result<(), CliError> {
+    let open = |path: &Path| {
+        File::open(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
+    };
+    let clocks = trace
+        .add_delays(open(file)?, open(other)?)
+        .map_err(|source| CliError::Capture { path: other.to_owned(), source })?;
+    let Some(clocks) = clocks else {
+        return Err(CliError::Unavailable {
+            what: "the two captures do not have the same packets in both directions".to_owned(),
+            hint: "both hosts must be captured at the same time, without translated addresses"
+                .to_owned(),
+        });
+    };
+    let ahead = if clocks.offset_ns < 0 { "behind" } else { "ahead" };
+    ui.progress(&format!(
+        "{} packets are in both captures; the second clock is {:.6} s {ahead}, at most {:.6} s wrong",
+        clocks.packets,
+        clocks.offset_ns.unsigned_abs() as f64 / 1e9,
+        clocks.error_ns as f64 / 1e9
+    ));
+    Ok(())
 }
 
 fn read(path: &Path, arguments: &TraceArguments) -> Result<Trace, CliError> {

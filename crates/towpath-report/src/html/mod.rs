@@ -3,6 +3,7 @@
 //! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
 //! series. Its numbers are in the page once, as JSON.
 
+mod capture;
 mod comparison;
 mod delay;
 mod events;

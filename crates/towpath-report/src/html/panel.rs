@@ -264,7 +264,9 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
         all.iter().map(line).collect()
     };
     let step = per_point(grid);
-    vec![
+    // A capture does not have it.
+    let windows = all.iter().flat_map(|s| &s.cwnd_packets).flatten().any(|packets| *packets > 0.0);
+    let mut charts = vec![
         medium(
             format!("Round-trip time{suffix}"),
             format!("smoothed, at the sender; {each} {step}"),
@@ -283,7 +285,11 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
             "packets",
             lines(|s| &s.retransmissions, Shape::Steps),
         ),
-    ]
+    ];
+    if !windows {
+        charts.remove(1);
+    }
+    charts
 }
 
 pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {

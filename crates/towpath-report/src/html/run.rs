@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use towpath_measure::result::{Counter, Interface, Link, Noise, Record, SubflowSummary};
 
-use super::events;
 use super::panel::Style;
+use super::{capture, events};
 use crate::Run;
 use crate::compare::direction;
 use crate::number;
@@ -16,6 +16,7 @@ pub(super) const LONG: usize = 30;
 
 pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
     subflows(out, run, style);
+    capture::write(out, run, style);
     events::write(out, run, style);
     links(out, run, style);
     proof(out, run);
@@ -285,6 +286,9 @@ fn repeat(out: &mut String, run: &Run) {
     out.push_str("<h3>Repeat it</h3>");
     if let Some(result) = &run.file {
         let _ = write!(out, "<p>Result file: <code>{}</code></p>", esc(result));
+    }
+    if run.meta.scenario_toml.is_empty() {
+        return; // of a capture there is no scenario
     }
     let _ = write!(
         out,

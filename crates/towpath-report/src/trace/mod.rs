@@ -3,10 +3,11 @@
 //! Reading order: [`file`] (pcap and pcapng), [`layers`] (from a frame to a segment), [`tracker`]
 //! (from segments to connections) with [`handshake`] and [`connection`], [`way`] (one direction of a
 //! subflow), [`data`] (one direction of a connection), [`interval`] and [`figures`] (what both are
-//! made of), [`summary`] (what is said of it), [`records`] (as a result), [`text`] (for people).
+//! made of), [`summary`] (what is said of it), [`records`] (as a result), [`text`] (for people), [`delay`] (what two captures tell together).
 
 mod connection;
 mod data;
+mod delay;
 mod figures;
 mod file;
 mod handshake;
@@ -27,6 +28,7 @@ use file::CaptureReader;
 use layers::Skipped;
 use tracker::Tracker;
 
+pub use delay::Clocks;
 pub use file::CaptureError;
 
 /// Where a capture was taken, when its reader knows better than the capture.

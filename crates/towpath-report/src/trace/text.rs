@@ -62,6 +62,7 @@ impl Trace {
             paragraph(out, &format!("  fell back to TCP: {why}"), width);
         }
         subflow_table(out, connection, width);
+        one_way_lines(out, connection, width);
         for way in connection.ways.iter().filter(|way| way.bytes > 0 || carried(connection, way)) {
             way_lines(out, connection, way, width);
         }
@@ -167,6 +168,24 @@ fn cells(subflow: &CapturedSubflow) -> [String; 7] {
         of_main(&|way| number::bytes((way.retransmitted_bytes + way.late_bytes) as f64)),
         of_main(&|way| number::bytes(way.reinjected_bytes as f64)),
     ]
+}
+
+fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize) {
+    for subflow in &connection.subflows {
+        for way in &subflow.ways {
+            let Some(d) = way.one_way else { continue };
+            let name = if way.direction == DataDirection::Down { "down" } else { "up" };
+            let text = format!(
+                "  one way {name} on subflow {}: least {}, median {}, 99 % {}, most {}",
+                subflow.subflow,
+                span(d.min_ns),
+                span(d.p50_ns),
+                span(d.p99_ns),
+                span(d.max_ns)
+            );
+            paragraph(out, &text, width);
+        }
+    }
 }
 
 fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWay, width: usize) {

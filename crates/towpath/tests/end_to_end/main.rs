@@ -25,5 +25,6 @@ mod report_page;
 mod runs;
 mod simulated;
 mod timeline;
+mod trace;
 mod wrong_commands;
 mod wrong_scenarios;

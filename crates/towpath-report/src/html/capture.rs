@@ -1,0 +1,169 @@
+//! What a capture of packets tells beside the figures that every result has.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{CapturedConnection, CapturedWay, Delays, Record, Vantage};
+
+use super::panel::Style;
+use super::run::{LONG, fold, path_dot, table_end, table_head};
+use crate::Run;
+use crate::compare::direction;
+use crate::number;
+use crate::text::esc;
+
+pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+    let all: Vec<&CapturedConnection> = run.records.iter().filter_map(captured).collect();
+    if all.is_empty() {
+        return;
+    }
+    fold(out, &format!("Captured connections ({})", all.len()), all.len() <= LONG);
+    ways(out, &all);
+    subflows(out, &all, style);
+    out.push_str("</details>");
+}
+
+fn captured(record: &Record) -> Option<&CapturedConnection> {
+    let Record::Capture(connection) = record else { return None };
+    Some(connection)
+}
+
+fn ways(out: &mut String, all: &[&CapturedConnection]) {
+    let columns = [
+        "flow",
+        "captured at",
+        "data",
+        "goodput",
+        "throughput",
+        "data to ACK",
+        "waited",
+        "reorder buffer",
+        "reinjected",
+        "sent again",
+        "wasted",
+        "discarded",
+        "not captured",
+    ];
+    table_head(out, "list", &columns);
+    for connection in all {
+        for way in connection.ways.iter().filter(|way| way.bytes > 0) {
+            let _ = write!(
+                out,
+                "<tr><td class=\"keep\">{} {}</td><td>{}</td>",
+                connection.flow,
+                direction(way.direction),
+                vantage(way)
+            );
+            for cell in cells(way) {
+                let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
+            }
+            out.push_str("</tr>");
+        }
+    }
+    table_end(out);
+    for connection in all {
+        if let Some(why) = &connection.fallback {
+            let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(why));
+        }
+        for way in &connection.ways {
+            for handover in &way.handovers {
+                let how = if handover.overlap_ns < 0 { "neither carried" } else { "both carried" };
+                let _ = write!(
+                    out,
+                    "<p>Flow {} {}: from subflow {} to {} at {}; {how} data for {}.</p>",
+                    connection.flow,
+                    direction(way.direction),
+                    handover.from,
+                    handover.to,
+                    number::moment(handover.first_new_ns),
+                    number::time(handover.overlap_ns.unsigned_abs() as f64)
+                );
+            }
+        }
+    }
+}
+
+fn vantage(way: &CapturedWay) -> &'static str {
+    match way.vantage {
+        Vantage::Sender => "sender",
+        Vantage::Receiver => "receiver",
+        Vantage::Between => "between",
+        Vantage::Unknown => "unknown",
+    }
+}
+
+fn cells(way: &CapturedWay) -> [String; 11] {
+    let bytes = |bytes: u64| number::bytes(bytes as f64);
+    let known = |value: Option<u64>| value.map_or("–".to_owned(), bytes);
+    [
+        bytes(way.bytes),
+        number::rate(way.goodput_bps),
+        number::rate(way.throughput_bps),
+        delays(way.rtt),
+        delays(way.head_of_line),
+        known(way.reorder_peak_bytes),
+        bytes(way.reinjected_bytes),
+        bytes(way.retransmitted_bytes),
+        bytes(way.wasted_bytes),
+        known(way.discarded_bytes),
+        bytes(way.unseen_bytes),
+    ]
+}
+
+/// Median and 99th percentile.
+fn delays(delays: Option<Delays>) -> String {
+    let time = |ns: u64| number::time(ns as f64);
+    delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))
+}
+
+fn subflows(out: &mut String, all: &[&CapturedConnection], style: &Style) {
+    let columns = [
+        "path",
+        "flow",
+        "subflow",
+        "state",
+        "opened",
+        "packets",
+        "payload",
+        "acknowledged",
+        "rtt",
+        "one way",
+        "sent again",
+        "behind",
+        "reinjected",
+    ];
+    table_head(out, "list", &columns);
+    for connection in all {
+        for subflow in &connection.subflows {
+            for way in subflow.ways.iter().filter(|way| way.packets > 0) {
+                let opened = if subflow.join { "MP_JOIN" } else { "first" };
+                let _ = write!(
+                    out,
+                    "<tr><td>{}</td><td class=\"keep\">{} {}</td><td class=\"n\">{}</td><td>{}</td>\
+                     <td>{opened}</td>",
+                    path_dot(style, &subflow.path),
+                    connection.flow,
+                    direction(way.direction),
+                    subflow.subflow,
+                    esc(&subflow.state)
+                );
+                for cell in [
+                    number::count(way.packets as f64),
+                    number::bytes(way.payload_bytes as f64),
+                    number::bytes(way.acked_bytes as f64),
+                    delays(way.rtt),
+                    delays(way.one_way),
+                    number::bytes(way.retransmitted_bytes as f64),
+                    number::bytes(way.late_bytes as f64),
+                    number::bytes(way.reinjected_bytes as f64),
+                ] {
+                    let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
+                }
+                out.push_str("</tr>");
+            }
+        }
+    }
+    table_end(out);
+    out.push_str(
+        "<p class=\"about\">Times are median / 99 %. What each figure means is said in docs/trace.md.</p>",
+    );
+}

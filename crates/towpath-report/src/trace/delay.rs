@@ -1,0 +1,154 @@
+//! One-way delays from two captures of the same packets, taken at both hosts.
+//!
+//! The two clocks differ by an offset that no packet tells. But no delay is negative: packets from
+//! the first host bound the offset from above, those from the second from below. The middle is the
+//! estimate, and half of the distance its largest error: half of the smallest round trip.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+
+use towpath_mptcp::wire::{Flags, Options};
+
+use super::Trace;
+use super::figures::Distribution;
+use super::file::{CaptureError, CaptureReader};
+use super::layers::{self, End, Segment};
+use super::summary::WAYS;
+
+/// Packets that are remembered. Of more, every second, fourth, … is: chosen by their content, so that
+/// the same are chosen in both files.
+const MAX_PACKETS: usize = 1 << 20;
+/// Mark of packets that look alike.
+const AMBIGUOUS: u64 = u64::MAX;
+
+/// What two captures tell of their clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// The second capture's clock is so much ahead of the first's.
+    pub offset_ns: i64,
+    /// The estimate is wrong by at most this much, if the clocks run equally fast.
+    pub error_ns: u64,
+    /// Packets found in both.
+    pub packets: u64,
+}
+
+/// A packet of both captures.
+#[derive(Debug, Clone, Copy)]
+struct Match {
+    ends: (End, End),
+    /// Time in the second capture minus time in the first.
+    delta_ns: i64,
+}
+
+impl Trace {
+    /// Finds the packets of the first capture (the one that was read, again) in the second, and notes
+    /// the delays. `None` without packets of both directions in both.
+    pub fn add_delays(
+        &mut self,
+        first: impl Read,
+        second: impl Read,
+    ) -> Result<Option<Clocks>, CaptureError> {
+        let matches = matches(first, second)?;
+        let Some((bounds, packets)) = bounds(&matches) else { return Ok(None) };
+        let (low, high) = bounds;
+        let offset_ns = low.midpoint(high);
+        let mut delays: HashMap<(End, End), Distribution> = HashMap::new();
+        for found in &matches {
+            let ahead = found.delta_ns.saturating_sub(offset_ns).unsigned_abs();
+            delays.entry(found.ends).or_default().record(ahead);
+        }
+        for captured in &mut self.connections {
+            let Some(connection) = self.tracker.connections.get(captured.flow as usize) else {
+                continue;
+            };
+            for (subflow, told) in self.tracker.of(connection).zip(&mut captured.subflows) {
+                let [opener, other] = subflow.ends;
+                let ends = [(opener, other), (other, opener)];
+                for (way, (ends, direction)) in told.ways.iter_mut().zip(ends.iter().zip(WAYS)) {
+                    debug_assert_eq!(way.direction, direction, "both are in the same order");
+                    way.one_way = delays.get(ends).and_then(Distribution::delays);
+                }
+            }
+        }
+        let error_ns = (high.saturating_sub(low) / 2).unsigned_abs();
+        Ok(Some(Clocks { offset_ns, error_ns, packets }))
+    }
+}
+
+/// Bounds of the offset, and the packets that they come from; `None` if one is missing.
+fn bounds(matches: &[Match]) -> Option<((i64, i64), u64)> {
+    // Each direction's smallest and largest difference.
+    let mut ranges: HashMap<(End, End), (i64, i64)> = HashMap::new();
+    let mut order = Vec::new();
+    for found in matches {
+        let range = ranges.entry(found.ends).or_insert_with(|| {
+            order.push(found.ends);
+            (i64::MAX, i64::MIN)
+        });
+        *range = (range.0.min(found.delta_ns), range.1.max(found.delta_ns));
+    }
+    let (mut low, mut high) = (None, None);
+    for (from, to) in order {
+        let (Some(&there), Some(&back)) = (ranges.get(&(from, to)), ranges.get(&(to, from))) else {
+            continue;
+        };
+        // Towards the second host the differences are larger, by a round trip.
+        if there.0 > back.1 || (there.0 >= back.0 && there.1 > back.1) {
+            high = Some(high.map_or(there.0, |known: i64| known.min(there.0)));
+            low = Some(low.map_or(back.1, |known: i64| known.max(back.1)));
+        }
+    }
+    Some(((low?, high?), matches.len() as u64))
+}
+
+fn matches(first: impl Read, second: impl Read) -> Result<Vec<Match>, CaptureError> {
+    let mut seen: HashMap<u64, u64> = HashMap::new();
+    let mut mask = 0;
+    each(first, |segment, at_ns| {
+        let key = key(segment);
+        if key & mask != 0 {
+            return;
+        }
+        seen.entry(key).and_modify(|known| *known = AMBIGUOUS).or_insert(at_ns);
+        if seen.len() > MAX_PACKETS {
+            mask = (mask << 1) | 1;
+            seen.retain(|key, _| key & mask == 0);
+        }
+    })?;
+    let mut found = Vec::new();
+    each(second, |segment, at_ns| {
+        let key = key(segment);
+        // Each is found once: what comes a second time was sent twice, or joined otherwise.
+        if let Some(known) = seen.get_mut(&key)
+            && *known != AMBIGUOUS
+        {
+            let delta_ns = at_ns.cast_signed().saturating_sub(known.cast_signed());
+            *known = AMBIGUOUS;
+            found.push(Match { ends: (segment.source, segment.destination), delta_ns });
+        }
+    })?;
+    Ok(found)
+}
+
+fn each(input: impl Read, mut take: impl FnMut(&Segment<'_>, u64)) -> Result<(), CaptureError> {
+    let mut reader = CaptureReader::open(input)?;
+    while let Some(frame) = reader.next_frame()? {
+        if let (Some(at_ns), Ok(segment)) = (frame.at_ns, layers::segment(&frame)) {
+            take(&segment, at_ns);
+        }
+    }
+    Ok(())
+}
+
+/// What a packet has at both hosts, however offloading cut or joined it: its length is not in it.
+fn key(segment: &Segment<'_>) -> u64 {
+    let Segment { source, destination, seq, ack, flags, .. } = *segment;
+    let timestamps = Options::parse(segment.options).timestamps.map(|t| (t.value, t.echo));
+    let has_payload = segment.payload_bytes > 0;
+    let control = flags.0 & (Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0);
+    // Equal for every run: the sample must be the same in both files.
+    let mut hasher = DefaultHasher::new();
+    (source, destination, seq, ack, control, has_payload, timestamps).hash(&mut hasher);
+    hasher.finish()
+}

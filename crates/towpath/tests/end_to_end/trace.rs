@@ -1,0 +1,138 @@
+//! `towpath trace`: a capture of a simulated run says what the run's own counters say.
+
+use serde_json::Value;
+use towpath_measure::result::{CapturedConnection, Record, Summary};
+use towpath_measure::store::{RunResult, read_run};
+
+use crate::program::{Ended, Folder, TWO_PATHS};
+use crate::wrong_scenarios::refused;
+
+const TRAFFIC: &str = r#"
+[[timeline]]
+at = "2 s"
+path = "wifi"
+set = "loss"
+loss = "2 %"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+duration = "4 s"
+"#;
+
+/// Simulates, with captures; the run's result.
+fn simulate(folder: &Folder, transport: &str) -> RunResult {
+    folder.write("scenario.toml", format!("{TWO_PATHS}{TRAFFIC}"));
+    let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
+    let ended = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    folder.stored(&format!("results/sim-{transport}-1.jsonl.zst"))
+}
+
+fn traced(ended: &Ended) -> (Vec<CapturedConnection>, Summary) {
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let run = read_run(ended.out.as_bytes()).unwrap();
+    let connections = run.records.into_iter().filter_map(|record| match record {
+        Record::Capture(connection) => Some(*connection),
+        _ => None,
+    });
+    (connections.collect(), run.summary.unwrap())
+}
+
+fn trace(folder: &Folder, transport: &str, host: &str) -> (Vec<CapturedConnection>, Summary) {
+    let file = format!("captures/sim-{transport}-1-{host}.pcapng");
+    traced(&folder.run(&["trace", &file, "--json"]))
+}
+
+/// Within 0.1 %.
+#[track_caller]
+fn same(what: &str, seen: u64, told: u64) {
+    assert!(seen.abs_diff(told) * 1_000 <= told, "{what}: {seen} in the capture, {told} told");
+}
+
+#[test]
+fn the_receivers_capture_says_what_the_receiver_counted() {
+    let folder = Folder::new();
+    let run = simulate(&folder, "mptcp");
+    let told = run.summary.unwrap();
+    let (connections, seen) = trace(&folder, "mptcp", "server");
+    assert_eq!(connections.len(), 1);
+    let (flow, stack) = (&told.flows[0], told.flows[0].stack.unwrap());
+    let way = &connections[0].ways[0];
+    same("bytes", way.bytes, flow.bytes);
+    same("discarded", way.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
+    same("reorder buffer", way.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
+    same("longest stall", way.stall.longest_ns, flow.stall.longest_ns);
+    assert_eq!(seen.subflows.len(), told.subflows.len());
+    for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
+        assert_eq!((&seen.path, &seen.local), (&told.path, &told.local));
+        same("bytes of a subflow", seen.bytes, told.bytes);
+    }
+    assert_eq!((way.unseen_bytes, way.unmapped_bytes), (0, 0));
+}
+
+#[test]
+fn the_senders_capture_says_what_the_sender_counted() {
+    for transport in ["mptcp", "tcp"] {
+        let folder = Folder::new();
+        let run = simulate(&folder, transport);
+        let told = run.summary.unwrap();
+        let (connections, seen) = trace(&folder, transport, "phone");
+        let way = &connections[0].ways[0];
+        assert_eq!((way.late_bytes, way.unseen_bytes, way.unmapped_bytes), (0, 0, 0));
+        assert!(told.subflows.iter().map(|s| s.retransmissions).sum::<u64>() > 0, "{transport}");
+        for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
+            same("retransmissions", seen.retransmissions, told.retransmissions);
+        }
+    }
+}
+
+#[test]
+fn two_captures_tell_the_links_delays() {
+    let folder = Folder::new();
+    simulate(&folder, "mptcp");
+    let files = ["phone", "server"].map(|host| format!("captures/sim-mptcp-1-{host}.pcapng"));
+    let ended = folder.run(&["trace", &files[0], &files[1], "--json"]);
+    let (connections, _) = traced(&ended);
+    assert!(ended.err.contains("packets are in both captures"), "{ended}");
+    // 5 ms and 10 ms one way, and the clocks are the same; a packet's own time on the link comes to it.
+    for (subflow, delay_ms) in connections[0].subflows.iter().zip([5, 10]) {
+        for way in &subflow.ways {
+            let least = way.one_way.unwrap().min_ns;
+            let error = least.abs_diff(delay_ms * 1_000_000);
+            assert!(error < 500_000, "{least} ns on subflow {}", subflow.subflow);
+        }
+    }
+}
+
+#[test]
+fn a_trace_is_a_table_a_report_and_a_result() {
+    let folder = Folder::new();
+    simulate(&folder, "mptcp");
+    let file = "captures/sim-mptcp-1-phone.pcapng";
+    let ended = folder.run(&["trace", file, "-o", "page.html"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    for text in ["MPTCP v1", "captured at the sender", "wifi", "cellular", "goodput"] {
+        assert!(ended.out.contains(text), "{text}: {ended}");
+    }
+    assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{ended}");
+    let page = std::fs::read_to_string(folder.work().join("page.html")).unwrap();
+    assert!(page.contains("Captured connections"));
+    let json = folder.run(&["trace", file, "--json"]);
+    assert!(json.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json}");
+    folder.write("again.jsonl", &json.out);
+    let report = folder.run(&["report", "again.jsonl", "-o", "again.html"]);
+    assert_eq!(report.code, Some(0), "{report}");
+}
+
+#[test]
+fn what_is_no_capture_is_refused() {
+    let folder = Folder::new();
+    folder.write("photo.pcap", "GIF89a");
+    insta::assert_snapshot!(refused(&folder, &["trace", "photo.pcap"]));
+}
+
+#[test]
+fn a_capture_that_is_missing_is_refused() {
+    insta::assert_snapshot!(refused(&Folder::new(), &["trace", "missing.pcap"]));
+}
