@@ -283,6 +283,7 @@ fn take(
         | Record::Link(_)
         | Record::Message(_)
         | Record::Noise(_)
+        | Record::Capture(_)
         | Record::Summary(_) => return,
     }
     merged.records.push(record);
@@ -296,9 +297,11 @@ fn time_of(record: &Record) -> u64 {
         Record::Link(link) => link.t_ns,
         Record::Message(message) => message.due_ns,
         Record::Meta(_) => 0,
-        Record::Counter(_) | Record::Interface(_) | Record::Noise(_) | Record::Summary(_) => {
-            u64::MAX
-        }
+        Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Noise(_)
+        | Record::Capture(_)
+        | Record::Summary(_) => u64::MAX,
     }
 }
 

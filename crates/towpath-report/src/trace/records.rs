@@ -80,6 +80,7 @@ impl Trace {
             world: World::Live,
             stack: "as captured".to_owned(),
             transport,
+            order: None,
             repeat: 1,
             seed: 0,
             towpath: env!("CARGO_PKG_VERSION").to_owned(),
@@ -234,6 +235,7 @@ impl Trace {
         let multipath = multipath(shown);
         let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| Self::flows(c)).collect();
         Summary {
+            cpu: None,
             ok: true,
             verdict: self.verdict(),
             flows,
@@ -393,6 +395,7 @@ fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
         None => Default::default(),
     };
     MetaFlow {
+        video: None,
         flow: captured.flow,
         from,
         to,
