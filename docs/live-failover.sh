@@ -1,7 +1,8 @@
 #!/bin/sh
 # The path on which a Multipath TCP measurement began vanishes after 3 s of 10: towpath, then iperf3,
 # side by side in the emulated network. iperf3 speaks Multipath TCP with `-m` since 3.19 (set
-# IPERF3_CLIENT="iperf3 -m"), an older one under `mptcpize run`, which is taken where it is there.
+# IPERF3_CLIENT="iperf3 -m": its control connection stays plain TCP, and it hangs), an older one under
+# `mptcpize run`, which is taken where it is there: its control connection is then Multipath TCP, too.
 #
 #   docs/live-failover.sh [FOLDER]
 set -eu
