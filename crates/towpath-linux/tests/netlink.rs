@@ -3,9 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod space;
+
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -20,45 +22,11 @@ use towpath_linux::netlink::{
 };
 use towpath_net::Rate;
 
-/// Set in the process that runs a test inside its namespaces.
-const INSIDE: &str = "TOWPATH_TEST_INSIDE";
+use space::in_namespace;
+
 /// Longer than anything that these tests wait for, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-
-/// Runs `body` in a new user and network namespace, by running the test `name` once more there.
-fn in_namespace(name: &str, body: fn()) {
-    if env::var_os(INSIDE).is_some() {
-        return body();
-    }
-    if let Err(reason) = namespaces_permitted() {
-        assert!(env::var("CI").as_deref() != Ok("true"), "{name} cannot run: {reason}");
-        // Not `eprintln!`, which is hidden when a test passes.
-        io::stderr().write_all(format!("SKIPPED {name}: {reason}\n").as_bytes()).unwrap();
-        return;
-    }
-    let output = Command::new("timeout")
-        .args(["--foreground", "--kill-after=5", "90", "unshare", "-Urn"])
-        .arg(env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
-    assert!(said.contains("1 passed"), "no test is called {name}:\n{said}");
-}
-
-fn namespaces_permitted() -> Result<(), String> {
-    let output = Command::new("unshare").args(["-Urn", "true"]).output();
-    let output = output.map_err(|error| format!("cannot run `unshare`: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(format!("no user namespaces here: {}", complaint.trim()))
-}
 
 /// Asks again and again until there is an answer.
 fn wait_for<T>(what: impl Debug, mut ask: impl FnMut() -> Option<T>) -> T {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use towpath_measure::live::limits::length;
@@ -12,16 +14,17 @@ use towpath_measure::live::{
     Secret, Token, merge,
 };
 use towpath_measure::metrics::Summarizer;
-use towpath_measure::result::{Meta, Record, Warning};
+use towpath_measure::result::{Event, EventKind, Meta, Record, Summary, Warning};
 use towpath_measure::scenario::{Scenario, World};
 use towpath_net::Instant;
 
 use super::LiveError;
 use super::end::{End, Stream, wanted};
 use super::fetch::{Fetch, Way};
-use super::host::{Before, system_congestion_control};
+use super::host::{Before, path_name, system_congestion_control};
 use super::socket::{self, Source};
 use super::speaker::Speaker;
+use super::watch::{Change, Watch};
 use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::run::proof::proof;
@@ -57,6 +60,8 @@ pub struct Order {
     pub seed: u64,
     /// How long the server may be silent, after the traffic, before its half is given up.
     pub patience: Duration,
+    /// This host moves: a network that changes is what is measured, and makes nothing invalid.
+    pub mobile: bool,
 }
 
 /// Measures. `tell` hears the conditions first and then what this host sees, while it happens; what
@@ -85,14 +90,73 @@ pub fn measure(
         rate: None,
         bytes: None,
     };
-    let mut own = end.play(&opened.streams, &before, tell);
+    let (mut own, changes) = watched(&pace, || end.play(&opened.streams, &before, tell));
+    let events = changes.iter().map(|(at, change)| Record::Event(as_event(*at, change)));
+    own.records.extend(events);
     let interrupted = pace.is_interrupted();
     let other = finish(order, &mut own, opened, interrupted, &pace);
     let mut records = Vec::new();
     let warnings = conditions(&mut meta, &own, &other, offset, interrupted);
     records.push(Record::Meta(Box::new(meta)));
     conclude(order, &own, other.as_ref().map(|(half, _)| half), warnings, &mut records);
+    if let Some(Record::Summary(summary)) = records.last_mut().filter(|_| !order.mobile) {
+        invalidate(summary, &changes);
+    }
     Ok(records)
+}
+
+/// Does something while it listens for changes of this host's network, and tells when they were.
+fn watched<T>(pace: &Pace, what: impl FnOnce() -> T) -> (T, Vec<(Instant, Change)>) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let done = &done;
+        // A host that does not let us listen can still be measured from.
+        let watching = Watch::open().ok().map(|mut watch| {
+            scope.spawn(move || {
+                let mut changes = Vec::new();
+                watch.run(done, &mut |change| changes.push((pace.now(), change)));
+                changes
+            })
+        });
+        let result = what();
+        done.store(true, Ordering::Release);
+        let changes = watching.and_then(|watching| watching.join().ok());
+        (result, changes.unwrap_or_default())
+    })
+}
+
+fn as_event(at: Instant, change: &Change) -> Event {
+    let kind = match change {
+        Change::Link { .. } | Change::Removed { .. } | Change::DefaultRoute { .. } => {
+            EventKind::Link
+        }
+        Change::Address { .. } => EventKind::Address,
+    };
+    Event {
+        t_ns: at.as_nanos(),
+        kind,
+        host: HOSTS.first().map(|name| (*name).to_owned()),
+        path: change.interface().map(path_name),
+        text: change.to_string(),
+        detail: BTreeMap::new(),
+    }
+}
+
+/// Figures of a network that was another one in the middle stand for neither.
+fn invalidate(summary: &mut Summary, changes: &[(Instant, Change)]) {
+    let Some((at, first)) = changes.first() else { return };
+    let seconds = Duration::from_nanos(at.as_nanos()).as_secs_f64();
+    let more = match changes.len() - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more changes)"),
+    };
+    let text = format!("invalid: at {seconds:.1} s, {first}{more}");
+    summary.ok = false;
+    summary.verdict = format!("{text}; {}", summary.verdict);
+    summary.warnings.push(Warning {
+        text,
+        hint: Some("repeat it, or measure with --mobile if the host moves".to_owned()),
+    });
 }
 
 /// Everything that is open before the traffic.

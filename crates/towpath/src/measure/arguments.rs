@@ -110,6 +110,9 @@ pub(crate) struct MeasureArguments {
     /// How long a silent server is waited for, after the traffic, until its half is given up
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) patience: Duration,
+    /// This host moves: record changes of its network, in place of calling the run invalid
+    #[arg(long)]
+    pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,

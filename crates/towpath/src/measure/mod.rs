@@ -59,6 +59,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             repeat: *repeat,
             seed: arguments.seed,
             patience: arguments.patience,
+            mobile: arguments.mobile,
         };
         match one(arguments, &order, &folder, ui) {
             Ok(run) => runs.push(run),
