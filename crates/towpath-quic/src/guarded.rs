@@ -74,9 +74,9 @@ impl Pair {
     }
 
     fn failure(&self) -> Option<String> {
-        self.events.iter().find_map(|event| match event {
-            Event::Closed { error, .. } => error.as_ref().map(ToString::to_string),
-            _ => None,
+        self.events.iter().find_map(|event| {
+            let Event::Closed { error, .. } = event else { return None };
+            error.as_ref().map(ToString::to_string)
         })
     }
 }

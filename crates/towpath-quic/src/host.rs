@@ -594,6 +594,11 @@ impl Host {
         })
     }
 
+    /// Whether something has happened.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What has happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

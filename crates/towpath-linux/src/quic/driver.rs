@@ -421,7 +421,9 @@ impl Driver {
         let mut fds =
             vec![sys::wait_for_input(&self.inbox), sys::wait_for_input(&self.net.addresses)];
         fds.extend(self.net.sockets.descriptors().map(|(fd, blocked)| {
-            let events = if blocked { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+            // With nothing to send, room would be news for ever.
+            let waits = blocked && self.pending.is_some();
+            let events = if waits { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
             libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 }
         }));
         fds
@@ -435,32 +437,31 @@ impl Driver {
         next.map(|at| at.saturating_since(now))
     }
 
-    /// Everything that can be done now, in bounded portions; whether there may be more.
+    /// Everything that can be done now, in bounded portions; whether there is more.
     fn turn(&mut self, fds: &[libc::pollfd]) -> bool {
-        let mut busy = false;
         if let [inbox, addresses, sockets @ ..] = fds {
             // First of all: when an interface is gone, nothing more is to be sent there.
             if addresses.revents != 0 {
                 self.follow_addresses();
             }
-            busy |= self.read(sockets);
+            self.read(sockets);
             if inbox.revents != 0 {
-                busy |= self.obey();
+                self.obey();
             }
         }
         let now = self.clock.now();
         if self.host.poll_timeout().is_some_and(|at| at <= now) {
             self.host.handle_timeout(now);
-            busy = true;
         }
-        busy |= self.wake(now);
-        busy |= self.tell();
-        busy |= self.write();
+        self.wake(now);
+        self.tell();
+        // Sending, too, can have something to tell.
+        let more = self.write() | self.host.has_events();
         // A connection's sockets stay until the library has said its last word.
-        if !busy && self.net.sockets.ports() != self.host.ports().count() {
+        if !more && self.net.sockets.ports() != self.host.ports().count() {
             self.net.close_unused(&self.host);
         }
-        busy
+        more
     }
 
     fn follow_addresses(&mut self) {
@@ -473,19 +474,16 @@ impl Driver {
         Turn { now, host: &mut self.host, net: &mut self.net, ends: &mut self.ends }
     }
 
-    fn obey(&mut self) -> bool {
-        let mut busy = false;
+    fn obey(&mut self) {
         while let Some(work) = self.inbox.receive() {
             let now = self.clock.now();
             work(&mut self.turn_of(now));
-            busy = true;
         }
         self.over |= self.ends.over;
-        busy
     }
 
-    fn read(&mut self, sockets: &[libc::pollfd]) -> bool {
-        let mut busy = false;
+    /// What is left over, the sockets announce again.
+    fn read(&mut self, sockets: &[libc::pollfd]) {
         for (index, fd) in sockets.iter().enumerate() {
             if fd.revents & !libc::POLLOUT == 0 {
                 continue;
@@ -494,7 +492,6 @@ impl Driver {
                 let now = self.clock.now();
                 let host = &mut self.host;
                 let more = self.net.sockets.receive(index, |arrival, payload| {
-                    busy = true;
                     host.receive(now, arrival, payload);
                 });
                 if !more {
@@ -502,37 +499,33 @@ impl Driver {
                 }
             }
         }
-        busy
     }
 
     /// Calls the ends whose time has come.
-    fn wake(&mut self, now: Instant) -> bool {
-        let mut busy = false;
+    fn wake(&mut self, now: Instant) {
         for ((connection, stream), end) in &mut self.ends.streams {
             if end.deadline().is_some_and(|at| at <= now) {
                 let (connection, stream) = (*connection, *stream);
                 end.progress(now, &mut Line { host: &mut self.host, connection, stream });
-                busy = true;
             }
         }
-        busy
     }
 
-    fn tell(&mut self) -> bool {
+    fn tell(&mut self) {
         let now = self.clock.now();
-        for told in 0..EVENT_BATCH {
-            let Some(event) = self.host.poll_event() else { return told > 0 };
+        for _ in 0..EVENT_BATCH {
+            let Some(event) = self.host.poll_event() else { return };
             self.turn_of(now).hear(event);
         }
-        true
     }
 
+    /// Returns whether there may be more.
     fn write(&mut self) -> bool {
-        for sent in 0..WRITE_BATCH {
+        for _ in 0..WRITE_BATCH {
             let now = self.clock.now();
             let next = self.pending.take();
             let next = next.or_else(|| self.host.poll_transmit_into(now, &mut self.payload));
-            let Some(departure) = next else { return sent > 0 };
+            let Some(departure) = next else { return false };
             let Net { addresses, sockets } = &mut self.net;
             match sockets.send(now, addresses, &departure, &self.payload) {
                 Sent::Gone => {}

@@ -335,7 +335,9 @@ fn conclude(
     let connections = quic::connections(&stage);
     let multipath = match job.transport {
         Transport::Mpquic => quic::proof(&stage, &connections),
-        transport => proof::proof(transport, &played.totals, &counters),
+        transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
+            proof::proof(transport, &played.totals, &counters)
+        }
     };
     let counters = [counters, quic::counters(&connections)].concat();
     let mut summarizer = Summarizer::new(scenario, job.transport);

@@ -48,12 +48,11 @@ pub(super) fn counters(seen: &[Seen]) -> Vec<Counter> {
         for (name, count) in end.connection.counts() {
             let name = format!("Towpath.{name}");
             let known = all.iter_mut().find(|known| known.host == end.host && known.name == name);
-            match known {
-                Some(known) => known.after += count,
-                None => {
-                    let host = end.host.clone();
-                    all.push(Counter { host, name, before: 0, after: count });
-                }
+            if let Some(known) = known {
+                known.after += count;
+            } else {
+                let host = end.host.clone();
+                all.push(Counter { host, name, before: 0, after: count });
             }
         }
     }
