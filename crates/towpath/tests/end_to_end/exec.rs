@@ -128,10 +128,11 @@ fn a_connection_is_shown_with_both_subflows_and_its_process() {
     fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec -q -- python3 -m http.server 8000 --bind $FAR 2>/dev/null &
+        python=$!
         listens 8000
         "$TOWPATH" monitor --json --interval 0.1 --count 12 >monitor.jsonl &
         "$TOWPATH" exec -q -- curl -so got "http://$FAR:8000/big"
-        wait $!; kill -TERM %1; wait; true
+        wait $!; kill -TERM $python; wait; true
     "#;
     let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
     let text = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
