@@ -334,7 +334,7 @@ impl BackendChoice {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let in_range =
-        |span: &Duration| (Duration::from_millis(10)..=Duration::from_hours(1)).contains(span);
+        |span: &Duration| (Duration::from_millis(10)..=Duration::from_secs(3600)).contains(span);
     seconds.filter(in_range).ok_or_else(|| "expected seconds, from 0.01 to 3600".to_owned())
 }
 

@@ -135,14 +135,15 @@ fn a_connection_is_shown_with_both_subflows_and_its_process() {
         wait $!; kill -TERM $python; wait; true
     "#;
     let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
-    let text = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let printed = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();
+    let lines: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let both = lines.iter().find(|line| {
         let subflows = line["subflows"].as_array();
         subflows
             .is_some_and(|all| all.iter().filter(|s| s["condition"] == "established").count() == 2)
     });
-    let both = both.unwrap_or_else(|| panic!("never two subflows: {text}"));
+    let both = both.unwrap_or_else(|| panic!("never two subflows: {printed}"));
     assert_eq!(both["processes"][0]["name"], "curl", "{both}");
     let events: Vec<_> = lines.iter().filter(|line| line["type"] == "event").collect();
     let named = |name: &str| {
@@ -150,7 +151,7 @@ fn a_connection_is_shown_with_both_subflows_and_its_process() {
     };
     assert!(
         ["CREATED", "ESTABLISHED", "SF_ESTABLISHED", "CLOSED"].map(named) == [true; 4],
-        "{text}"
+        "{printed}"
     );
 }
 
