@@ -61,7 +61,9 @@ fn the_receivers_capture_says_what_the_receiver_counted() {
     let way = &connections[0].ways[0];
     same("bytes", way.bytes, flow.bytes);
     same("discarded", way.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
-    same("reorder buffer", way.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
+    // The stack looks only when data has left its subflow's queue, so it may miss a little.
+    let (seen_peak, peak) = (way.reorder_peak_bytes.unwrap(), stack.reorder_peak_bytes.unwrap());
+    assert!((peak..=peak + peak / 100).contains(&seen_peak), "{seen_peak} seen, {peak} told");
     same("longest stall", way.stall.longest_ns, flow.stall.longest_ns);
     assert_eq!(seen.subflows.len(), told.subflows.len());
     for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
