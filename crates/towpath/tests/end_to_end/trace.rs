@@ -32,9 +32,9 @@ fn simulate(folder: &Folder, transport: &str) -> RunResult {
 fn traced(ended: &Ended) -> (Vec<CapturedConnection>, Summary) {
     assert_eq!(ended.code, Some(0), "{ended}");
     let run = read_run(ended.out.as_bytes()).unwrap();
-    let connections = run.records.into_iter().filter_map(|record| match record {
-        Record::Capture(connection) => Some(*connection),
-        _ => None,
+    let connections = run.records.into_iter().filter_map(|record| {
+        let Record::Capture(connection) = record else { return None };
+        Some(*connection)
     });
     (connections.collect(), run.summary.unwrap())
 }
