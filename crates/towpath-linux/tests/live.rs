@@ -1,133 +1,348 @@
-//! The live world in user and network namespaces of the tests' own.
+//! A server and its clients on the loopback interface: ordinary ones, and those that mean harm.
 
-#![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "these tests wait for real sockets")]
 
-mod space;
-
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_linux::live::{Change, Finding, Probe, Server, ServerConfig, Watch, check};
-use towpath_linux::netlink::{Prefix, Route, RouteSpec, VethEnd};
-use towpath_measure::live::Limits;
+use towpath_linux::live::{LiveError, Order, Server, ServerConfig, Source, measure};
+use towpath_measure::live::secret::Proof;
+use towpath_measure::live::{
+    FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Settings, Token, frame,
+};
+use towpath_measure::result::{Record, Summary};
+use towpath_measure::scenario::{Scenario, Transport, no_files};
 
-use space::in_namespace;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn prefix(text: &str) -> Prefix {
-    text.parse().unwrap()
+/// Starts a server that lives as long as the test's process.
+fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
+    let config = ServerConfig {
+        ports: vec![0],
+        bind: Some(Ipv4Addr::LOCALHOST.into()),
+        secret: secret.and_then(|text| Secret::from_text(text.as_bytes())),
+        limits,
+        once: false,
+    };
+    let server = Server::open(config).unwrap();
+    let address = *server.addresses().first().unwrap();
+    thread::spawn(move || server.run(|_| {}).unwrap());
+    address
 }
 
-/// Waits until a change satisfies `wanted`; others are passed over.
-fn wait_for(watch: &mut Watch, what: &str, wanted: impl Fn(&Change) -> bool) -> Vec<Change> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut heard = Vec::new();
-    while !heard.iter().any(&wanted) {
-        assert!(Instant::now() < deadline, "waited in vain for {what}, heard {heard:?}");
-        heard.extend(watch.changes().unwrap());
-        thread::sleep(Duration::from_millis(1));
+fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
+    let text = format!(
+        "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.lo]\nbetween = [\"client\", \
+         \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{flow}\n[run]\n\
+         sample = \"50 ms\"\n"
+    );
+    let scenario = Scenario::parse("t", &text, &no_files).unwrap();
+    let plan = Plan { scenario: text, transport, settings: Settings::default() };
+    Order {
+        name: target.ip().to_string(),
+        targets: vec![target],
+        source: Source::default(),
+        plan,
+        scenario,
+        secret: None,
+        repeat: 1,
+        seed: 1,
+        patience: Duration::from_secs(30),
     }
-    heard
+}
+
+fn summary(records: &[Record]) -> &Summary {
+    let Some(Record::Summary(summary)) = records.last() else { panic!("no summary") };
+    summary
+}
+
+fn has_mptcp() -> bool {
+    fs::read_to_string("/proc/sys/net/mptcp/enabled").is_ok_and(|text| text.trim() == "1")
 }
 
 #[test]
-fn a_watch_tells_every_change_and_nothing_else() {
-    in_namespace("a_watch_tells_every_change_and_nothing_else", || {
-        let mut route = Route::open().unwrap();
-        let end = |name| VethEnd { name, ..VethEnd::default() };
-        route.add_veth(&end("wifi"), &end("other")).unwrap();
-        for link in ["lo", "wifi", "other"] {
-            route.set_up(link).unwrap();
+fn every_pattern_runs_between_two_hosts() {
+    let server = serve(None, Limits::default());
+    let second = "duration = \"700 ms\"";
+    let flows = [
+        format!("pattern = \"iperf\"\nstreams = 2\n{second}"),
+        format!("pattern = \"iperf\"\ndirection = \"down\"\n{second}"),
+        format!("pattern = \"iperf\"\ndirection = \"both\"\n{second}"),
+        "pattern = \"bulk\"\nsize = \"3 MB\"\ndirection = \"down\"".to_owned(),
+        "pattern = \"bulk\"\nsize = \"3 MB\"".to_owned(),
+        "pattern = \"ping\"\nperiod = \"20 ms\"".to_owned(),
+        format!("pattern = \"reqres\"\nperiod = \"50 ms\"\n{second}"),
+        format!("pattern = \"interactive\"\n{second}"),
+        format!("pattern = \"interactive\"\nload = \"down\"\n{second}"),
+        format!("pattern = \"onoff\"\n{second}"),
+        format!(
+            "pattern = \"video\"\nsegment = \"200 ms\"\nbuffer = \"1 s\"\nstartup = \"200 ms\"\n{second}"
+        ),
+        "pattern = \"web\"".to_owned(),
+        "pattern = \"trace\"\nmessages = [\"0 s up 2000 B 750 B\", \"50 ms down 90 B 40 B\"]"
+            .to_owned(),
+    ];
+    for transport in [Transport::Tcp, Transport::Mptcp] {
+        if transport == Transport::Mptcp && !has_mptcp() {
+            assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI");
+            continue;
         }
-        let mut watch = Watch::open().unwrap();
-        let address = prefix("10.0.0.1/24");
-        route.add_address("wifi", address).unwrap();
-        let is_address = |there| {
-            move |change: &Change| {
-                let Change::Address { interface, address, present } = change else { return false };
-                interface == "wifi" && address.is_ipv4() && *present == there
-            }
-        };
-        wait_for(&mut watch, "the address", is_address(true));
-        let gateway: IpAddr = "10.0.0.2".parse().unwrap();
-        let default = RouteSpec {
-            to: Prefix::ALL_V4,
-            link: "wifi",
-            gateway: Some(gateway),
-            source: None,
-            table: None,
-            metric: None,
-        };
-        route.add_route(&default).unwrap();
-        let now = Some(("wifi".to_owned(), Some(gateway)));
-        let wanted = Change::DefaultRoute { v6: false, now };
-        wait_for(&mut watch, "the default route", |change| *change == wanted);
-        // A route that is worse than the best one changes nothing; and this ends what was before.
-        route.add_route(&RouteSpec { metric: Some(9), ..default }).unwrap();
-        route.set_down("wifi").unwrap();
-        let down = Change::Link { interface: "wifi".to_owned(), running: false };
-        let heard = wait_for(&mut watch, "the link", |change| *change == down);
-        let routes = |change: &&Change| matches!(change, Change::DefaultRoute { now: Some(_), .. });
-        assert_eq!(heard.iter().find(routes), None);
-        // The route that went with it was not announced.
-        let gone = Change::DefaultRoute { v6: false, now: None };
-        if !heard.contains(&gone) {
-            wait_for(&mut watch, "no default route", |change| *change == gone);
-        }
-        route.delete_address("wifi", address).unwrap();
-        wait_for(&mut watch, "no address", is_address(false));
-        route.delete_link("wifi").unwrap();
-        let removed = Change::Removed { interface: "wifi".to_owned() };
-        wait_for(&mut watch, "no link", |change| *change == removed);
-    });
-}
-
-/// Passes bytes between whoever connects and `to`, over plain TCP: what a proxy on the way does.
-fn proxy(listener: TcpListener, to: SocketAddr) {
-    thread::spawn(move || {
-        for accepted in listener.incoming() {
-            let (near, far) = (accepted.unwrap(), TcpStream::connect(to).unwrap());
-            for (mut from, mut to) in
-                [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
-            {
-                thread::spawn(move || io::copy(&mut from, &mut to));
+        for flow in &flows {
+            let mut told = 0;
+            let records = measure(&order(server, transport, flow), &mut |_| told += 1).unwrap();
+            let summary = summary(&records);
+            assert!(summary.ok, "{transport} {flow}: {summary:?}");
+            assert!(told > 0, "{flow}: nothing was told while it ran");
+            assert_eq!(summary.multipath.used, transport == Transport::Mptcp, "{flow}");
+            for figures in &summary.flows {
+                let messages = figures.messages.as_ref();
+                assert!(figures.bytes > 0 && figures.connect_ns.is_some(), "{flow}: {figures:?}");
+                assert_eq!(
+                    messages.map_or(0, towpath_measure::result::MessageFigures::unanswered),
+                    0,
+                    "{flow}"
+                );
             }
         }
-    });
+    }
 }
 
 #[test]
-fn a_check_tells_what_is_in_the_way() {
-    in_namespace("a_check_tells_what_is_in_the_way", || {
-        Route::open().unwrap().set_up("lo").unwrap();
-        let config = ServerConfig {
-            ports: vec![5_210],
-            bind: None,
-            secret: None,
-            limits: Limits::default(),
-            once: false,
-        };
-        let server = Server::open(config).unwrap();
-        // It ends with the process.
-        thread::spawn(|| server.run(|_| {}));
-        let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 5_210));
-        proxy(TcpListener::bind(v4(5_300)).unwrap(), v4(5_210));
-        let _silent = UdpSocket::bind(v4(5_300)).unwrap();
-        let tried = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
-        let found: Vec<_> = tried.iter().map(|one| (one.probe, one.finding.clone())).collect();
-        let works = [Probe::Tcp, Probe::Mptcp, Probe::Udp].map(|probe| (probe, Finding::Works));
-        let behind_proxy = [
-            (Probe::Tcp, Finding::Works),
-            (Probe::Mptcp, Finding::StrippedThere),
-            (Probe::Udp, Finding::Blocked),
-        ];
-        let nobody = [Probe::Tcp, Probe::Mptcp, Probe::Udp].map(|probe| (probe, Finding::Refused));
-        assert_eq!(found, [works.clone(), works, behind_proxy, nobody].concat(), "{tried:?}");
-        assert!(tried.iter().all(|one| one.finding != Finding::Works || one.answer_ns.is_some()));
+fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
+    let limits = Limits { bytes: Some(2_000_000), ..Limits::default() };
+    let server = serve(None, limits);
+    let slow = "pattern = \"iperf\"\nduration = \"1 s\"";
+    let mut order_ = order(server, Transport::Tcp, slow);
+    order_.plan.settings.rate_bps = Some(8_000_000);
+    let records = measure(&order_, &mut |_| {}).unwrap();
+    let bytes = summary(&records).flows.first().unwrap().bytes;
+    assert!((700_000..=1_300_000).contains(&bytes), "{bytes}");
+    order_.plan.settings.rate_bps = Some(100_000_000);
+    let records = measure(&order_, &mut |_| {}).unwrap();
+    let bytes = summary(&records).flows.first().unwrap().bytes;
+    assert!(bytes < 9_000_000, "{bytes} of 12.5 MB, and the limit is 2 MB");
+    let warned =
+        |summary: &Summary| summary.warnings.iter().any(|w| w.text.contains("--max-bytes"));
+    assert!(warned(summary(&records)), "{:?}", summary(&records).warnings);
+}
+
+#[test]
+fn a_refusal_says_why_and_what_to_do() {
+    let limits = Limits { duration: Duration::from_secs(5), ..Limits::default() };
+    let server = serve(Some("the secret"), limits);
+    let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
+    let refused = |order: &Order| {
+        let error = measure(order, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, LiveError::Refused(_)), "{error}");
+        (error.to_string(), error.hint().unwrap())
+    };
+    let (why, hint) = refused(&asked);
+    assert!(why.contains("wants a secret") && hint.contains("--secret-file"), "{why}: {hint}");
+    asked.secret = Secret::from_text(b"another");
+    let (why, _) = refused(&asked);
+    assert!(why.contains("the secret is wrong"), "{why}");
+    asked.secret = Secret::from_text(b"the secret");
+    let (why, hint) = refused(&asked);
+    assert!(
+        why.contains("9.00 s") && why.contains("5.00 s") && hint.contains("-t"),
+        "{why}: {hint}"
+    );
+    let nobody = SocketAddr::new(server.ip(), 1);
+    let error = measure(&order(nobody, Transport::Tcp, "pattern = \"ping\""), &mut |_| {});
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    assert!(error.hint().unwrap().contains("towpath server"));
+}
+
+#[test]
+fn an_echo_connection_gives_back_what_it_gets() {
+    let server = serve(None, Limits::default());
+    let mut stream = connect(server, Kind::Echo, Token::NONE);
+    stream.write_all(b"twelve bytes").unwrap();
+    let mut back = [0; 12];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"twelve bytes");
+}
+
+fn connect(server: SocketAddr, kind: Kind, token: Token) -> TcpStream {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let preamble = Preamble { kind, flow: 0, stream: 0, token };
+    stream.write_all(&preamble.to_bytes()).unwrap();
+    stream
+}
+
+fn say(stream: &mut TcpStream, word: &FromClient) -> std::io::Result<()> {
+    stream.write_all(&frame::to_bytes(word).unwrap())
+}
+
+/// Reads until the other end closes.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut room = [0; 1_024];
+    loop {
+        match stream.read(&mut room) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+fn resident_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1_024
+}
+
+/// A short honest test; how long it took.
+fn honest(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
+    let began = Instant::now();
+    let mut order = order(server, Transport::Tcp, flow);
+    order.secret = secret.and_then(|text| Secret::from_text(text.as_bytes()));
+    let records = measure(&order, &mut |_| {}).unwrap();
+    assert!(summary(&records).ok, "{:?}", summary(&records));
+    began.elapsed()
+}
+
+const SMALL: &str = "pattern = \"bulk\"\nsize = \"200 KB\"\nduration = \"30 s\"";
+
+#[test]
+fn two_hundred_clients_at_once_are_served() {
+    let server = serve(None, Limits { tests: 256, ..Limits::default() });
+    let before = resident_bytes();
+    thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(|| honest(server, None, SMALL));
+        }
     });
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 300 << 20, "{grown} bytes for clients and server");
+}
+
+#[test]
+fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
+    let server = serve(Some("key"), Limits::default());
+    honest(server, Some("key"), SMALL);
+    let before = resident_bytes();
+    let wrong = |number: u16| {
+        let mut bytes = [7; 16];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        let mut stream = connect(
+            server,
+            if number.is_multiple_of(2) { Kind::Control } else { Kind::Data },
+            Token(bytes),
+        );
+        assert!(is_closed(&mut stream), "a wrong token");
+        let mut stream = connect(server, Kind::Control, Token::NONE);
+        let proof = Proof([number as u8; 32]);
+        // The server may close before the last word is said.
+        let _closed = say(&mut stream, &FromClient::Hello { towpath: String::new() });
+        let _closed = say(&mut stream, &FromClient::Proof { proof });
+        assert!(is_closed(&mut stream), "a wrong secret");
+    };
+    let wrong = &wrong;
+    thread::scope(|scope| {
+        for part in 0..4 {
+            scope.spawn(move || (part * 1_250..(part + 1) * 1_250).for_each(wrong));
+        }
+        scope.spawn(|| (0..5).for_each(|_| _ = honest(server, Some("key"), SMALL)));
+    });
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 100 << 20, "{grown} bytes");
+}
+
+#[test]
+fn half_open_connections_garbage_and_slow_readers_keep_nobody_out() {
+    let limits = Limits { waiting: 64, patience: Duration::from_secs(2), ..Limits::default() };
+    let server = serve(None, limits);
+    let before = resident_bytes();
+    let held = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        // Far more than may wait, and they say nothing, or half a preamble.
+        scope.spawn(|| {
+            for number in 0..400 {
+                let mut stream = TcpStream::connect(server).unwrap();
+                if number.is_multiple_of(2) {
+                    let _closed = stream.write_all(b"towpath");
+                }
+                held.lock().unwrap().push(stream);
+            }
+        });
+        scope.spawn(|| {
+            for number in 0..400_u32 {
+                let mut stream = TcpStream::connect(server).unwrap();
+                let garbage: Vec<u8> = (0..5_000_u32)
+                    .map(|place| (place.wrapping_mul(number * 2 + 77) >> 3) as u8)
+                    .collect();
+                let _closed = stream.write_all(&garbage);
+            }
+        });
+        scope.spawn(|| {
+            for number in 0..100_u32 {
+                let mut stream = connect(server, Kind::Control, Token::NONE);
+                // A frame of 4 GiB, of nothing, of text that is no message.
+                let length = if number.is_multiple_of(2) { u32::MAX } else { number };
+                let _closed = stream.write_all(&length.to_be_bytes());
+                let _closed = stream.write_all(&[b'{'; 2_000]);
+            }
+        });
+        // Tests whose data nobody reads, and results that nobody reads.
+        for _ in 0..3 {
+            scope.spawn(|| slow_reader(server, &held));
+        }
+        scope.spawn(|| (0..8).for_each(|_| _ = honest(server, None, SMALL)));
+    });
+    let took = honest(server, None, SMALL);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 200 << 20, "{grown} bytes");
+}
+
+/// Asks for data and for a result, and reads neither.
+fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
+    let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
+    let plan = order(server, Transport::Tcp, flow).plan;
+    let mut control = connect(server, Kind::Control, Token::NONE);
+    say(&mut control, &FromClient::Hello { towpath: String::new() }).unwrap();
+    say(&mut control, &FromClient::Plan(Box::new(plan))).unwrap();
+    let mut frames = towpath_measure::live::Frames::default();
+    let mut room = [0; 1_024];
+    let token = loop {
+        let length = control.read(&mut room).unwrap();
+        assert!(length > 0, "the server has closed");
+        frames.push(&room[..length]);
+        let mut token = None;
+        while let Some(said) = frames.take::<FromServer>().unwrap() {
+            if let FromServer::Accepted { token: given } = said {
+                token = Some(given);
+            }
+        }
+        if let Some(token) = token {
+            break token;
+        }
+    };
+    let data = connect(server, Kind::Data, token);
+    say(&mut control, &FromClient::Begin { at_ns: 0 }).unwrap();
+    for _ in 0..2_000 {
+        if say(&mut control, &FromClient::Fetch { offset: 0 }).is_err() {
+            break;
+        }
+    }
+    held.lock().unwrap().extend([control, data]);
+}
+
+#[test]
+fn nothing_is_said_to_a_stranger() {
+    let server = serve(None, Limits::default());
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _reset = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty());
 }

@@ -183,10 +183,12 @@ fn failure(error: &io::Error, transport: Transport) -> Finding {
         let text = crate::traffic::explain(error, transport, "this host");
         text.split(" (os error").next().unwrap_or_default().to_lowercase()
     };
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Finding::Refused,
-        io::ErrorKind::TimedOut => Finding::Silent,
-        _ => Finding::Unreachable { why: why() },
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        Finding::Refused
+    } else if error.kind() == io::ErrorKind::TimedOut {
+        Finding::Silent
+    } else {
+        Finding::Unreachable { why: why() }
     }
 }
 

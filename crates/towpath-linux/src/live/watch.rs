@@ -171,7 +171,9 @@ impl Known {
         for index in gone {
             self.forget_link(index, &mut changes);
         }
-        links.iter().for_each(|link| self.take_link(link, &mut changes));
+        for link in &links {
+            self.take_link(link, &mut changes);
+        }
         let present: BTreeSet<_> = addresses.iter().map(named).collect();
         let gone: Vec<_> = self.addresses.difference(&present).copied().collect();
         for (index, address) in gone {
@@ -221,12 +223,12 @@ impl Known {
     ) {
         let local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let Some((interface, _)) = self.links.get(&index).filter(|_| !local) else { return };
-        let changed = if present {
+        let is_news = if present {
             self.addresses.insert((index, address))
         } else {
             self.addresses.remove(&(index, address))
         };
-        if changed {
+        if is_news {
             changes.push(Change::Address { interface: interface.clone(), address, present });
         }
     }
