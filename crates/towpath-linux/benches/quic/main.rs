@@ -108,7 +108,7 @@ fn trial(speaker: Speaker, length: Duration) -> Result<Figures, Failure> {
             let before = shared.bytes.load(Ordering::Relaxed);
             thread::sleep(length);
             let bytes = shared.bytes.load(Ordering::Relaxed) - before;
-            let (took, cpu) = (began.elapsed(), processor_time() - cpu);
+            let (took, cpu) = (began.elapsed(), processor_time().saturating_sub(cpu));
             shared.over.store(true, Ordering::Relaxed);
             let gigabits = bytes as f64 * 8e-9;
             Figures { rate: gigabits / took.as_secs_f64(), for_cpu: gigabits / cpu.as_secs_f64() }

@@ -39,9 +39,8 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
         let stored = folder.stored(&format!("{backend}/mpquic-1.jsonl.zst"));
         assert!(stored.meta.conditions["quic"].contains("noq-proto"));
         let counter = |name: &str| {
-            stored.records.iter().any(|record| match record {
-                Record::Counter(counter) => counter.name == name && counter.after > 0,
-                _ => false,
+            stored.records.iter().any(|record| {
+                matches!(record, Record::Counter(own) if own.name == name && own.after > 0)
             })
         };
         assert!(counter("Towpath.PathsEstablished"), "{ended}");
@@ -67,9 +66,9 @@ fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
     let _turn = emulator();
     let keys = "pattern = \"interactive\"\nduration = \"1 s\"";
     let result = Folder::new().result(&scenario(keys), "mpquic");
-    let answered = result.records.iter().filter_map(|record| match record {
-        Record::Message(message) => Some(message.answered_ns.is_some()),
-        _ => None,
+    let answered = result.records.iter().filter_map(|record| {
+        let Record::Message(message) = record else { return None };
+        Some(message.answered_ns.is_some())
     });
     // Ten of each end.
     assert_eq!(answered.collect::<Vec<_>>(), [true; 20]);
@@ -85,15 +84,10 @@ fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";
     let result = Folder::new().result(&scenario(keys), "mpquic");
     let told = |text: &str| {
-        result.records.iter().find_map(|record| match record {
-            Record::Event(event)
-                if event.kind == EventKind::Subflow
-                    && event.host.as_deref() == Some("phone")
-                    && event.text.contains(text) =>
-            {
-                Some(event.t_ns)
-            }
-            _ => None,
+        result.records.iter().find_map(|record| {
+            let Record::Event(event) = record else { return None };
+            let own = event.kind == EventKind::Subflow && event.host.as_deref() == Some("phone");
+            (own && event.text.contains(text)).then_some(event.t_ns)
         })
     };
     let gone = told("on wifi abandoned: its address is gone").unwrap();
