@@ -1,7 +1,5 @@
 //! Replays the stored inputs of the fuzz targets (`fuzz/corpus`), for who has no nightly toolchain.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::path::Path;
 
 use towpath_measure::live::fuzzing;

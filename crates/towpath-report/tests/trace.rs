@@ -502,20 +502,22 @@ fn stored_captures_do_no_harm() {
     assert!(inputs > 0, "{} is empty", folder.display());
 }
 
-/// Writes the seeds of the corpus anew: `cargo test -p towpath-report --test trace -- --ignored`.
+/// What the fuzz target begins with must be captures, or it only ever tries headers.
 #[test]
-#[ignore = "writes files"]
-fn write_the_corpus() {
+fn the_first_stored_captures_are_whole_ones() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/trace");
     let capture = two_subflows();
-    std::fs::write(folder.join("pcap"), capture.file(RAW)).unwrap();
     let pcapng = Layout { pcapng: true, big: true, snap: 110, ..RAW };
-    std::fs::write(folder.join("pcapng"), capture.file(pcapng)).unwrap();
     let ethernet = Layout { link: 1, header: &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0], ..RAW };
-    std::fs::write(folder.join("late"), {
-        Capture { packets: capture.packets[6..].to_vec() }.file(ethernet)
-    })
-    .unwrap();
+    let late = Capture { packets: capture.packets[6..].to_vec() };
+    let files = [
+        ("pcap", capture.file(RAW)),
+        ("pcapng", capture.file(pcapng)),
+        ("late", late.file(ethernet)),
+    ];
+    for (name, made) in files {
+        assert!(std::fs::read(folder.join(name)).unwrap() == made, "`{name}` is another capture");
+    }
 }
 
 proptest! {
