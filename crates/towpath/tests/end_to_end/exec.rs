@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -366,7 +367,9 @@ fn state(id: u32) -> Option<char> {
 #[test]
 fn signals_reach_the_program_and_a_stop_stops_both() {
     let folder = Folder::new();
-    let running = folder.start(&mut folder.towpath(&["exec", "-q", "--", "sleep", "60"]));
+    let mut command = folder.towpath(&["exec", "-q", "--", "sleep", "60"]);
+    // Nothing stops in an orphaned process group (setpgid(2)), as that of a test without a terminal.
+    let running = folder.start(command.process_group(0));
     let child = wait_for("the program", || child_of(running.id(), "sleep"));
     wait_for("the supervisor", || child_of(running.id(), "__supervise"));
     let both = |wanted: char| {

@@ -58,11 +58,18 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
 
 #[test]
 fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
-    for how in ["how = \"silent\"", "how = \"interface\"\nhost = \"client\""] {
+    let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
+    let still = "--require-multipath";
+    let moving = "--require-multipath --mobile";
+    // Only what the host itself sees of its network makes a measurement invalid.
+    for (how, options, wanted) in
+        [(silent, still, 0), (interface, moving, 0), (interface, still, 1)]
+    {
         let folder = Folder::new();
         let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
-        let (code, text) = measured(&folder, TWO_PATHS, &down, "--require-multipath");
-        assert_eq!(code, 0, "{how}: {text}");
+        let (code, text) = measured(&folder, TWO_PATHS, &down, options);
+        assert_eq!(code, wanted, "{how}, {options}: {text}");
+        assert_eq!(text.contains("invalid: at 1."), wanted == 1, "{how}, {options}: {text}");
         let result = folder.stored("results/live-mptcp-1.jsonl.zst");
         let summary = result.summary.unwrap();
         let flow = &summary.flows[0];

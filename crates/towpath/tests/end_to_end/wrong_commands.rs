@@ -25,6 +25,7 @@ wrong! {
     option_that_is_unknown: ["run", "two-links", "--jsn"];
     world_of_a_later_version: ["run", "two-links", "--world", "live"];
     kernel_in_the_simulated_world: ["run", "two-links", "--world", "sim", "--stack", "kernel:left"];
+    check_without_a_host: ["check"];
     measure_without_a_host: ["measure"];
     measure_of_an_unknown_pattern: ["measure", "127.0.0.1", "flood"];
     measure_of_a_key_without_meaning: ["measure", "127.0.0.1", "ping", "-P", "4"];
