@@ -159,13 +159,15 @@ fn every_command_in_the_documents_does_what_it_says() {
         let mut beside = Vec::new();
         for line in commands(&document) {
             if line.plan == Plan::Beside {
-                let program = line.text.trim_end_matches('&').trim();
+                let program = line.text.rsplit_once(" #").map_or(line.text.as_str(), |(it, _)| it);
+                let program = program.trim_end().trim_end_matches('&').trim();
                 let mut command = folder.program("sh");
                 // So that its end is the end of the shell's process.
                 command.args(["-c", &format!("exec {program}")]);
                 command.env("PATH", env::join_paths(&search).unwrap());
                 let running = folder.start(&mut command);
-                wait_for("a server", || running.said().contains("listening").then_some(()));
+                let what = format!("the server of {name}:{}", line.number);
+                wait_for(&what, || running.said().contains("listening").then_some(()));
                 beside.push(running);
                 continue;
             }
