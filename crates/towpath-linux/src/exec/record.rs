@@ -14,7 +14,7 @@ use std::time::Duration;
 use towpath_measure::metrics::{DeliveryLog, stall::stall};
 use towpath_measure::result::{
     Event, EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, Multipath, Record,
-    SCHEMA_VERSION, Side, Subflow, SubflowSummary, Summary,
+    SCHEMA_VERSION, SubflowSummary, Summary,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_measure::{format, store::write_record};
@@ -24,6 +24,7 @@ use super::connections::{Connections, Fate, Id, Look, Role, ends};
 use super::tally::Tally;
 use crate::netlink::{DiagSocket, Route};
 use crate::sample::{MptcpInfo, TcpInfo};
+use crate::subflow::Named;
 
 /// What is delivered in one period is taken to arrive evenly, in steps of this length.
 const STEP: Duration = Duration::from_millis(10);
@@ -187,8 +188,18 @@ impl Recorder {
         });
         known.congestion = socket.congestion.clone().or(known.congestion.take());
         known.backup |= backup;
-        let records =
-            DIRECTIONS.map(|direction| describe(known, stream, direction, &now, (at, span)));
+        let named = Named {
+            flow: 0,
+            stream: stream.number,
+            number: known.number,
+            path: &known.path,
+            backup: known.backup,
+        };
+        let infos = (&known.info, &now);
+        let records = DIRECTIONS.map(|direction| {
+            let sends = (direction == DataDirection::Up) == stream.opened;
+            named.record(direction, sends, infos, (at, span))
+        });
         known.info = now;
         let text = format!("connection {}: subflow on {}", stream.number, known.path);
         let event = event(at, EventKind::Subflow, Some(known.path.clone()), text);
@@ -477,47 +488,5 @@ fn spread(log: &mut DeliveryLog, bytes: u64, (at, span): (Instant, Duration)) {
         left -= part;
         let before = span.mul_f64(step as f64 / steps as f64);
         log.record(at - before, part);
-    }
-}
-
-/// One end's view of a subflow in one direction.
-fn describe(
-    known: &Known,
-    stream: Stream,
-    direction: DataDirection,
-    now: &TcpInfo,
-    (at, span): (Instant, Duration),
-) -> Subflow {
-    let sends = (direction == DataDirection::Up) == stream.opened;
-    let before = &known.info;
-    let bytes = if sends {
-        now.bytes_acked.saturating_sub(before.bytes_acked)
-    } else {
-        now.bytes_received.saturating_sub(before.bytes_received)
-    };
-    Subflow {
-        t_ns: at.as_nanos(),
-        span_ns: span.as_nanos() as u64,
-        flow: 0,
-        stream: stream.number,
-        direction,
-        side: if sends { Side::Sender } else { Side::Receiver },
-        subflow: known.number,
-        path: known.path.clone(),
-        state: now.state_name().to_owned(),
-        backup: known.backup,
-        bytes,
-        bytes_sent: now.bytes_sent,
-        bytes_acked: now.bytes_acked,
-        bytes_received: now.bytes_received,
-        srtt_us: now.srtt_us,
-        rttvar_us: now.rttvar_us,
-        rto_us: now.rto_us,
-        backoff: u32::from(now.backoff),
-        cwnd_packets: now.cwnd,
-        ssthresh_packets: now.ssthresh,
-        in_flight_packets: now.in_flight(),
-        retransmissions: now.total_retrans,
-        mss_bytes: now.mss_bytes,
     }
 }
