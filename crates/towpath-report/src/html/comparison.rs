@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use towpath_measure::metrics::statistics::{Estimate, Interval, too_few};
-use towpath_measure::result::Warning;
 
 use super::panel::{self, Style, swatch, transport_class};
+use super::summary::warning_box;
 use super::{Page, delay};
 use crate::chart::Shape;
 use crate::chart::values::{Curve, ValueAxis, ValueRow, distribution, rows};
 use crate::comparison::{Compared, Comparison, conditions, noise, ratio_text};
 use crate::number;
-use crate::text::{clean, esc, prose};
+use crate::text::{clean, esc};
 
 /// A longer list of runs starts folded.
 const LONG: usize = 12;
@@ -47,7 +47,7 @@ fn summary(out: &mut String, compared: &Comparison<'_>) {
     if let Some(text) = compared.headline() {
         let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
     }
-    warnings(out, &compared.warnings());
+    warning_box(out, "Is this comparison fair?", &compared.warnings());
     if compared.groups.is_empty() {
         out.push_str("<p class=\"none\">There is nothing to compare.</p></section>");
         return;
@@ -80,21 +80,6 @@ fn summary(out: &mut String, compared: &Comparison<'_>) {
          median (percentile bootstrap), where they differ from it. Each interval holds for itself: of twenty, one misses.\
          </caption></table></div></section>",
     );
-}
-
-fn warnings(out: &mut String, warnings: &[Warning]) {
-    if warnings.is_empty() {
-        return;
-    }
-    out.push_str("<aside class=\"warnings\"><h2>Is this comparison fair?</h2><ul>");
-    for warning in warnings {
-        let _ = write!(out, "<li>{}", prose(&warning.text));
-        if let Some(hint) = &warning.hint {
-            let _ = write!(out, " <span class=\"hint\">{}</span>", prose(hint));
-        }
-        out.push_str("</li>");
-    }
-    out.push_str("</ul></aside>");
 }
 
 fn completed(out: &mut String, compared: &Comparison<'_>) {

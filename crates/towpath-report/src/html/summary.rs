@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use towpath_measure::result::Warning;
+
 use crate::Run;
 use crate::compare::{Block, Cell, Tone, checks, headline, table};
 use crate::group::{Group, verdict};
@@ -11,7 +13,7 @@ use crate::text::{capital, esc, prose};
 pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
     out.push_str("<section id=\"summary\">");
     verdicts(out, groups);
-    warning_box(out, runs);
+    warning_box(out, "Check before you trust this", &warnings(runs));
     if groups.is_empty() {
         out.push_str("<p class=\"none\">There is nothing to report.</p>");
     } else {
@@ -66,12 +68,12 @@ fn verdicts(out: &mut String, groups: &[Group<'_>]) {
     out.push_str("</ul>");
 }
 
-fn warning_box(out: &mut String, runs: &[Run]) {
-    let warnings = warnings(runs);
+/// A box of warnings with their hints, under a heading; nothing when there is none.
+pub(super) fn warning_box(out: &mut String, heading: &str, warnings: &[Warning]) {
     if warnings.is_empty() {
         return;
     }
-    out.push_str("<aside class=\"warnings\"><h2>Check before you trust this</h2><ul>");
+    let _ = write!(out, "<aside class=\"warnings\"><h2>{heading}</h2><ul>");
     for warning in warnings {
         let _ = write!(out, "<li>{}", prose(&warning.text));
         if let Some(hint) = &warning.hint {
