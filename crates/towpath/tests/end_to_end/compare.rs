@@ -2,7 +2,7 @@
 
 use towpath_measure::result::OrderKind;
 
-use crate::program::{Folder, TWO_PATHS, emulator};
+use crate::program::{Folder, SIZED, TWO_PATHS, emulator};
 use crate::wrong_scenarios::refused;
 
 /// Loss makes repetitions differ.
@@ -24,14 +24,6 @@ from = "phone"
 to = "server"
 pattern = "bulk"
 size = "500 KB"
-"#;
-
-const SIZED: &str = r#"
-[[flows]]
-from = "phone"
-to = "server"
-pattern = "bulk"
-size = "1 MB"
 "#;
 
 fn lossy(options: &[&str]) -> (Folder, crate::program::Ended) {

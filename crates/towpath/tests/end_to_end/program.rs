@@ -34,6 +34,15 @@ rate = "40 Mbit/s"
 delay = "10 ms"
 "#;
 
+/// What is sent over [`TWO_PATHS`], or any other network of these hosts.
+pub(crate) const SIZED: &str = r#"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+size = "1 MB"
+"#;
+
 /// Runs on an emulated network go one after the other, or they would disturb each other.
 pub(crate) fn emulator() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());

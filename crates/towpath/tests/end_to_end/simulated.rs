@@ -2,16 +2,8 @@
 
 use std::fs;
 
-use crate::program::{Folder, TWO_PATHS, names};
+use crate::program::{Folder, SIZED, TWO_PATHS, names};
 use crate::wrong_scenarios::refused;
-
-const SIZED: &str = r#"
-[[flows]]
-from = "phone"
-to = "server"
-pattern = "bulk"
-size = "1 MB"
-"#;
 
 /// Runs and returns every result and capture, with its name.
 fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {
