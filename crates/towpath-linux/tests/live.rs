@@ -50,6 +50,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
         scenario,
         secret: None,
         repeat: 1,
+        turn: None,
         seed: 1,
         patience: Duration::from_secs(30),
         // Other tests of this machine may make and remove interfaces.

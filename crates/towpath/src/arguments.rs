@@ -47,37 +47,24 @@ pub(crate) enum Verb {
 pub(crate) struct RunArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     pub(crate) scenario: String,
-    /// Transports, in place of the scenario's: tcp, mptcp
+    /// Transports, in place of the scenario's: tcp, mptcp, quic, mpquic
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
-    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
-    pub(crate) world: Vec<World>,
+    #[command(flatten)]
+    pub(crate) how: HowArguments,
     /// Repetitions of each transport, in place of the scenario's
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
-    /// Seed of all randomness, in place of the scenario's
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
     /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
     /// fixed]; simulated runs have none
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
-    /// Pause between two runs, such as 2s; simulated runs have none
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) wait: Option<Duration>,
-    /// Simulated runs at once [default: the number of processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) jobs: Option<u32>,
     /// Folder for captures of simulated runs (pcapng, one file for each host)
     #[arg(long, value_name = "FOLDER")]
     pub(crate) pcap: Option<PathBuf>,
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
-    #[arg(long, value_delimiter = ',', value_name = "STACK")]
-    pub(crate) stack: Vec<StackChoice>,
     /// How the emulator exchanges packets with the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
@@ -87,6 +74,26 @@ pub(crate) struct RunArguments {
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// How a scenario's runs are made, whatever is done with their results.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HowArguments {
+    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    pub(crate) world: Vec<World>,
+    /// Seed of all randomness, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Pause between two runs, such as 2s; simulated runs have none
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) wait: Option<Duration>,
+    /// Simulated runs at once [default: the number of processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) jobs: Option<u32>,
+    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
+    #[arg(long, value_delimiter = ',', value_name = "STACK")]
+    pub(crate) stack: Vec<StackChoice>,
 }
 
 /// Compare transports: run a scenario many times over each, or take stored results
@@ -101,32 +108,19 @@ pub(crate) struct CompareArguments {
     /// Transports [default: all that the world has]
     #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
-    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
-    pub(crate) world: Vec<World>,
+    #[command(flatten)]
+    pub(crate) how: HowArguments,
     /// Repetitions of each transport [default: 10]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
-    /// Seed of all randomness, in place of the scenario's
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
     /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
     /// random]; simulated runs have none
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
-    /// Pause between two runs, such as 2s; simulated runs have none
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) wait: Option<Duration>,
-    /// Simulated runs at once [default: the number of processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) jobs: Option<u32>,
     /// Folder for results and page [default: towpath-results/SCENARIO/NUMBER; of stored results, where
     /// the first one is]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
-    #[arg(long, value_delimiter = ',', value_name = "STACK")]
-    pub(crate) stack: Vec<StackChoice>,
     /// How the emulator exchanges packets with the kernel [default: auto]
     #[arg(long, value_enum)]
     pub(crate) backend: Option<BackendChoice>,
@@ -357,7 +351,7 @@ fn world(text: &str) -> Result<World, String> {
     }
 }
 
-fn order(text: &str) -> Result<OrderKind, String> {
+pub(crate) fn order(text: &str) -> Result<OrderKind, String> {
     match text.trim() {
         "random" => Ok(OrderKind::Random),
         "fixed" => Ok(OrderKind::Fixed),

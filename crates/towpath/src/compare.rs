@@ -9,7 +9,7 @@ use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::Transport;
 use towpath_report::{Comparison, Run};
 
-use crate::arguments::{BackendChoice, CompareArguments, RunArguments};
+use crate::arguments::{BackendChoice, CompareArguments, HowArguments, RunArguments};
 use crate::error::CliError;
 use crate::files::{read, results_in};
 use crate::load::{is_scenario, load};
@@ -37,22 +37,18 @@ fn measured(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let loaded = load(scenario)?;
-    let worlds = match arguments.world.as_slice() {
+    let worlds = match arguments.how.world.as_slice() {
         [] => loaded.run.worlds.clone(),
         given => given.to_vec(),
     };
     let wanted = RunArguments {
         scenario: scenario.to_owned(),
         transport: transports(arguments),
-        world: worlds,
+        how: HowArguments { world: worlds, ..arguments.how.clone() },
         repeat: Some(arguments.repeat.unwrap_or(REPEAT)),
-        seed: arguments.seed,
         order: Some(arguments.order.unwrap_or(OrderKind::Random)),
-        wait: arguments.wait,
-        jobs: arguments.jobs,
         pcap: None,
         out: arguments.out.clone(),
-        stack: arguments.stack.clone(),
         backend: arguments.backend.unwrap_or(BackendChoice::Auto),
         json: arguments.json,
         quiet: arguments.quiet,
@@ -61,7 +57,7 @@ fn measured(
         return Ok(ExitCode::from(2));
     };
     let page = folder.path.join(PAGE);
-    let seed = arguments.seed.unwrap_or(loaded.run.seed);
+    let seed = arguments.how.seed.unwrap_or(loaded.run.seed);
     show(&runs, seed, arguments.json, &page, ui)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("page:    {}", page.display()));
@@ -111,13 +107,13 @@ fn stored(
 fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
     let given = [
         (!arguments.transport.is_empty(), "--transport"),
-        (!arguments.world.is_empty(), "--world"),
+        (!arguments.how.world.is_empty(), "--world"),
         (arguments.repeat.is_some(), "--repeat"),
-        (arguments.seed.is_some(), "--seed"),
+        (arguments.how.seed.is_some(), "--seed"),
         (arguments.order.is_some(), "--order"),
-        (arguments.wait.is_some(), "--wait"),
-        (arguments.jobs.is_some(), "--jobs"),
-        (!arguments.stack.is_empty(), "--stack"),
+        (arguments.how.wait.is_some(), "--wait"),
+        (arguments.how.jobs.is_some(), "--jobs"),
+        (!arguments.how.stack.is_empty(), "--stack"),
         (arguments.backend.is_some(), "--backend"),
     ];
     given.into_iter().find_map(|(given, name)| given.then_some(name))

@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
 /// Runs everything; `None` when nothing came of it (it has said why).
 pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Measured>, CliError> {
     let mut scenario = load(&arguments.scenario)?;
-    stacks::choose(&mut scenario, &arguments.stack)?;
+    stacks::choose(&mut scenario, &arguments.how.stack)?;
     let plan = plan(arguments, &scenario, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
@@ -89,11 +89,11 @@ fn emulate(
     runs: &mut Vec<Run>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    let seed = arguments.seed.unwrap_or(scenario.run.seed);
+    let seed = arguments.how.seed.unwrap_or(scenario.run.seed);
     let kind = arguments.order.unwrap_or_default();
     for (repeat, transport, place) in order::turns(&plan.transports, plan.repeat, kind, seed) {
         if place.position > 1 {
-            pause(arguments.wait.unwrap_or_default());
+            pause(arguments.how.wait.unwrap_or_default());
         }
         if interrupt::seen() {
             return Ok(());
@@ -128,7 +128,8 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
     };
     let transports = asked(&arguments.transport);
-    let asked = if arguments.world.is_empty() { &scenario.run.worlds } else { &arguments.world };
+    let asked =
+        if arguments.how.world.is_empty() { &scenario.run.worlds } else { &arguments.how.world };
     let (worlds, later): (Vec<_>, Vec<_>) =
         asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
     let simulated = worlds.contains(&World::Sim);
@@ -141,7 +142,7 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     }
     if simulated {
-        sim::check(scenario, &transports, &arguments.stack)?;
+        sim::check(scenario, &transports, &arguments.how.stack)?;
     }
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;
@@ -220,8 +221,8 @@ fn one(
 ) -> Result<Option<Run>, CliError> {
     let order = Order {
         scenario: arguments.scenario.clone(),
-        seed: arguments.seed,
-        stacks: arguments.stack.clone(),
+        seed: arguments.how.seed,
+        stacks: arguments.how.stack.clone(),
         backend: arguments.backend,
         work: Work::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
     };

@@ -88,7 +88,7 @@ pub(crate) fn run_all(
         fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
     }
     let mut scenario = scenario.clone();
-    scenario.run.seed = arguments.seed.unwrap_or(scenario.run.seed);
+    scenario.run.seed = arguments.how.seed.unwrap_or(scenario.run.seed);
     let scenario = Arc::new(scenario);
     let jobs: Vec<Job> = (1..=plan.repeat)
         .flat_map(|repeat| {
@@ -102,7 +102,7 @@ pub(crate) fn run_all(
         })
         .collect();
     let processors = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.jobs.map_or_else(processors, |jobs| jobs as usize);
+    let threads = arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize);
     let mut failed = None;
     ui.bar(0, jobs.len());
     batch::in_order(

@@ -14,7 +14,9 @@ use towpath_measure::live::{
     Secret, Token, merge,
 };
 use towpath_measure::metrics::Summarizer;
-use towpath_measure::result::{Event, EventKind, Meta, Record, Summary, Warning};
+use towpath_measure::result::{
+    Counted, Event, EventKind, Meta, ProcessorTime, Record, RunOrder, Summary, Warning,
+};
 use towpath_measure::scenario::{Scenario, World};
 use towpath_net::Instant;
 
@@ -56,6 +58,8 @@ pub struct Order {
     pub secret: Option<Secret>,
     /// Number of the repetition, from 1.
     pub repeat: u32,
+    /// Its place among the runs of one call.
+    pub turn: Option<RunOrder>,
     /// Seed, for the record.
     pub seed: u64,
     /// How long the server may be silent, after the traffic, before its half is given up.
@@ -355,6 +359,7 @@ fn meta(order: &Order, offset: Offset) -> Meta {
             .congestion_control
             .clone()
             .unwrap_or_else(system_congestion_control),
+        order: order.turn,
         conditions,
         ..meta
     }
@@ -445,7 +450,16 @@ fn conclude(
     for warning in warnings {
         summarizer = summarizer.warning(warning);
     }
-    let summarizer = summarizer.subflows(subflows).multipath(proved).counters(&counters);
+    let nanos = |half: &Half| {
+        Duration::try_from_secs_f64(half.host.cpu_s).ok().map(|t| t.as_nanos() as u64)
+    };
+    let cpu = ProcessorTime {
+        client_cpu_ns: nanos(own),
+        server_cpu_ns: other.ok().and_then(nanos),
+        counted: Counted::Process,
+    };
+    let summarizer =
+        summarizer.subflows(subflows).multipath(proved).counters(&counters).cpu(Some(cpu));
     records.extend(series);
     records.extend(messages.into_iter().map(Record::Message));
     records.extend(counters.into_iter().map(Record::Counter));

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::Transport;
 use towpath_net::Rate;
 
 use super::amounts;
-use crate::arguments::transport;
+use crate::arguments::{order, transport};
 
 /// Measure towards a host that runs `towpath server`
 ///
@@ -80,9 +81,9 @@ pub(crate) struct MeasureArguments {
     /// Repetitions of each transport
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
-    /// In which order they run
-    #[arg(long, value_enum, default_value_t = RunOrder::Fixed)]
-    pub(crate) order: RunOrder,
+    /// Order of the transports in each repetition: random (drawn from the seed), fixed
+    #[arg(long, value_name = "ORDER", default_value = "fixed", value_parser = order)]
+    pub(crate) order: OrderKind,
     /// Seed of a random order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -122,13 +123,4 @@ pub(crate) struct MeasureArguments {
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
-}
-
-/// In which order transports run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RunOrder {
-    /// As they were given, all of them once, then all of them again
-    Fixed,
-    /// Shuffled anew in each repetition
-    Random,
 }

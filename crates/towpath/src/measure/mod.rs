@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, Order, Source, interfaces_towards, path_name};
 use towpath_measure::live::{Plan, Settings};
+use towpath_measure::order;
 use towpath_measure::result::{Record, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_measure::store::write_record;
-use towpath_net::random::stream_seed;
 use towpath_report::{Run, live_header};
 
-pub(crate) use arguments::{MeasureArguments, RunOrder};
+pub(crate) use arguments::MeasureArguments;
 
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
@@ -41,9 +41,10 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let turns = turns(arguments);
-    for (number, (transport, repeat)) in turns.iter().enumerate() {
-        if number > 0 {
+    let transports = plan::unique(&arguments.transport);
+    let turns = order::turns(&transports, arguments.repeat, arguments.order, arguments.seed);
+    for (repeat, transport, turn) in &turns {
+        if turn.position > 1 {
             live::pause(arguments.wait);
         }
         if interrupt::seen() {
@@ -57,6 +58,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             scenario: scenario.clone(),
             secret: secret.clone(),
             repeat: *repeat,
+            turn: Some(*turn),
             seed: arguments.seed,
             patience: arguments.patience,
             mobile: arguments.mobile,
@@ -165,23 +167,6 @@ fn plan_of(
         discard: arguments.skip_rx_copy,
     };
     Ok(Plan { scenario: scenario.source.clone(), transport, settings })
-}
-
-/// What runs when: every transport in every repetition.
-fn turns(arguments: &MeasureArguments) -> Vec<(Transport, u32)> {
-    let transports = plan::unique(&arguments.transport);
-    let mut turns = Vec::new();
-    for repeat in 1..=arguments.repeat {
-        let mut round = transports.clone();
-        if arguments.order == RunOrder::Random {
-            let draw = |one: &Transport| {
-                stream_seed(arguments.seed, &one.to_string(), &format!("order {repeat}"))
-            };
-            round.sort_by_key(draw);
-        }
-        turns.extend(round.into_iter().map(|transport| (transport, repeat)));
-    }
-    turns
 }
 
 /// One run: its records are on disk while it goes on, and in order when it has ended.
