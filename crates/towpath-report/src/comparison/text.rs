@@ -68,10 +68,13 @@ fn between(figure: &str, low: &str, high: &str) -> Option<String> {
     if low == high {
         return None;
     }
-    let unit = figure.split_once(' ').map_or("", |(_, unit)| unit);
-    let bare = |text: &str| text.strip_suffix(unit).map(|number| number.trim_end().to_owned());
-    Some(match (bare(low), bare(high)) {
-        (Some(low), Some(high)) => format!("{low}–{high}"),
+    let parts = |text| str::split_once(text, ' ').unwrap_or((text, ""));
+    let (_, unit) = parts(figure);
+    let ends = [parts(low), parts(high)];
+    Some(match ends {
+        [(low, of_low), (high, of_high)] if of_low == unit && of_high == unit => {
+            format!("{low}–{high}")
+        }
         _ => format!("{low}–{high}"),
     })
 }
@@ -170,5 +173,18 @@ fn ratio(pair: &Pair) -> String {
             }
         }
         None => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_left_out_only_where_all_three_have_it() {
+        assert_eq!(between("27 ms", "26.6 ms", "27.1 ms").unwrap(), "26.6–27.1");
+        assert_eq!(between("0 s", "0 s", "151 ms").unwrap(), "0 s–151 ms");
+        assert_eq!(between("3", "2", "4").unwrap(), "2–4");
+        assert_eq!(between("1 s", "1 s", "1 s"), None);
     }
 }
