@@ -102,9 +102,8 @@ impl End<'_> {
         let streams = u64::from(streams(&flow.pattern).max(1));
         let share = self.rate.and_then(|rate| Rate::from_bps(rate.as_bps() / streams));
         let own = self.settings.rate_bps.and_then(Rate::from_bps);
-        let default = Manner::default();
         Manner {
-            block: self.settings.block_bytes.map_or(default.block, |bytes| bytes as usize),
+            block: self.settings.block_bytes.map(|bytes| bytes as usize),
             rate: own.into_iter().chain(share).min(),
             discard: self.settings.discard,
         }

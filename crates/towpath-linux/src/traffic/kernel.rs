@@ -4,6 +4,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use socket2::Socket;
 use towpath_measure::metrics::DeliveryLog;
@@ -15,21 +16,35 @@ use crate::pace::Pace;
 
 /// Bytes written or read at once: what `iperf3` uses.
 pub(crate) const BLOCK: usize = 128 * 1024;
+/// The same of a fast stream, which needs less processor time for a byte then (docs/performance.md).
+/// A slow one would wait too long in one call, and many would need much memory.
+const FAST_BLOCK: usize = 512 * 1024;
+/// A stream is fast if it has moved so many bytes, and had at least this rate while it did.
+const FAST_BYTES: u64 = 32 * 1024 * 1024;
+const FAST_BYTES_PER_S: u64 = 125_000_000;
 
 /// How bytes are moved.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Manner {
-    /// Bytes written or read at once.
-    pub(crate) block: usize,
+    /// Bytes written or read at once; what suits the stream when there are none.
+    pub(crate) block: Option<usize>,
     /// No faster than this.
     pub(crate) rate: Option<Rate>,
     /// What arrives is counted by the kernel and not copied.
     pub(crate) discard: bool,
 }
 
-impl Default for Manner {
-    fn default() -> Self {
-        Self { block: BLOCK, rate: None, discard: false }
+impl Manner {
+    fn first_block(&self) -> usize {
+        self.block.unwrap_or(BLOCK)
+    }
+
+    /// The block of a stream that has moved `bytes` in `span`, if it shall be another one than at its
+    /// beginning.
+    fn fast_block(&self, bytes: u64, span: Duration) -> Option<usize> {
+        let fast = bytes >= FAST_BYTES
+            && u128::from(bytes) * 1_000_000 >= u128::from(FAST_BYTES_PER_S) * span.as_micros();
+        (fast && self.block.is_none() && self.rate.is_none()).then_some(FAST_BLOCK)
     }
 }
 
@@ -43,12 +58,18 @@ pub(crate) fn is_impatient(error: &io::Error) -> bool {
 
 /// Writes what `sender` allows, then ends the data; returns how many bytes the socket took.
 pub(crate) fn send(pace: &Pace, socket: &Socket, mut sender: Sender, manner: Manner) -> u64 {
-    let data = vec![0x74; manner.block];
-    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, pace.now()));
+    let began = pace.now();
+    let mut data = vec![0x74; manner.first_block()];
+    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, began));
     while !pace.is_interrupted() {
         let now = pace.now();
         let Allowance::Send(most) = sender.allowance(now) else { break };
-        let length = usize::try_from(most).unwrap_or(manner.block).min(manner.block);
+        if data.len() < FAST_BLOCK
+            && let Some(block) = manner.fast_block(sender.sent_bytes(), now.saturating_since(began))
+        {
+            data.resize(block, 0x74);
+        }
+        let length = usize::try_from(most).unwrap_or(data.len()).min(data.len());
         if let Some(due) = pacer.as_ref().map(Pacer::due).filter(|due| *due > now) {
             pace.sleep_until(due.min(now + PATIENCE));
             continue;
@@ -78,11 +99,12 @@ pub(crate) fn receive(
     manner: Manner,
 ) -> DeliveryLog {
     let mut meter = Receiver::new(start);
-    let mut buffer = vec![MaybeUninit::new(0); manner.block];
+    let began = pace.now();
+    let mut buffer = vec![MaybeUninit::new(0); manner.first_block()];
     // TCP drops what is asked for and copies nothing (tcp(7)), Multipath TCP since Linux 5.15.
     let flags = if manner.discard { libc::MSG_TRUNC } else { 0 };
-    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, pace.now()));
-    let mut now = pace.now();
+    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, began));
+    let mut now = began;
     while now < deadline && !pace.is_interrupted() {
         if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
             pace.sleep_until(pacer.due().min(now + PATIENCE));
@@ -98,7 +120,12 @@ pub(crate) fn receive(
                 // The only look at the clock for each read.
                 now = pace.now();
                 meter.on_bytes(now, length as u64);
-                received.fetch_add(length as u64, Ordering::Relaxed);
+                let before = received.fetch_add(length as u64, Ordering::Relaxed);
+                if buffer.len() < FAST_BLOCK
+                    && let Some(block) = manner.fast_block(before, now.saturating_since(began))
+                {
+                    buffer.resize(block, MaybeUninit::new(0));
+                }
                 if let Some(pacer) = &mut pacer {
                     pacer.moved(now, length as u64);
                 }
@@ -111,4 +138,22 @@ pub(crate) fn receive(
         }
     }
     meter.finish(pace.now().min(deadline))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_fast_stream_without_orders_gets_larger_blocks() {
+        let (much, second) = (FAST_BYTES_PER_S, Duration::from_secs(1));
+        let free = Manner::default();
+        assert_eq!(free.fast_block(much, second), Some(FAST_BLOCK));
+        assert_eq!(free.fast_block(much - 1, second), None, "too slow");
+        assert_eq!(free.fast_block(FAST_BYTES - 1, Duration::from_millis(1)), None, "too young");
+        let ordered = Manner { block: Some(1_000), ..free };
+        assert_eq!((ordered.first_block(), ordered.fast_block(much, second)), (1_000, None));
+        let slowed = Manner { rate: Rate::from_bps(1_000_000), ..free };
+        assert_eq!(slowed.fast_block(much, second), None);
+    }
 }

@@ -57,7 +57,7 @@ pub(crate) struct MeasureArguments {
     /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Bytes written or read at once [default: 128K]
+    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) length: Option<u64>,
     /// Buffers of the sockets on both hosts [default: the systems']
