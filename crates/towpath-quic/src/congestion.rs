@@ -9,7 +9,6 @@
 //! way round: the path shows its controller, and that knows its place in the group.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{self, Duration};
@@ -23,10 +22,12 @@ use towpath_multipath::PathId;
 use towpath_multipath::congestion::{self, AckSample, CongestionControl, Sibling, Start};
 use towpath_net::Instant;
 
+use self::waiting::Waiting;
 use crate::time::Clock;
 
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 /// RFC 9002 §7.2.
 const INITIAL_PACKETS: u32 = 10;
@@ -150,8 +151,7 @@ struct Member {
     left: bool,
     mtu_bytes: u16,
     in_flight_bytes: u64,
-    /// Sent and not yet acknowledged: time and packet number.
-    waiting: BTreeMap<(time::Instant, u64), u16>,
+    waiting: Waiting,
     acked_bytes: u64,
     last_ack: Option<time::Instant>,
     /// When the newest packet that was acknowledged was sent.
@@ -182,7 +182,7 @@ impl Member {
             left: false,
             mtu_bytes,
             in_flight_bytes: 0,
-            waiting: BTreeMap::new(),
+            waiting: Waiting::default(),
             acked_bytes: 0,
             last_ack: None,
             newest_acked: None,
@@ -227,7 +227,7 @@ impl Member {
         bytes: u64,
         (smoothed, least): (Duration, Duration),
     ) {
-        self.waiting.remove(&(sent, pn));
+        self.waiting.acknowledged(sent, pn);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
         self.last_ack = Some(now);
         self.newest_acked = self.newest_acked.max(Some(sent));
@@ -267,13 +267,7 @@ impl Member {
 
     fn forget_old(&mut self, newest_acked: time::Instant) {
         let patience = GIVEN_UP + 2 * self.srtt;
-        while let Some(entry) = self.waiting.first_entry() {
-            let (sent, _) = *entry.key();
-            if newest_acked.saturating_duration_since(sent) <= patience {
-                break;
-            }
-            entry.remove();
-        }
+        self.waiting.forget(|sent| newest_acked.saturating_duration_since(sent) > patience);
     }
 }
 
@@ -335,7 +329,7 @@ impl Handle {
             },
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
-            waiting_since: member.waiting.keys().next().map(|(sent, _)| clock.ours(*sent)),
+            waiting_since: member.waiting.oldest().map(|sent| clock.ours(sent)),
             worked: member.newest_acked.map(|at| clock.ours(at)),
             srtt: member.srtt,
             rttvar: member.rttvar,
@@ -398,9 +392,11 @@ impl Controller for Handle {
     fn on_packet_sent(&mut self, now: time::Instant, bytes: u16, pn: u64) {
         self.with(|member| {
             member.in_flight_bytes = member.in_flight_bytes.saturating_add(u64::from(bytes));
-            member.waiting.insert((now, pn), bytes);
+            member.waiting.sent(now, pn);
+            if let Control::Library(library) = &mut member.control {
+                library.on_packet_sent(now, bytes, pn);
+            }
         });
-        self.library(|library| library.on_packet_sent(now, bytes, pn));
     }
 
     fn on_cwnd_limited(&mut self) {
@@ -416,8 +412,12 @@ impl Controller for Handle {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.with(|member| member.on_ack(now, (sent, pn), bytes, (rtt.get(), rtt.min())));
-        self.library(|library| library.on_ack(now, sent, bytes, pn, app_limited, rtt));
+        self.with(|member| {
+            member.on_ack(now, (sent, pn), bytes, (rtt.get(), rtt.min()));
+            if let Control::Library(library) = &mut member.control {
+                library.on_ack(now, sent, bytes, pn, app_limited, rtt);
+            }
+        });
     }
 
     fn on_end_acks(
@@ -479,11 +479,11 @@ impl Controller for Handle {
         self.with(|member| {
             let lost = u64::from(lost_bytes);
             member.in_flight_bytes = member.in_flight_bytes.saturating_sub(lost);
-            // Few are older, and all of them are lost too.
-            let key = member.waiting.keys().find(|(_, number)| *number == pn).copied();
-            key.map(|key| member.waiting.remove(&key));
+            member.waiting.lost(pn);
+            if let Control::Library(library) = &mut member.control {
+                library.on_packet_lost(lost_bytes, pn, now);
+            }
         });
-        self.library(|library| library.on_packet_lost(lost_bytes, pn, now));
     }
 
     fn on_spurious_congestion_event(&mut self) {

@@ -1,0 +1,132 @@
+//! Packets of one path that wait for their acknowledgement.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// One packet.
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    sent: Instant,
+    number: u64,
+    waits: bool,
+}
+
+/// All of them, in the order in which they were sent. Each is touched once when it is sent and once
+/// when it is acknowledged, so nothing here searches or allocates for a packet. The first one waits.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(VecDeque<Packet>);
+
+impl Waiting {
+    pub(super) fn sent(&mut self, at: Instant, number: u64) {
+        self.0.push_back(Packet { sent: at, number, waits: true });
+    }
+
+    /// Since when the oldest one waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|packet| packet.sent)
+    }
+
+    pub(super) fn acknowledged(&mut self, sent: Instant, number: u64) {
+        // Those that were sent at once are few.
+        let first = self.0.partition_point(|packet| packet.sent < sent);
+        let at_once = self.0.range_mut(first..).take_while(|packet| packet.sent == sent);
+        at_once.filter(|packet| packet.number == number).for_each(|packet| packet.waits = false);
+        self.settle();
+    }
+
+    /// Few are older than a packet that was lost, and all of them are lost, too.
+    pub(super) fn lost(&mut self, number: u64) {
+        let lost = self.0.iter_mut().find(|packet| packet.waits && packet.number == number);
+        if let Some(packet) = lost {
+            packet.waits = false;
+        }
+        self.settle();
+    }
+
+    /// Forgets the oldest ones for as long as `gone` says so of when they were sent.
+    pub(super) fn forget(&mut self, gone: impl Fn(Instant) -> bool) {
+        while self.oldest().is_some_and(&gone) {
+            self.0.pop_front();
+            self.settle();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn settle(&mut self) {
+        while self.0.front().is_some_and(|packet| !packet.waits) {
+            self.0.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Send { later_ms: u64 },
+        Acknowledge(prop::sample::Index),
+        Lose(prop::sample::Index),
+        Forget { older_than_ms: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_u64..3).prop_map(|later_ms| Step::Send { later_ms }),
+            2 => any::<prop::sample::Index>().prop_map(Step::Acknowledge),
+            1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+            1 => (0_u64..50).prop_map(|older_than_ms| Step::Forget { older_than_ms }),
+        ]
+    }
+
+    proptest! {
+        /// Against a set, which is slower and plainly right.
+        #[test]
+        fn the_oldest_is_the_oldest_that_waits(steps in prop::collection::vec(step(), 1..200)) {
+            let start = crate::time::Clock::new().library(towpath_net::Instant::ZERO);
+            let (mut waiting, mut right) = (Waiting::default(), BTreeSet::new());
+            let (mut now, mut number) = (start, 0);
+            let pick = |set: &BTreeSet<(Instant, u64)>, index: prop::sample::Index| {
+                (!set.is_empty()).then(|| *set.iter().nth(index.index(set.len())).unwrap())
+            };
+            for step in steps {
+                match step {
+                    Step::Send { later_ms } => {
+                        now += Duration::from_millis(later_ms);
+                        number += 1;
+                        waiting.sent(now, number);
+                        right.insert((now, number));
+                    }
+                    Step::Acknowledge(index) => if let Some(key) = pick(&right, index) {
+                        waiting.acknowledged(key.0, key.1);
+                        waiting.acknowledged(key.0, key.1);
+                        right.remove(&key);
+                    },
+                    Step::Lose(index) => if let Some(key) = pick(&right, index) {
+                        waiting.lost(key.1);
+                        right.remove(&key);
+                    },
+                    Step::Forget { older_than_ms } => {
+                        let old = |sent: Instant| now - sent > Duration::from_millis(older_than_ms);
+                        waiting.forget(old);
+                        right.retain(|(sent, _)| !old(*sent));
+                    }
+                }
+                prop_assert_eq!(waiting.oldest(), right.first().map(|(sent, _)| *sent));
+            }
+            for (sent, number) in right {
+                waiting.acknowledged(sent, number);
+            }
+            prop_assert!(waiting.0.is_empty(), "nothing stays behind");
+        }
+    }
+}
