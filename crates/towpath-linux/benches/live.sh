@@ -1,5 +1,5 @@
 #!/bin/bash
-# towpath against iperf3: interleaved rounds of one second each over loopback and over veth between
+# towpath against iperf3, and netperfmeter where it is installed: interleaved rounds of one second each over loopback and over veth between
 # two network namespaces, TCP and Multipath TCP (two subflows over veth); quartiles of the receiver's
 # goodput and of the processor time of both processes for each gigabit. Needs `ip` and a quiet
 # machine; no root.
@@ -8,8 +8,10 @@
 #
 # IPERF3 is iperf3; IPERF3_MPTCP how its client is called for Multipath TCP (`iperf3 -m` since 3.19;
 # `mptcpize run iperf3` where that is installed), IPERF3_MPTCP_SERVER its server. CONTROL is the
-# congestion control (cubic).
+# congestion control (cubic), which netperfmeter cannot choose: set the system's. Where the kernel has
+# no SCTP, netperfmeter starts only with no_sctp.c beside this script, which needs `cc`.
 set -u
+here=$(dirname "$(realpath "$0")")
 if [ "${INSIDE:-}" != yes ]; then
     export TOWPATH IPERF3 IPERF3_MPTCP IPERF3_MPTCP_SERVER ROUNDS CONTROL
     TOWPATH=$(realpath "${TOWPATH:-target/release/towpath}")
@@ -22,6 +24,11 @@ if [ -z "${IPERF3_MPTCP:-}" ] && command -v mptcpize > /dev/null; then
 fi
 control=${CONTROL:-cubic}
 work=$(mktemp -d)
+meter=
+if command -v netperfmeter > /dev/null && cc -shared -fPIC -o "$work/no_sctp.so" "$here/no_sctp.c" -ldl
+then
+    meter=netperfmeter
+fi
 unshare --net sleep 3600 & far=$!
 trap 'kill $far; rm -rf "$work"' EXIT
 sleep 0.3
@@ -53,6 +60,19 @@ round() {
         timed client "$TOWPATH" measure "$target" --transport "$transport" -t 1 -C "$control" -q -J \
             -o "$work/result"
         bits=$(sed -n 's/.*"goodput_bps":\([0-9.e+]*\).*/\1/p' "$work/client.out" | head -1)
+    elif [ "$tool" = netperfmeter ]; then
+        # Its passive end says what arrived; it sends messages of its largest size. Its own Multipath
+        # TCP is that of kernels before 5.6.
+        local over=
+        [ "$transport" = mptcp ] && over="$TOWPATH exec --quiet --"
+        timed server $there $over env LD_PRELOAD="$work/no_sctp.so" netperfmeter 9000 \
+            -control-over-tcp -runtime=2 & server=$!
+        sleep 0.15
+        timed client $over env LD_PRELOAD="$work/no_sctp.so" netperfmeter "$target:9000" \
+            -control-over-tcp -runtime=1 -tcp const0:const65535:const0:const0:maxmsgsize=65535
+        wait "$server"
+        bits=$(sed -n '/Reception:/,/Frames:/s/.*Bits:.*-> *\([0-9]*\) bit.*/\1/p' "$work/server.out" |
+            sort -n | tail -1)
     else
         server=$iperf3 client=$iperf3
         if [ "$transport" = mptcp ]; then
@@ -77,8 +97,8 @@ quartiles() { # file, column
 
 for place in loopback veth; do
     for transport in tcp mptcp; do
-        tools="towpath iperf3"
-        [ "$transport" = mptcp ] && [ -z "${IPERF3_MPTCP:-}" ] && tools=towpath
+        tools="towpath iperf3 $meter"
+        [ "$transport" = mptcp ] && [ -z "${IPERF3_MPTCP:-}" ] && tools="towpath $meter"
         rm -f "$work"/*.figures
         for _ in $(seq "$rounds"); do
             for tool in $tools; do
