@@ -7,12 +7,14 @@
 //! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
 //! [`lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
-//! program over Multipath TCP on this machine) and [`monitor`] (the connections of this machine).
+//! program over Multipath TCP on this machine), [`monitor`] (the connections of this machine) and
+//! [`capture`] (its packets).
 //!
 //! `sys` holds the only `unsafe` of the project.
 
 #![expect(clippy::disallowed_methods, reason = "this crate owns the real clock")]
 
+pub mod capture;
 mod clock;
 mod cost;
 mod emulator;

@@ -4,13 +4,14 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::BytesMut;
 
+pub(crate) mod packet;
 pub(crate) mod seccomp;
 pub(crate) mod signal;
 
@@ -260,19 +261,7 @@ pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     if set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size).is_err() {
         set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &size)?;
     }
-    // SAFETY: all-zero is a valid sockaddr_ll.
-    let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = i32::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the address lives through the call and its length is given.
-    check(unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    })?;
+    packet::bind(fd.as_fd(), index)?;
     Ok(fd)
 }
 

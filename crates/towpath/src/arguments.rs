@@ -218,15 +218,25 @@ pub(crate) struct ReportArguments {
 /// Say what a capture of packets holds: connections, subflows, figures
 ///
 /// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root. With
-/// a capture of the other host as second file, also the delay of each direction.
+/// a capture of the other host as second file, also the delay of each direction. With -i, what passes
+/// an interface from now on, until Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArguments {
     /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "interface")]
+    pub(crate) file: Option<PathBuf>,
     /// Capture of the same packets at the other host: adds the delay of each direction
     #[arg(value_name = "FILE2")]
     pub(crate) other: Option<PathBuf>,
+    /// Capture here and now: an interface of this host, or `any`; needs `CAP_NET_RAW`
+    #[arg(short, long, value_name = "IF", conflicts_with_all = ["file", "other"])]
+    pub(crate) interface: Option<String>,
+    /// End of a capture, such as 10s [default: Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "interface")]
+    pub(crate) duration: Option<Duration>,
+    /// Keep the headers of what was captured, as pcap
+    #[arg(short, long, value_name = "FILE", requires = "interface")]
+    pub(crate) write: Option<PathBuf>,
     /// Where it was taken, if the capture does not show that by itself
     #[arg(long, value_enum, value_name = "END")]
     pub(crate) taken_at: Option<TakenAtChoice>,

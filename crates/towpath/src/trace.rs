@@ -1,12 +1,15 @@
 //! `towpath trace`: what a capture says.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use towpath_linux::capture::Capture;
+use towpath_linux::interrupt;
+use towpath_measure::result::Warning;
 use towpath_report::Run;
-use towpath_report::trace::{self, Trace};
+use towpath_report::trace::{self, TakenAt, Trace};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;
@@ -17,12 +20,21 @@ use crate::ui::Ui;
 const COLUMNS: usize = 100;
 
 pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let mut trace = read(&arguments.file, arguments)?;
-    if let Some(other) = &arguments.other {
-        delays(&mut trace, &arguments.file, other, ui)?;
-    }
+    let taken_at = arguments.taken_at.map(Into::into);
+    let (trace, name) = match (&arguments.file, &arguments.interface) {
+        (Some(file), _) => {
+            let mut trace = read(file, taken_at)?;
+            if let Some(other) = &arguments.other {
+                delays(&mut trace, file, other, ui)?;
+            }
+            (trace, file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
+        }
+        (None, Some(interface)) => {
+            (capture(interface, arguments, taken_at, ui)?, interface.as_str().into())
+        }
+        (None, None) => return Err(CliError::Internal("neither file nor interface".to_owned())),
+    };
     let top = arguments.top as usize;
-    let name = arguments.file.file_name().unwrap_or(arguments.file.as_os_str()).to_string_lossy();
     if arguments.json {
         print_records(&trace.run(&name, top), ui)?;
     } else {
@@ -65,14 +77,69 @@ fn delays(trace: &mut Trace, file: &Path, other: &Path, ui: &mut Ui) -> Result<(
     Ok(())
 }
 
-fn read(path: &Path, arguments: &TraceArguments) -> Result<Trace, CliError> {
+/// What passes an interface until the time is over, or an interrupt.
+fn capture(
+    interface: &str,
+    arguments: &TraceArguments,
+    taken_at: Option<TakenAt>,
+    ui: &mut Ui,
+) -> Result<Trace, CliError> {
+    let unavailable = |what: String, hint: Option<String>| CliError::Unavailable {
+        what,
+        hint: hint.unwrap_or_else(|| "capture with another program and read its file".to_owned()),
+    };
+    let mut capture = Capture::open(interface, arguments.duration)
+        .map_err(|error| unavailable(error.to_string(), error.hint()))?;
+    interrupt::catch();
+    let until = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
+    ui.progress(&format!("capturing on {interface} until {until}"));
+    let kept = arguments.write.as_ref().map(|path| {
+        let file = File::create(path);
+        file.map(BufWriter::new).map_err(|source| CliError::Write {
+            path: path.clone(),
+            source,
+            hint: None,
+        })
+    });
+    let kept = kept.transpose()?;
+    let trace = trace::read(Kept { capture: &mut capture, kept }, taken_at)
+        .map_err(|source| CliError::Capture { path: interface.into(), source })?;
+    let missed = capture.missed_packets();
+    if missed > 0 {
+        ui.warn(&Warning {
+            text: format!("{missed} packets passed too fast to be captured"),
+            hint: Some("`unseen_bytes` says what they carried; figures may be wrong".to_owned()),
+        });
+    }
+    Ok(trace)
+}
+
+/// A capture of which a copy is kept.
+struct Kept<'a> {
+    capture: &'a mut Capture,
+    kept: Option<BufWriter<File>>,
+}
+
+impl Read for Kept<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.capture.read(buffer)?;
+        if let Some(kept) = &mut self.kept {
+            kept.write_all(buffer.get(..length).unwrap_or_default())?;
+            if length == 0 {
+                kept.flush()?;
+            }
+        }
+        Ok(length)
+    }
+}
+
+fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<Trace, CliError> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
         let file = File::open(path);
         Box::new(file.map_err(|source| CliError::Read { path: path.to_owned(), source })?)
     };
-    let taken_at = arguments.taken_at.map(Into::into);
     trace::read(input, taken_at)
         .map_err(|source| CliError::Capture { path: path.to_owned(), source })
 }

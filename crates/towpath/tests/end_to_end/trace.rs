@@ -4,7 +4,7 @@ use serde_json::Value;
 use towpath_measure::result::{CapturedConnection, Record, Summary};
 use towpath_measure::store::{RunResult, read_run};
 
-use crate::program::{Ended, Folder, TWO_PATHS};
+use crate::program::{Ended, Folder, TWO_PATHS, binary, emulator};
 use crate::wrong_scenarios::refused;
 
 const TRAFFIC: &str = r#"
@@ -137,4 +137,47 @@ fn what_is_no_capture_is_refused() {
 #[test]
 fn a_capture_that_is_missing_is_refused() {
     insta::assert_snapshot!(refused(&Folder::new(), &["trace", "missing.pcap"]));
+}
+
+/// What passes the server's interfaces while a client sends 3 MB over both paths.
+#[test]
+fn what_passes_an_interface_is_captured_as_it_passes() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    let towpath = std::fs::canonicalize(binary()).unwrap();
+    let capture = format!(
+        "{} trace -i any --duration 6s --json -w kept.pcap > seen.jsonl 2> said.txt",
+        towpath.display()
+    );
+    let flows = format!(
+        "[[flows]]\nfrom = \"server\"\nto = \"phone\"\nrun = \"{capture}\"\nduration = \"20 s\"\n\
+         [[flows]]\nfrom = \"phone\"\nto = \"server\"\nstart = \"1 s\"\npattern = \"bulk\"\n\
+         size = \"3 MB\"\nduration = \"20 s\"\n"
+    );
+    folder.write("scenario.toml", format!("{TWO_PATHS}{flows}"));
+    let ended = folder.run(&["run", "scenario.toml", "-q", "-t", "mptcp", "-o", "around"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let seen = std::fs::read(folder.work().join("seen.jsonl")).unwrap();
+    let run = read_run(seen.as_slice()).unwrap();
+    let captured = run.records.iter().find_map(|record| match record {
+        Record::Capture(connection) if connection.ways[0].bytes > 100_000 => Some(connection),
+        _ => None,
+    });
+    let captured = captured.unwrap_or_else(|| panic!("{ended}"));
+    assert_eq!(captured.ways[0].bytes, 3_000_000);
+    assert_eq!(captured.subflows.len(), 2);
+    // What was kept says the same.
+    let again = folder.run(&["trace", "kept.pcap", "--json"]);
+    let (connections, _) = traced(&again);
+    assert_eq!(connections[0].ways[0].bytes, 3_000_000);
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_named() {
+    let ended = Folder::new().run(&["trace", "-i", "towpath9"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(
+        ended.err.starts_with("error: this host has no interface `towpath9`\nhint:"),
+        "{ended}"
+    );
 }

@@ -1,0 +1,178 @@
+//! The packets of this machine's interfaces as they pass, in the form of a capture file.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use crate::clock::Clock;
+use crate::netlink::{NetlinkError, Route};
+use crate::{interrupt, sys};
+
+/// Bytes of a packet that are kept: IPv6 with extension headers, and TCP with all options.
+const SNAP_BYTES: usize = 192;
+/// Header of the file: pcap with nanoseconds, `LINKTYPE_LINUX_SLL2` (draft-ietf-opsawg-pcap).
+const MAGIC: u32 = 0xa1b2_3c4d;
+const VERSION: (u16, u16) = (2, 4);
+const SLL2: u32 = 276;
+const SLL2_BYTES: usize = 20;
+const RECORD_BYTES: usize = 16;
+/// How often it looks whether it shall end.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Why nothing can be captured.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The kernel does not say what there is.
+    #[error("cannot list the interfaces: {0}")]
+    Interfaces(#[from] NetlinkError),
+    /// No interface is called so.
+    #[error("this host has no interface `{name}`")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// It may not.
+    #[error("cannot capture: {0}")]
+    Open(#[source] io::Error),
+}
+
+impl CaptureError {
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { known, .. } => {
+                Some(format!("its interfaces are: {}; or `any` for all of them", known.join(", ")))
+            }
+            Self::Open(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(
+                "capturing needs CAP_NET_RAW: run it as root, or in a lab (`towpath lab`), where \
+                 everybody has it"
+                    .to_owned(),
+            ),
+            Self::Interfaces(_) | Self::Open(_) => None,
+        }
+    }
+}
+
+/// A capture that goes on: read it as if it were a file. It ends with its time, or an interrupt.
+#[derive(Debug)]
+pub struct Capture {
+    socket: OwnedFd,
+    clock: Clock,
+    end: Option<Instant>,
+    /// What was asked for and not yet read.
+    ready: Vec<u8>,
+    taken: usize,
+    drops: u64,
+}
+
+impl Capture {
+    /// Begins to capture on the interface called `name`, or on all with `any`.
+    pub fn open(name: &str, duration: Option<Duration>) -> Result<Self, CaptureError> {
+        let index = if name == "any" { 0 } else { index_of(name)? };
+        let socket = sys::packet::open_listening_socket(index).map_err(CaptureError::Open)?;
+        let clock = Clock::start();
+        let end = duration.map(|duration| clock.now() + duration);
+        let ready = file_header();
+        Ok(Self { socket, clock, end, ready, taken: 0, drops: 0 })
+    }
+
+    /// Packets that passed and were not captured, because there was no time for them.
+    pub fn missed_packets(&mut self) -> u64 {
+        self.drops += sys::packet_socket_drops(self.socket.as_fd());
+        self.drops
+    }
+
+    fn is_over(&self) -> bool {
+        interrupt::seen() || self.end.is_some_and(|end| self.clock.now() >= end)
+    }
+
+    /// Takes what has passed, as many packets as are there and `most` bytes have room for.
+    fn fill(&mut self, most: usize) -> io::Result<()> {
+        self.ready.clear();
+        self.taken = 0;
+        let mut packet = [0; SNAP_BYTES];
+        while self.ready.len() < most {
+            match sys::packet::next_packet(self.socket.as_fd(), &mut packet) {
+                // The loopback interface shows every packet twice, as sent and as received.
+                Ok(passed) if passed.is_sent() && passed.hardware == libc::ARPHRD_LOOPBACK => {}
+                Ok(passed) => {
+                    let captured = packet.get(..passed.captured_bytes).unwrap_or_default();
+                    write_record(&mut self.ready, &passed, captured);
+                }
+                // The interface went down; it may come up again.
+                Err(error) if error.kind() == io::ErrorKind::NetworkDown => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Read for Capture {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.taken >= self.ready.len() {
+            if self.is_over() {
+                return Ok(0);
+            }
+            self.fill(buffer.len())?;
+            if self.ready.is_empty() {
+                let mut fds = [sys::wait_for_input(&self.socket)];
+                sys::poll(&mut fds, Some(PATIENCE))?;
+            }
+        }
+        let rest = self.ready.get(self.taken..).unwrap_or_default();
+        let length = rest.len().min(buffer.len());
+        if let (Some(slot), Some(bytes)) = (buffer.get_mut(..length), rest.get(..length)) {
+            slot.copy_from_slice(bytes);
+        }
+        self.taken += length;
+        Ok(length)
+    }
+}
+
+fn index_of(name: &str) -> Result<u32, CaptureError> {
+    let links = Route::open()?.links()?;
+    let found = links.iter().find(|link| link.name == name).map(|link| link.index);
+    found.ok_or_else(|| CaptureError::Unknown {
+        name: name.to_owned(),
+        known: links.into_iter().map(|link| link.name).collect(),
+    })
+}
+
+fn file_header() -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(MAGIC.to_le_bytes());
+    header.extend(VERSION.0.to_le_bytes());
+    header.extend(VERSION.1.to_le_bytes());
+    header.extend([0; 8]);
+    header.extend(((SNAP_BYTES + SLL2_BYTES) as u32).to_le_bytes());
+    header.extend(SLL2.to_le_bytes());
+    header
+}
+
+fn write_record(out: &mut Vec<u8>, passed: &sys::packet::Passed, captured: &[u8]) {
+    let (seconds, nanos) = (passed.at_ns / 1_000_000_000, passed.at_ns % 1_000_000_000);
+    out.reserve(RECORD_BYTES + SLL2_BYTES + captured.len());
+    for field in [
+        seconds as u32,
+        nanos as u32,
+        (captured.len() + SLL2_BYTES) as u32,
+        (passed.whole_bytes + SLL2_BYTES) as u32,
+    ] {
+        out.extend(field.to_le_bytes());
+    }
+    // The header is in network order; addresses of link layers are left out.
+    out.extend(passed.protocol.to_be_bytes());
+    out.extend([0; 2]);
+    out.extend(passed.index.to_be_bytes());
+    out.extend(passed.hardware.to_be_bytes());
+    out.extend([passed.kind, 0]);
+    out.extend([0; 8]);
+    out.extend(captured);
+}

@@ -1,0 +1,117 @@
+//! Packets of the host's interfaces as they pass, without their link-layer headers.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, set_option};
+
+/// A packet that passed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passed {
+    /// Bytes that fitted into the buffer.
+    pub(crate) captured_bytes: usize,
+    /// Bytes that it had.
+    pub(crate) whole_bytes: usize,
+    /// When, in nanoseconds since 1970; 0 if the kernel does not say.
+    pub(crate) at_ns: u64,
+    /// `ETH_P_*`.
+    pub(crate) protocol: u16,
+    /// Interface.
+    pub(crate) index: u32,
+    /// `ARPHRD_*`.
+    pub(crate) hardware: u16,
+    /// `PACKET_*`: to this host, to others, sent by it.
+    pub(crate) kind: u8,
+}
+
+impl Passed {
+    pub(crate) fn is_sent(&self) -> bool {
+        self.kind == libc::PACKET_OUTGOING
+    }
+}
+
+/// Room for a message about the time, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Opens a socket that hears the packets of interface `index`, of all when it is 0, sent and received.
+/// Needs `CAP_NET_RAW`.
+pub(crate) fn open_listening_socket(index: u32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: `fd` was just opened and belongs to nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1u32.to_ne_bytes())?;
+    // Refused without CAP_NET_ADMIN; then the system's limit holds.
+    let size = (64u32 << 20).to_ne_bytes();
+    if set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size).is_err() {
+        set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &size)?;
+    }
+    bind(fd.as_fd(), index)?;
+    Ok(fd)
+}
+
+/// Lets a packet socket receive what passes interface `index`.
+pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = i32::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the address lives through the call and its length is given.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Takes the next packet; what does not fit into `buffer` is cut off.
+pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Passed> {
+    // SAFETY: all-zero is a valid sockaddr_ll and a valid msghdr.
+    let mut from: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: as above.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut control = Control([0; 64]);
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control.0).cast();
+    message.msg_controllen = control.0.len();
+    // SAFETY: all that `message` points to lives through the call, with the lengths given.
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
+    let whole_bytes = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok(Passed {
+        captured_bytes: whole_bytes.min(buffer.len()),
+        whole_bytes,
+        at_ns: time_of(&message),
+        protocol: u16::from_be(from.sll_protocol),
+        index: from.sll_ifindex.cast_unsigned(),
+        hardware: from.sll_hatype,
+        kind: from.sll_pkttype,
+    })
+}
+
+fn time_of(message: &libc::msghdr) -> u64 {
+    // SAFETY: the kernel filled the header, and what it points to still lives.
+    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if first.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, so it points to a whole header inside of the control buffer.
+    let header = unsafe { first.read_unaligned() };
+    if header.cmsg_level != libc::SOL_SOCKET || header.cmsg_type != libc::SCM_TIMESTAMPNS {
+        return 0;
+    }
+    // SAFETY: this kind of message holds a timespec, and only one was asked for.
+    let time = unsafe { libc::CMSG_DATA(first).cast::<libc::timespec>().read_unaligned() };
+    let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
