@@ -38,6 +38,7 @@ pub mod stack;
 mod subflow;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]
 mod sys;
+pub mod sysctl;
 mod traffic;
 mod world;
 

@@ -18,7 +18,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use towpath_linux::netlink::{
     Counters, DestroyedSockets, Endpoint, EndpointFlags, LinkEvent, LinkEvents, MptcpEvent,
     MptcpEventKind, MptcpEvents, MptcpLimits, MptcpPm, OperationalState, Prefix, Route, RouteQuery,
-    RouteSpec, RuleSpec, SocketDiag, SocketState, States, SubflowFlags, Tbf, VethEnd,
+    RouteSpec, RuleAction, RuleEntry, RuleSpec, SocketDiag, SocketState, States, SubflowFlags, Tbf,
+    VethEnd,
 };
 use towpath_net::Rate;
 
@@ -261,7 +262,13 @@ fn a_rule_leads_a_source_address_to_its_own_table() {
             }));
             let error = route.add_rule(&rule).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
+            let own = |entry: &RuleEntry| {
+                (entry.priority, entry.from, entry.action)
+                    == (500, rule.from, RuleAction::Table(1000))
+            };
+            assert_eq!(route.rules().unwrap().iter().filter(|rule| own(rule)).count(), 1);
             route.delete_rule(&rule).unwrap();
+            assert!(!route.rules().unwrap().iter().any(own));
             assert_eq!(route.lookup(&query).unwrap().gateway, Some(ip(wifi)));
             route.delete_route(&over_cellular).unwrap();
             assert!(route.delete_route(&over_cellular).is_err());

@@ -26,8 +26,8 @@ pub use mptcp::{
 };
 pub use prefix::{InvalidPrefix, Prefix};
 pub use route::{
-    Address, Link, LinkStats, OperationalState, QdiscStats, Route, RouteEntry, RouteQuery,
-    RouteSpec, RuleSpec, Tbf, VethEnd,
+    Address, Link, LinkStats, NextHop, OperationalState, QdiscStats, Route, RouteEntry, RouteKind,
+    RouteQuery, RouteSpec, RuleAction, RuleEntry, RuleSpec, Tbf, VethEnd,
 };
 pub use socket::Received;
 pub use wire::Malformed;

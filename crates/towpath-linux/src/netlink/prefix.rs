@@ -24,6 +24,21 @@ impl Prefix {
     /// Every IPv6 address: the destination of a default route.
     pub const ALL_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::UNSPECIFIED), length: 0 };
 
+    /// Every address of the kernel's `family`, if that is one of IP.
+    pub(crate) fn all(family: u8) -> Option<Self> {
+        match i32::from(family) {
+            libc::AF_INET => Some(Self::ALL_V4),
+            libc::AF_INET6 => Some(Self::ALL_V6),
+            _ => None,
+        }
+    }
+
+    /// Whether `address` is in it; never one of the other family.
+    pub fn contains(self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4()
+            && Self { address, ..self }.network() == self.network()
+    }
+
     /// A prefix of `length` bits; an error if the address has fewer.
     pub fn new(address: IpAddr, length: u8) -> Result<Self, InvalidPrefix> {
         if length > Self::host(address).length {
@@ -103,6 +118,15 @@ mod tests {
         for text in ["10.0.0.1/24", "fd00::1/64", "0.0.0.0/0", "::/0", "::1/128"] {
             assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_prefix_contains_its_own_addresses_only() {
+        let prefix: Prefix = "10.1.2.3/24".parse().unwrap();
+        for (address, inside) in [("10.1.2.9", true), ("10.1.3.3", false), ("::1", false)] {
+            assert_eq!(prefix.contains(address.parse().unwrap()), inside, "{address}");
+        }
+        assert!(Prefix::ALL_V6.contains("fd00::1".parse().unwrap()));
     }
 
     #[test]

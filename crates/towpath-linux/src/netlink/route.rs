@@ -3,6 +3,7 @@
 mod address;
 mod link;
 mod qdisc;
+mod rule;
 mod table;
 
 use std::fmt;
@@ -11,7 +12,8 @@ pub use address::Address;
 pub use link::{Link, LinkStats, OperationalState, VethEnd};
 use netlink_sys::protocols::NETLINK_ROUTE;
 pub use qdisc::{QdiscStats, Tbf};
-pub use table::{RouteEntry, RouteQuery, RouteSpec, RuleSpec};
+pub use rule::{RuleAction, RuleEntry, RuleSpec};
+pub use table::{NextHop, RouteEntry, RouteKind, RouteQuery, RouteSpec};
 
 use super::error::NetlinkError;
 use super::socket::Requests;

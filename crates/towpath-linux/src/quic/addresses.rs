@@ -182,13 +182,15 @@ mod tests {
             mtu: 1_500,
             tx_queue_len: 1_000,
             mac: None,
+            kind: None,
+            master: None,
             stats: LinkStats::default(),
         }
     }
 
     fn address(link_index: u32, text: &str, flags: u32) -> Address {
         let local = Prefix::host(text.parse().unwrap());
-        Address { link_index, local, peer: None, flags }
+        Address { link_index, local, peer: None, flags, scope: 0 }
     }
 
     const UP: i32 = libc::IFF_UP | libc::IFF_RUNNING;

@@ -19,6 +19,8 @@ pub struct Address {
     pub peer: Option<IpAddr>,
     /// `IFA_F_*` flags (`linux/if_addr.h`), such as `IFA_F_TENTATIVE`.
     pub flags: u32,
+    /// How far the address is valid (`RT_SCOPE_*`): [`Address::is_global`].
+    pub scope: u8,
 }
 
 impl Route {
@@ -78,11 +80,22 @@ impl Route {
 }
 
 impl Address {
+    /// Whether it is valid beyond its link and its host.
+    pub const fn is_global(&self) -> bool {
+        self.scope == libc::RT_SCOPE_UNIVERSE
+    }
+
+    /// Whether a new connection may use it as source: it is not being checked for a duplicate, no
+    /// duplicate, and not about to expire.
+    pub const fn is_usable(&self) -> bool {
+        self.flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED) == 0
+    }
+
     /// Reads `RTM_NEWADDR` and `RTM_DELADDR`.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let mut reader = Reader::new(message.body, "ifaddrmsg");
         let (_family, length) = (reader.u8()?, reader.u8()?);
-        let (flags, _scope, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
+        let (flags, scope, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
         let (mut local, mut address, mut flags) = (None, None, u32::from(flags));
         for attribute in Attributes::new(reader.rest()) {
             let attribute = attribute?;
@@ -97,7 +110,7 @@ impl Address {
         let own = local.or(address).ok_or(Malformed::Missing("address"))?;
         let peer = address.filter(|&address| address != own);
         let local = Prefix::new(own, length).map_err(|_| Malformed::Missing("prefix length"))?;
-        Ok(Self { link_index, local, peer, flags })
+        Ok(Self { link_index, local, peer, flags, scope })
     }
 }
 
@@ -124,6 +137,8 @@ mod tests {
         ];
         let expected = expected.map(|(local, peer)| (local.to_owned(), peer));
         assert_eq!(addresses.iter().map(own).collect::<Vec<_>>(), expected);
+        assert!(!addresses[0].is_global() && addresses[2].is_global());
+        assert!(addresses.iter().all(Address::is_usable));
         assert_eq!(addresses[5].flags, libc::IFA_F_NODAD | libc::IFA_F_PERMANENT);
     }
 

@@ -46,6 +46,10 @@ pub struct Link {
     pub tx_queue_len: u32,
     /// Ethernet address, if the interface has one.
     pub mac: Option<[u8; 6]>,
+    /// Kind of a virtual interface, such as `veth` or `bridge`; hardware has none.
+    pub kind: Option<String>,
+    /// Index of the bridge or bond that the interface is a port of.
+    pub master: Option<u32>,
     /// Counters since the interface was created.
     pub stats: LinkStats,
 }
@@ -201,6 +205,11 @@ impl Link {
         self.has_flag(libc::IFF_RUNNING)
     }
 
+    /// Whether it is the loopback interface.
+    pub const fn is_loopback(&self) -> bool {
+        self.has_flag(libc::IFF_LOOPBACK)
+    }
+
     /// Whether the interface resolves addresses (ARP, neighbour discovery).
     pub const fn has_arp(&self) -> bool {
         !self.has_flag(libc::IFF_NOARP)
@@ -227,6 +236,8 @@ impl Link {
             mtu: 0,
             tx_queue_len: 0,
             mac: None,
+            kind: None,
+            master: None,
             stats: LinkStats::default(),
         };
         for attribute in Attributes::new(reader.rest()) {
@@ -246,6 +257,15 @@ impl Link {
             libc::IFLA_MTU => self.mtu = attribute.u32()?,
             libc::IFLA_TXQLEN => self.tx_queue_len = attribute.u32()?,
             libc::IFLA_ADDRESS => self.mac = attribute.value.try_into().ok(),
+            libc::IFLA_MASTER => self.master = Some(attribute.u32()?),
+            libc::IFLA_LINKINFO => {
+                for attribute in attribute.nested() {
+                    let attribute = attribute?;
+                    if attribute.kind == libc::IFLA_INFO_KIND {
+                        self.kind = Some(attribute.text());
+                    }
+                }
+            }
             libc::IFLA_STATS64 => self.stats = LinkStats::parse(attribute.value)?,
             _ => {}
         }
@@ -325,6 +345,8 @@ mod tests {
         assert_eq!((link.state, link.carrier), (OperationalState::Up, Some(true)));
         assert!(link.is_up() && link.is_running() && !link.has_arp());
         assert_eq!(link.tx_queue_len, 1000);
+        assert_eq!((link.kind.as_deref(), link.master), (Some("veth"), None));
+        assert!(!link.is_loopback());
         assert!(link.mac.is_some() && link.stats.tx_packets >= 10, "{link:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Routing tables and the rules that choose between them.
+//! Routing tables.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,15 +6,12 @@ use std::net::IpAddr;
 use super::Route;
 use crate::netlink::error::NetlinkError;
 use crate::netlink::prefix::{Prefix, family};
-use crate::netlink::wire::{Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
 
-/// Attributes of rules (`linux/fib_rules.h`).
-const FRA_DST: u16 = 1;
-const FRA_SRC: u16 = 2;
-const FRA_PRIORITY: u16 = 6;
-const FRA_TABLE: u16 = 15;
-/// `FR_ACT_TO_TBL`: the rule leads to a table.
-const TO_TABLE: u8 = 1;
+/// `RTAX_MTU`, nested in `RTA_METRICS`.
+const METRIC_MTU: u16 = 2;
+/// Bytes of `struct rtnexthop`.
+const NEXT_HOP_HEADER: usize = 8;
 /// `RTM_F_LOOKUP_TABLE`: a look-up tells the table that the route was found in.
 const LOOKUP_TABLE: u32 = 0x1000;
 
@@ -35,19 +32,6 @@ pub struct RouteSpec<'a> {
     pub metric: Option<u32>,
 }
 
-/// A rule that leads some packets to a routing table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RuleSpec {
-    /// Source addresses that the rule is for; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are all.
-    pub from: Prefix,
-    /// Destination addresses that the rule is for.
-    pub to: Option<Prefix>,
-    /// Number of the routing table.
-    pub table: u32,
-    /// Rules are tried in ascending order; the kernel chooses one before its own otherwise.
-    pub priority: Option<u32>,
-}
-
 /// A question for the kernel: which way would a packet go?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery<'a> {
@@ -60,13 +44,17 @@ pub struct RouteQuery<'a> {
 }
 
 /// A route as the kernel describes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteEntry {
     /// Destination.
     pub to: Prefix,
+    /// Source addresses that the route is for, if not all (IPv6).
+    pub from: Option<Prefix>,
+    /// What becomes of packets.
+    pub kind: RouteKind,
     /// Index of the interface; a route with several next hops has none here.
     pub link_index: Option<u32>,
-    /// Next hop.
+    /// Next hop; one of the other family for IPv4 over IPv6.
     pub gateway: Option<IpAddr>,
     /// Source address for packets that have none yet.
     pub source: Option<IpAddr>,
@@ -74,6 +62,46 @@ pub struct RouteEntry {
     pub table: u32,
     /// Preference, lower first.
     pub metric: Option<u32>,
+    /// Who made it (`RTPROT_*`), such as `libc::RTPROT_KERNEL`.
+    pub protocol: u8,
+    /// How far the destination is (`RT_SCOPE_*`), such as `libc::RT_SCOPE_LINK`.
+    pub scope: u8,
+    /// `RTNH_F_*`, such as `RTNH_F_LINKDOWN`, and `RTM_F_*`.
+    pub flags: u32,
+    /// Path MTU that the route knows, in bytes.
+    pub mtu: Option<u32>,
+    /// The next hops of a route that has several.
+    pub next_hops: Vec<NextHop>,
+}
+
+/// What becomes of packets that follow a route (`RTN_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the kernel's names")]
+pub enum RouteKind {
+    Unicast,
+    Local,
+    Broadcast,
+    Anycast,
+    Multicast,
+    Blackhole,
+    Unreachable,
+    Prohibit,
+    Throw,
+    /// A kind that this version does not know, by its number.
+    Other(u8),
+}
+
+/// One of several next hops of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextHop {
+    /// Index of the interface.
+    pub link_index: u32,
+    /// The router; the destination is on the link itself otherwise.
+    pub gateway: Option<IpAddr>,
+    /// Share of the traffic, 1 to 256.
+    pub weight: u16,
+    /// `RTNH_F_*`.
+    pub flags: u8,
 }
 
 impl Route {
@@ -124,19 +152,6 @@ impl Route {
         })
     }
 
-    /// Adds a rule.
-    pub fn add_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
-        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-        let action = format_args!("add {rule}");
-        self.requests.change(libc::RTM_NEWRULE, flags, &rule.payload(), action)
-    }
-
-    /// Deletes the first rule that agrees with `rule`.
-    pub fn delete_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
-        let action = format_args!("delete {rule}");
-        self.requests.change(libc::RTM_DELRULE, 0, &rule.payload(), action)
-    }
-
     fn change_route(
         &mut self,
         kind: u16,
@@ -179,57 +194,113 @@ impl RouteHeader {
 }
 
 impl RouteEntry {
+    /// Whether it leads everywhere.
+    pub fn is_default(&self) -> bool {
+        self.to.length() == 0
+    }
+
     /// Reads `RTM_NEWROUTE` and `RTM_DELROUTE`; `None` for a family other than IP.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
         let mut reader = Reader::new(message.body, "rtmsg");
-        let [family, length, _, _, table, _, _, _] = reader.take()?;
-        let _flags = reader.u32()?;
-        let everything = match i32::from(family) {
-            libc::AF_INET => Prefix::ALL_V4,
-            libc::AF_INET6 => Prefix::ALL_V6,
-            _ => return Ok(None),
-        };
+        let [family, length, from_length, _, table, protocol, scope, kind] = reader.take()?;
+        let flags = reader.u32()?;
+        let Some(everything) = Prefix::all(family) else { return Ok(None) };
         let mut entry = Self {
             to: everything,
+            from: None,
+            kind: RouteKind::from_kernel(kind),
             link_index: None,
             gateway: None,
             source: None,
             table: u32::from(table),
             metric: None,
+            protocol,
+            scope,
+            flags,
+            mtu: None,
+            next_hops: Vec::new(),
         };
         for attribute in Attributes::new(reader.rest()) {
-            let attribute = attribute?;
-            match attribute.kind {
-                libc::RTA_DST => {
-                    let to = Prefix::new(attribute.ip()?, length);
-                    entry.to = to.map_err(|_| Malformed::Missing("prefix length"))?;
-                }
-                libc::RTA_OIF => entry.link_index = Some(attribute.u32()?),
-                libc::RTA_GATEWAY => entry.gateway = Some(attribute.ip()?),
-                libc::RTA_PREFSRC => entry.source = Some(attribute.ip()?),
-                libc::RTA_TABLE => entry.table = attribute.u32()?,
-                libc::RTA_PRIORITY => entry.metric = Some(attribute.u32()?),
-                _ => {}
-            }
+            entry.set(attribute?, length, from_length)?;
         }
         Ok(Some(entry))
     }
+
+    fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
+        let prefix = |length| {
+            let prefix = Prefix::new(attribute.ip()?, length);
+            prefix.map_err(|_| Malformed::Missing("prefix length"))
+        };
+        match attribute.kind {
+            libc::RTA_DST => self.to = prefix(to)?,
+            libc::RTA_SRC => self.from = Some(prefix(from)?),
+            libc::RTA_OIF => self.link_index = Some(attribute.u32()?),
+            libc::RTA_GATEWAY => self.gateway = Some(attribute.ip()?),
+            libc::RTA_VIA => self.gateway = Some(via(attribute)?),
+            libc::RTA_PREFSRC => self.source = Some(attribute.ip()?),
+            libc::RTA_TABLE => self.table = attribute.u32()?,
+            libc::RTA_PRIORITY => self.metric = Some(attribute.u32()?),
+            libc::RTA_METRICS => {
+                for metric in attribute.nested() {
+                    let metric = metric?;
+                    if metric.kind == METRIC_MTU {
+                        self.mtu = Some(metric.u32()?);
+                    }
+                }
+            }
+            libc::RTA_MULTIPATH => self.next_hops = NextHop::parse_all(attribute.value)?,
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-impl RuleSpec {
-    /// `struct fib_rule_hdr` and its attributes.
-    fn payload(&self) -> Payload {
-        let Self { from, to, table, priority } = *self;
-        let to = to.filter(|to| to.length() > 0);
-        let to_length = to.map_or(0, Prefix::length);
-        let header = [from.family(), to_length, from.length(), 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
-        Payload::new(&header)
-            .u32(FRA_TABLE, table)
-            .maybe(Some(from).filter(|from| from.length() > 0), |payload, from| {
-                payload.ip(FRA_SRC, from.network().address())
-            })
-            .maybe(to, |payload, to| payload.ip(FRA_DST, to.network().address()))
-            .maybe(priority, |payload, priority| payload.u32(FRA_PRIORITY, priority))
+/// `struct rtvia`: a family, then an address of it.
+fn via(attribute: Attribute<'_>) -> Result<IpAddr, Malformed> {
+    let address = attribute.value.get(2..).unwrap_or_default();
+    Attribute { kind: attribute.kind, value: address }.ip()
+}
+
+impl NextHop {
+    /// Reads a row of `struct rtnexthop`, each with attributes.
+    fn parse_all(mut bytes: &[u8]) -> Result<Vec<Self>, Malformed> {
+        let mut hops = Vec::new();
+        while bytes.len() >= NEXT_HOP_HEADER {
+            let mut reader = Reader::new(bytes, "rtnexthop");
+            let length = usize::from(reader.u16()?);
+            let (flags, hops_less_one, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
+            let short = Malformed::Short { what: "rtnexthop", need: length, got: bytes.len() };
+            let attributes = bytes.get(NEXT_HOP_HEADER..length).ok_or(short)?;
+            let mut gateway = None;
+            for attribute in Attributes::new(attributes) {
+                let attribute = attribute?;
+                match attribute.kind {
+                    libc::RTA_GATEWAY => gateway = Some(attribute.ip()?),
+                    libc::RTA_VIA => gateway = Some(via(attribute)?),
+                    _ => {}
+                }
+            }
+            hops.push(Self { link_index, gateway, weight: u16::from(hops_less_one) + 1, flags });
+            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(hops)
+    }
+}
+
+impl RouteKind {
+    const fn from_kernel(number: u8) -> Self {
+        match number {
+            libc::RTN_UNICAST => Self::Unicast,
+            libc::RTN_LOCAL => Self::Local,
+            libc::RTN_BROADCAST => Self::Broadcast,
+            libc::RTN_ANYCAST => Self::Anycast,
+            libc::RTN_MULTICAST => Self::Multicast,
+            libc::RTN_BLACKHOLE => Self::Blackhole,
+            libc::RTN_UNREACHABLE => Self::Unreachable,
+            libc::RTN_PROHIBIT => Self::Prohibit,
+            libc::RTN_THROW => Self::Throw,
+            other => Self::Other(other),
+        }
     }
 }
 
@@ -242,16 +313,6 @@ impl fmt::Display for RouteSpec<'_> {
         source.map_or(Ok(()), |source| write!(f, " from {source}"))?;
         table.map_or(Ok(()), |table| write!(f, " in table {table}"))?;
         metric.map_or(Ok(()), |metric| write!(f, " with metric {metric}"))
-    }
-}
-
-impl fmt::Display for RuleSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to, table, priority } = *self;
-        write!(f, "rule from {from}")?;
-        to.map_or(Ok(()), |to| write!(f, " to {to}"))?;
-        write!(f, " for table {table}")?;
-        priority.map_or(Ok(()), |priority| write!(f, " with priority {priority}"))
     }
 }
 
@@ -271,6 +332,7 @@ mod tests {
     use crate::netlink::wire::tests::{never_panics, parse_all};
 
     const RECORDED: &str = include_str!("../recorded/routes.hex");
+    const KINDS: &str = include_str!("../recorded/route_kinds.hex");
 
     #[test]
     fn recorded_routes_are_understood() {
@@ -294,7 +356,29 @@ mod tests {
     }
 
     #[test]
+    fn routes_of_other_kinds_and_with_several_next_hops_are_understood() {
+        let routes = parse_all(KINDS, |message| RouteEntry::parse(message).unwrap().unwrap());
+        let find = |to: &str| routes.iter().find(|route| route.to == to.parse().unwrap()).unwrap();
+        let several = find("192.0.2.0/24");
+        assert_eq!((several.link_index, several.gateway), (None, None));
+        let next = Some("10.0.0.254".parse().unwrap());
+        let hops: Vec<_> = several.next_hops.iter().map(|hop| (hop.gateway, hop.weight)).collect();
+        assert_eq!(hops, [(next, 3), (None, 1)]);
+        assert_eq!(find("198.51.100.0/24").kind, RouteKind::Blackhole);
+        let refused = find("203.0.113.0/24");
+        assert_eq!((refused.kind, refused.metric), (RouteKind::Unreachable, Some(7)));
+        let default = find("::/0");
+        assert!(default.is_default() && !refused.is_default());
+        assert_eq!((default.gateway, default.mtu), (Some("fd00::2".parse().unwrap()), Some(1_400)));
+        let from = find("2001:db8::/32");
+        assert_eq!(from.from, Some("fd00::1/128".parse().unwrap()));
+        let own = find("10.0.0.0/24");
+        assert_eq!((own.protocol, own.scope), (libc::RTPROT_KERNEL, libc::RT_SCOPE_LINK));
+    }
+
+    #[test]
     fn no_route_message_panics() {
         never_panics(RECORDED, RouteEntry::parse);
+        never_panics(KINDS, RouteEntry::parse);
     }
 }

@@ -1,0 +1,281 @@
+//! Rules: which routing table a packet is looked up in.
+
+use std::fmt;
+
+use super::Route;
+use crate::netlink::error::NetlinkError;
+use crate::netlink::prefix::Prefix;
+use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+
+/// Attributes of rules (`linux/fib_rules.h`).
+const FRA_DST: u16 = 1;
+const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
+const FRA_GOTO: u16 = 4;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_SUPPRESS_IFGROUP: u16 = 13;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const FRA_OIFNAME: u16 = 17;
+const FRA_PAD: u16 = 18;
+const FRA_PROTOCOL: u16 = 21;
+/// The kernel's word for "suppresses nothing".
+const NO_SUPPRESSION: u32 = u32::MAX;
+/// `FR_ACT_*`: what a rule does.
+const TO_TABLE: u8 = 1;
+const GOTO: u8 = 2;
+const NOP: u8 = 3;
+const BLACKHOLE: u8 = 6;
+const UNREACHABLE: u8 = 7;
+const PROHIBIT: u8 = 8;
+/// `FIB_RULE_INVERT`: the rule is for what does *not* match.
+const INVERT: u32 = 2;
+
+/// A rule that leads some packets to a routing table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleSpec {
+    /// Source addresses that the rule is for; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are all.
+    pub from: Prefix,
+    /// Destination addresses that the rule is for.
+    pub to: Option<Prefix>,
+    /// Number of the routing table.
+    pub table: u32,
+    /// Rules are tried in ascending order; the kernel chooses one before its own otherwise.
+    pub priority: Option<u32>,
+}
+
+/// A rule as the kernel describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleEntry {
+    /// Rules are tried in ascending order of this.
+    pub priority: u32,
+    /// Source addresses that it is for; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are all.
+    pub from: Prefix,
+    /// Destination addresses that it is for.
+    pub to: Prefix,
+    /// What it does.
+    pub action: RuleAction,
+    /// Name of the interface that packets come from.
+    pub input: Option<String>,
+    /// Name of the interface that the packet's socket is bound to.
+    pub output: Option<String>,
+    /// Mark of the packet, and the bits of it that count.
+    pub mark: Option<(u32, u32)>,
+    /// Routes with prefixes of at most this length are passed over.
+    pub suppress_prefix_length: Option<u32>,
+    /// It is for packets that do *not* match.
+    pub inverted: bool,
+    /// Who made it (`RTPROT_*`).
+    pub protocol: u8,
+    /// There are further conditions, such as ports or a user, that are not told here.
+    pub has_further_conditions: bool,
+}
+
+/// What a rule does (`FR_ACT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAction {
+    /// Look the packet up in this table; go on when nothing is found.
+    Table(u32),
+    /// Go on at the rule of this priority.
+    Goto(u32),
+    /// Nothing.
+    Nop,
+    /// Drop it in silence.
+    Blackhole,
+    /// Refuse it: network unreachable.
+    Unreachable,
+    /// Refuse it: prohibited.
+    Prohibit,
+    /// An action that this version does not know, by its number.
+    Other(u8),
+}
+
+impl Route {
+    /// Adds a rule.
+    pub fn add_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        let action = format_args!("add {rule}");
+        self.requests.change(libc::RTM_NEWRULE, flags, &rule.payload(), action)
+    }
+
+    /// Deletes the first rule that agrees with `rule`.
+    pub fn delete_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
+        let action = format_args!("delete {rule}");
+        self.requests.change(libc::RTM_DELRULE, 0, &rule.payload(), action)
+    }
+
+    /// All rules of the namespace, those of IPv4 first, each family in the order in which they are
+    /// tried.
+    pub fn rules(&mut self) -> Result<Vec<RuleEntry>, NetlinkError> {
+        let payload = Payload::new(&[0; 12]);
+        let action = format_args!("list rules");
+        self.requests.dump(libc::RTM_GETRULE, &payload, action, RuleEntry::parse)
+    }
+}
+
+impl RuleSpec {
+    /// `struct fib_rule_hdr` and its attributes.
+    fn payload(&self) -> Payload {
+        let Self { from, to, table, priority } = *self;
+        let to = to.filter(|to| to.length() > 0);
+        let to_length = to.map_or(0, Prefix::length);
+        let header = [from.family(), to_length, from.length(), 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
+        Payload::new(&header)
+            .u32(FRA_TABLE, table)
+            .maybe(Some(from).filter(|from| from.length() > 0), |payload, from| {
+                payload.ip(FRA_SRC, from.network().address())
+            })
+            .maybe(to, |payload, to| payload.ip(FRA_DST, to.network().address()))
+            .maybe(priority, |payload, priority| payload.u32(FRA_PRIORITY, priority))
+    }
+}
+
+impl RuleEntry {
+    /// Reads `RTM_NEWRULE` and `RTM_DELRULE`; `None` for a family other than IP.
+    pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
+        let mut reader = Reader::new(message.body, "fib_rule_hdr");
+        let [family, to, from, service, table, _, _, action] = reader.take()?;
+        let flags = reader.u32()?;
+        let Some(everything) = Prefix::all(family) else { return Ok(None) };
+        let mut entry = Self {
+            priority: 0,
+            from: everything,
+            to: everything,
+            action: RuleAction::from_kernel(action, u32::from(table)),
+            input: None,
+            output: None,
+            mark: None,
+            suppress_prefix_length: None,
+            inverted: flags & INVERT != 0,
+            protocol: 0,
+            has_further_conditions: service != 0,
+        };
+        for attribute in Attributes::new(reader.rest()) {
+            entry.set(attribute?, to, from)?;
+        }
+        Ok(Some(entry))
+    }
+
+    fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
+        let prefix = |length| {
+            let prefix = Prefix::new(attribute.ip()?, length);
+            prefix.map_err(|_| Malformed::Missing("prefix length"))
+        };
+        match attribute.kind {
+            FRA_DST => self.to = prefix(to)?,
+            FRA_SRC => self.from = prefix(from)?,
+            FRA_IIFNAME => self.input = Some(attribute.text()),
+            FRA_OIFNAME => self.output = Some(attribute.text()),
+            FRA_PRIORITY => self.priority = attribute.u32()?,
+            FRA_PROTOCOL => self.protocol = attribute.u8()?,
+            FRA_FWMARK => self.mark = Some((attribute.u32()?, self.mark.map_or(!0, |(_, m)| m))),
+            FRA_FWMASK => {
+                let mark = self.mark.map_or(0, |(mark, _)| mark);
+                self.mark = Some((mark, attribute.u32()?));
+            }
+            FRA_SUPPRESS_PREFIXLEN => {
+                self.suppress_prefix_length =
+                    Some(attribute.u32()?).filter(|&length| length != NO_SUPPRESSION);
+            }
+            FRA_TABLE => {
+                if let RuleAction::Table(table) = &mut self.action {
+                    *table = attribute.u32()?;
+                }
+            }
+            FRA_GOTO => {
+                if let RuleAction::Goto(target) = &mut self.action {
+                    *target = attribute.u32()?;
+                }
+            }
+            FRA_PAD => {}
+            FRA_SUPPRESS_IFGROUP => {
+                self.has_further_conditions |= attribute.u32()? != NO_SUPPRESSION;
+            }
+            _ => self.has_further_conditions = true,
+        }
+        Ok(())
+    }
+}
+
+impl RuleAction {
+    const fn from_kernel(number: u8, table: u32) -> Self {
+        match number {
+            TO_TABLE => Self::Table(table),
+            GOTO => Self::Goto(0),
+            NOP => Self::Nop,
+            BLACKHOLE => Self::Blackhole,
+            UNREACHABLE => Self::Unreachable,
+            PROHIBIT => Self::Prohibit,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for RuleSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, table, priority } = *self;
+        write!(f, "rule from {from}")?;
+        to.map_or(Ok(()), |to| write!(f, " to {to}"))?;
+        write!(f, " for table {table}")?;
+        priority.map_or(Ok(()), |priority| write!(f, " with priority {priority}"))
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+    use crate::netlink::wire::tests::{never_panics, parse_all};
+
+    const RECORDED: &str = include_str!("../recorded/rules.hex");
+
+    #[test]
+    fn recorded_rules_are_understood() {
+        let rules = parse_all(RECORDED, |message| RuleEntry::parse(message).unwrap());
+        assert_eq!(rules.iter().filter(|rule| rule.is_none()).count(), 2, "multicast routing's");
+        let rules: Vec<_> = rules.into_iter().flatten().collect();
+        let head = |rule: &RuleEntry| (rule.priority, rule.from.to_string(), rule.action);
+        let expected = [
+            (0, "0.0.0.0/0", RuleAction::Table(255)),
+            (500, "10.0.0.1/32", RuleAction::Table(1_001)),
+            (600, "0.0.0.0/0", RuleAction::Table(77)),
+            (700, "10.0.0.0/8", RuleAction::Unreachable),
+            (800, "0.0.0.0/0", RuleAction::Table(254)),
+            (900, "0.0.0.0/0", RuleAction::Table(5)),
+            (1_000, "10.9.0.0/16", RuleAction::Goto(32_766)),
+            (32_766, "0.0.0.0/0", RuleAction::Table(254)),
+            (32_767, "0.0.0.0/0", RuleAction::Table(253)),
+            (0, "::/0", RuleAction::Table(255)),
+            (500, "fd00::1/128", RuleAction::Table(100_001)),
+            (32_766, "::/0", RuleAction::Table(254)),
+        ];
+        let expected = expected.map(|(priority, from, action)| (priority, from.into(), action));
+        assert_eq!(rules.iter().map(head).collect::<Vec<_>>(), expected);
+        let marked = &rules[2];
+        assert_eq!(
+            (marked.to.to_string().as_str(), marked.mark),
+            ("192.0.2.0/24", Some((16, 240)))
+        );
+        let interfaces = (marked.input.as_deref(), marked.output.as_deref());
+        assert_eq!(interfaces, (Some("wifi"), Some("server")));
+        assert!(rules[3].inverted && !rules[2].inverted);
+        assert_eq!(
+            (rules[4].suppress_prefix_length, rules[1].suppress_prefix_length),
+            (Some(0), None)
+        );
+        let further: Vec<_> =
+            rules.iter().filter(|rule| rule.has_further_conditions).map(|it| it.priority).collect();
+        assert_eq!(further, [900], "ports and a protocol");
+        assert_eq!(
+            (rules[0].protocol, rules[1].protocol),
+            (libc::RTPROT_KERNEL, libc::RTPROT_UNSPEC)
+        );
+    }
+
+    #[test]
+    fn no_rule_message_panics() {
+        never_panics(RECORDED, RuleEntry::parse);
+    }
+}
