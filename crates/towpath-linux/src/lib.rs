@@ -19,6 +19,7 @@ mod clock;
 mod cost;
 mod emulator;
 pub mod exec;
+mod hop;
 pub mod interrupt;
 pub mod lab;
 pub mod live;
@@ -41,6 +42,7 @@ mod sys;
 pub mod sysctl;
 mod traffic;
 mod world;
+pub mod zoo;
 
 pub use clock::Clock;
 pub use namespace::Namespace;

@@ -12,9 +12,10 @@ use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Instant, Topology};
 
-use super::frame::Segment;
+use super::frame::{Frame, Segment, VirtioHeader};
 use super::port::{Pool, Port};
 use crate::clock::Clock;
+use crate::hop::{Hop, Rule, Way};
 use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
 use crate::sys;
 
@@ -32,6 +33,8 @@ pub(crate) struct Lane {
     pub(crate) routes: [RouteId; 2],
     /// Whether super-segments are cut.
     pub(crate) split: bool,
+    /// The router on the way, if there is one; it sees single packets.
+    pub(crate) hop: Option<Hop>,
 }
 
 pub(crate) use towpath_measure::network::Reported;
@@ -54,6 +57,8 @@ pub(crate) enum Command {
     Report { zero: Instant, period: Duration, to: Sender<Record> },
     /// No more reports.
     Quiet,
+    /// The router of a lane does this from now on.
+    Rules(usize, Vec<Rule>),
     /// End.
     Stop,
 }
@@ -257,6 +262,12 @@ impl Engine {
                     self.reporting = Some(Reporting { zero, period, next: zero + period, to });
                 }
                 Command::Quiet => self.reporting = None,
+                Command::Rules(lane, rules) => {
+                    let lane = self.lanes.get_mut(lane);
+                    if let Some(hop) = lane.and_then(|lane| lane.hop.as_mut()) {
+                        hop.set_rules(&rules);
+                    }
+                }
                 Command::Stop => self.stopped = true,
             }
         }
@@ -266,12 +277,22 @@ impl Engine {
     /// Reads what one port has and pushes it into the link model.
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
-            let Some(Lane { ports, routes, split }) = self.lanes.get(lane) else { return };
-            let (Some(port), Some(&route)) = (ports.get(port), routes.get(port)) else { return };
+            let Some(Lane { ports, routes, split, hop }) = self.lanes.get_mut(lane) else { return };
+            let (Some(from), Some(&route)) = (ports.get(port), routes.get(port)) else { return };
             // A port whose interface is down gives errors; so does a closed one.
-            let Ok(Some(frame)) = port.read(&mut self.pool) else { return };
+            let Ok(Some(frame)) = from.read(&mut self.pool) else { return };
             let now = self.clock.now();
-            if *split {
+            if let Some(hop) = hop {
+                for segment in Segment::split(frame) {
+                    let Some((way, bytes)) = hop.pass(port == 0, segment.to_bytes()) else {
+                        continue;
+                    };
+                    let route = if way == Way::On { Some(&route) } else { routes.get(1 - port) };
+                    let Some(&route) = route else { continue };
+                    let segment = Segment::whole(Frame::new(VirtioHeader::default(), bytes));
+                    let _counted = self.topology.push(now, route, segment);
+                }
+            } else if *split {
                 for segment in Segment::split(frame) {
                     let _counted = self.topology.push(now, route, segment);
                 }

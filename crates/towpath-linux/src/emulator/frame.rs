@@ -202,19 +202,17 @@ impl Segment {
         (virtio, patched)
     }
 
+    /// The packet as it is on a wire: in one piece, with its checksum. A super-segment has none yet.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        self.emit(complete)
+    }
+
     /// The packet with its checksum completed and then one bit flipped, so that the receiver's
     /// kernel has a chance to notice, as on a real wire.
     fn corrupted(&self, random: u32) -> (VirtioHeader, Vec<u8>) {
         let clean = Self { corrupt: None, ..self.clone() };
         clean.emit(|virtio, head, tail| {
-            let mut packet = [head, tail].concat();
-            if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 && virtio.gso_type == 0 {
-                headers::complete_checksum(
-                    &mut packet,
-                    usize::from(virtio.checksum_start),
-                    usize::from(virtio.checksum_offset),
-                );
-            }
+            let mut packet = complete(virtio, head, tail);
             let bits = (packet.len() * 8).max(1);
             let bit = random as usize % bits;
             if let Some(byte) = packet.get_mut(bit / 8) {
@@ -224,6 +222,18 @@ impl Segment {
             (virtio, packet)
         })
     }
+}
+
+fn complete(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
+    let mut packet = [head, tail].concat();
+    if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 && virtio.gso_type == 0 {
+        headers::complete_checksum(
+            &mut packet,
+            usize::from(virtio.checksum_start),
+            usize::from(virtio.checksum_offset),
+        );
+    }
+    packet
 }
 
 impl Packet for Segment {

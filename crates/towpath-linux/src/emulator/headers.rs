@@ -115,9 +115,49 @@ fn patch_v4(ip: &mut [u8], total: usize, index: u16) {
     if let Some([a, b]) = ip.get_mut(4..6) {
         [*a, *b] = u16::from_be_bytes([*a, *b]).wrapping_add(index).to_be_bytes();
     }
+    seal_v4(ip);
+}
+
+/// Renews the checksum of an IPv4 packet's header.
+pub(crate) fn seal_v4(packet: &mut [u8]) {
+    let bytes = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    let Some(ip) = packet.get_mut(..bytes) else { return };
     set_u16(ip, 10, 0);
     let checksum = !fold(sum(ip));
     set_u16(ip, 10, checksum);
+}
+
+/// Renews the TCP checksum of a whole packet.
+pub(crate) fn seal_tcp(packet: &mut [u8]) {
+    let Some(headers) = Headers::parse(packet) else { return };
+    let Some((ip, tcp)) = packet.split_at_mut_checked(usize::from(headers.ip_bytes)) else {
+        return;
+    };
+    let at = usize::from(TCP_CHECKSUM_OFFSET);
+    set_u16(tcp, at, fold(headers.pseudo_sum(ip, tcp.len())));
+    complete_checksum(tcp, 0, at);
+}
+
+/// Makes a TCP packet's IP header one in the other direction, with lengths and checksums that fit.
+pub(crate) fn turn_round(packet: &mut [u8]) {
+    let total = packet.len();
+    let Some(headers) = Headers::parse(packet) else { return };
+    let addresses = match headers.version {
+        Version::V4 => packet.get_mut(12..20),
+        Version::V6 => packet.get_mut(8..40),
+    };
+    if let Some(addresses) = addresses {
+        addresses.rotate_left(addresses.len() / 2);
+    }
+    let life = if headers.is_v4() { 8 } else { 7 };
+    if let Some(life) = packet.get_mut(life) {
+        *life = 64;
+    }
+    match headers.version {
+        Version::V4 => patch_v4(packet, total, 0),
+        Version::V6 => set_u16(packet, 4, (total - 40) as u16),
+    }
+    seal_tcp(packet);
 }
 
 fn set_u16(bytes: &mut [u8], offset: usize, value: u16) {

@@ -33,7 +33,7 @@ const MAX_LIMIT: u8 = 8;
 
 /// How an interface's carrier is switched.
 #[derive(Debug)]
-pub(super) enum Carrier {
+pub(crate) enum Carrier {
     /// By the TUN descriptor.
     Tun(OwnedFd),
     /// By the emulator's end of the veth pair.
@@ -66,10 +66,11 @@ pub(crate) fn build(
         let (Some(first), Some(second)) = (first, second) else { continue };
         let mut make = |host: &HostSpace, end: usize| {
             let number = path.between.get(end).copied().unwrap_or_default();
-            match devices.get_mut(number).filter(|_| plan::is_own(scenario, number)) {
-                Some(own) => stack_port(own, index),
-                None => interface(backend, &mut middle, host, path, (index, end)),
+            if let Some(own) = devices.get_mut(number).filter(|_| plan::is_own(scenario, number)) {
+                return stack_port(own, index);
             }
+            let link = (path.name.as_str(), path.mtu_bytes);
+            interface(backend, &mut middle, host, link, &format!("{index}-{end}"))
         };
         let (near, near_carrier) = make(first, 0)?;
         let (far, far_carrier) = make(second, 1)?;
@@ -105,21 +106,32 @@ pub(crate) fn build(
 }
 
 fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkError> {
-    let system = |action: &str| NetworkError::system(format!("{action} host `{}`", host.name));
-    let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
-    let route = namespace.run(|| {
+    empty_host(&host.name, || {
         settings(host)?;
         // For programs that do not ask for one. Refused when an administrator restricts it; our own
         // flows ask for theirs by socket, and what they got is read back.
         let wanted = scenario.congestion_control_of(host);
         let _refused = write_setting("net.ipv4.tcp_congestion_control", wanted);
-        let mut route = Route::open().map_err(NetworkError::kernel(&host.name))?;
-        route.set_up("lo").map_err(NetworkError::kernel(&host.name))?;
+        Ok(())
+    })
+}
+
+/// A host without interfaces; `settings` runs inside it first.
+pub(crate) fn empty_host(
+    name: &str,
+    settings: impl FnOnce() -> Result<(), NetworkError> + Send,
+) -> Result<HostSpace, NetworkError> {
+    let system = |action: &str| NetworkError::system(format!("{action} host `{name}`"));
+    let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
+    let route = namespace.run(|| {
+        settings()?;
+        let mut route = Route::open().map_err(NetworkError::kernel(name))?;
+        route.set_up("lo").map_err(NetworkError::kernel(name))?;
         Ok(route)
     });
     let route = route.map_err(system("enter"))??;
     Ok(HostSpace {
-        name: host.name.clone(),
+        name: name.to_owned(),
         namespace,
         route: Mutex::new(route),
         stack: None,
@@ -165,8 +177,9 @@ fn start_stack(
     stack::Host::start(name, clock, own, devices)
 }
 
-/// Writes the host's settings; runs inside its namespace, before it has interfaces.
-fn settings(host: &Host) -> Result<(), NetworkError> {
+/// Writes what every host needs, whatever the machine has; runs inside its namespace, before it has
+/// interfaces.
+pub(crate) fn usual_settings() -> Result<(), NetworkError> {
     // A kernel without IPv6 has none of the latter; it will say so when an address is given out.
     let defaults = [
         // What one run learnt about a destination must not start the next one.
@@ -187,6 +200,12 @@ fn settings(host: &Host) -> Result<(), NetworkError> {
             written?;
         }
     }
+    Ok(())
+}
+
+/// Writes the host's settings; runs inside its namespace, before it has interfaces.
+fn settings(host: &Host) -> Result<(), NetworkError> {
+    usual_settings()?;
     let buffers =
         [("net.ipv4.tcp_rmem", host.receive_buffer), ("net.ipv4.tcp_wmem", host.send_buffer)];
     for (name, sizes) in buffers {
@@ -197,12 +216,15 @@ fn settings(host: &Host) -> Result<(), NetworkError> {
     host.sysctls.iter().try_for_each(|(name, value)| write_setting(name, value))
 }
 
-fn write_setting(name: &str, value: &str) -> Result<(), NetworkError> {
+pub(crate) fn write_setting(name: &str, value: &str) -> Result<(), NetworkError> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     fs::write(path, value).map_err(NetworkError::system(format!("set `{name}` to `{value}`")))
 }
 
-fn choose_backend(wanted: Option<Backend>, hosts: &[HostSpace]) -> Result<Backend, NetworkError> {
+pub(crate) fn choose_backend(
+    wanted: Option<Backend>,
+    hosts: &[HostSpace],
+) -> Result<Backend, NetworkError> {
     let Some(host) = hosts.first() else { return Ok(Backend::Packet) };
     if wanted == Some(Backend::Packet) {
         return Ok(Backend::Packet);
@@ -217,43 +239,43 @@ fn choose_backend(wanted: Option<Backend>, hosts: &[HostSpace]) -> Result<Backen
     }
 }
 
-fn interface(
+/// Makes an interface of `host` whose other side is a port of the emulator; `inner` is the name that
+/// it has there, if it needs one.
+pub(crate) fn interface(
     backend: Backend,
     middle: &mut Route,
     host: &HostSpace,
-    path: &Path,
-    (index, end): (usize, usize),
+    (name, mtu_bytes): (&str, u32),
+    inner: &str,
 ) -> Result<(Port, Carrier), NetworkError> {
-    let system =
-        || NetworkError::system(format!("make interface `{}` on `{}`", path.name, host.name));
+    let system = || NetworkError::system(format!("make interface `{name}` on `{}`", host.name));
     let kernel = NetworkError::kernel(&host.name);
     match backend {
         Backend::Tun => {
-            let opened = host.namespace.run(|| sys::open_tun(&path.name)).and_then(|fd| fd);
+            let opened = host.namespace.run(|| sys::open_tun(name)).and_then(|fd| fd);
             let fd = opened.map_err(system())?;
             let carrier = fd.try_clone().map_err(system())?;
             let mut route = host.route();
-            route.set_mtu(&path.name, path.mtu_bytes).map_err(&kernel)?;
-            route.set_tx_queue_len(&path.name, TX_QUEUE_PACKETS).map_err(&kernel)?;
+            route.set_mtu(name, mtu_bytes).map_err(&kernel)?;
+            route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel)?;
             Ok((Port::Kernel(Wire::Tun(fd)), Carrier::Tun(carrier)))
         }
         Backend::Packet => {
-            let inner = format!("{index}-{end}");
             let side = |name, namespace| VethEnd {
                 name,
                 mac: Some(MAC),
-                mtu: Some(path.mtu_bytes),
+                mtu: Some(mtu_bytes),
                 tx_queue_len: Some(TX_QUEUE_PACKETS),
                 namespace,
             };
-            let ends = (side(&path.name, Some(host.namespace.as_fd())), side(&inner, None));
+            let ends = (side(name, Some(host.namespace.as_fd())), side(inner, None));
             middle.add_veth(&ends.0, &ends.1).map_err(&kernel)?;
-            host.route().set_arp(&path.name, false).map_err(&kernel)?;
-            middle.set_arp(&inner, false).map_err(&kernel)?;
-            middle.set_up(&inner).map_err(&kernel)?;
-            let number = middle.link(&inner).map_err(&kernel)?.index;
+            host.route().set_arp(name, false).map_err(&kernel)?;
+            middle.set_arp(inner, false).map_err(&kernel)?;
+            middle.set_up(inner).map_err(&kernel)?;
+            let number = middle.link(inner).map_err(&kernel)?.index;
             let fd = sys::open_packet_socket(number).map_err(system())?;
-            Ok((Port::Kernel(Wire::Packet(fd)), Carrier::Veth(inner)))
+            Ok((Port::Kernel(Wire::Packet(fd)), Carrier::Veth(inner.to_owned())))
         }
     }
 }
@@ -443,6 +465,7 @@ fn start_emulator(
             ports,
             routes: *routes,
             split: links::split(index, scenario),
+            hop: None,
         })
         .collect();
     let reported = directions.reported(scenario);

@@ -5,7 +5,7 @@
 //! the destination address (see [`Path`]). No program is run for any of this: netlink only.
 
 pub(crate) mod address;
-mod build;
+pub(crate) mod build;
 mod links;
 mod quic_hosts;
 pub(crate) mod timeline;
@@ -72,7 +72,7 @@ impl NetworkError {
         move |source| Self::System { action, source }
     }
 
-    fn kernel(host: &str) -> impl Fn(NetlinkError) -> Self + '_ {
+    pub(crate) fn kernel(host: &str) -> impl Fn(NetlinkError) -> Self + '_ {
         move |source| Self::Kernel { host: host.to_owned(), source }
     }
 }

@@ -100,31 +100,7 @@ impl IcmpKind {
     /// family. Quotes its headers, not its data.
     pub fn emit(self, router: IpAddr, packet: &Packet) -> Option<Packet> {
         let about = packet.ip().ok().filter(|ip| ip.protocol == ip::TCP)?;
-        let mut message = Vec::with_capacity(8 + packet.header.len());
-        message.extend(self.header(about.source));
-        message.extend_from_slice(&packet.header);
-        let mut header = ArrayVec::new();
-        match (router, about.source) {
-            (IpAddr::V4(router), IpAddr::V4(to)) => {
-                let total = u16::try_from(ip::V4_BYTES + message.len()).ok()?;
-                let ip = ip::emit_v4((router, to), ip::ICMP, Ecn::NotCapable, 0, total);
-                header.try_extend_from_slice(&ip).ok()?;
-                complete(&mut message, Sum::default());
-            }
-            (IpAddr::V6(_), IpAddr::V6(_)) => {
-                let len = u16::try_from(message.len()).ok()?;
-                let ip = ip::emit_v6(ip::ICMP_V6, Ecn::NotCapable, len);
-                header.try_extend_from_slice(&ip).ok()?;
-                let addresses = ip::v6_addresses(router, about.source);
-                header.try_extend_from_slice(addresses.as_flattened()).ok()?;
-                let sum = ip::pseudo_header(router, about.source, ip::ICMP_V6, message.len());
-                complete(&mut message, sum);
-            }
-            (IpAddr::V4(Ipv4Addr { .. }), IpAddr::V6(Ipv6Addr { .. }))
-            | (IpAddr::V6(Ipv6Addr { .. }), IpAddr::V4(Ipv4Addr { .. })) => return None,
-        }
-        let payload = Payload::from(Bytes::from(message));
-        Some(Packet { header, payload, segment_bytes: 0, checksum_offloaded: false })
+        router_error(router, about.source, self.header(about.source), &packet.header)
     }
 
     /// Type, code, no checksum yet, and the word behind it. Hard errors are those of a closed port.
@@ -145,6 +121,36 @@ impl IcmpKind {
         let [m0, m1, m2, m3] = mtu.to_be_bytes();
         [kind, code, 0, 0, m0, m1, m2, m3]
     }
+}
+
+/// The ICMP message that `router` sends to `to`: `head` is type, code, room for the checksum and a
+/// word; `quote` is the beginning of the packet that it is about. `None` if the families differ.
+pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> Option<Packet> {
+    let mut message = Vec::with_capacity(head.len() + quote.len());
+    message.extend(head);
+    message.extend_from_slice(quote);
+    let mut header = ArrayVec::new();
+    match (router, to) {
+        (IpAddr::V4(router), IpAddr::V4(to)) => {
+            let total = u16::try_from(ip::V4_BYTES + message.len()).ok()?;
+            let ip = ip::emit_v4((router, to), ip::ICMP, Ecn::NotCapable, 0, total);
+            header.try_extend_from_slice(&ip).ok()?;
+            complete(&mut message, Sum::default());
+        }
+        (IpAddr::V6(_), IpAddr::V6(_)) => {
+            let len = u16::try_from(message.len()).ok()?;
+            let ip = ip::emit_v6(ip::ICMP_V6, Ecn::NotCapable, len);
+            header.try_extend_from_slice(&ip).ok()?;
+            let addresses = ip::v6_addresses(router, to);
+            header.try_extend_from_slice(addresses.as_flattened()).ok()?;
+            let sum = ip::pseudo_header(router, to, ip::ICMP_V6, message.len());
+            complete(&mut message, sum);
+        }
+        (IpAddr::V4(Ipv4Addr { .. }), IpAddr::V6(Ipv6Addr { .. }))
+        | (IpAddr::V6(Ipv6Addr { .. }), IpAddr::V4(Ipv4Addr { .. })) => return None,
+    }
+    let payload = Payload::from(Bytes::from(message));
+    Some(Packet { header, payload, segment_bytes: 0, checksum_offloaded: false })
 }
 
 /// Fills in the checksum of an ICMP message.

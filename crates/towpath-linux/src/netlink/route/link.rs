@@ -100,6 +100,24 @@ impl Route {
         self.requests.change(libc::RTM_NEWLINK, flags, &payload, action)
     }
 
+    /// Adds a bridge: a switch in the kernel.
+    pub fn add_bridge(&mut self, name: &str) -> Result<(), NetlinkError> {
+        let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
+        let payload =
+            payload.nest(libc::IFLA_LINKINFO, |kind| kind.text(libc::IFLA_INFO_KIND, "bridge"));
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        let action = format_args!("add bridge `{name}`");
+        self.requests.change(libc::RTM_NEWLINK, flags, &payload, action)
+    }
+
+    /// Makes `link` a port of `bridge`.
+    pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), NetlinkError> {
+        let action = format_args!("make `{link}` a port of `{bridge}`");
+        let index = self.get_link(bridge, action)?.index;
+        let attribute = Payload::default().u32(libc::IFLA_MASTER, index);
+        self.set_attribute(link, &attribute, action)
+    }
+
     /// Deletes `link`; of a virtual Ethernet pair, both ends go.
     pub fn delete_link(&mut self, link: &str) -> Result<(), NetlinkError> {
         let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, link);

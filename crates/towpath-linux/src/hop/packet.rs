@@ -1,0 +1,197 @@
+//! A packet's bytes as a box on the way sees them: read, and changed in place.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use towpath_mptcp::wire::Flags;
+
+use crate::emulator::headers::{self, Headers};
+use crate::netlink::Prefix;
+
+/// `Time exceeded` in IPv4 and IPv6, as type and code.
+pub(crate) const TIME_EXCEEDED: [(u8, u8); 2] = [(11, 0), (3, 0)];
+const ICMP: u8 = 1;
+const ICMP_V6: u8 = 58;
+/// Bytes of an IPv4 header without options, and of an IPv6 header.
+const V4_BYTES: usize = 20;
+const V6_BYTES: usize = 40;
+/// The TCP option of Multipath TCP (RFC 8684 §3).
+const MPTCP: u8 = 30;
+const END: u8 = 0;
+const PADDING: u8 = 1;
+
+/// A kind of Multipath TCP option (RFC 8684 §3, the subtypes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Every,
+    Capable,
+    Join,
+    Dss,
+    AddAddress,
+}
+
+impl Kind {
+    /// Whether an option's subtype is meant.
+    pub(crate) const fn is(self, subtype: u8) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Capable => subtype == 0,
+            Self::Join => subtype == 1,
+            Self::Dss => subtype == 2,
+            Self::AddAddress => subtype == 3,
+        }
+    }
+}
+
+/// Where what is in a TCP packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tcp {
+    ip_bytes: usize,
+    header_bytes: usize,
+    flags: Flags,
+}
+
+impl Tcp {
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
+        let headers = Headers::parse(packet)?;
+        let ip_bytes = usize::from(headers.ip_bytes());
+        let flags = Flags(*packet.get(ip_bytes + 13)?);
+        Some(Self { ip_bytes, header_bytes: headers.bytes(), flags })
+    }
+
+    pub(crate) const fn has(self, flags: Flags) -> bool {
+        self.flags.has(flags)
+    }
+
+    pub(crate) fn payload(self, packet: &[u8]) -> &[u8] {
+        packet.get(self.header_bytes..).unwrap_or(&[])
+    }
+
+    /// The Multipath TCP options: where they are, and their subtypes.
+    pub(crate) fn options(self, packet: &[u8]) -> impl Iterator<Item = (Range<usize>, u8)> {
+        let mut at = self.ip_bytes + 20;
+        let end = self.header_bytes;
+        let next = move || {
+            while let Some(&kind) = packet.get(at).filter(|_| at < end) {
+                if kind == END {
+                    return None;
+                }
+                if kind == PADDING {
+                    at += 1;
+                    continue;
+                }
+                let length = usize::from(*packet.get(at + 1)?);
+                let place = at..at.checked_add(length.max(2))?;
+                at = place.end;
+                if kind == MPTCP && place.end <= end {
+                    let subtype = *packet.get(place.start + 2)? >> 4;
+                    return Some((place, subtype));
+                }
+            }
+            None
+        };
+        std::iter::from_fn(next)
+    }
+}
+
+/// Sender and receiver.
+pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let [from, to] = packet.get(12..V4_BYTES)?.as_chunks::<4>().0 else { return None };
+            Some((IpAddr::from(*from), IpAddr::from(*to)))
+        }
+        6 => {
+            let [from, to] = packet.get(8..V6_BYTES)?.as_chunks::<16>().0 else { return None };
+            Some((IpAddr::from(*from), IpAddr::from(*to)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether `address` is in the network of `prefix`.
+pub(crate) fn covers(prefix: Prefix, address: IpAddr) -> bool {
+    Prefix::new(address, prefix.length())
+        .is_ok_and(|own| own.network() == prefix.network() && own.family() == prefix.family())
+}
+
+/// Takes one from the time to live; `false` if nothing is left of it.
+pub(crate) fn age(packet: &mut [u8]) -> bool {
+    let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    let Some(left) = packet.get_mut(if v4 { 8 } else { 7 }) else { return false };
+    if *left <= 1 {
+        return false;
+    }
+    *left -= 1;
+    if v4 {
+        headers::seal_v4(packet);
+    }
+    true
+}
+
+/// Whether it is an ICMP error, about which nobody sends another (RFC 1812 §4.3.2.7).
+pub(crate) fn is_icmp_error(packet: &[u8]) -> bool {
+    match icmp(packet) {
+        Some((true, body)) => matches!(packet.get(body), Some(3..=5 | 11 | 12)),
+        Some((false, body)) => packet.get(body).is_some_and(|kind| *kind < 128),
+        None => false,
+    }
+}
+
+/// Whether it is ICMP of IPv4 or of IPv6, and where its message begins.
+pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
+    let first = *packet.first()?;
+    match first >> 4 {
+        4 if packet.get(9) == Some(&ICMP) => Some((true, usize::from(first & 0x0f) * 4)),
+        6 if packet.get(6) == Some(&ICMP_V6) => Some((false, V6_BYTES)),
+        _ => None,
+    }
+}
+
+/// Overwrites options by padding, which leaves every other byte where it is.
+pub(crate) fn strip(packet: &mut [u8], kind: Kind) {
+    let Some(tcp) = Tcp::parse(packet) else { return };
+    let places: Vec<_> =
+        tcp.options(packet).filter(|(_, own)| kind.is(*own)).map(|(place, _)| place).collect();
+    for place in places {
+        packet.get_mut(place).unwrap_or_default().fill(PADDING);
+    }
+    headers::seal_tcp(packet);
+}
+
+/// Changes one byte in the middle of the payload.
+pub(crate) fn rewrite(packet: &mut [u8]) {
+    let Some(tcp) = Tcp::parse(packet) else { return };
+    let payload = packet.get_mut(tcp.header_bytes..).unwrap_or_default();
+    let middle = payload.len() / 2;
+    if let Some(byte) = payload.get_mut(middle) {
+        *byte = byte.wrapping_add(1);
+    }
+    headers::seal_tcp(packet);
+}
+
+/// The reset with which a firewall answers a packet in its receiver's name (RFC 9293 §3.10.7.1).
+pub(crate) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
+    let tcp = Tcp::parse(packet)?;
+    if tcp.has(Flags::RST) {
+        return None;
+    }
+    let (ip, rest) = packet.split_at_checked(tcp.ip_bytes)?;
+    let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, ..] = *rest else { return None };
+    let length = tcp.payload(packet).len()
+        + usize::from(tcp.has(Flags::SYN))
+        + usize::from(tcp.has(Flags::FIN));
+    let next = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(length as u32).to_be_bytes();
+    let (seq, ack, flags) = if tcp.has(Flags::ACK) {
+        ([a0, a1, a2, a3], [0; 4], Flags::RST)
+    } else {
+        ([0; 4], next, Flags::RST.with(Flags::ACK))
+    };
+    let mut answer = ip.to_vec();
+    answer.extend([d0, d1, s0, s1]);
+    answer.extend(seq);
+    answer.extend(ack);
+    answer.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
+    headers::turn_round(&mut answer);
+    Some(answer)
+}

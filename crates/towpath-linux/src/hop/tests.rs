@@ -1,0 +1,183 @@
+use towpath_mptcp::wire::{Capable, Ecn, Join, MptcpOption, Options, Packet, Segment};
+
+use super::*;
+
+const CLIENT: &str = "10.1.1.2:4000";
+const SERVER: &str = "198.51.100.2:80";
+
+fn segment(flags: Flags, mptcp: &[MptcpOption], payload: &'static [u8]) -> Segment {
+    Segment {
+        source: CLIENT.parse().unwrap(),
+        destination: SERVER.parse().unwrap(),
+        seq: 1_000,
+        ack: if flags.has(Flags::ACK) { 7 } else { 0 },
+        flags,
+        window: 100,
+        ecn: Ecn::NotCapable,
+        options: Options { mptcp: mptcp.to_vec(), ..Options::default() },
+        payload: bytes::Bytes::from_static(payload).into(),
+        segment_bytes: 0,
+    }
+}
+
+fn bytes(segment: &Segment) -> Vec<u8> {
+    Packet::emit(segment, 1).to_vec()
+}
+
+/// What a packet says, if all its checksums are right.
+fn parsed(bytes: &[u8]) -> Segment {
+    Packet::from_bytes(&bytes.to_vec().into(), false, 0).unwrap().parse().unwrap()
+}
+
+fn hop(rules: &[Rule]) -> Hop {
+    let inside = "10.1.1.0/24".parse().unwrap();
+    Hop::new(Ipv4Addr::new(100, 64, 1, 2), Ipv6Addr::LOCALHOST, vec![inside], rules)
+}
+
+fn capable() -> MptcpOption {
+    MptcpOption::Capable(Capable {
+        version: 1,
+        checksum: false,
+        extensibility: false,
+        no_join_to_source: false,
+        hmac_sha256: true,
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+    })
+}
+
+fn join() -> MptcpOption {
+    MptcpOption::Join(Join::Syn { backup: false, address_id: 2, token: 3, nonce: 4 })
+}
+
+fn rule(packets: Packets, treatment: Treatment) -> Rule {
+    Rule { side: LinkSide::Both, packets, treatment }
+}
+
+#[test]
+fn a_packet_that_is_forwarded_only_ages() {
+    let sent = segment(Flags::SYN, &[capable()], b"");
+    let packet = bytes(&sent);
+    let (way, passed) = hop(&[]).pass(true, packet.clone()).unwrap();
+    assert_eq!((way, parsed(&passed)), (Way::On, sent));
+    assert_eq!(passed[8] + 1, packet[8], "time to live");
+}
+
+#[test]
+fn a_packet_whose_time_is_up_is_quoted_with_all_its_options() {
+    let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
+    packet[8] = 1;
+    crate::emulator::headers::seal_v4(&mut packet);
+    let (way, answer) = hop(&[]).pass(true, packet.clone()).unwrap();
+    assert_eq!(way, Way::Back);
+    assert_eq!((answer[9], answer[20], answer[21]), (1, 11, 0), "ICMP, time exceeded");
+    assert_eq!(answer[28..], packet);
+    let (from, to) = packet::addresses(&answer).unwrap();
+    assert_eq!((from.to_string(), to.to_string()), ("100.64.1.2".into(), "10.1.1.2".into()));
+    let mut aged = answer;
+    aged[8] = 1;
+    assert_eq!(hop(&[]).pass(false, aged), None, "no message about a message");
+}
+
+#[test]
+fn foreign_addresses_from_the_inside_are_not_forwarded() {
+    let packet =
+        bytes(&Segment { source: "10.1.2.2:1".parse().unwrap(), ..segment(Flags::SYN, &[], b"") });
+    assert_eq!(hop(&[]).pass(true, packet.clone()), None);
+    assert!(hop(&[]).pass(false, packet).is_some());
+}
+
+#[test]
+fn only_the_option_that_is_meant_is_stripped() {
+    let strip = [rule(Packets::of(Phase::Syn), Treatment::Strip(Kind::Capable))];
+    for (option, left) in [(capable(), 0), (join(), 1)] {
+        let sent = bytes(&segment(Flags::SYN, &[option], b""));
+        let (_, passed) = hop(&strip).pass(true, sent.clone()).unwrap();
+        assert_eq!(parsed(&passed).options.mptcp.len(), left);
+        assert_eq!(passed.len(), sent.len());
+    }
+}
+
+#[test]
+fn a_rule_is_for_its_direction_and_packets_only() {
+    let drop = Rule {
+        side: LinkSide::Up,
+        packets: Packets::of(Phase::Syn).with(Kind::Join),
+        treatment: Treatment::Drop,
+    };
+    let passes = |up, segment: &Segment| hop(&[drop]).pass(up, bytes(segment)).is_some();
+    assert!(!passes(true, &segment(Flags::SYN, &[join()], b"")));
+    assert!(passes(false, &segment(Flags::SYN, &[join()], b"")));
+    assert!(passes(true, &segment(Flags::SYN, &[capable()], b"")));
+    assert!(passes(true, &segment(Flags::SYN.with(Flags::ACK), &[], b"")));
+}
+
+#[test]
+fn a_reset_is_one_that_the_sender_believes() {
+    let reset = [rule(Packets::of(Phase::Tcp), Treatment::Reset)];
+    let answer = |flags, payload| {
+        let (way, answer) = hop(&reset).pass(true, bytes(&segment(flags, &[], payload))).unwrap();
+        assert_eq!(way, Way::Back);
+        parsed(&answer)
+    };
+    let refused = answer(Flags::SYN, b"");
+    assert_eq!((refused.flags, refused.ack), (Flags::RST.with(Flags::ACK), 1_001));
+    assert_eq!(refused.source.to_string(), SERVER);
+    let cut = answer(Flags::ACK, b"data");
+    assert_eq!((cut.flags, cut.seq), (Flags::RST, 7));
+    assert_eq!(hop(&reset).pass(true, bytes(&segment(Flags::RST, &[], b""))), None);
+}
+
+#[test]
+fn a_rewritten_packet_has_a_right_checksum() {
+    let rewrite = [rule(Packets::of(Phase::Later).carrying(1), Treatment::Rewrite)];
+    let (_, passed) = hop(&rewrite).pass(true, bytes(&segment(Flags::ACK, &[], b"data"))).unwrap();
+    assert_eq!(parsed(&passed).payload.to_bytes(), &b"daua"[..]);
+}
+
+#[test]
+fn a_translated_connection_comes_back_to_its_inside() {
+    let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
+    let sent = segment(Flags::SYN, &[capable()], b"");
+    let (_, outside) = hop.pass(true, bytes(&sent)).unwrap();
+    let shown = parsed(&outside).source;
+    assert_eq!(shown.ip().to_string(), "100.64.1.2");
+    let answer = Segment { source: sent.destination, destination: shown, ..sent.clone() };
+    let (_, back) = hop.pass(false, bytes(&answer)).unwrap();
+    assert_eq!(parsed(&back).destination, sent.source);
+    let unknown = Segment { destination: "100.64.1.2:9".parse().unwrap(), ..answer };
+    assert_eq!(hop.pass(false, bytes(&unknown)), None);
+}
+
+#[test]
+fn a_message_about_a_translated_packet_quotes_what_was_sent() {
+    let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
+    let sent = bytes(&segment(Flags::SYN, &[capable()], b""));
+    let (_, outside) = hop.pass(true, sent.clone()).unwrap();
+    let router = "198.51.100.1".parse().unwrap();
+    let translator = "100.64.1.2".parse().unwrap();
+    let head = [11, 0, 0, 0, 0, 0, 0, 0];
+    let message = icmp::router_error(router, translator, head, &outside).unwrap().to_vec();
+    let (way, back) = hop.pass(false, message).unwrap();
+    assert_eq!(way, Way::On);
+    assert_eq!(packet::addresses(&back).unwrap().1.to_string(), "10.1.1.2");
+    assert_eq!(back[28 + 12..28 + 24], sent[12..24], "addresses and ports as they were sent");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_packet_makes_a_router_panic(packet: Vec<u8>, up: bool, first in 0_u8..3) {
+        let treatments = [
+            Treatment::Strip(Kind::Every),
+            Treatment::Rewrite,
+            Treatment::Translate,
+        ];
+        let rules = treatments.map(|treatment| rule(Packets::ALL, treatment));
+        let mut packet = packet;
+        if let Some(byte) = packet.first_mut() {
+            *byte = [0x45, 0x60, *byte][usize::from(first)];
+        }
+        let _passed = hop(&rules).pass(up, packet);
+    }
+}

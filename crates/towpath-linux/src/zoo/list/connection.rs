@@ -1,0 +1,157 @@
+//! The way of the first subflow.
+
+use super::application::DROP_CAPABLE;
+use crate::hop::packet::Kind;
+use crate::hop::{Packets, Phase, Rule, Treatment};
+use crate::zoo::situation::{Change, Host, Situation};
+use towpath_measure::scenario::LinkSide;
+
+use LinkSide::{Both as BOTH, Down as DOWN, Up as UP};
+
+/// The server's first address in IPv6.
+pub(super) const V6: &str = "2001:db8:2:1::2";
+/// The client asks for checksums of the data.
+const CHECKSUM: Change = Change::Sysctl(Host::Client, "net.mptcp.checksum_enabled", "1");
+
+/// A box that removes options.
+pub(super) const fn strip(side: LinkSide, phase: Phase, kind: Kind) -> Rule {
+    Rule { side, packets: Packets::of(phase), treatment: Treatment::Strip(kind) }
+}
+
+/// Changes data on their way to the server.
+const REWRITE: Rule = Rule {
+    side: UP,
+    packets: Packets::of(Phase::Later).carrying(1),
+    treatment: Treatment::Rewrite,
+};
+
+/// Swallows everything towards the server.
+pub(super) const DROP_TCP: Rule =
+    Rule { side: UP, packets: Packets::of(Phase::Tcp), treatment: Treatment::Drop };
+
+pub(super) const SITUATIONS: &[Situation] = &[
+    Situation {
+        name: "syn-dropped",
+        title: "a box swallows SYNs with the option",
+        seen: "Connecting takes three seconds; then it is plain TCP.",
+        why: "The first SYNs vanish, the kernel leaves the option out of a later one, and \
+              remembers that for an hour, for all destinations.",
+        cause: Some("syn-option-dropped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[DROP_CAPABLE])],
+    },
+    Situation {
+        name: "syn-dropped-v6",
+        title: "a box swallows IPv6 SYNs with the option",
+        seen: "Connecting takes three seconds; then it is plain TCP.",
+        why: "As `syn-dropped`, in IPv6.",
+        cause: Some("syn-option-dropped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[DROP_CAPABLE]), Change::Connect(V6)],
+    },
+    Situation {
+        name: "syn-stripped",
+        title: "a box removes the option from SYNs",
+        seen: "The connection works, over one path: plain TCP.",
+        why: "The server never sees the option, so its SYN/ACK has none. SYNs with a rising time \
+              to live show between which routers it goes.",
+        cause: Some("syn-option-stripped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(UP, Phase::Syn, Kind::Every)])],
+    },
+    Situation {
+        name: "syn-stripped-v6",
+        title: "a box removes the option from IPv6 SYNs",
+        seen: "The connection works, over one path: plain TCP.",
+        why: "As `syn-stripped`, in IPv6.",
+        cause: Some("syn-option-stripped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(UP, Phase::Syn, Kind::Every)]), Change::Connect(V6)],
+    },
+    Situation {
+        name: "all-stripped",
+        title: "a box removes the option from every packet",
+        seen: "The connection works, over one path: plain TCP.",
+        why: "As `syn-stripped`; the way back is the same.",
+        cause: Some("syn-option-stripped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(BOTH, Phase::Tcp, Kind::Every)])],
+    },
+    Situation {
+        name: "synack-stripped",
+        title: "a box removes the option from SYN/ACKs",
+        seen: "The connection works, over one path: plain TCP.",
+        why: "The option reaches the server, and its answer is lost on the way back. The server \
+              learns of it from the third packet (MPCapableFallbackACK grows there).",
+        cause: Some("synack-option-stripped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(DOWN, Phase::SynAck, Kind::Every)])],
+    },
+    Situation {
+        name: "later-stripped",
+        title: "a box lets the option pass in the handshake only",
+        seen: "Multipath TCP for a moment, then plain TCP for ever.",
+        why: "Data without the option makes both sides fall back (MPCapableDataFallback, RFC 8684 \
+              §3.7).",
+        cause: Some("option-stripped-after-handshake"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Every)])],
+    },
+    Situation {
+        name: "later-stripped-up",
+        title: "a box removes the option from what the client sends, after the SYN",
+        seen: "Multipath TCP for a moment, then plain TCP for ever.",
+        why: "The third packet and the data reach the server without the option.",
+        cause: Some("option-stripped-after-handshake"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(UP, Phase::Later, Kind::Every)])],
+    },
+    Situation {
+        name: "dss-stripped",
+        title: "a box removes the data sequence signals",
+        seen: "Multipath TCP for a moment, then plain TCP for ever.",
+        why: "It knows the options of the handshake, but not those of data.",
+        cause: Some("option-stripped-after-handshake"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Dss)])],
+    },
+    Situation {
+        name: "payload-rewritten",
+        title: "a gateway changes what the client sends",
+        seen: "The connection ends with an error, or falls back.",
+        why: "An application gateway rewrites addresses in the payload. With checksums the \
+              receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
+        cause: Some("payload-rewritten"),
+        two_ends: false,
+        changes: &[CHECKSUM, Change::Box(1, &[REWRITE])],
+    },
+    Situation {
+        name: "payload-rewritten-second",
+        title: "a gateway on the second path changes what the client sends",
+        seen: "The second subflow is reset when the first data pass over it.",
+        why: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection \
+              goes on over the other.",
+        cause: Some("payload-rewritten"),
+        two_ends: false,
+        changes: &[CHECKSUM, Change::Box(2, &[REWRITE])],
+    },
+    Situation {
+        name: "remote-silent",
+        title: "nobody answers",
+        seen: "Connecting hangs, with Multipath TCP and without.",
+        why: "A firewall swallows every packet to the port; this has nothing to do with Multipath \
+              TCP.",
+        cause: Some("remote-silent"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[DROP_TCP])],
+    },
+    Situation {
+        name: "remote-silent-v6",
+        title: "nobody answers over IPv6",
+        seen: "Connecting hangs.",
+        why: "A firewall swallows every packet.",
+        cause: Some("remote-silent"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[DROP_TCP]), Change::Connect(V6)],
+    },
+];

@@ -1,0 +1,205 @@
+//! Networks in which all is well: a diagnosis must not find anything.
+
+use super::connection::V6;
+use super::{ANNOUNCED, SECOND};
+use crate::hop::{Packets, Rule, Treatment};
+use crate::zoo::situation::{Change, Host, Quality, Situation, Socket};
+use towpath_measure::scenario::LinkSide;
+
+/// Translates addresses.
+const NAT: Rule =
+    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Translate };
+
+pub(super) const SITUATIONS: &[Situation] = &[
+    Situation {
+        name: "healthy-v4",
+        title: "two paths over IPv4",
+        seen: "Two subflows, both carrying data.",
+        why: "The usual network of this zoo.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Endpoints(Host::Client, SECOND)],
+    },
+    Situation {
+        name: "healthy-v6",
+        title: "two paths over IPv6",
+        seen: "Two subflows, both carrying data.",
+        why: "The same in IPv6.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Endpoints(Host::Client, &["2001:db8:1:2::2 dev c2 subflow"]),
+            Change::Connect(V6),
+        ],
+    },
+    Situation {
+        name: "healthy-dual-stack",
+        title: "endpoints of both families",
+        seen: "Two subflows, both carrying data.",
+        why: "Only the endpoint of the connection's family is used.",
+        cause: None,
+        two_ends: false,
+        changes: &[],
+    },
+    Situation {
+        name: "healthy-announced",
+        title: "the server announces its second address",
+        seen: "Three subflows.",
+        why: "The client has an endpoint, and the server one with `signal`.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Endpoints(Host::Server, ANNOUNCED)],
+    },
+    Situation {
+        name: "healthy-nat",
+        title: "the second path has a NAT",
+        seen: "Two subflows, both carrying data.",
+        why: "The server sees another address and port; MP_JOIN carries a number in place of the \
+              address, so that does no harm.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Box(2, &[NAT])],
+    },
+    Situation {
+        name: "healthy-nat-both",
+        title: "both paths have a NAT",
+        seen: "Two subflows, both carrying data.",
+        why: "As at home and on a phone.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Box(1, &[NAT]), Change::Box(2, &[NAT])],
+    },
+    Situation {
+        name: "healthy-three-paths",
+        title: "three paths",
+        seen: "Three subflows, all carrying data.",
+        why: "Two endpoints beside the first interface.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Clients(&["c1", "c2", "c3"]),
+            Change::Endpoints(
+                Host::Client,
+                &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"],
+            ),
+        ],
+    },
+    Situation {
+        name: "healthy-one-subnet",
+        title: "one subnet, done right",
+        seen: "Two subflows, both carrying data.",
+        why: "arp_ignore=1, arp_announce=2 and a table for each address keep each subflow on its \
+              own cable.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Sysctl(Host::Client, "net.ipv4.conf.all.arp_ignore", "1"),
+            Change::Sysctl(Host::Client, "net.ipv4.conf.all.arp_announce", "2"),
+            Change::Sysctl(Host::Server, "net.ipv4.conf.all.arp_ignore", "1"),
+            Change::Sysctl(Host::Server, "net.ipv4.conf.all.arp_announce", "2"),
+            Change::OneSubnet,
+            Change::Endpoints(
+                Host::Client,
+                &["192.0.2.12 dev c2 laminar", "192.0.2.11 dev c1 laminar"],
+            ),
+            Change::Endpoints(Host::Server, &["192.0.2.22 dev s2 signal"]),
+        ],
+    },
+    Situation {
+        name: "healthy-one-interface",
+        title: "one interface with two addresses",
+        seen: "Two subflows over one cable.",
+        why: "There is no other interface; two addresses may still take two ways further on.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Clients(&["c1"]),
+            Change::Address(Host::Client, 1, "10.1.1.3/24"),
+            Change::Endpoints(Host::Client, &["10.1.1.3 dev c1 subflow"]),
+        ],
+    },
+    Situation {
+        name: "healthy-laminar",
+        title: "each interface with an address of its own at the server",
+        seen: "Two subflows, c1 to s1 and c2 to s2.",
+        why: "A `laminar` endpoint (Linux 6.18) answers each announced address with one subflow.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 laminar"]),
+            Change::Endpoints(Host::Server, ANNOUNCED),
+        ],
+    },
+    Situation {
+        name: "healthy-fullmesh",
+        title: "every address with every other",
+        seen: "Four subflows.",
+        why: "Endpoints with `fullmesh`.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Endpoints(
+                Host::Client,
+                &["10.1.1.2 dev c1 subflow fullmesh", "10.1.2.2 dev c2 subflow fullmesh"],
+            ),
+            Change::Endpoints(Host::Server, ANNOUNCED),
+        ],
+    },
+    Situation {
+        name: "healthy-backup",
+        title: "a third interface is kept as a backup",
+        seen: "Two subflows carry data, a third waits.",
+        why: "The expensive path has the flag `backup`; a regular one is there beside it.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Clients(&["c1", "c2", "c3"]),
+            Change::Endpoints(
+                Host::Client,
+                &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow backup"],
+            ),
+        ],
+    },
+    Situation {
+        name: "healthy-port-endpoint",
+        title: "the server announces an address with a port",
+        seen: "Three subflows.",
+        why: "An endpoint with `port` listens by itself.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Endpoints(Host::Server, &["203.0.113.2 port 4001 signal"])],
+    },
+    Situation {
+        name: "healthy-checksum",
+        title: "both hosts use checksums",
+        seen: "Two subflows, both carrying data.",
+        why: "net.mptcp.checksum_enabled is 1 on both.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Sysctl(Host::Client, "net.mptcp.checksum_enabled", "1"),
+            Change::Sysctl(Host::Server, "net.mptcp.checksum_enabled", "1"),
+        ],
+    },
+    Situation {
+        name: "healthy-wifi-cellular",
+        title: "a fast path and one of twice the delay",
+        seen: "Two subflows, both carrying data.",
+        why: "Paths need not be equal.",
+        cause: None,
+        two_ends: false,
+        changes: &[
+            Change::Quality(1, Quality { delay_ms: 15, ..Quality::USUAL }),
+            Change::Quality(2, Quality { delay_ms: 30, rate_kbps: 10_000, ..Quality::USUAL }),
+        ],
+    },
+    Situation {
+        name: "healthy-application",
+        title: "an application that uses Multipath TCP",
+        seen: "Two subflows, both carrying data.",
+        why: "Its socket is of the right kind.",
+        cause: None,
+        two_ends: false,
+        changes: &[Change::Application(Socket::Multipath)],
+    },
+];

@@ -1,0 +1,31 @@
+//! The situations, by layer.
+
+mod application;
+mod configuration;
+mod connection;
+mod healthy;
+mod path;
+
+use super::situation::Situation;
+
+/// All situations: failures by layer, then the healthy networks.
+pub fn situations() -> impl Iterator<Item = &'static Situation> {
+    let all = [
+        application::SITUATIONS,
+        configuration::SITUATIONS,
+        connection::SITUATIONS,
+        path::SITUATIONS,
+        healthy::SITUATIONS,
+    ];
+    all.into_iter().flatten()
+}
+
+/// The situation of that name.
+pub fn find(name: &str) -> Option<&'static Situation> {
+    situations().find(|situation| situation.name == name)
+}
+
+/// The usual endpoints of the client, and those of the server that announces its second address.
+const SECOND: &[&str] = &["10.1.2.2 dev c2 subflow"];
+const ANNOUNCED: &[&str] = &["203.0.113.2 signal"];
+const NONE: &[&str] = &[];

@@ -1,0 +1,105 @@
+//! What listens at the server: it takes what comes and sends it back, as far as the client reads.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::situation::{self, Listener};
+use crate::namespace::Namespace;
+
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 64;
+/// Bytes taken at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Called when a connection has come, and has sent its first bytes.
+pub(crate) type Heard = Box<dyn Fn() + Send + Sync>;
+
+/// Listens in `namespace` until the process ends; what comes later than the return is served.
+pub(crate) fn serve(
+    namespace: &Namespace,
+    port: u16,
+    kind: Listener,
+    heard: Heard,
+) -> io::Result<()> {
+    let protocol = match kind {
+        Listener::Nothing => return Ok(()),
+        Listener::Plain => Protocol::TCP,
+        Listener::Multipath | Listener::Once => Protocol::MPTCP,
+    };
+    let socket = namespace.run(|| {
+        // As programs do that have learnt of Multipath TCP: plain TCP where there is none.
+        let open = |protocol| Socket::new(Domain::IPV6, Type::STREAM, Some(protocol));
+        let socket = open(protocol).or_else(|_| open(Protocol::TCP))?;
+        socket.set_only_v6(false)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))))?;
+        socket.listen(BACKLOG)?;
+        Ok::<_, io::Error>(socket)
+    })??;
+    let heard = std::sync::Arc::new(heard);
+    thread::Builder::new().name("listener".into()).spawn(move || {
+        while let Ok((connection, _)) = socket.accept() {
+            let heard = std::sync::Arc::clone(&heard);
+            let served = thread::Builder::new()
+                .name("echo".into())
+                .spawn(move || echo(&connection, heard.as_ref()));
+            // Out of threads: the connection is closed, and the next may fare better.
+            drop(served);
+            if kind == Listener::Once {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Sends back what comes; what the client does not read in time is left out.
+fn echo(mut connection: &Socket, heard: &Heard) {
+    let mut chunk = vec![0; CHUNK];
+    let mut first = true;
+    loop {
+        let Ok(read @ 1..) = connection.read(&mut chunk) else { return };
+        if std::mem::take(&mut first) {
+            heard();
+        }
+        let data = chunk.get(..read).unwrap_or(&[]);
+        if connection.set_nonblocking(true).is_err() {
+            return;
+        }
+        let _not_read = connection.write(data);
+        if connection.set_nonblocking(false).is_err() {
+            return;
+        }
+    }
+}
+
+/// A connection that an application of the client's holds, and on which it sends now and then.
+pub(crate) fn application(
+    namespace: &Namespace,
+    target: SocketAddr,
+    kind: situation::Socket,
+) -> io::Result<()> {
+    /// How often it says something.
+    const PERIOD: Duration = Duration::from_millis(50);
+    let protocol = match kind {
+        situation::Socket::Plain => Protocol::TCP,
+        situation::Socket::Multipath => Protocol::MPTCP,
+    };
+    let socket = namespace.run(|| {
+        let domain = Domain::for_address(target);
+        let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
+        socket.connect(&SockAddr::from(target))?;
+        Ok::<_, io::Error>(socket)
+    })??;
+    thread::Builder::new().name("application".into()).spawn(move || {
+        let mut connection = &socket;
+        while connection.write_all(b"still there").is_ok() {
+            thread::sleep(PERIOD);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The failure zoo: what goes wrong with Multipath TCP, each as a network of its own.
+//!
+//! A [`Situation`] is data: what one sees, why, and how its network differs from one in which all is
+//! well ([`situation`]). [`Opened`] is that network, up and running in namespaces. Reading order:
+//! `situation`, `network`, `listener`, then the situations themselves.
+
+mod endpoint;
+mod list;
+mod listener;
+mod network;
+mod situation;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+pub use list::{find, situations};
+pub use situation::Situation;
+
+use self::network::{SERVERS, ZooNetwork};
+use self::situation::{Happening, Host, Plan};
+use crate::lab::LabError;
+use crate::netlink::{Endpoint, MptcpLimits, MptcpPm, NetlinkError, Prefix};
+use crate::network::build::write_setting;
+use crate::network::{HostSpace, NetworkError};
+use crate::sandbox::EmulatorThread;
+use crate::{interrupt, program, sandbox};
+
+/// Port on which the server takes connections.
+pub const PORT: u16 = 4_000;
+/// How long after a connection's first bytes something happens to it.
+const THEN: Duration = Duration::from_millis(300);
+
+/// A situation's network, up and running. All of it ends with the process.
+#[derive(Debug)]
+pub struct Opened {
+    network: Arc<ZooNetwork>,
+    target: SocketAddr,
+    peer: Option<Child>,
+}
+
+impl Opened {
+    /// Makes the network, with listeners and all that has happened before.
+    pub fn open(situation: &Situation, thread: EmulatorThread) -> Result<Self, NetworkError> {
+        let plan = Plan::new(situation.changes);
+        let network = Arc::new(ZooNetwork::build(&plan, thread)?);
+        configure(&plan, &network, Host::Client)?;
+        configure(&plan, &network, Host::Server)?;
+        let address: IpAddr = plan.connect.parse().map_err(|_| {
+            let cause = io::ErrorKind::InvalidInput.into();
+            NetworkError::system("read the address to connect to")(cause)
+        })?;
+        let target = SocketAddr::new(address, PORT);
+        listen(&plan, &network).map_err(NetworkError::system("listen at the server"))?;
+        let peer = situation.two_ends.then(|| start_peer(&network.server)).transpose();
+        let peer = peer.map_err(NetworkError::system("start `towpath server`"))?;
+        for (path, rules) in &plan.former_boxes {
+            network.set_rules(*path, rules);
+            suffer(&network, target).map_err(NetworkError::system("connect through the box"))?;
+            network.set_rules(*path, &plan.rules(*path));
+        }
+        for (host, link) in &plan.down {
+            let space = side(&network, *host);
+            let Some(name) = link_name(&plan, *host, *link) else { continue };
+            space.route().set_down(name).map_err(NetworkError::kernel(&space.name))?;
+        }
+        for kind in &plan.applications {
+            listener::application(&network.client.namespace, target, *kind)
+                .map_err(NetworkError::system("connect an application"))?;
+        }
+        Ok(Self { network, target, peer })
+    }
+
+    /// Where the client connects to.
+    pub fn target(&self) -> SocketAddr {
+        self.target
+    }
+
+    /// Where `towpath server` listens, if the server's end can be asked.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer.as_ref()?;
+        Some(SocketAddr::new(self.target.ip(), towpath_measure::live::DEFAULT_PORT))
+    }
+
+    /// Runs a program (a shell when there is none) as on the client, and waits for it.
+    pub fn run(&self, command: &[OsString]) -> Result<ExitStatus, LabError> {
+        interrupt::leave_to_children();
+        let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+        let (name, arguments) = match command.split_first() {
+            Some((name, arguments)) => (name.clone(), arguments),
+            None => (shell, &[][..]),
+        };
+        let mut program = Command::new(&name);
+        program.args(arguments).env("TOWPATH_CONNECT", self.target.to_string());
+        if let Some(peer) = self.peer() {
+            program.env("TOWPATH_PEER", peer.to_string());
+        }
+        let failed = |source| LabError::Program { program: name.to_string_lossy().into(), source };
+        let mut child =
+            program::start(&self.network.client.namespace, &mut program).map_err(failed)?;
+        sandbox::wait(&mut child).map_err(failed)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(peer) = &mut self.peer {
+            let _already_gone = peer.kill();
+            let _already_gone = peer.wait();
+        }
+    }
+}
+
+/// Lets the server listen, and what happens to a connection happen after its first bytes.
+fn listen(plan: &Plan, network: &Arc<ZooNetwork>) -> io::Result<()> {
+    let due = Mutex::new(plan.happenings.clone());
+    let stage = Arc::clone(network);
+    let heard = Box::new(move || {
+        let due = std::mem::take(&mut *due.lock().unwrap_or_else(PoisonError::into_inner));
+        if due.is_empty() {
+            return;
+        }
+        let stage = Arc::clone(&stage);
+        thread::spawn(move || {
+            thread::sleep(THEN);
+            for happening in due {
+                happen(&stage, happening);
+            }
+        });
+    });
+    listener::serve(&network.server.namespace, PORT, plan.listener, heard)?;
+    let Some(other) = &network.other else { return Ok(()) };
+    listener::serve(&other.namespace, PORT, plan.listener, Box::new(|| ()))
+}
+
+fn side(network: &ZooNetwork, host: Host) -> &HostSpace {
+    match host {
+        Host::Client => &network.client,
+        Host::Server => &network.server,
+    }
+}
+
+/// Name of an interface that is counted from 1.
+fn link_name(plan: &Plan, host: Host, link: usize) -> Option<&'static str> {
+    let names = match host {
+        Host::Client => plan.clients,
+        Host::Server => &SERVERS,
+    };
+    names.get(link.checked_sub(1)?).copied()
+}
+
+/// Addresses, limits, endpoints, settings, in this order.
+fn configure(plan: &Plan, network: &ZooNetwork, host: Host) -> Result<(), NetworkError> {
+    let space = side(network, host);
+    let at = NetworkError::kernel(&space.name);
+    change_addresses(plan, space, host, true).map_err(&at)?;
+    let configured = space.namespace.run(|| {
+        configure_mptcp(plan, space, host).map_err(NetworkError::kernel(&space.name))?;
+        plan.sysctls
+            .iter()
+            .filter(|(on, _, _)| *on == host)
+            .try_for_each(|(_, name, value)| write_setting(name, value))
+    });
+    configured.map_err(NetworkError::system("enter a host"))??;
+    change_addresses(plan, space, host, false).map_err(&at)
+}
+
+fn change_addresses(
+    plan: &Plan,
+    space: &HostSpace,
+    host: Host,
+    added: bool,
+) -> Result<(), NetlinkError> {
+    let all = if added { &plan.addresses } else { &plan.lost_addresses };
+    for (_, link, text) in all.iter().filter(|(on, _, _)| *on == host) {
+        let (Some(name), Ok(prefix)) = (link_name(plan, host, *link), text.parse::<Prefix>())
+        else {
+            continue;
+        };
+        if added {
+            space.route().add_address(name, prefix)?;
+        } else {
+            space.route().delete_address(name, prefix)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs inside the host's namespace.
+fn configure_mptcp(plan: &Plan, space: &HostSpace, host: Host) -> Result<(), NetlinkError> {
+    let mut mptcp = MptcpPm::open()?;
+    let [client, server] = plan.limits;
+    let (subflows, add_addr_accepted) = if host == Host::Client { client } else { server };
+    mptcp.set_limits(MptcpLimits { subflows, add_addr_accepted })?;
+    let [client, server] = &plan.endpoints;
+    for text in if host == Host::Client { client } else { server } {
+        let endpoint = endpoint::parse(text, &mut space.route());
+        if let Some(endpoint) = endpoint {
+            mptcp.add_endpoint(&endpoint)?;
+        }
+    }
+    Ok(())
+}
+
+/// Connects once through a box that swallows every SYN with the option, so that the kernel learns
+/// what it should not. One lost SYN is enough for the while, else it would take three seconds.
+fn suffer(network: &ZooNetwork, target: SocketAddr) -> io::Result<()> {
+    const SWITCH: &str = "net.mptcp.syn_retrans_before_tcp_fallback";
+    let set = |value: &str| write_setting(SWITCH, value).map_err(io::Error::other);
+    network.client.namespace.run(|| {
+        set("0")?;
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(target),
+            socket2::Type::STREAM,
+            Some(socket2::Protocol::MPTCP),
+        )?;
+        socket.connect(&socket2::SockAddr::from(target))?;
+        set("2")
+    })?
+}
+
+/// Starts `towpath server` at the server and waits until it listens.
+fn start_peer(server: &HostSpace) -> io::Result<Child> {
+    use std::io::BufRead;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["server", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = program::start(&server.namespace, &mut command)?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        let mut out = io::BufReader::new(out);
+        out.read_line(&mut line)?;
+        // What it says later is of no interest, but must find a reader.
+        thread::spawn(move || io::copy(&mut out, &mut io::sink()));
+    }
+    Ok(child)
+}
+
+/// Lets something happen. Nobody can be told when it fails: the situation is then healthy.
+fn happen(network: &ZooNetwork, happening: Happening) {
+    match happening {
+        Happening::Down(link) => {
+            let name = format!("c{link}");
+            let _stays_up = network.client.route().set_down(&name);
+        }
+        Happening::Box(path, rules) => network.set_rules(path, rules),
+        Happening::Flapping(address) => {
+            let _ended = network.client.namespace.run(|| toggle(address));
+        }
+    }
+}
+
+/// Deletes the endpoint with an address and adds it again, until the process ends.
+fn toggle(address: &str) -> Result<(), NetlinkError> {
+    /// Between two changes.
+    const PERIOD: Duration = Duration::from_millis(150);
+    let mut mptcp = MptcpPm::open()?;
+    loop {
+        let all = mptcp.endpoints()?;
+        let wanted = |endpoint: &&Endpoint| endpoint.address.to_string() == address;
+        let Some(endpoint) = all.iter().find(wanted) else { return Ok(()) };
+        mptcp.delete_endpoint(endpoint.id.unwrap_or_default())?;
+        thread::sleep(PERIOD);
+        mptcp.add_endpoint(&Endpoint { id: None, ..*endpoint })?;
+        thread::sleep(PERIOD);
+    }
+}

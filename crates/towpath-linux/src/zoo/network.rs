@@ -1,0 +1,446 @@
+//! The network of a situation.
+//!
+//! ```text
+//!           c1 ── gateway ── box ──┐          ┌── s1
+//!  client                          ├── core ──┤       server
+//!           c2 ── gateway ── box ──┘          └── s2
+//! ```
+//!
+//! Gateways and core are kernels that forward, each in a namespace; the boxes are ours
+//! ([`crate::hop`]). So every way has three routers, and the second is the one that may misbehave.
+//! Or all interfaces are at one switch, in one subnet.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use towpath_measure::scenario::LinkSide;
+use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue, QueueLimit, Shaper};
+use towpath_net::topology::RouteId;
+use towpath_net::{Rate, Topology, stream_seed};
+
+use super::situation::{Plan, Quality, Routing};
+use crate::clock::Clock;
+use crate::emulator::engine::{Command, Emulator, Lane};
+use crate::emulator::frame::Segment;
+use crate::emulator::port::Port;
+use crate::hop::{Hop, Rule};
+use crate::netlink::{NetlinkError, Prefix, Route, RouteSpec, RuleSpec, Tbf, VethEnd};
+use crate::network::build::{
+    Carrier, choose_backend, empty_host, interface, usual_settings, write_setting,
+};
+use crate::network::{HostSpace, NetworkError};
+use crate::sandbox::EmulatorThread;
+
+/// The server's interfaces.
+pub(crate) const SERVERS: [&str; 2] = ["s1", "s2"];
+/// Policy-routing tables and rule priorities begin here.
+const FIRST_TABLE: u32 = 100;
+/// Packet size of every link.
+const MTU: u32 = 1_500;
+/// Rate of every link where there is no box that could have one.
+const SWITCH_RATE_BPS: u64 = 20_000_000;
+
+/// A situation's hosts, up and running.
+#[derive(Debug)]
+pub(crate) struct ZooNetwork {
+    pub(crate) client: HostSpace,
+    pub(crate) server: HostSpace,
+    /// Another host with the server's address, if there is one.
+    pub(crate) other: Option<HostSpace>,
+    /// Routers and switches.
+    _between: Vec<HostSpace>,
+    _carriers: Vec<[Carrier; 2]>,
+    emulator: Emulator,
+}
+
+impl ZooNetwork {
+    pub(crate) fn build(plan: &Plan, thread: EmulatorThread) -> Result<Self, NetworkError> {
+        let client = host("client")?;
+        let server = host("server")?;
+        let mut builder = Builder { middle: middle()?, between: Vec::new(), other: None };
+        let mut wires = Wires::default();
+        if plan.one_subnet {
+            builder.switch(plan, &client, &server)?;
+        } else {
+            wires = builder.routers(plan, &client, &server)?;
+        }
+        let Wires { lanes, carriers } = wires;
+        let emulator = start(plan, thread, lanes)?;
+        let Builder { middle: _, between, other } = builder;
+        Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
+    }
+
+    /// The box of a path (from 1) does this from now on.
+    pub(crate) fn set_rules(&self, path: usize, rules: &[Rule]) {
+        self.emulator.tell(Command::Rules(path.saturating_sub(1), rules.to_vec()));
+    }
+}
+
+/// Ports and boxes before the emulator has them.
+#[derive(Debug, Default)]
+struct Wires {
+    lanes: Vec<([Port; 2], Hop)>,
+    carriers: Vec<[Carrier; 2]>,
+}
+
+struct Builder {
+    /// Makes pairs of interfaces, wherever their ends are.
+    middle: Route,
+    between: Vec<HostSpace>,
+    other: Option<HostSpace>,
+}
+
+fn host(name: &str) -> Result<HostSpace, NetworkError> {
+    empty_host(name, usual_settings)
+}
+
+fn router(name: &str) -> Result<HostSpace, NetworkError> {
+    empty_host(name, || {
+        usual_settings()?;
+        write_setting("net.ipv4.ip_forward", "1")?;
+        write_setting("net.ipv6.conf.all.forwarding", "1")
+    })
+}
+
+fn middle() -> Result<Route, NetworkError> {
+    Route::open().map_err(NetworkError::kernel("emulator"))
+}
+
+impl Builder {
+    /// A cable between two hosts, each with its interface's name.
+    fn cable(
+        &mut self,
+        (one, one_name): (&HostSpace, &str),
+        (two, two_name): (&HostSpace, &str),
+    ) -> Result<(), NetworkError> {
+        let near = Some(one.namespace.as_fd());
+        let left = VethEnd { name: one_name, namespace: near, ..VethEnd::default() };
+        let far = Some(two.namespace.as_fd());
+        let right = VethEnd { name: two_name, namespace: far, ..VethEnd::default() };
+        self.middle.add_veth(&left, &right).map_err(NetworkError::kernel(&one.name))?;
+        one.route().set_up(one_name).map_err(NetworkError::kernel(&one.name))?;
+        two.route().set_up(two_name).map_err(NetworkError::kernel(&two.name))
+    }
+
+    fn routers(
+        &mut self,
+        plan: &Plan,
+        client: &HostSpace,
+        server: &HostSpace,
+    ) -> Result<Wires, NetworkError> {
+        let core = router("core")?;
+        let mut wires = Wires::default();
+        for (index, name) in plan.clients.iter().enumerate() {
+            let number = index + 1;
+            let gateway = router(&format!("gateway{number}"))?;
+            self.cable((client, name), (&gateway, "lan"))?;
+            let (ports, carriers) = self.box_between(&gateway, &core, number)?;
+            let at = NetworkError::kernel(&client.name);
+            address_client(&mut client.route(), plan, index).map_err(at)?;
+            let at = NetworkError::kernel(&gateway.name);
+            address_gateway(&mut gateway.route(), number).map_err(at)?;
+            let at = NetworkError::kernel(&core.name);
+            address_core_wan(&mut core.route(), number).map_err(at)?;
+            let hop = Hop::new(
+                Ipv4Addr::new(100, 64, octet(number), 2),
+                v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, 2]),
+                [client_net(number), wan_net(number)].concat(),
+                &plan.rules(number),
+            );
+            wires.lanes.push((ports, hop));
+            wires.carriers.push(carriers);
+            self.between.push(gateway);
+        }
+        for (index, name) in SERVERS.iter().enumerate() {
+            let lan = format!("lan{}", index + 1);
+            self.cable((&core, &lan), (server, name))?;
+            let at = NetworkError::kernel(&server.name);
+            address_server(&mut server.route(), index).map_err(at)?;
+            let at = NetworkError::kernel(&core.name);
+            address_core_lan(&mut core.route(), &lan, index).map_err(at)?;
+        }
+        if plan.other_server {
+            self.other = Some(self.other_server(&core)?);
+        }
+        self.between.push(core);
+        Ok(wires)
+    }
+
+    /// A second host with the server's first address: what comes over path 2 goes there.
+    fn other_server(&mut self, core: &HostSpace) -> Result<HostSpace, NetworkError> {
+        let other = host("other")?;
+        self.cable((core, "lan3"), (&other, "s1"))?;
+        let at = NetworkError::kernel(&other.name);
+        address_server(&mut other.route(), 0).map_err(at)?;
+        let mut route = core.route();
+        let mut lead = || {
+            let ends = server_net(0, 1).into_iter().zip(server_net(0, 2));
+            for (from, (own, target)) in client_net(2).into_iter().zip(ends) {
+                route.add_address("lan3", Prefix::host(own.address()))?;
+                let (table, priority) = (FIRST_TABLE, Some(FIRST_TABLE));
+                route.add_rule(&RuleSpec { from, to: None, table, priority })?;
+                let (to, table) = (Prefix::host(target.address()), Some(table));
+                let (link, gateway, source, metric) = ("lan3", None, None, None);
+                route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
+            }
+            Ok(())
+        };
+        lead().map_err(NetworkError::kernel(&core.name))?;
+        Ok(other)
+    }
+
+    /// Two interfaces whose other sides are ports of the emulator.
+    fn box_between(
+        &mut self,
+        gateway: &HostSpace,
+        core: &HostSpace,
+        number: usize,
+    ) -> Result<([Port; 2], [Carrier; 2]), NetworkError> {
+        let backend = choose_backend(None, std::slice::from_ref(gateway))?;
+        let far = format!("wan{number}");
+        let (near_name, far_name) = (format!("{number}-0"), format!("{number}-1"));
+        let (near, near_carrier) =
+            interface(backend, &mut self.middle, gateway, ("wan", MTU), &near_name)?;
+        let (far_port, far_carrier) =
+            interface(backend, &mut self.middle, core, (&far, MTU), &far_name)?;
+        for (host, name) in [(gateway, "wan"), (core, far.as_str())] {
+            host.route().set_up(name).map_err(NetworkError::kernel(&host.name))?;
+        }
+        Ok(([near, far_port], [near_carrier, far_carrier]))
+    }
+
+    /// All interfaces at one switch.
+    fn switch(
+        &mut self,
+        plan: &Plan,
+        client: &HostSpace,
+        server: &HostSpace,
+    ) -> Result<(), NetworkError> {
+        let switch = host("switch")?;
+        let at = NetworkError::kernel("switch");
+        switch.route().add_bridge("switch").map_err(&at)?;
+        switch.route().set_up("switch").map_err(&at)?;
+        let ends = plan.clients.iter().map(|name| (client, *name, 10));
+        let ends = ends.chain(SERVERS.iter().map(|name| (server, *name, 20)));
+        for (index, (host, name, base)) in ends.enumerate() {
+            let port = format!("port{}", index + 1);
+            self.cable((host, name), (&switch, &port))?;
+            switch.route().set_bridge(&port, "switch").map_err(&at)?;
+            let number = if base == 10 { index + 1 } else { index + 1 - plan.clients.len() };
+            let own = octet(number + base);
+            let mut route = host.route();
+            let mut address = || {
+                let v4 = Ipv4Addr::new(192, 0, 2, own);
+                let six = v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, u16::from(own)]);
+                route.add_address(name, net(v4.into(), 24))?;
+                route.add_address(name, net(six.into(), 64))?;
+                if let Some(rate) = Rate::from_bps(SWITCH_RATE_BPS) {
+                    let tbf = Tbf { rate, burst_bytes: 16_000, limit_bytes: 250_000 };
+                    route.set_tbf(name, &tbf)?;
+                }
+                if plan.routing != Routing::BySource {
+                    return Ok(());
+                }
+                for (from, to) in [
+                    (IpAddr::V4(v4), net(Ipv4Addr::new(192, 0, 2, 0).into(), 24)),
+                    (IpAddr::V6(six), net(v6([0x2001, 0xdb8, 5, 0, 0, 0, 0, 0]).into(), 64)),
+                ] {
+                    by_source(&mut route, from, name, (to, None), index)?;
+                }
+                Ok(())
+            };
+            address().map_err(NetworkError::kernel(&host.name))?;
+        }
+        self.between.push(switch);
+        Ok(())
+    }
+}
+
+/// A rule and a table for what has the address `from`.
+fn by_source(
+    route: &mut Route,
+    from: IpAddr,
+    link: &str,
+    (to, gateway): (Prefix, Option<IpAddr>),
+    index: usize,
+) -> Result<(), NetlinkError> {
+    let table = FIRST_TABLE + index as u32;
+    let priority = Some(table);
+    route.add_rule(&RuleSpec { from: Prefix::host(from), to: None, table, priority })?;
+    let table = Some(table);
+    route.add_route(&RouteSpec { to, link, gateway, source: None, table, metric: None })
+}
+
+fn address_client(route: &mut Route, plan: &Plan, index: usize) -> Result<(), NetlinkError> {
+    let number = index + 1;
+    let Some(link) = plan.clients.get(index) else { return Ok(()) };
+    let all = [Prefix::ALL_V4, Prefix::ALL_V6];
+    let ends = client_host(number, 2).into_iter().zip(client_host(number, 1));
+    for ((own, gateway), to) in ends.zip(all) {
+        route.add_address(link, own)?;
+        let gateway = Some(gateway.address());
+        let default = RouteSpec { to, link, gateway, source: None, table: None, metric: None };
+        match plan.routing {
+            Routing::BySource => {
+                by_source(route, own.address(), link, (to, gateway), index)?;
+                if index == 0 {
+                    route.add_route(&default)?;
+                }
+            }
+            Routing::ByMetric => {
+                let metric = Some(100 * number as u32);
+                route.add_route(&RouteSpec { metric, ..default })?;
+            }
+            Routing::FirstOnly if index == 0 => route.add_route(&default)?,
+            Routing::FirstOnly | Routing::Nowhere => {}
+        }
+    }
+    Ok(())
+}
+
+fn address_gateway(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
+    for own in client_host(number, 1) {
+        route.add_address("lan", own)?;
+    }
+    for own in wan_host(number, 1) {
+        route.add_address("wan", own)?;
+    }
+    for to in [Prefix::ALL_V4, Prefix::ALL_V6] {
+        plain_route(route, to, "wan")?;
+    }
+    Ok(())
+}
+
+fn address_core_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
+    let link = format!("wan{number}");
+    for own in wan_host(number, 3) {
+        route.add_address(&link, own)?;
+    }
+    for to in client_net(number) {
+        plain_route(route, to, &link)?;
+    }
+    Ok(())
+}
+
+fn address_core_lan(route: &mut Route, link: &str, index: usize) -> Result<(), NetlinkError> {
+    server_net(index, 1).into_iter().try_for_each(|own| route.add_address(link, own))
+}
+
+fn address_server(route: &mut Route, index: usize) -> Result<(), NetlinkError> {
+    let Some(link) = SERVERS.get(index) else { return Ok(()) };
+    let all = [Prefix::ALL_V4, Prefix::ALL_V6];
+    let ends = server_net(index, 2).into_iter().zip(server_net(index, 1));
+    for ((own, gateway), to) in ends.zip(all) {
+        route.add_address(link, own)?;
+        let gateway = Some(gateway.address());
+        by_source(route, own.address(), link, (to, gateway), index)?;
+        if index == 0 {
+            let (source, table, metric) = (None, None, None);
+            route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
+        }
+    }
+    Ok(())
+}
+
+fn plain_route(route: &mut Route, to: Prefix, link: &str) -> Result<(), NetlinkError> {
+    let (gateway, source, table, metric) = (None, None, None, None);
+    route.add_route(&RouteSpec { to, link, gateway, source, table, metric })
+}
+
+/// Host `last` at the client's interface `number`.
+fn client_host(number: usize, last: u8) -> [Prefix; 2] {
+    [
+        net(Ipv4Addr::new(10, 1, octet(number), last).into(), 24),
+        net(v6([0x2001, 0xdb8, 1, number as u16, 0, 0, 0, last.into()]).into(), 64),
+    ]
+}
+
+fn client_net(number: usize) -> [Prefix; 2] {
+    client_host(number, 0).map(Prefix::network)
+}
+
+/// Between gateway (1), box (2) and core (3).
+fn wan_host(number: usize, last: u8) -> [Prefix; 2] {
+    [
+        net(Ipv4Addr::new(100, 64, octet(number), last).into(), 24),
+        net(v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, last.into()]).into(), 64),
+    ]
+}
+
+fn wan_net(number: usize) -> [Prefix; 2] {
+    wan_host(number, 0).map(Prefix::network)
+}
+
+/// Core (1) and server (2) at the server's interface; its addresses look public.
+fn server_net(index: usize, last: u8) -> [Prefix; 2] {
+    let v4 = match index {
+        0 => Ipv4Addr::new(198, 51, 100, last),
+        _ => Ipv4Addr::new(203, 0, 113, last),
+    };
+    let six = v6([0x2001, 0xdb8, 2, index as u16 + 1, 0, 0, 0, last.into()]);
+    [net(v4.into(), 24), net(six.into(), 64)]
+}
+
+fn net(address: IpAddr, bits: u8) -> Prefix {
+    Prefix::new(address, bits).unwrap_or(Prefix::host(address))
+}
+
+fn v6(words: [u16; 8]) -> Ipv6Addr {
+    words.into()
+}
+
+fn octet(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+fn start(
+    plan: &Plan,
+    thread: EmulatorThread,
+    wires: Vec<([Port; 2], Hop)>,
+) -> Result<Emulator, NetworkError> {
+    let qualities: Vec<Quality> = (1..=wires.len()).map(|path| plan.quality(path)).collect();
+    let (_, routes) = topology(&qualities);
+    let lanes = wires.into_iter().zip(routes).map(|((ports, hop), routes)| Lane {
+        ports,
+        routes,
+        split: true,
+        hop: Some(hop),
+    });
+    let lanes = lanes.collect();
+    let build = move || Ok(topology(&qualities).0);
+    Emulator::start(thread, Clock::start(), build, lanes, Vec::new())
+        .map_err(NetworkError::system("start the emulator"))
+}
+
+/// Each path's two directions; the numbers are the same each time.
+fn topology(qualities: &[Quality]) -> (Topology<Segment>, Vec<[RouteId; 2]>) {
+    let mut topology = Topology::new();
+    let mut routes = Vec::new();
+    for (index, quality) in qualities.iter().enumerate() {
+        let [up, down] = [(LinkSide::Up, "up"), (LinkSide::Down, "down")].map(|(side, name)| {
+            let seed = stream_seed(1, &format!("path/{index}"), name);
+            let direction = topology.add_direction(direction(*quality, side), seed);
+            topology.add_route(&[direction])
+        });
+        // A route through one direction that was just added is never refused.
+        if let (Ok(up), Ok(down)) = (up, down) {
+            routes.push([up, down]);
+        }
+    }
+    (topology, routes)
+}
+
+fn direction(quality: Quality, side: LinkSide) -> DirectionConfig {
+    let Quality { delay_ms, rate_kbps, loss_percent, mtu_bytes, side: worse } = quality;
+    let is_worse = worse == LinkSide::Both || worse == side;
+    let loss = Loss::Random(Probability::from_millionths(loss_percent * 10_000));
+    DirectionConfig {
+        delay: Delay { base: Duration::from_millis(delay_ms), ..Delay::default() },
+        shaper: Rate::from_bps(rate_kbps * 1_000).map_or(Shaper::Unlimited, Shaper::Line),
+        queue: Queue::DropTail(QueueLimit::Time(Duration::from_millis(100))),
+        loss: if is_worse && loss_percent > 0 { loss } else { Loss::None },
+        mtu_bytes: if is_worse { mtu_bytes } else { u32::MAX },
+        ..DirectionConfig::default()
+    }
+}

@@ -1,0 +1,239 @@
+//! What a situation is, as data: what one sees and why, and how it differs from a network in which
+//! all is well.
+
+use towpath_measure::scenario::LinkSide;
+
+use crate::hop::Rule;
+
+/// A recorded failure of Multipath TCP, or a healthy network.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation {
+    /// As people type it.
+    pub name: &'static str,
+    /// One line.
+    pub title: &'static str,
+    /// What somebody sees who does not know.
+    pub seen: &'static str,
+    /// What is behind it.
+    pub why: &'static str,
+    /// What a diagnosis must name first; nothing if all is well.
+    pub cause: Option<&'static str>,
+    /// Whether the client's end alone cannot tell, so that the server's must be asked.
+    pub two_ends: bool,
+    /// How it differs from the usual network.
+    pub(crate) changes: &'static [Change],
+}
+
+/// Which of the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Host {
+    Client,
+    Server,
+}
+
+/// One difference. Interfaces and paths count from 1, as their names do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    /// Names of the client's interfaces, and so their number.
+    Clients(&'static [&'static str]),
+    /// All interfaces of both hosts are in one subnet, at one switch.
+    OneSubnet,
+    /// How the client finds its way.
+    Routing(Routing),
+    /// `NAME = VALUE`, when all else is configured.
+    Sysctl(Host, &'static str, &'static str),
+    /// Subflows, and addresses accepted from the peer.
+    Limits(Host, u32, u32),
+    /// In place of the usual ones, as `ip mptcp endpoint add` takes them.
+    Endpoints(Host, &'static [&'static str]),
+    /// One more address, as `ADDRESS/LENGTH`, of an interface.
+    Address(Host, usize, &'static str),
+    /// An address is taken away, after endpoints were made of it.
+    NoAddress(Host, usize, &'static str),
+    /// An interface is switched off.
+    Down(Host, usize),
+    /// A box on a path, two hops behind the client's interface.
+    Box(usize, &'static [Rule]),
+    /// The quality of a path.
+    Quality(usize, Quality),
+    /// What waits for connections.
+    Listener(Listener),
+    /// Something happens while the connection is there.
+    Then(Happening),
+    /// A box that has done its harm before, and is gone.
+    WasBox(usize, &'static [Rule]),
+    /// The server's address on path 2 is another host's.
+    OtherServer,
+    /// An application of the client's holds a connection.
+    Application(Socket),
+    /// Another address to connect to.
+    Connect(&'static str),
+}
+
+/// The client's routing tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Routing {
+    /// A table for each interface's addresses, as it should be.
+    BySource,
+    /// A default route through each interface, the first with the best metric.
+    ByMetric,
+    /// One default route, through the first interface.
+    FirstOnly,
+    /// None but to the neighbours.
+    Nowhere,
+}
+
+/// What a path does to every packet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Quality {
+    pub(crate) delay_ms: u64,
+    pub(crate) rate_kbps: u64,
+    /// In each direction.
+    pub(crate) loss_percent: u32,
+    /// Larger packets vanish, and nobody says so.
+    pub(crate) mtu_bytes: u32,
+    /// Which direction the loss and the lower MTU are in.
+    pub(crate) side: LinkSide,
+}
+
+impl Quality {
+    /// A path as most are.
+    pub(crate) const USUAL: Self = Self {
+        delay_ms: 5,
+        rate_kbps: 20_000,
+        loss_percent: 0,
+        mtu_bytes: u32::MAX,
+        side: LinkSide::Both,
+    };
+}
+
+/// What waits at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listener {
+    Multipath,
+    Plain,
+    /// Takes one connection and no longer listens.
+    Once,
+    Nothing,
+}
+
+/// A kind of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Socket {
+    Plain,
+    Multipath,
+}
+
+/// What happens while the connection is there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Happening {
+    /// An interface of the client's is switched off.
+    Down(usize),
+    /// A box on a path begins its work.
+    Box(usize, &'static [Rule]),
+    /// The client's endpoint with this address is deleted and added again, over and over.
+    Flapping(&'static str),
+}
+
+/// All of a situation: the usual network with every change made.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) clients: &'static [&'static str],
+    pub(crate) one_subnet: bool,
+    pub(crate) routing: Routing,
+    pub(crate) sysctls: Vec<(Host, &'static str, &'static str)>,
+    pub(crate) limits: [(u32, u32); 2],
+    pub(crate) endpoints: [Vec<&'static str>; 2],
+    pub(crate) addresses: Vec<(Host, usize, &'static str)>,
+    pub(crate) lost_addresses: Vec<(Host, usize, &'static str)>,
+    pub(crate) down: Vec<(Host, usize)>,
+    pub(crate) boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) former_boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) qualities: Vec<(usize, Quality)>,
+    pub(crate) listener: Listener,
+    pub(crate) happenings: Vec<Happening>,
+    pub(crate) other_server: bool,
+    pub(crate) applications: Vec<Socket>,
+    pub(crate) connect: &'static str,
+}
+
+impl Plan {
+    pub(crate) fn new(changes: &[Change]) -> Self {
+        let mut plan = Self {
+            clients: &["c1", "c2"],
+            one_subnet: false,
+            routing: Routing::BySource,
+            sysctls: Vec::new(),
+            limits: [(8, 8); 2],
+            endpoints: [vec!["10.1.2.2 dev c2 subflow", "2001:db8:1:2::2 dev c2 subflow"], vec![]],
+            addresses: Vec::new(),
+            lost_addresses: Vec::new(),
+            down: Vec::new(),
+            boxes: Vec::new(),
+            former_boxes: Vec::new(),
+            qualities: Vec::new(),
+            listener: Listener::Multipath,
+            happenings: Vec::new(),
+            other_server: false,
+            applications: Vec::new(),
+            connect: "198.51.100.2",
+        };
+        for change in changes {
+            plan.apply(*change);
+        }
+        plan
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Clients(names) => self.clients = names,
+            Change::OneSubnet => {
+                self.one_subnet = true;
+                self.connect = "192.0.2.21";
+            }
+            Change::Routing(routing) => self.routing = routing,
+            Change::Sysctl(host, name, value) => self.sysctls.push((host, name, value)),
+            Change::Limits(Host::Client, subflows, accepted) => {
+                let [client, _] = &mut self.limits;
+                *client = (subflows, accepted);
+            }
+            Change::Limits(Host::Server, subflows, accepted) => {
+                let [_, server] = &mut self.limits;
+                *server = (subflows, accepted);
+            }
+            Change::Endpoints(Host::Client, endpoints) => {
+                let [client, _] = &mut self.endpoints;
+                *client = endpoints.to_vec();
+            }
+            Change::Endpoints(Host::Server, endpoints) => {
+                let [_, server] = &mut self.endpoints;
+                *server = endpoints.to_vec();
+            }
+            Change::Address(host, link, address) => self.addresses.push((host, link, address)),
+            Change::NoAddress(host, link, address) => {
+                self.lost_addresses.push((host, link, address));
+            }
+            Change::Down(host, link) => self.down.push((host, link)),
+            Change::Box(path, rules) => self.boxes.push((path, rules)),
+            Change::WasBox(path, rules) => self.former_boxes.push((path, rules)),
+            Change::Quality(path, quality) => self.qualities.push((path, quality)),
+            Change::Listener(listener) => self.listener = listener,
+            Change::Then(happening) => self.happenings.push(happening),
+            Change::OtherServer => self.other_server = true,
+            Change::Application(socket) => self.applications.push(socket),
+            Change::Connect(address) => self.connect = address,
+        }
+    }
+
+    /// What the box of a path does.
+    pub(crate) fn rules(&self, path: usize) -> Vec<Rule> {
+        let own = self.boxes.iter().filter(|(at, _)| *at == path);
+        own.flat_map(|(_, rules)| rules.iter().copied()).collect()
+    }
+
+    /// What a path does to every packet.
+    pub(crate) fn quality(&self, path: usize) -> Quality {
+        let own = self.qualities.iter().rev().find(|(at, _)| *at == path);
+        own.map_or(Quality::USUAL, |(_, quality)| *quality)
+    }
+}
