@@ -138,9 +138,13 @@ pub(crate) struct CompareArguments {
 /// one, a shell is opened in a network that stays as it is. Addresses are in variables such as
 /// `TOWPATH_SERVER_WIFI`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct LabArguments {
+    #[command(subcommand)]
+    pub(crate) action: Option<LabAction>,
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
-    pub(crate) scenario: String,
+    #[arg(required = true)]
+    pub(crate) scenario: Option<String>,
     /// Host in which the program runs [default: the first one]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
@@ -149,6 +153,27 @@ pub(crate) struct LabArguments {
     pub(crate) backend: BackendChoice,
     /// Program and its arguments; your shell when left out
     #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabAction {
+    Break(BreakArguments),
+}
+
+/// Open a network in which something about Multipath TCP is broken, or list them
+///
+/// Each situation is a failure as people meet it, or a healthy network: with what one sees, and why.
+/// The program runs on the client; `TOWPATH_CONNECT` says where the server listens.
+#[derive(Debug, Args)]
+pub(crate) struct BreakArguments {
+    /// Name of a situation; all are listed when left out
+    pub(crate) name: Option<String>,
+    /// Print the list as JSON
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) json: bool,
+    /// Program and its arguments; your shell when left out
+    #[arg(last = true, value_name = "COMMAND", requires = "name")]
     pub(crate) command: Vec<OsString>,
 }
 

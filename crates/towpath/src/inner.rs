@@ -10,9 +10,10 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use towpath_linux::lab::{Lab, Said};
+use towpath_linux::lab::{Lab, LabError, Said};
 use towpath_linux::run::Job;
 use towpath_linux::sandbox::EmulatorThread;
+use towpath_linux::zoo::Opened;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::{RunOrder, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
@@ -20,6 +21,7 @@ use towpath_measure::store::write_record;
 
 use crate::arguments::BackendChoice;
 use crate::error::CliError;
+use crate::lab;
 use crate::load::load;
 use crate::stacks::{self, StackChoice};
 use crate::ui::Ui;
@@ -67,6 +69,10 @@ pub(crate) enum Work {
         host: usize,
         command: Vec<String>,
     },
+    /// The scenario is the name of a situation.
+    Break {
+        command: Vec<String>,
+    },
 }
 
 impl Order {
@@ -108,14 +114,14 @@ pub(crate) fn stage(
 }
 
 fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let scenario = order.load()?;
     let backend = order.backend.wanted();
     match &order.work {
-        Work::Run { transport, repeat, order } => {
+        Work::Run { transport, repeat, order: turn } => {
+            let scenario = order.load()?;
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
             let job =
-                Job { scenario, transport: *transport, repeat: *repeat, backend, order: *order };
+                Job { scenario, transport: *transport, repeat: *repeat, backend, order: *turn };
             let mut out = io::BufWriter::new(io::stdout());
             towpath_linux::run::run(&job, thread, &mut |record| {
                 write_record(&mut out, record)?;
@@ -124,6 +130,7 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
             Ok(ExitCode::SUCCESS)
         }
         Work::Lab { host, command } => {
+            let scenario = order.load()?;
             let command = command.iter().map(OsString::from).collect();
             let lab = Lab { scenario, host: *host, command, backend };
             let status = towpath_linux::lab::lab(&lab, thread, &mut |said| match said {
@@ -131,6 +138,13 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
                 Said::Warning(text) => ui.warn(&Warning { text: text.to_owned(), hint: None }),
             })?;
             Ok(passed_on(status))
+        }
+        Work::Break { command } => {
+            let situation = lab::find(&order.scenario)?;
+            let opened = Opened::open(situation, thread).map_err(LabError::from)?;
+            ui.progress(&lab::introduction(situation, &opened));
+            let command: Vec<_> = command.iter().map(OsString::from).collect();
+            Ok(passed_on(opened.run(&command)?))
         }
     }
 }

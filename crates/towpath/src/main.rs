@@ -58,7 +58,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.verb {
         Verb::Run(arguments) => run::run(&arguments, ui),
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
-        Verb::Lab(arguments) => lab::lab(&arguments),
+        Verb::Lab(arguments) => lab::lab(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
         Verb::Check(arguments) => check::check(&arguments, ui),
