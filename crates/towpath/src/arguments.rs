@@ -172,6 +172,9 @@ pub(crate) struct BreakArguments {
     /// Print the list as JSON
     #[arg(long, conflicts_with = "command")]
     pub(crate) json: bool,
+    /// Print the list as a Markdown page for people
+    #[arg(long, conflicts_with_all = ["command", "json", "name"])]
+    pub(crate) markdown: bool,
     /// Program and its arguments; your shell when left out
     #[arg(last = true, value_name = "COMMAND", requires = "name")]
     pub(crate) command: Vec<OsString>,

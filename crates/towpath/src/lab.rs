@@ -1,7 +1,8 @@
 //! `towpath lab`, and `towpath lab break`.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ fn start(order: &Order) -> Result<ExitCode, CliError> {
 
 fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let Some(name) = &arguments.name else {
-        return list(arguments.json, ui);
+        return list(arguments, ui);
     };
     let situation = find(name)?;
     if arguments.json {
@@ -81,8 +82,12 @@ pub(crate) fn find(name: &str) -> Result<&'static Situation, CliError> {
     })
 }
 
-fn list(json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    if json {
+fn list(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    if arguments.markdown {
+        write!(ui.out, "{}", page())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.json {
         let all: Vec<_> = zoo::situations().map(as_json).collect();
         writeln!(ui.out, "{:#}", Value::from(all))?;
         return Ok(ExitCode::SUCCESS);
@@ -102,14 +107,31 @@ fn as_json(situation: &Situation) -> Value {
     })
 }
 
+/// `docs/zoo.md`.
+fn page() -> String {
+    let (broken, healthy): (Vec<&Situation>, Vec<_>) =
+        zoo::situations().partition(|situation| situation.cause.is_some());
+    let mut page = include_str!("zoo.md").to_owned();
+    for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
+        let _infallible = writeln!(page, "\n## {title}");
+        for situation in all {
+            let Situation { name, title, seen, why, cause, two_ends, .. } = *situation;
+            let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
+            let server = if two_ends { " *Server:* `towpath server`." } else { "" };
+            let _infallible = writeln!(page, "\n### `{name}`: {title}\n");
+            let _infallible = writeln!(page, "{seen} *Why:* {why}{cause}{server}");
+        }
+    }
+    page
+}
+
 /// What people are told of a situation that is open, in several lines.
 pub(crate) fn introduction(situation: &Situation, opened: &Opened) -> String {
     let Situation { name, title, seen, why, cause, .. } = situation;
     let target = opened.target();
-    let peer = opened.peer().map(|peer| format!(" --peer {peer}")).unwrap_or_default();
     let cause = cause.unwrap_or("none: this network is healthy");
     format!(
         "{name}: {title}\n  seen   {seen}\n  why    {why}\n  cause  {cause}\n  \
-         try    towpath doctor --connect {target}{peer}"
+         try    towpath doctor --connect {target}"
     )
 }

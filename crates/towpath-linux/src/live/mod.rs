@@ -13,7 +13,7 @@ mod fetch;
 mod host;
 mod series;
 mod server;
-mod socket;
+pub(crate) mod socket;
 mod speaker;
 mod test;
 mod udp;

@@ -96,7 +96,7 @@ pub(super) fn configure(socket: &Socket, settings: &Settings) {
 
 /// Whether a connection is one of Multipath TCP at this end: the kernel tells nothing of others, nor
 /// of those that have fallen back.
-pub(super) fn is_multipath(socket: &Socket) -> bool {
+pub(crate) fn is_multipath(socket: &Socket) -> bool {
     let mut info = [0; 128];
     sys::get_option(socket.as_fd(), sys::SOL_MPTCP, sys::MPTCP_INFO, &mut info).is_ok()
 }

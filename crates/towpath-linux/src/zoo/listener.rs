@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::situation::{self, Listener};
+use crate::live::socket::is_multipath;
 use crate::namespace::Namespace;
 
 /// Connections that wait to be taken.
@@ -15,16 +16,8 @@ const BACKLOG: i32 = 64;
 /// Bytes taken at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Called when a connection has come, and has sent its first bytes.
-pub(crate) type Heard = Box<dyn Fn() + Send + Sync>;
-
 /// Listens in `namespace` until the process ends; what comes later than the return is served.
-pub(crate) fn serve(
-    namespace: &Namespace,
-    port: u16,
-    kind: Listener,
-    heard: Heard,
-) -> io::Result<()> {
+pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Result<()> {
     let protocol = match kind {
         Listener::Nothing => return Ok(()),
         Listener::Plain => Protocol::TCP,
@@ -40,16 +33,13 @@ pub(crate) fn serve(
         socket.listen(BACKLOG)?;
         Ok::<_, io::Error>(socket)
     })??;
-    let heard = std::sync::Arc::new(heard);
     thread::Builder::new().name("listener".into()).spawn(move || {
         while let Ok((connection, _)) = socket.accept() {
-            let heard = std::sync::Arc::clone(&heard);
-            let served = thread::Builder::new()
-                .name("echo".into())
-                .spawn(move || echo(&connection, heard.as_ref()));
+            let last = kind == Listener::Once && is_multipath(&connection);
             // Out of threads: the connection is closed, and the next may fare better.
-            drop(served);
-            if kind == Listener::Once {
+            let _served =
+                thread::Builder::new().name("echo".into()).spawn(move || echo(&connection));
+            if last {
                 return;
             }
         }
@@ -58,14 +48,10 @@ pub(crate) fn serve(
 }
 
 /// Sends back what comes; what the client does not read in time is left out.
-fn echo(mut connection: &Socket, heard: &Heard) {
+fn echo(mut connection: &Socket) {
     let mut chunk = vec![0; CHUNK];
-    let mut first = true;
     loop {
         let Ok(read @ 1..) = connection.read(&mut chunk) else { return };
-        if std::mem::take(&mut first) {
-            heard();
-        }
         let data = chunk.get(..read).unwrap_or(&[]);
         if connection.set_nonblocking(true).is_err() {
             return;

@@ -11,10 +11,10 @@ mod network;
 mod situation;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, BufRead};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -32,15 +32,15 @@ use crate::{interrupt, program, sandbox};
 
 /// Port on which the server takes connections.
 pub const PORT: u16 = 4_000;
-/// How long after a connection's first bytes something happens to it.
-const THEN: Duration = Duration::from_millis(300);
+/// Something happens to a connection when the server has got so much.
+const THEN_BYTES: u64 = 100_000;
 
 /// A situation's network, up and running. All of it ends with the process.
 #[derive(Debug)]
 pub struct Opened {
     network: Arc<ZooNetwork>,
     target: SocketAddr,
-    peer: Option<Child>,
+    server: Option<Child>,
 }
 
 impl Opened {
@@ -55,9 +55,17 @@ impl Opened {
             NetworkError::system("read the address to connect to")(cause)
         })?;
         let target = SocketAddr::new(address, PORT);
-        listen(&plan, &network).map_err(NetworkError::system("listen at the server"))?;
-        let peer = situation.two_ends.then(|| start_peer(&network.server)).transpose();
-        let peer = peer.map_err(NetworkError::system("start `towpath server`"))?;
+        let server = if situation.two_ends {
+            Some(start_server(&network.server).map_err(NetworkError::system("start the server"))?)
+        } else {
+            listener::serve(&network.server.namespace, PORT, plan.listener)
+                .map_err(NetworkError::system("listen at the server"))?;
+            None
+        };
+        if let Some(other) = &network.other {
+            listener::serve(&other.namespace, PORT, plan.listener)
+                .map_err(NetworkError::system("listen at the other server"))?;
+        }
         for (path, rules) in &plan.former_boxes {
             network.set_rules(*path, rules);
             suffer(&network, target).map_err(NetworkError::system("connect through the box"))?;
@@ -72,18 +80,20 @@ impl Opened {
             listener::application(&network.client.namespace, target, *kind)
                 .map_err(NetworkError::system("connect an application"))?;
         }
-        Ok(Self { network, target, peer })
+        for address in plan.fights.iter().copied() {
+            let namespace = network.client.namespace.clone();
+            thread::spawn(move || namespace.run(|| toggle(address)));
+        }
+        if !plan.happenings.is_empty() {
+            let (stage, due) = (Arc::clone(&network), plan.happenings.clone());
+            thread::spawn(move || wait_and_happen(&stage, &due, plan.clients));
+        }
+        Ok(Self { network, target, server })
     }
 
     /// Where the client connects to.
     pub fn target(&self) -> SocketAddr {
         self.target
-    }
-
-    /// Where `towpath server` listens, if the server's end can be asked.
-    pub fn peer(&self) -> Option<SocketAddr> {
-        self.peer.as_ref()?;
-        Some(SocketAddr::new(self.target.ip(), towpath_measure::live::DEFAULT_PORT))
     }
 
     /// Runs a program (a shell when there is none) as on the client, and waits for it.
@@ -96,9 +106,6 @@ impl Opened {
         };
         let mut program = Command::new(&name);
         program.args(arguments).env("TOWPATH_CONNECT", self.target.to_string());
-        if let Some(peer) = self.peer() {
-            program.env("TOWPATH_PEER", peer.to_string());
-        }
         let failed = |source| LabError::Program { program: name.to_string_lossy().into(), source };
         let mut child =
             program::start(&self.network.client.namespace, &mut program).map_err(failed)?;
@@ -108,33 +115,11 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some(peer) = &mut self.peer {
-            let _already_gone = peer.kill();
-            let _already_gone = peer.wait();
+        if let Some(server) = &mut self.server {
+            let _already_gone = server.kill();
+            let _already_gone = server.wait();
         }
     }
-}
-
-/// Lets the server listen, and what happens to a connection happen after its first bytes.
-fn listen(plan: &Plan, network: &Arc<ZooNetwork>) -> io::Result<()> {
-    let due = Mutex::new(plan.happenings.clone());
-    let stage = Arc::clone(network);
-    let heard = Box::new(move || {
-        let due = std::mem::take(&mut *due.lock().unwrap_or_else(PoisonError::into_inner));
-        if due.is_empty() {
-            return;
-        }
-        let stage = Arc::clone(&stage);
-        thread::spawn(move || {
-            thread::sleep(THEN);
-            for happening in due {
-                happen(&stage, happening);
-            }
-        });
-    });
-    listener::serve(&network.server.namespace, PORT, plan.listener, heard)?;
-    let Some(other) = &network.other else { return Ok(()) };
-    listener::serve(&other.namespace, PORT, plan.listener, Box::new(|| ()))
 }
 
 fn side(network: &ZooNetwork, host: Host) -> &HostSpace {
@@ -224,10 +209,10 @@ fn suffer(network: &ZooNetwork, target: SocketAddr) -> io::Result<()> {
 }
 
 /// Starts `towpath server` at the server and waits until it listens.
-fn start_peer(server: &HostSpace) -> io::Result<Child> {
-    use std::io::BufRead;
+fn start_server(server: &HostSpace) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["server", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(["server", "--json", "--port", &PORT.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = program::start(&server.namespace, &mut command)?;
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
@@ -239,16 +224,27 @@ fn start_peer(server: &HostSpace) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Lets something happen. Nobody can be told when it fails: the situation is then healthy.
-fn happen(network: &ZooNetwork, happening: Happening) {
-    match happening {
-        Happening::Down(link) => {
-            let name = format!("c{link}");
-            let _stays_up = network.client.route().set_down(&name);
-        }
-        Happening::Box(path, rules) => network.set_rules(path, rules),
-        Happening::Flapping(address) => {
-            let _ended = network.client.namespace.run(|| toggle(address));
+/// Waits until a connection is well on its way, then lets things happen to it.
+fn wait_and_happen(network: &ZooNetwork, due: &[Happening], clients: &[&str]) {
+    /// How often the server's interfaces are asked.
+    const PERIOD: Duration = Duration::from_millis(5);
+    let received = || -> u64 {
+        let mut route = network.server.route();
+        let stats = SERVERS.iter().filter_map(|name| route.link(name).ok());
+        stats.map(|link| link.stats.rx_bytes).sum()
+    };
+    let before = received();
+    while received().saturating_sub(before) < THEN_BYTES {
+        thread::sleep(PERIOD);
+    }
+    for happening in due {
+        match *happening {
+            Happening::Down(link) => {
+                let name = link.checked_sub(1).and_then(|index| clients.get(index));
+                // Nobody can be told when it fails; the network is then healthy.
+                let _stays_up = name.map(|name| network.client.route().set_down(name));
+            }
+            Happening::Box(path, rules) => network.set_rules(path, rules),
         }
     }
 }

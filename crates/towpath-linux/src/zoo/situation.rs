@@ -18,7 +18,8 @@ pub struct Situation {
     pub why: &'static str,
     /// What a diagnosis must name first; nothing if all is well.
     pub cause: Option<&'static str>,
-    /// Whether the client's end alone cannot tell, so that the server's must be asked.
+    /// Whether the client's end alone cannot tell: `towpath server` is at the server, which takes
+    /// data and says how its host looks.
     pub two_ends: bool,
     /// How it differs from the usual network.
     pub(crate) changes: &'static [Change],
@@ -66,6 +67,8 @@ pub(crate) enum Change {
     OtherServer,
     /// An application of the client's holds a connection.
     Application(Socket),
+    /// The client's endpoint with this address is deleted and added again, over and over.
+    Fight(&'static str),
     /// Another address to connect to.
     Connect(&'static str),
 }
@@ -112,7 +115,7 @@ impl Quality {
 pub(crate) enum Listener {
     Multipath,
     Plain,
-    /// Takes one connection and no longer listens.
+    /// Takes one connection of Multipath TCP, and no longer listens.
     Once,
     Nothing,
 }
@@ -131,8 +134,6 @@ pub(crate) enum Happening {
     Down(usize),
     /// A box on a path begins its work.
     Box(usize, &'static [Rule]),
-    /// The client's endpoint with this address is deleted and added again, over and over.
-    Flapping(&'static str),
 }
 
 /// All of a situation: the usual network with every change made.
@@ -154,6 +155,7 @@ pub(crate) struct Plan {
     pub(crate) happenings: Vec<Happening>,
     pub(crate) other_server: bool,
     pub(crate) applications: Vec<Socket>,
+    pub(crate) fights: Vec<&'static str>,
     pub(crate) connect: &'static str,
 }
 
@@ -176,6 +178,7 @@ impl Plan {
             happenings: Vec::new(),
             other_server: false,
             applications: Vec::new(),
+            fights: Vec::new(),
             connect: "198.51.100.2",
         };
         for change in changes {
@@ -221,6 +224,7 @@ impl Plan {
             Change::Then(happening) => self.happenings.push(happening),
             Change::OtherServer => self.other_server = true,
             Change::Application(socket) => self.applications.push(socket),
+            Change::Fight(address) => self.fights.push(address),
             Change::Connect(address) => self.connect = address,
         }
     }

@@ -28,3 +28,4 @@ mod timeline;
 mod trace;
 mod wrong_commands;
 mod wrong_scenarios;
+mod zoo;

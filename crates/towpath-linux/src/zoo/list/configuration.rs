@@ -230,7 +230,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
               every packet leaves by the first: only the interfaces' own byte counters show it. \
               arp_ignore=1, arp_announce=2 and a table for each address help.",
         cause: Some("same-subnet-arp"),
-        two_ends: false,
+        two_ends: true,
         changes: &[
             Change::OneSubnet,
             Change::Routing(Routing::FirstOnly),
@@ -268,7 +268,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
               what the other did.",
         cause: Some("duplicate-managers"),
         two_ends: false,
-        changes: &[Change::Then(crate::zoo::situation::Happening::Flapping("10.1.2.2"))],
+        changes: &[Change::Fight("10.1.2.2")],
     },
     Situation {
         name: "no-route",

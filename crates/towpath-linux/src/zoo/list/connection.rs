@@ -94,7 +94,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "Data without the option makes both sides fall back (MPCapableDataFallback, RFC 8684 \
               §3.7).",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Every)])],
     },
     Situation {
@@ -103,7 +103,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "Multipath TCP for a moment, then plain TCP for ever.",
         why: "The third packet and the data reach the server without the option.",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Box(1, &[strip(UP, Phase::Later, Kind::Every)])],
     },
     Situation {
@@ -112,7 +112,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "Multipath TCP for a moment, then plain TCP for ever.",
         why: "It knows the options of the handshake, but not those of data.",
         cause: Some("option-stripped-after-handshake"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Dss)])],
     },
     Situation {
@@ -122,7 +122,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "An application gateway rewrites addresses in the payload. With checksums the \
               receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
         cause: Some("payload-rewritten"),
-        two_ends: false,
+        two_ends: true,
         changes: &[CHECKSUM, Change::Box(1, &[REWRITE])],
     },
     Situation {
@@ -132,7 +132,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "With checksums the receiver sends MP_FAIL and closes that subflow; the connection \
               goes on over the other.",
         cause: Some("payload-rewritten"),
-        two_ends: false,
+        two_ends: true,
         changes: &[CHECKSUM, Change::Box(2, &[REWRITE])],
     },
     Situation {

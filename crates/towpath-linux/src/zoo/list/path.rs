@@ -150,17 +150,24 @@ pub(super) const SITUATIONS: &[Situation] = &[
         ],
     },
     Situation {
-        name: "announcement-stripped",
-        title: "a box removes the server's announcements",
+        name: "announcement-swallowed",
+        title: "a box swallows the server's announcements",
         seen: "One path. The server announces its second address, the client never hears of it.",
-        why: "A box passes every option but ADD_ADDR. The server sends it again and again \
-              (AddAddrTx grows, EchoAdd does not).",
+        why: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
+              EchoAdd does not.",
         cause: Some("announcement-stripped"),
         two_ends: true,
         changes: &[
             Change::Endpoints(Host::Client, NONE),
             Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(1, &[strip(LinkSide::Down, Phase::Later, Kind::AddAddress)]),
+            Change::Box(
+                1,
+                &[Rule {
+                    side: LinkSide::Down,
+                    packets: Packets::of(Phase::Later).with(Kind::AddAddress),
+                    treatment: Treatment::Drop,
+                }],
+            ),
         ],
     },
     Situation {
@@ -200,7 +207,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "Every packet of the path vanishes from some moment on. The kernel only marks the \
               subflow as stale and sends its data again over the other.",
         cause: Some("path-silent"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Then(Happening::Box(2, &[SILENT]))],
     },
     Situation {
@@ -209,7 +216,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "A short stall; then the second path carries all.",
         why: "As `path-silent`, where the connection began.",
         cause: Some("path-silent"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Then(Happening::Box(1, &[SILENT]))],
     },
     Situation {
@@ -218,7 +225,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "Throughput drops; no event says why.",
         why: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
         cause: Some("link-down"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Then(Happening::Down(2))],
     },
     Situation {
@@ -228,7 +235,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "The path carries 1,300 bytes at most, and no router says so: handshakes pass, data \
               do not.",
         cause: Some("path-mtu-hole"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Quality(2, Quality { mtu_bytes: 1_300, ..Quality::USUAL })],
     },
     Situation {
@@ -237,7 +244,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "The connection is made, and then hangs or is slow.",
         why: "As `path-mtu-hole`, where the connection begins.",
         cause: Some("path-mtu-hole"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Quality(1, Quality { mtu_bytes: 1_300, ..Quality::USUAL })],
     },
     Situation {
@@ -246,7 +253,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         seen: "The second subflow carries next to nothing.",
         why: "Loss keeps its window small.",
         cause: Some("path-lossy"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Quality(2, Quality { loss_percent: 20, ..Quality::USUAL })],
     },
     Situation {
@@ -256,7 +263,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "Its round trip takes 800 ms, that of the first path 10 ms: what is sent there holds \
               up what comes behind.",
         cause: Some("path-much-slower"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Quality(2, Quality { delay_ms: 400, ..Quality::USUAL })],
     },
     Situation {
@@ -266,7 +273,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "net.ipv4.tcp_rmem and tcp_wmem are far below what bandwidth times delay of all paths \
               needs; one buffer serves all subflows.",
         cause: Some("receive-buffer-too-small"),
-        two_ends: false,
+        two_ends: true,
         changes: &[
             Change::Quality(1, LONG),
             Change::Quality(2, LONG),
@@ -281,7 +288,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "The flag is asked for by each side for its own direction of data: here the server \
               announces its address as a backup.",
         cause: Some("backup-flag-asymmetric"),
-        two_ends: false,
+        two_ends: true,
         changes: &[
             Change::Endpoints(Host::Client, NONE),
             Change::Endpoints(Host::Server, &["203.0.113.2 signal backup"]),

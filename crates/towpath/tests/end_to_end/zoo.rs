@@ -1,0 +1,66 @@
+//! The failure zoo: every situation is what it says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::program::{Ended, Folder, emulator};
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Runs a shell script on the client of a situation.
+fn inside(situation: &str, script: &str) -> Ended {
+    let ended = Folder::new().run(&["lab", "break", situation, "--", "bash", "-c", script]);
+    assert!(ended.err.contains(situation), "{ended}");
+    ended
+}
+
+fn situations() -> Vec<Value> {
+    let ended = Folder::new().run(&["lab", "break", "--json"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let list: Value = serde_json::from_str(&ended.out).unwrap();
+    list.as_array().unwrap().clone()
+}
+
+#[test]
+fn the_list_holds_enough_of_both_kinds_and_each_once() {
+    let all = situations();
+    let healthy = all.iter().filter(|one| one["cause"].is_null()).count();
+    assert!(healthy >= 10 && all.len() - healthy >= 50, "{healthy} of {}", all.len());
+    let names: BTreeSet<_> = all.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), all.len());
+    for one in &all {
+        for field in ["title", "seen", "why"] {
+            let text = one[field].as_str().unwrap();
+            assert!(!text.is_empty() && !text.contains("  "), "{}: {text:?}", one["name"]);
+        }
+    }
+}
+
+#[test]
+fn the_page_of_the_zoo_is_the_one_that_is_printed() {
+    let ended = Folder::new().run(&["lab", "break", "--markdown"]);
+    let page = fs::read_to_string(root("docs/zoo.md")).unwrap();
+    assert!(ended.out == page, "run `towpath lab break --markdown > docs/zoo.md`");
+}
+
+#[test]
+fn an_unknown_situation_is_refused_with_a_hint() {
+    let ended = Folder::new().run(&["lab", "break", "no-such-thing", "--", "true"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert_eq!(
+        ended.err,
+        "error: no situation `no-such-thing`\nhint: `towpath lab break` lists them\n"
+    );
+}
+
+#[test]
+fn the_programs_exit_code_is_passed_on_from_a_situation() {
+    let _turn = emulator();
+    let ended = inside("healthy-v4", "exit 7");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
+}
