@@ -16,7 +16,7 @@ use crate::identity::{Identity, Trust};
 pub const MOST_WINDOW_BYTES: u64 = 1_250_000;
 /// Paths that a connection may have at the same time.
 const MOST_PATHS: u32 = 8;
-/// Streams that the peer may have open at the same time.
+/// Streams that the peer may have open at the same time, unless it is told otherwise.
 const MOST_STREAMS: u32 = 1_024;
 /// UDP payload that every path must carry (RFC 9000 §14).
 const LEAST_DATAGRAM_BYTES: u16 = 1_200;
@@ -55,8 +55,15 @@ pub struct Config {
     pub receive_window_bytes: u64,
     /// Bytes written and not yet acknowledged.
     pub send_window_bytes: u64,
+    /// Of a connection that is accepted: the receive window of all its streams together, until
+    /// [`crate::Host::configure`] says what it is for. `None` is the window that it has later.
+    pub first_window_bytes: Option<u64>,
+    /// Streams that the peer may have open at the same time.
+    pub most_streams: u32,
     /// Silence after which the connection is given up.
     pub idle_timeout: Duration,
+    /// So often something is sent where nothing else is, to keep the connection.
+    pub keep_alive: Option<Duration>,
     /// UDP payload at most; path MTU discovery (RFC 8899) finds out what passes.
     pub largest_datagram_bytes: u16,
     /// Datagrams in one transmission.
@@ -78,11 +85,14 @@ pub struct Validation {
     pub retry_from: usize,
     /// With so many, new peers get no answer.
     pub most_handshakes: usize,
+    /// With so many connections of any kind, new peers get no answer.
+    pub most_connections: usize,
 }
 
 impl Validation {
     /// Nobody is asked or left out: for networks where all addresses are true.
-    pub const NONE: Self = Self { retry_from: usize::MAX, most_handshakes: usize::MAX };
+    pub const NONE: Self =
+        Self { retry_from: usize::MAX, most_handshakes: usize::MAX, most_connections: usize::MAX };
 }
 
 impl Default for Config {
@@ -93,7 +103,10 @@ impl Default for Config {
             policy: PathPolicy::Aggregate,
             receive_window_bytes: MOST_WINDOW_BYTES,
             send_window_bytes: 4 * MOST_WINDOW_BYTES,
+            first_window_bytes: None,
+            most_streams: MOST_STREAMS,
             idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
             largest_datagram_bytes: 1_472,
             segments: 10,
             trust: Trust::Fixed,
@@ -139,18 +152,20 @@ impl Config {
     /// What the library is told.
     pub(crate) fn transport(&self, factory: Factory) -> TransportConfig {
         let mut transport = TransportConfig::default();
-        let window = VarInt::from_u64(self.window_bytes()).unwrap_or(VarInt::MAX);
+        let window = window(self.window_bytes());
+        let first = self.first_window_bytes.map_or(window, |first| self::window(first.max(1)));
         let most = self.largest_datagram_bytes.max(LEAST_DATAGRAM_BYTES);
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(most);
         let factory: Arc<dyn ControllerFactory + Send + Sync> = Arc::new(factory);
         transport
             .stream_receive_window(window)
-            .receive_window(window)
+            .receive_window(first)
             .send_window(self.send_window_bytes.max(1))
-            .max_concurrent_bidi_streams(MOST_STREAMS.into())
+            .max_concurrent_bidi_streams(self.most_streams.into())
             .max_concurrent_uni_streams(0_u32.into())
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
+            .keep_alive_interval(self.keep_alive)
             .mtu_discovery_config(Some(discovery))
             .allow_spin(false)
             .datagram_receive_buffer_size(None)
@@ -162,6 +177,11 @@ impl Config {
         }
         transport
     }
+}
+
+/// As the library has it.
+pub(crate) fn window(bytes: u64) -> VarInt {
+    VarInt::from_u64(bytes).unwrap_or(VarInt::MAX)
 }
 
 /// The last of several sizes: buffers that grow have three.

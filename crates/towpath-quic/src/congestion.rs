@@ -73,10 +73,33 @@ enum Kind {
     Library(Arc<dyn ControllerFactory + Send + Sync>),
 }
 
+impl Kind {
+    fn named(name: &str) -> Result<Self, UnknownCongestionControl> {
+        let own = congestion::ALL.iter().find(|entry| entry.name == name);
+        Ok(match (own, name) {
+            (Some(entry), _) => Self::Ours(entry.make),
+            (None, "newreno") => Self::Library(Arc::new(NewRenoConfig::default())),
+            (None, "noq-cubic") => Self::Library(Arc::new(CubicConfig::default())),
+            (None, "bbr") => Self::Library(Arc::new(Bbr3Config::default())),
+            (None, _) => return Err(UnknownCongestionControl { name: name.to_owned() }),
+        })
+    }
+
+    fn make(&self, now: time::Instant, mtu_bytes: u16) -> Control {
+        match self {
+            Self::Ours(make) => Control::Ours(make(Start {
+                mss_bytes: u32::from(mtu_bytes),
+                initial_packets: INITIAL_PACKETS,
+                hystart: true,
+            })),
+            Self::Library(factory) => Control::Library(Arc::clone(factory).build(now, mtu_bytes)),
+        }
+    }
+}
+
 /// Makes the controllers of one connection.
 #[derive(Clone)]
 pub(crate) struct Factory {
-    kind: Kind,
     clock: Clock,
     group: Group,
 }
@@ -90,41 +113,41 @@ impl fmt::Debug for Factory {
 impl Factory {
     /// For one connection; its paths are coupled with each other and with nothing else.
     pub(crate) fn new(name: &str, clock: Clock) -> Result<Self, UnknownCongestionControl> {
-        let own = congestion::ALL.iter().find(|entry| entry.name == name);
-        let kind = match (own, name) {
-            (Some(entry), _) => Kind::Ours(entry.make),
-            (None, "newreno") => Kind::Library(Arc::new(NewRenoConfig::default())),
-            (None, "noq-cubic") => Kind::Library(Arc::new(CubicConfig::default())),
-            (None, "bbr") => Kind::Library(Arc::new(Bbr3Config::default())),
-            (None, _) => return Err(UnknownCongestionControl { name: name.to_owned() }),
-        };
-        Ok(Self { kind, clock, group: Group::default() })
+        let kind = Arc::new(Mutex::new(Kind::named(name)?));
+        Ok(Self { clock, group: Group { members: Arc::default(), kind } })
     }
 }
 
 impl ControllerFactory for Factory {
     fn build(self: Arc<Self>, now: time::Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let control = match &self.kind {
-            Kind::Ours(make) => Control::Ours(make(Start {
-                mss_bytes: u32::from(current_mtu),
-                initial_packets: INITIAL_PACKETS,
-                hystart: true,
-            })),
-            Kind::Library(factory) => Control::Library(Arc::clone(factory).build(now, current_mtu)),
-        };
+        let control = self.group.kind().make(now, current_mtu);
         let place = self.group.add(Member::new(control, current_mtu));
         Box::new(Handle { group: self.group.clone(), place, clock: self.clock })
     }
 }
 
 /// The paths of one connection.
-#[derive(Debug, Clone, Default)]
-struct Group(Arc<Mutex<Vec<Option<Member>>>>);
+#[derive(Clone)]
+struct Group {
+    members: Arc<Mutex<Vec<Option<Member>>>>,
+    /// What new paths get.
+    kind: Arc<Mutex<Kind>>,
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Group").field(&self.members).finish()
+    }
+}
 
 impl Group {
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
         // A panic elsewhere is reported there.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kind(&self) -> MutexGuard<'_, Kind> {
+        self.kind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, member: Member) -> usize {
@@ -336,6 +359,21 @@ impl Handle {
             min_rtt: member.min_rtt,
         });
         figures.unwrap_or_default()
+    }
+
+    /// Gives all paths of the connection another control, as if they were new: for one that was
+    /// accepted before it was known what for.
+    pub(crate) fn switch(
+        &self,
+        name: &str,
+        now: time::Instant,
+    ) -> Result<(), UnknownCongestionControl> {
+        let kind = Kind::named(name)?;
+        for member in self.group.lock().iter_mut().flatten() {
+            member.control = kind.make(now, member.mtu_bytes);
+        }
+        *self.group.kind() = kind;
+        Ok(())
     }
 
     /// The handshake's packets are numbered apart from all others, and those that were not

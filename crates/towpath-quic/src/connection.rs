@@ -7,8 +7,8 @@ use bytes::Bytes;
 use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, StreamEvent, VarInt};
 use towpath_net::Instant;
 
-use crate::config::Config;
-use crate::congestion::Handle;
+use crate::config::{Config, window};
+use crate::congestion::{Handle, UnknownCongestionControl};
 use crate::error::ConnectionError;
 use crate::host::LocalAddress;
 use crate::identity::Fingerprint;
@@ -229,6 +229,32 @@ impl Connection {
             StreamEvent::Available { .. } => None,
         };
         told.extend(told_of);
+    }
+
+    /// Takes over what can be changed while it lives.
+    pub(crate) fn configure(
+        &mut self,
+        now: Instant,
+        config: &Config,
+    ) -> Result<(), UnknownCongestionControl> {
+        if config.congestion_control != self.config.congestion_control {
+            let at = self.clock.library(now);
+            let paths = self.inner.paths();
+            let first = paths.into_iter().find_map(|id| self.inner.congestion_state(id));
+            first
+                .and_then(Handle::of)
+                .map_or(Ok(()), |handle| handle.switch(&config.congestion_control, at))?;
+        }
+        self.policy = Policy::new(config.policy);
+        self.inner.set_receive_window(window(config.window_bytes()));
+        self.inner.set_send_window(config.send_window_bytes.max(1));
+        self.config.congestion_control.clone_from(&config.congestion_control);
+        self.config.policy = config.policy;
+        self.config.receive_window_bytes = config.receive_window_bytes;
+        self.config.send_window_bytes = config.send_window_bytes;
+        self.config.first_window_bytes = None;
+        self.next_look = Some(now);
+        Ok(())
     }
 
     /// Ends it; what was not acknowledged is lost.

@@ -7,6 +7,7 @@ use noq_proto::rustls;
 use thiserror::Error;
 
 use crate::congestion::UnknownCongestionControl;
+use crate::identity::{Fingerprint, Unpinned};
 
 /// Why a host cannot listen or connect.
 #[derive(Debug, Error)]
@@ -49,6 +50,12 @@ pub enum ConnectionError {
     /// The peer broke the protocol, or what it sent cannot be handled.
     #[error("protocol error: {0}")]
     Protocol(String),
+    /// The peer speaks QUIC, but no version that this host speaks.
+    #[error("no version of QUIC in common")]
+    Version,
+    /// The peer is not the one that it should be; what it can be known by.
+    #[error("its certificate has the fingerprint {0}, which is not the expected one")]
+    Untrusted(Fingerprint),
     /// The peer has forgotten it.
     #[error("reset by the peer")]
     Reset,
@@ -65,8 +72,11 @@ impl From<noq_proto::ConnectionError> for ConnectionError {
             Library::Reset => Self::Reset,
             Library::ConnectionClosed(close) => Self::ClosedByPeer(close.to_string()),
             Library::ApplicationClosed(close) => Self::ClosedByPeer(close.to_string()),
-            Library::TransportError(error) => Self::Protocol(error.to_string()),
-            Library::VersionMismatch => Self::Protocol("no version in common".to_owned()),
+            Library::TransportError(error) => {
+                let shown = error.crypto.as_deref().and_then(Unpinned::of);
+                shown.map_or_else(|| Self::Protocol(error.to_string()), Self::Untrusted)
+            }
+            Library::VersionMismatch => Self::Version,
             Library::LocallyClosed => Self::Local("closed".to_owned()),
             Library::CidsExhausted => Self::Local("no connection identifier is left".to_owned()),
         }

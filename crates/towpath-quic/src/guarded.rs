@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use towpath_net::Instant;
 
 use crate::identity::Pem;
@@ -112,6 +113,53 @@ fn another_servers_certificate_is_refused() {
 }
 
 #[test]
+fn a_certificate_that_is_not_expected_is_named() {
+    let shown = identity();
+    let pins = vec![identity().fingerprint()];
+    let mut pair = Pair::new(serving(&shown), trusting(Trust::Pinned(pins)));
+    pair.run(50);
+    let failure = pair.failure().unwrap();
+    assert!(failure.contains(&shown.fingerprint().to_string()), "{failure}");
+}
+
+#[test]
+fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
+    let config = Config { first_window_bytes: Some(1_000), ..serving(&identity()) };
+    let mut pair = Pair::new(config, trusting(Trust::Anybody));
+    pair.run(50);
+    let now = Instant::ZERO + Duration::from_millis(50);
+    let stream = pair.client.open_stream(pair.connection).unwrap();
+    let mut data = Bytes::from(vec![7; 100_000]);
+    pair.client.write(now, pair.connection, stream, &mut data).unwrap();
+    pair.run(200);
+    let accepted = ConnectionId(0);
+    let status = pair.server.status(accepted).unwrap();
+    assert!(status.paths[0].received_bytes < 10_000, "{status:?}");
+    let wanted = Config { congestion_control: "reno".to_owned(), ..Config::default() };
+    let strange = Config { congestion_control: "dctcp".to_owned(), ..Config::default() };
+    assert!(pair.server.configure(now, accepted, &strange).is_err());
+    pair.server.configure(now, accepted, &wanted).unwrap();
+    pair.run(300);
+    pair.client.write(now, pair.connection, stream, &mut data).unwrap();
+    assert!(data.is_empty(), "there is no room for {} bytes", data.len());
+    pair.run(400);
+    let status = pair.server.status(accepted).unwrap();
+    assert!(status.paths[0].received_bytes > 100_000, "{status:?}");
+    assert_eq!(status.congestion_control, "reno");
+}
+
+#[test]
+fn an_abandoned_connection_costs_nothing_and_says_nothing() {
+    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Anybody));
+    pair.run(50);
+    pair.server.abandon(ConnectionId(0));
+    assert!(pair.server.status(ConnectionId(0)).is_none());
+    let now = Instant::ZERO + Duration::from_secs(1);
+    assert!(pair.server.poll_transmit(now).is_none());
+    assert_eq!(pair.server.poll_timeout(), None);
+}
+
+#[test]
 fn who_trusts_anybody_is_told_who_it_was() {
     let identity = identity();
     let mut pair = Pair::new(serving(&identity), trusting(Trust::Anybody));
@@ -122,7 +170,7 @@ fn who_trusts_anybody_is_told_who_it_was() {
 }
 
 fn guarded(retry_from: usize, most_handshakes: usize) -> Config {
-    let validation = Validation { retry_from, most_handshakes };
+    let validation = Validation { retry_from, most_handshakes, most_connections: 100 };
     Config { validation, ..serving(&identity()) }
 }
 

@@ -13,13 +13,13 @@ use noq_proto::crypto::HmacKey;
 use noq_proto::crypto::rustls::QuicServerConfig;
 use noq_proto::{
     ClientConfig, ConnectionId as WireId, ConnectionIdGenerator, DatagramEvent, EcnCodepoint,
-    Endpoint, EndpointConfig, FourTuple, Incoming, ServerConfig, Transmit,
+    Endpoint, EndpointConfig, EndpointEvent, FourTuple, Incoming, ServerConfig, Transmit,
 };
 use towpath_net::{Instant, stream_seed};
 
 use crate::certificate;
 use crate::config::{Config, Validation};
-use crate::congestion::Factory;
+use crate::congestion::{Factory, UnknownCongestionControl};
 use crate::connection::{Birth, Connection};
 use crate::error::{SetupError, StreamError};
 use crate::status::{ConnectionId, Event, ListenerId, Status, StreamId};
@@ -316,6 +316,9 @@ impl Host {
     fn endpoint_config(&self, port: u16) -> Arc<EndpointConfig> {
         let Some(seed) = self.seed else {
             let mut config = EndpointConfig::default();
+            // Who shares the port with another protocol tells them apart by this bit (RFC 9287 §3
+            // lets peers clear it only if it is allowed here).
+            config.grease_quic_bit(false);
             // It admits all sizes that a datagram can have.
             let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
             return Arc::new(config);
@@ -425,7 +428,9 @@ impl Host {
             return;
         };
         let unfinished = self.unfinished.len();
-        if unfinished >= config.validation.most_handshakes {
+        if unfinished >= config.validation.most_handshakes
+            || self.connections.len() >= config.validation.most_connections
+        {
             socket.endpoint.ignore(incoming);
             return;
         }
@@ -627,7 +632,46 @@ impl Host {
         connection: ConnectionId,
         stream: StreamId,
     ) -> Result<Option<Bytes>, StreamError> {
-        self.own(connection)?.read(now, stream)
+        self.read_at_most(now, connection, stream, usize::MAX)
+    }
+
+    /// The same, no more than `most`: what is left comes with the next call.
+    pub fn read_at_most(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        stream: StreamId,
+        most: usize,
+    ) -> Result<Option<Bytes>, StreamError> {
+        self.own(connection)?.read(now, stream, most)
+    }
+
+    /// Gives a connection that was accepted the settings of what it turned out to be for:
+    /// congestion control, path policy and windows. Nothing changes if one of them is unknown.
+    pub fn configure(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        config: &Config,
+    ) -> Result<(), UnknownCongestionControl> {
+        if let Ok(own) = self.own(connection) {
+            own.configure(now, config)?;
+            self.drive(now, connection);
+        }
+        Ok(())
+    }
+
+    /// Forgets a connection at once and without a word, with all that it costs: the peer finds out
+    /// by itself.
+    pub fn abandon(&mut self, connection: ConnectionId) {
+        if let Some(own) = self.connections.get(&connection)
+            && let Some(socket) = self.sockets.get_mut(&own.socket)
+            && !own.is_drained()
+        {
+            socket.endpoint.handle_event(own.handle, EndpointEvent::drained());
+        }
+        self.forgotten.remove(&connection);
+        self.remove(connection);
     }
 
     /// Nothing more is written to a stream.

@@ -14,7 +14,9 @@ use noq_proto::rustls::client::danger::{
 use noq_proto::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use noq_proto::rustls::pki_types::pem::PemObject;
 use noq_proto::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use noq_proto::rustls::{self, CertificateError, DigitallySignedStruct, SignatureScheme};
+use noq_proto::rustls::{
+    self, CertificateError, DigitallySignedStruct, OtherError, SignatureScheme,
+};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -178,6 +180,25 @@ pub enum Trust {
     Anybody,
 }
 
+/// A certificate that is not among those that are pinned.
+#[derive(Debug, Clone, Copy, Error)]
+#[error("the certificate has the fingerprint {0}")]
+pub(crate) struct Unpinned(Fingerprint);
+
+impl Unpinned {
+    /// The certificate's fingerprint, if this is why a handshake has failed.
+    pub(crate) fn of(
+        error: &(dyn std::error::Error + Send + Sync + 'static),
+    ) -> Option<Fingerprint> {
+        let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) =
+            error.downcast_ref()?
+        else {
+            return None;
+        };
+        why.downcast_ref::<Self>().map(|unpinned| unpinned.0)
+    }
+}
+
 /// Knows servers by fingerprint.
 #[derive(Debug)]
 pub(crate) struct PinVerifier {
@@ -204,7 +225,7 @@ impl ServerCertVerifier for PinVerifier {
         let shown = Fingerprint::of(end_entity);
         match &self.pins {
             Some(pins) if !pins.contains(&shown) => {
-                Err(CertificateError::ApplicationVerificationFailure.into())
+                Err(CertificateError::Other(OtherError(Arc::new(Unpinned(shown)))).into())
             }
             Some(_) | None => Ok(ServerCertVerified::assertion()),
         }

@@ -68,6 +68,8 @@ impl PathRecord {
             sent_datagrams: 0,
             acked_bytes: 0,
             received_bytes: 0,
+            sent_stream_frames: 0,
+            received_stream_frames: 0,
             lost_packets: 0,
             mtu_bytes: 0,
         };
@@ -419,6 +421,8 @@ impl Connection {
         last.sent_bytes = stats.udp_tx.bytes;
         last.sent_datagrams = stats.udp_tx.datagrams;
         last.received_bytes = stats.udp_rx.bytes;
+        last.sent_stream_frames = stats.frame_tx.stream;
+        last.received_stream_frames = stats.frame_rx.stream;
         last.lost_packets = stats.lost_packets;
         last.mtu_bytes = stats.current_mtu;
     }

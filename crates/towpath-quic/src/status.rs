@@ -231,6 +231,10 @@ pub struct PathStatus {
     pub acked_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
+    /// STREAM frames sent: whoever has none only keeps the path.
+    pub sent_stream_frames: u64,
+    /// STREAM frames received.
+    pub received_stream_frames: u64,
     /// Packets taken for lost.
     pub lost_packets: u64,
     /// UDP payload of a full packet.

@@ -64,17 +64,19 @@ impl Connection {
         })
     }
 
-    /// The next bytes; empty at the end of the data, `None` when there is nothing now.
+    /// The next bytes, `most` at most; empty at the end of the data, `None` when there is nothing
+    /// now.
     pub(crate) fn read(
         &mut self,
         now: Instant,
         stream: StreamId,
+        most: usize,
     ) -> Result<Option<Bytes>, StreamError> {
         let mut receiver = self.inner.recv_stream(library_id(stream));
         let mut chunks = receiver.read(true).map_err(|error| match error {
             ReadableError::ClosedStream | ReadableError::IllegalOrderedRead => StreamError::Closed,
         })?;
-        let found = chunks.next(READ_BYTES);
+        let found = chunks.next(most.min(READ_BYTES));
         // Whether credit is to be sent shows when the connection is polled, which follows anyway.
         let _ = chunks.finalize();
         match found {

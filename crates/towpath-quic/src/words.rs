@@ -66,9 +66,25 @@ pub struct Witness<'a> {
     /// Its name.
     pub host: &'a str,
     /// Its ends of connections that were meant to be multipath ones.
-    pub ends: Vec<&'a Status>,
+    pub ends: Vec<End>,
     /// How often there was a [`Notice`], by [`Notice::counter`].
     pub count: &'a dyn Fn(&'static str) -> Option<u64>,
+}
+
+/// One end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// It was negotiated.
+    pub multipath: bool,
+    /// Packets taken for lost.
+    pub lost_packets: u64,
+}
+
+impl From<&Status> for End {
+    fn from(status: &Status) -> Self {
+        let lost = status.paths.iter().map(|path| path.lost_packets);
+        Self { multipath: status.multipath, lost_packets: lost.fold(0, u64::saturating_add) }
+    }
 }
 
 impl std::fmt::Debug for Witness<'_> {
@@ -83,8 +99,8 @@ pub fn proof(witnesses: &[Witness<'_>]) -> Proof {
     let mut evidence = Vec::new();
     for witness in witnesses {
         all += witness.ends.len();
-        good += witness.ends.iter().filter(|status| status.multipath).count();
-        lost += witness.ends.iter().flat_map(|s| &s.paths).map(|p| p.lost_packets).sum::<u64>();
+        good += witness.ends.iter().filter(|end| end.multipath).count();
+        lost += witness.ends.iter().map(|end| end.lost_packets).sum::<u64>();
         for (name, what) in [(PATHS_ESTABLISHED, "established"), (PATHS_ABANDONED, "abandoned")] {
             if let Some(count) = (witness.count)(name) {
                 let host = witness.host;

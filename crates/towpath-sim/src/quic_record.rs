@@ -5,7 +5,7 @@ use towpath_measure::result::{Event, EventKind, Multipath, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::State;
 use towpath_net::Instant;
-use towpath_quic::words::{self, Proof, Witness};
+use towpath_quic::words::{self, End, Proof, Witness};
 use towpath_quic::{Notice, Status};
 
 use crate::quic_flow::is_quic;
@@ -74,7 +74,7 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> Multipath {
         .zip(&counts)
         .map(|(host, count)| {
             let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
-            let ends = own.filter_map(|(id, _)| host.quic.seen.get(id)).collect();
+            let ends = own.filter_map(|(id, _)| host.quic.seen.get(id)).map(End::from).collect();
             Witness { host: &host.name, ends, count }
         })
         .collect();

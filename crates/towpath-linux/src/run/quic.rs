@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{Counter, Multipath, Warning};
 use towpath_measure::scenario::Transport;
-use towpath_quic::words::{self, Proof, Witness};
+use towpath_quic::words::{self, End, Proof, Witness};
 use towpath_quic::{Config, Status};
 
 use crate::traffic::quic::{self, Connection};
@@ -70,7 +70,7 @@ pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> Multipath {
         .zip(&counts)
         .map(|(host, count)| {
             let own = seen.iter().filter(meant).filter(|seen| seen.host == host.name);
-            let ends = own.filter_map(|seen| seen.status.as_ref()).collect();
+            let ends = own.filter_map(|seen| seen.status.as_ref()).map(End::from).collect();
             Witness { host: &host.name, ends, count }
         })
         .collect();
