@@ -110,12 +110,15 @@ enum Role {
 /// `None` where a flow is a command: its processes are not watched.
 fn roles(scenario: &Scenario) -> Option<Vec<Role>> {
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
-    if scenario.flows.is_empty() || scenario.flows.iter().any(|flow| commands(&flow.pattern)) {
+    // Datagrams over single paths are no transport's cost.
+    let flows = scenario.flows.iter();
+    let flows: Vec<_> = flows.filter(|flow| !matches!(flow.pattern, Pattern::Udping(_))).collect();
+    if flows.is_empty() || flows.iter().any(|flow| commands(&flow.pattern)) {
         return None;
     }
     let role = |host: usize| {
-        let opens = scenario.flows.iter().any(|flow| flow.from == host);
-        let accepts = scenario.flows.iter().any(|flow| flow.to == host);
+        let opens = flows.iter().any(|flow| flow.from == host);
+        let accepts = flows.iter().any(|flow| flow.to == host);
         match (opens, accepts) {
             (false, false) => Role::None,
             (true, false) => Role::Client,

@@ -28,6 +28,7 @@ mod namespace;
 pub mod netlink;
 mod network;
 mod pace;
+mod ping;
 mod pipe;
 mod program;
 mod queue;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::Message;
+use towpath_measure::result::{Message, Probe};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Transport};
 use towpath_measure::traffic::{Sender, directions, streams};
 use towpath_net::Instant;
@@ -27,6 +27,7 @@ use crate::stack::{self, status::Connection};
 mod end;
 pub(crate) mod kernel;
 mod own;
+pub(crate) mod ping;
 pub(crate) mod quic;
 pub(crate) mod talk;
 
@@ -118,6 +119,10 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<String>,
     /// What became of the requests, where messages are exchanged.
     pub(crate) messages: Vec<Message>,
+    /// What became of datagrams, where they are sent by themselves.
+    pub(crate) probes: Vec<Probe>,
+    /// What could not be done of it.
+    pub(crate) warning: Option<String>,
 }
 
 /// Who accepts a flow's connections, made before the traffic starts.

@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::format;
-use crate::result::{Checked, FlowSummary, ProcessorTime, StackFigures, SubflowSummary, Summary};
+use crate::result::{
+    Checked, FlowSummary, PathFigures, ProcessorTime, StackFigures, SubflowSummary, Summary,
+};
 use crate::scenario::{Expectation, Transport};
 
 mod answers;
+mod udping;
 
 pub use answers::{Answers, Rank};
+pub use udping::OfPath;
 
 /// What an expectation can be about. With several flows, amounts are summed and the worst of the
 /// times counts.
@@ -37,6 +41,8 @@ pub enum Metric {
     Paths,
     /// `share.PATH`: part of the payload that arrived on the path, 0 to 1.
     Share(String),
+    /// `udping.lost.PATH` and its kin: what datagrams said of the path.
+    Path(OfPath, String),
     /// `connect`: seconds.
     Connect,
     /// `reinjected`: bytes sent again on another subflow.
@@ -90,6 +96,10 @@ impl Metric {
             "window_blocked" => Self::WindowBlocked,
             "penalisations" => Self::Penalisations,
             "cpu_per_gb" => Self::CpuPerGigabyte,
+            _ if name.starts_with("udping.") => {
+                let (figure, path) = OfPath::parse(name)?;
+                Self::Path(figure, path)
+            }
             _ => match (name.strip_prefix("share."), Answers::parse(name)) {
                 (None, Some(answers)) => Self::Answers(answers),
                 (None, None) | (Some(""), _) => return None,
@@ -115,12 +125,13 @@ impl Metric {
             }
             Self::Answers(answers) => answers.unit(),
             Self::Share(_) => Unit::Share,
+            Self::Path(figure, _) => figure.unit(),
         }
     }
 
     /// The value in base units; `None` when it was not measured.
     pub fn value(&self, figures: &Figures<'_>) -> Option<f64> {
-        let Figures { flows, subflows, paths_used, cpu } = *figures;
+        let Figures { flows, subflows, paths, paths_used, cpu } = *figures;
         match self {
             Self::Subflows => fewest_subflows(subflows).map(|count| count as f64),
             Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
@@ -131,6 +142,7 @@ impl Metric {
                 let own: f64 = subflows.iter().filter(|s| s.path == *path).map(bytes).sum();
                 (total > 0.0).then(|| own / total)
             }
+            Self::Path(figure, path) => figure.value(path, paths),
             _ if flows.is_empty() => None,
             Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
             Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
@@ -191,6 +203,8 @@ pub struct Figures<'a> {
     pub flows: &'a [FlowSummary],
     /// Subflows.
     pub subflows: &'a [SubflowSummary],
+    /// What datagrams said of paths.
+    pub paths: &'a [PathFigures],
     /// Paths on which payload arrived.
     pub paths_used: &'a [String],
     /// Processor time of both ends.
@@ -199,8 +213,8 @@ pub struct Figures<'a> {
 
 impl<'a> From<&'a Summary> for Figures<'a> {
     fn from(summary: &'a Summary) -> Self {
-        let Summary { flows, subflows, multipath, cpu, .. } = summary;
-        Self { flows, subflows, paths_used: &multipath.paths_used, cpu: *cpu }
+        let Summary { flows, subflows, paths, multipath, cpu, .. } = summary;
+        Self { flows, subflows, paths, paths_used: &multipath.paths_used, cpu: *cpu }
     }
 }
 
@@ -317,7 +331,8 @@ mod tests {
     #[test]
     fn goodput_is_summed_and_the_worst_time_counts() {
         let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
+        let figures =
+            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("goodput"), "22.6 Mbit/s");
         assert_eq!(seen("recovery"), "1.29 s");
@@ -343,7 +358,8 @@ mod tests {
             StackFigures { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
         let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
         let flows = [with(Some(told)), with(Some(less)), with(None)];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
+        let figures =
+            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtMost, 0.0, &figures).measured;
         assert_eq!(seen("reinjected"), "80.0 kB");
         assert_eq!(seen("discarded"), "60.0 kB");
@@ -363,7 +379,8 @@ mod tests {
         };
         // Twice 28.3 MB.
         let flows = [flow(1e6, None), flow(1e6, None)];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
+        let figures =
+            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |cpu| {
             measured("cpu_per_gb", Operator::AtMost, 2.0, &Figures { cpu, ..figures }).measured
         };
@@ -375,14 +392,15 @@ mod tests {
     #[test]
     fn never_recovering_misses_every_upper_bound() {
         let flows = [flow(10e6, Some(1)), flow(10e6, None)];
-        let figures = Figures { flows: &flows, subflows: &[], paths_used: &[], cpu: None };
+        let figures =
+            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = measured("recovery", Operator::AtMost, 1e9, &figures);
         assert_eq!((seen.measured.as_str(), seen.held), ("never", Some(false)));
     }
 
     #[test]
     fn what_was_not_measured_neither_holds_nor_fails() {
-        let empty = Figures { flows: &[], subflows: &[], paths_used: &[], cpu: None };
+        let empty = Figures { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];
         for name in names.iter().chain(&["paths", "share.wifi", "connect", "no such metric"]) {
             let seen = measured(name, Operator::AtLeast, 0.0, &empty);
@@ -398,7 +416,8 @@ mod tests {
             subflow(1, 0, "wifi", 300),
         ];
         let paths = ["wifi".into(), "cellular".into()];
-        let figures = Figures { flows: &[], subflows: &subflows, paths_used: &paths, cpu: None };
+        let figures =
+            Figures { flows: &[], subflows: &subflows, paths: &[], paths_used: &paths, cpu: None };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("share.wifi"), "75 %");
         assert_eq!(seen("share.cellular"), "25 %");
@@ -415,7 +434,7 @@ mod tests {
             bound: 1.0,
             text: String::new(),
         };
-        let empty = Figures { flows: &[], subflows: &[], paths_used: &[], cpu: None };
+        let empty = Figures { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         assert_eq!(evaluate(&[expectation], Transport::Mptcp, &empty), []);
     }
 }

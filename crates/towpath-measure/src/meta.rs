@@ -125,6 +125,7 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
                 | Pattern::Iperf { .. }
                 | Pattern::Exchange(_)
                 | Pattern::Web(_)
+                | Pattern::Udping(_)
                 | Pattern::Run { .. } => None,
             },
         })

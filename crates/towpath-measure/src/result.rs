@@ -1,8 +1,8 @@
 //! A result: one record a line (JSON Lines), the same in every world.
 //!
 //! The order of a file: `meta`, then `interval`, `subflow`, `link` and `event` records in order of
-//! time, then `message` (in order of when they were due), `counter`, `interface`, `noise`, and
-//! `summary` last. Times are nanoseconds since the start of the traffic; every number says its unit in its name. `up` is the direction from the
+//! time, then `message` and `probe` (in order of when they were due), `counter`, `interface`, `noise`,
+//! and `summary` last. Times are nanoseconds since the start of the traffic; every number says its unit in its name. `up` is the direction from the
 //! host that opened the connection (for links: from the path's first host).
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use crate::scenario::{DataDirection, Transport, World};
 mod capture;
 mod connection;
 mod message;
+mod probe;
 mod repeated;
 
 pub use capture::{
@@ -22,6 +23,7 @@ pub use capture::{
 };
 pub use connection::{Cause, ConnectionState, StackFigures};
 pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures, VideoPlan};
+pub use probe::{PathFigures, Probe};
 pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
 
 /// Version of the result format; raised when a field changes its meaning.
@@ -43,6 +45,8 @@ pub enum Record {
     Event(Event),
     /// A request of a flow that exchanges messages, with what became of it.
     Message(Message),
+    /// A datagram over a path, with what became of it.
+    Probe(Probe),
     /// A connection of a capture, with what no stack told.
     Capture(Box<CapturedConnection>),
     /// A kernel counter that changed during the run.
@@ -414,6 +418,9 @@ pub struct Summary {
     pub flows: Vec<FlowSummary>,
     /// One entry for each subflow and data direction.
     pub subflows: Vec<SubflowSummary>,
+    /// One entry for each path over which datagrams were sent beside the transport.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathFigures>,
     /// Whether Multipath TCP was really used.
     pub multipath: Multipath,
     /// Processor time of both ends, where it was measured.

@@ -95,6 +95,7 @@ pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Message(_)
+            | Record::Probe(_)
             | Record::Capture(_)
             | Record::Noise(_) => records.push(record),
         }

@@ -8,6 +8,7 @@ use crate::number;
 use crate::text::{clean, cut};
 
 mod answers;
+mod paths;
 
 /// A table cell.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,12 +51,15 @@ pub(crate) struct Block {
 /// The table of all groups.
 pub(crate) fn table(groups: &[Group<'_>]) -> Vec<Block> {
     let keys = flow_keys(groups);
+    let paths = paths::blocks(groups);
+    let several = keys.len() + paths.len() > 1;
     let mut blocks: Vec<_> = keys
         .iter()
         .map(|&key| Block {
-            title: if keys.len() > 1 { flow_title(groups, key) } else { String::new() },
+            title: if several { flow_title(groups, key) } else { String::new() },
             rows: flow_rows(groups, key),
         })
+        .chain(paths)
         .collect();
     let run =
         row("Multipath", "whether every connection spoke the multipath protocol to its end", {

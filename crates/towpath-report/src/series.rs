@@ -102,6 +102,7 @@ fn last_sample(run: &Run) -> u64 {
         Record::Interval(interval) => Some(interval.t_ns),
         Record::Subflow(subflow) => Some(subflow.t_ns),
         Record::Link(link) => Some(link.t_ns),
+        Record::Probe(probe) => Some(probe.due_ns),
         Record::Meta(_)
         | Record::Event(_)
         | Record::Message(_)
@@ -145,6 +146,7 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
             | Record::Link(_)
             | Record::Event(_)
             | Record::Message(_)
+            | Record::Probe(_)
             | Record::Capture(_)
             | Record::Counter(_)
             | Record::Interface(_)

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{Counter, Message, MessageFigures, Record, Warning};
+use towpath_measure::result::{Counter, Message, MessageFigures, Probe, Record, Warning};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{Comparison, Run, html};
 
@@ -202,6 +202,7 @@ fn poison_record(record: &mut Record, text: &str) {
     match record {
         Record::Subflow(subflow) => (subflow.path, subflow.state) = (poisoned(), poisoned()),
         Record::Link(link) => link.path = poisoned(),
+        Record::Probe(probe) => probe.path = poisoned(),
         Record::Event(event) => {
             (event.host, event.path, event.text) = (Some(poisoned()), Some(poisoned()), poisoned());
             event.detail = BTreeMap::from([(poisoned(), poisoned())]);
@@ -232,6 +233,7 @@ fn text_of_a_result_never_becomes_markup() {
     ] {
         let mut runs = pair();
         for run in &mut runs {
+            run.records.extend(probes().take(4).map(Record::Probe));
             poison(run, text);
         }
         let page = html(&runs);
@@ -267,6 +269,38 @@ fn requests(direction: DataDirection) -> impl Iterator<Item = Message> {
     })
 }
 
+/// A datagram each 100 ms over two paths; those of Wi-Fi between 3 s and 6 s are lost.
+fn probes() -> impl Iterator<Item = Probe> {
+    (0..200_u64).map(|at| {
+        let (path, number) = (if at % 2 == 0 { "wifi" } else { "cellular" }, at / 2);
+        let due_ns = number * 100_000_000;
+        let lost = path == "wifi" && (3_000_000_000..6_000_000_000).contains(&due_ns);
+        Probe {
+            flow: 1,
+            path: path.to_owned(),
+            number: number as u32,
+            due_ns,
+            sent_ns: Some(due_ns),
+            answered_ns: (!lost).then_some(due_ns + 30_000_000),
+        }
+    })
+}
+
+#[test]
+fn datagrams_over_paths_have_a_chart_of_their_round_trips_with_those_that_were_lost() {
+    let mut runs = pair();
+    assert!(!html(&runs).contains("Round trip of each path"));
+    runs[1].records.extend(probes().map(Record::Probe));
+    let page = html(&runs);
+    assert_well_formed(&page);
+    assert_self_contained(&page);
+    for text in ["<strong>Round trip of each path</strong>", "wifi: lost", "Back within, each path"]
+    {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("cellular: lost"));
+}
+
 #[test]
 fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time() {
     let plain = html(&pair());
@@ -299,6 +333,7 @@ fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time()
 #[test]
 fn hostile_numbers_and_huge_names_do_not_panic() {
     let mut runs = pair();
+    runs[1].records.extend(probes().map(Record::Probe));
     poison(&mut runs[0], &"name ".repeat(2_000));
     for record in &mut runs[1].records {
         match record {
@@ -309,6 +344,7 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             }
             Record::Event(e) => e.t_ns = u64::MAX,
             Record::Counter(Counter { before, .. }) => *before = u64::MAX,
+            Record::Probe(p) => (p.due_ns, p.answered_ns) = (u64::MAX, Some(0)),
             Record::Meta(_)
             | Record::Capture(_)
             | Record::Message(_)

@@ -34,6 +34,11 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
         summarizer = summarizer.flow(input);
     }
     messages.sort_by_key(|message| message.due_ns);
+    let mut probes: Vec<_> = { world.flows.iter().enumerate() }
+        .filter_map(|(index, flow)| Some((index, flow.pings.as_ref()?)))
+        .flat_map(|(index, pings)| pings.finish(world.now, index, world.scenario))
+        .collect();
+    probes.sort_by_key(|probe| probe.due_ns);
     for warning in warnings(&world) {
         summarizer = summarizer.warning(warning);
     }
@@ -41,6 +46,9 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     let interfaces = network.finish(scenario)?;
     for message in messages {
         recorder.add(&Record::Message(message));
+    }
+    for probe in &probes {
+        recorder.add(&Record::Probe(probe.clone()));
     }
     for counter in &counters {
         recorder.add(&Record::Counter(counter.clone()));
@@ -51,6 +59,7 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     recorder.add(&Record::Noise(noise.clone()));
     let summary = summarizer
         .subflows(subflows)
+        .probes(&probes)
         .multipath(multipath)
         .noise(&noise)
         .counters(&counters)

@@ -18,6 +18,7 @@ mod middlebox;
 mod network;
 mod packet;
 mod pcap;
+mod ping;
 mod quic;
 mod quic_flow;
 mod quic_record;

@@ -404,6 +404,12 @@ impl<'a> Network<'a> {
         }
     }
 
+    /// Whether a host's interface on a path is switched on.
+    pub(crate) fn is_up(&self, path: usize, host: usize) -> bool {
+        let mut ends = self.interfaces.get(path).into_iter().flatten();
+        ends.any(|interface| interface.host == host && interface.up)
+    }
+
     /// Switches an interface on or off.
     pub(crate) fn set_interface(&mut self, path: usize, host: usize, up: bool) {
         let ends = self.interfaces.get_mut(path).into_iter().flatten();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::scenario::{DataDirection, Flow, Transport};
+use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
 use towpath_measure::traffic::{
     Allowance, Output, Receiver, Role, Sender, Talk, directions, streams,
 };
@@ -13,6 +13,7 @@ use towpath_net::Instant;
 
 use crate::content::Content;
 use crate::host::Host;
+use crate::ping::Pings;
 use crate::socket::Socket;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
@@ -249,10 +250,12 @@ pub(crate) struct FlowRun {
     pub(crate) over: bool,
     /// Both ends' talks, where messages are exchanged.
     pub(crate) talks: Option<[Talk; 2]>,
+    /// Its datagrams, where it sends such.
+    pub(crate) pings: Option<Pings>,
 }
 
 impl FlowRun {
-    pub(crate) fn new(flow: &Flow) -> Self {
+    pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Self {
         let start = Instant::ZERO + flow.start;
         Self {
             start,
@@ -266,6 +269,7 @@ impl FlowRun {
             talks: Talk::new(&flow.pattern, Role::Client, start)
                 .zip(Talk::new(&flow.pattern, Role::Server, start))
                 .map(|(client, server)| [client, server]),
+            pings: Pings::new(scenario, (index, flow)),
         }
     }
 
@@ -278,6 +282,9 @@ impl FlowRun {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         match self {
             Self { over: true, .. } => None,
+            Self { pings: Some(pings), deadline, .. } => {
+                Some(pings.next_due().map_or(*deadline, |due| due.min(*deadline)))
+            }
             Self { opening: false, streams_opened: 0, failure: None, .. } => Some(self.start),
             _ => Some(self.deadline),
         }

@@ -22,7 +22,7 @@ use towpath_net::Instant;
 use crate::content::Content;
 use crate::error::SimError;
 use crate::host::Host;
-use crate::network::Network;
+use crate::network::{Arrival, Network};
 use crate::pcap::Capture;
 use crate::quic_flow::is_quic;
 use crate::record::{Recorder, Write, event};
@@ -38,6 +38,8 @@ pub(crate) struct World<'a> {
     pub(crate) hosts: Vec<Host>,
     small_queues: Vec<bool>,
     pub(crate) flows: Vec<FlowRun>,
+    /// Whether a flow sends datagrams by itself: else no packet is looked at for it.
+    pings: bool,
     pub(crate) streams: Vec<Stream>,
     content: Content,
     listeners: Vec<(usize, ListenerId, usize)>,
@@ -78,7 +80,13 @@ impl<'a> World<'a> {
                 .map(|host| host.settings.small_queues && !is_quic(transport))
                 .collect(),
             hosts,
-            flows: scenario.flows.iter().map(FlowRun::new).collect(),
+            pings: scenario
+                .flows
+                .iter()
+                .any(|flow| matches!(Plan::from(&flow.pattern), Plan::Datagrams(_))),
+            flows: { scenario.flows.iter().enumerate() }
+                .map(|flow| FlowRun::new(scenario, flow))
+                .collect(),
             streams: Vec::new(),
             content: Content::new(),
             listeners,
@@ -191,6 +199,10 @@ impl<'a> World<'a> {
     /// Hands packets that leave the network to their hosts.
     fn deliver(&mut self) {
         while let Some(arrival) = self.network.arrival(self.now) {
+            if self.pings && self.is_ping(&arrival) {
+                self.network.recycle(arrival.packet);
+                continue;
+            }
             if let Some(host) = self.hosts.get_mut(arrival.host) {
                 let packet = host.receive(self.now, arrival.path, arrival.packet);
                 if let Some(packet) = packet {
@@ -198,6 +210,14 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a packet belonged to datagrams that a flow sends by itself, who have it now.
+    fn is_ping(&mut self, arrival: &Arrival) -> bool {
+        let Self { flows, network, now, .. } = self;
+        let place = (arrival.host, arrival.path);
+        let mut all = flows.iter_mut().filter_map(|flow| flow.pings.as_mut());
+        all.any(|pings| pings.take(*now, place, &arrival.packet, network))
     }
 
     fn begin_and_end_flows(&mut self) {
@@ -215,6 +235,8 @@ impl<'a> World<'a> {
                     }
                 }
                 self.end_senders(index);
+            } else if let Some(pings) = &mut flow.pings {
+                pings.ask(self.now, &self.hosts, &mut self.network);
             } else if self.now >= flow.start && !flow.opening && flow.streams_opened == 0 {
                 self.open(index);
             }
@@ -511,6 +533,10 @@ impl<'a> World<'a> {
         let Some(run) = self.flows.get_mut(index).filter(|run| !run.over && !run.opening) else {
             return;
         };
+        if let Some(pings) = &run.pings {
+            run.over = pings.is_over(self.now);
+            return;
+        }
         let opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
         let given_up = run.failure.is_some();
         let mut own = self.streams.iter().filter(|stream| stream.flow == index);

@@ -39,6 +39,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
             | Record::Link(_)
             | Record::Event(_)
             | Record::Message(_)
+            | Record::Probe(_)
             | Record::Capture(_)
             | Record::Counter(_)
             | Record::Interface(_)

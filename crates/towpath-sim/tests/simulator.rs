@@ -3,6 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod datagrams;
 mod ended;
 
 use towpath_measure::result::{EventKind, Message, Record};

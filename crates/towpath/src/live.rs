@@ -88,6 +88,7 @@ impl Live {
             | Record::Meta(_)
             | Record::Link(_)
             | Record::Message(_)
+            | Record::Probe(_)
             | Record::Capture(_)
             | Record::Counter(_)
             | Record::Interface(_)

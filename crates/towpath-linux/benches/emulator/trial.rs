@@ -159,6 +159,7 @@ fn emulated(
             | Record::Subflow(_)
             | Record::Event(_)
             | Record::Message(_)
+            | Record::Probe(_)
             | Record::Capture(_)
             | Record::Counter(_)
             | Record::Interface(_) => {}

@@ -341,6 +341,7 @@ impl Recorder {
             verdict: format!("{}: {} over {over}", self.meta.description, amounts.join(", ")),
             flows,
             subflows,
+            paths: Vec::new(),
             multipath: Multipath {
                 requested: true,
                 used,

@@ -122,6 +122,14 @@ impl Network {
         address::path_of(one, other)
     }
 
+    /// The address that `host` has on a path today.
+    pub(crate) fn address(&self, path: usize, host: usize, family: Family) -> Option<IpAddr> {
+        let end = end_of(self.scenario.paths.get(path)?, host)?;
+        let all = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = *all.get(path)?.get(end)?;
+        Some(address::address(path, end, family, generation))
+    }
+
     /// The address families that flows use; both when there are no flows.
     pub(crate) fn families(scenario: &Scenario) -> Vec<Family> {
         towpath_measure::network::families(scenario)

@@ -231,6 +231,10 @@ fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::F
         }
         return program::run_flow(stage, flow, command, *duration);
     }
+    if let Pattern::Udping(plan) = &flow.pattern {
+        let (probes, warning) = traffic::ping::run(stage, (index, flow), plan);
+        return Outcome { probes, warning, ..Outcome::default() };
+    }
     match traffic::listen(stage, index, flow) {
         Ok(listener) => traffic::run(stage, index, flow, &listener),
         Err(error) => {
@@ -344,7 +348,10 @@ fn conclude(
     for flow in flow_inputs(&played) {
         summarizer = summarizer.flow(flow);
     }
-    let notes = stage.network.warnings.iter().chain(&played.warnings).cloned();
+    let mut probes: Vec<_> = played.outcomes.iter().flat_map(|o| o.probes.clone()).collect();
+    probes.sort_by_key(|probe| probe.due_ns);
+    let of_flows = played.outcomes.iter().filter_map(|outcome| outcome.warning.as_ref());
+    let notes = stage.network.warnings.iter().chain(&played.warnings).chain(of_flows).cloned();
     for text in notes.chain(interrupted.then(|| "the run was interrupted".to_owned())) {
         summarizer = summarizer.warning(Warning { text, hint: None });
     }
@@ -362,17 +369,19 @@ fn conclude(
     let mut messages: Vec<_> = played.outcomes.iter().flat_map(|o| &o.messages).copied().collect();
     messages.sort_by_key(|message| message.due_ns);
     let messages = messages.into_iter().map(Record::Message);
+    let sent = probes.iter().cloned().map(Record::Probe);
     let counted = counters
         .iter()
         .cloned()
         .map(Record::Counter)
         .chain(interfaces.into_iter().map(Record::Interface))
         .chain([Record::Noise(noise.clone())]);
-    for record in messages.chain(counted) {
+    for record in messages.chain(sent).chain(counted) {
         write(&record).map_err(RunError::Write)?;
     }
     let summary = summarizer
         .subflows(played.totals.subflows)
+        .probes(&probes)
         .multipath(multipath)
         .cpu(played.cpu)
         .noise(&noise)

@@ -36,7 +36,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    fn of(self, delays: &Delays) -> u64 {
+    pub(super) fn of(self, delays: &Delays) -> u64 {
         match self {
             Self::P50 => delays.p50_ns,
             Self::P90 => delays.p90_ns,

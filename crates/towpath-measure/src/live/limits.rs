@@ -122,6 +122,7 @@ impl Limits {
             | Pattern::Exchange(_)
             | Pattern::Video(_)
             | Pattern::Web(_)
+            | Pattern::Udping(_)
             | Pattern::Run { .. } => None,
         });
         let sized = sized.fold(0_u64, u64::saturating_add);

@@ -10,7 +10,7 @@ use super::HOSTS;
 use super::half::{FlowHalf, Half, SubflowHalf};
 use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
-use crate::result::{Counter, EventKind, Message, Record, SubflowSummary};
+use crate::result::{Counter, EventKind, Message, Probe, Record, SubflowSummary};
 use crate::scenario::{DataDirection, Flow, Scenario};
 use crate::traffic::{directions, talk};
 use towpath_net::Instant;
@@ -22,6 +22,8 @@ pub struct Merged {
     pub records: Vec<Record>,
     /// Messages, in order of when they were due.
     pub messages: Vec<Message>,
+    /// Datagrams over single paths, in order of when they were due.
+    pub probes: Vec<Probe>,
     /// Counters of both hosts.
     pub counters: Vec<Counter>,
     /// What the summary is made of.
@@ -82,6 +84,7 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
         }
     }
     merged.records.sort_by_key(time_of);
+    merged.probes.sort_by_key(|probe| probe.due_ns);
     merged
 }
 
@@ -276,12 +279,18 @@ fn take(
             merged.counters.push(counter.clone());
             return;
         }
+        // Only the client asks.
+        Record::Probe(probe) if numbers.is_none() => {
+            merged.probes.push(probe.clone());
+            return;
+        }
         Record::Interval(_) => {}
         Record::Interface(interface) => host.clone_into(&mut interface.host),
         // None of these is one host's to say.
         Record::Meta(_)
         | Record::Link(_)
         | Record::Message(_)
+        | Record::Probe(_)
         | Record::Noise(_)
         | Record::Capture(_)
         | Record::Summary(_) => return,
@@ -296,6 +305,7 @@ fn time_of(record: &Record) -> u64 {
         Record::Event(event) => event.t_ns,
         Record::Link(link) => link.t_ns,
         Record::Message(message) => message.due_ns,
+        Record::Probe(probe) => probe.due_ns,
         Record::Meta(_) => 0,
         Record::Counter(_)
         | Record::Interface(_)

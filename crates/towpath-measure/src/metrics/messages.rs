@@ -35,6 +35,7 @@ pub fn figures(
         | Pattern::Iperf { .. }
         | Pattern::Exchange(_)
         | Pattern::Web(_)
+        | Pattern::Udping(_)
         | Pattern::Run { .. } => None,
     };
     let page = match pattern {
@@ -49,6 +50,7 @@ pub fn figures(
         | Pattern::Iperf { .. }
         | Pattern::Exchange(_)
         | Pattern::Video(_)
+        | Pattern::Udping(_)
         | Pattern::Run { .. } => None,
     };
     Some(MessageFigures {

@@ -1,7 +1,8 @@
 //! What the figures mean: goodput, stalls, recovery, lateness. `docs/metrics.md` has the words.
 //!
 //! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
-//! and [`recovery`] (what an event did), [`messages`] and [`playout`] (how late answers were),
+//! and [`recovery`] (what an event did), [`messages`] and [`playout`] (how late answers were), [`paths`]
+//! (what datagrams say of paths),
 //! [`histogram`], then [`summary`], which puts the figures
 //! of a run together, and [`statistics`] (what repetitions say).
 
@@ -10,6 +11,7 @@ pub mod disruption;
 pub mod goodput;
 pub mod histogram;
 pub mod messages;
+pub mod paths;
 pub mod playout;
 pub mod recovery;
 pub mod stall;

@@ -10,14 +10,14 @@ use super::goodput::bits_per_second;
 use super::recovery::recovery;
 use super::stall::stall;
 use super::verdict::verdict;
-use super::{DeliveryLog, messages, warnings};
+use super::{DeliveryLog, messages, paths, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, ProcessorTime,
-    StackFigures, Stall, SubflowSummary, Summary, Warning,
+    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, PathFigures, Probe,
+    ProcessorTime, StackFigures, Stall, SubflowSummary, Summary, Warning,
 };
-use crate::scenario::{DataDirection, Scenario, Transport};
+use crate::scenario::{DataDirection, Pattern, Scenario, Transport};
 use crate::traffic::{Plan, asking};
 
 /// A timed flow must still deliver in this last part of its time.
@@ -65,6 +65,7 @@ pub struct Summarizer<'a> {
     pub(super) transport: Transport,
     pub(super) flows: Vec<Measured>,
     pub(super) subflows: Vec<SubflowSummary>,
+    pub(super) paths: Vec<PathFigures>,
     pub(super) multipath: Multipath,
     cpu: Option<ProcessorTime>,
     pub(super) noise: Option<Noise>,
@@ -84,6 +85,7 @@ impl<'a> Summarizer<'a> {
             transport,
             flows: Vec::new(),
             subflows: Vec::new(),
+            paths: Vec::new(),
             multipath: Multipath { requested, ..Multipath::default() },
             cpu: None,
             noise: None,
@@ -104,6 +106,17 @@ impl<'a> Summarizer<'a> {
     #[must_use]
     pub fn subflows(mut self, subflows: impl IntoIterator<Item = SubflowSummary>) -> Self {
         self.subflows.extend(subflows);
+        self
+    }
+
+    /// Adds what became of the datagrams that were sent over single paths.
+    #[must_use]
+    pub fn probes(mut self, probes: &[Probe]) -> Self {
+        for (number, flow) in (0_u32..).zip(&self.scenario.flows) {
+            if let Pattern::Udping(plan) = &flow.pattern {
+                self.paths.extend(paths::figures(probes, number, plan));
+            }
+        }
         self
     }
 
@@ -154,19 +167,20 @@ impl<'a> Summarizer<'a> {
             &expect::Figures {
                 flows: &flows,
                 subflows: &self.subflows,
+                paths: &self.paths,
                 paths_used: &self.multipath.paths_used,
                 cpu: self.cpu,
             },
         );
         let kept = |checked: &Checked| checked.held == Some(true);
-        let ok = !flows.is_empty()
+        let ok = !(flows.is_empty() && self.paths.is_empty())
             && flows.iter().all(|flow| flow.completed)
             && expectations.iter().all(kept);
         let verdict = verdict(&self, &expectations);
         let found = warnings::find(&self);
-        let Self { subflows, multipath, cpu, mut warnings, .. } = self;
+        let Self { subflows, paths, multipath, cpu, mut warnings, .. } = self;
         warnings.extend(found);
-        Summary { ok, verdict, flows, subflows, multipath, cpu, warnings, expectations }
+        Summary { ok, verdict, flows, subflows, paths, multipath, cpu, warnings, expectations }
     }
 
     fn measure(&self, input: FlowInput) -> Measured {
@@ -238,7 +252,7 @@ fn end_of(plan: Plan, log: &DeliveryLog) -> Instant {
     let planned = log.start() + plan.limit();
     match plan {
         Plan::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
-        Plan::Command(_) => log.eof().unwrap_or(log.watched_until()).max(last),
+        Plan::Command(_) | Plan::Datagrams(_) => log.eof().unwrap_or(log.watched_until()).max(last),
         Plan::Messages(_) if log.eof().is_some() => last,
         Plan::Messages(_) => log.watched_until().max(last),
         // After the end of the data it is certain that nothing more comes, without listening.
@@ -263,7 +277,7 @@ fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) ->
     };
     let span = end.saturating_since(log.start());
     match plan {
-        Plan::Command(_) | Plan::Messages(_) => seen,
+        Plan::Command(_) | Plan::Messages(_) | Plan::Datagrams(_) => seen,
         Plan::Sized { bytes, limit: _ } => {
             let total = log.total_bytes();
             let missing = || {

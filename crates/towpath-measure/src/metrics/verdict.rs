@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use super::summary::{Measured, Summarizer};
 use crate::format;
-use crate::result::{Checked, Delays, Recovery};
+use crate::result::{Checked, Delays, PathFigures, Recovery};
 use crate::traffic::Plan;
 
 /// Silence of this length at the end means that a flow stopped.
@@ -19,7 +19,8 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String 
     let who = who(run);
     let over = over(&run.multipath.paths_used);
     let mut text = match run.flows.as_slice() {
-        [] => format!("{who} ran no flow"),
+        [] if run.paths.is_empty() => format!("{who} ran no flow"),
+        [] => datagrams(&run.paths),
         [only] => format!("{who} {}", one(only, &over)),
         flows if flows.iter().any(|flow| flow.figures.messages.is_some()) => {
             format!("{who} {}", answers(flows, &over))
@@ -60,7 +61,7 @@ fn one(flow: &Measured, over: &str) -> String {
         let delivered = match flow.plan {
             Plan::Command(_) if figures.bytes == 0 => "ran the command".into(),
             Plan::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
-            Plan::Timed(_) | Plan::Messages(_) | Plan::Command(_) => {
+            Plan::Timed(_) | Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => {
                 format!("delivered {amount} at {speed}{over}")
             }
         };
@@ -85,10 +86,22 @@ fn one(flow: &Measured, over: &str) -> String {
             let all = format::bytes(bytes);
             format!("delivered only {amount} of {all} in {time} ({speed}){over}")
         }
-        Plan::Timed(_) | Plan::Messages(_) | Plan::Command(_) => {
+        Plan::Timed(_) | Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => {
             format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
         }
     }
+}
+
+/// What the paths are like, where nothing else was sent.
+fn datagrams(paths: &[PathFigures]) -> String {
+    let of = |path: &PathFigures| {
+        let half = path.round_trip.map_or_else(String::new, |times| {
+            format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
+        });
+        let (answered, count) = (path.answered, path.count);
+        format!("{answered} of {count} datagrams over {} came back{half}", path.path)
+    };
+    paths.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
 /// How late the answers were; transfers beside them are only the load.

@@ -3,10 +3,18 @@
 mod address;
 mod links;
 
-use crate::scenario::{Endpoint, Scenario};
+use crate::scenario::{Endpoint, Flow, Scenario};
 
 pub use address::{address, end_of, families, path_and_end, path_of, prefix_bits};
 pub use links::{Directions, Reported, split, topology};
+
+/// The paths between a flow's hosts.
+pub fn joined_by<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = usize> + 'a {
+    let (from, to) = (flow.from, flow.to);
+    let paths = scenario.paths.iter().enumerate();
+    let joins = paths.filter(move |(_, path)| [[from, to], [to, from]].contains(&path.between));
+    joins.map(|(index, _)| index)
+}
 
 /// A host's endpoints: those of the scenario, or one for each path of which it is the first end.
 pub fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {

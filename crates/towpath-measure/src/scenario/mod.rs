@@ -24,7 +24,7 @@ pub use model::{
     MptcpConfig, Operator, Path, RunPlan, Scenario, Segments, Target, TimelineEvent, Transport,
     World,
 };
-pub use pattern::{Exchange, Pattern, Planned, Schedule, Video, Web};
+pub use pattern::{Exchange, Pattern, Planned, Schedule, Udping, Video, Web};
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{
     BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,

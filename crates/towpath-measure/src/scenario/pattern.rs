@@ -33,6 +33,8 @@ pub enum Pattern {
     Video(Video),
     /// A page and everything that is on it.
     Web(Web),
+    /// Datagrams over every path, beside whatever transport.
+    Udping(Udping),
     /// A command, run by `sh -c` on the flow's first host (emulated world only).
     Run {
         /// The command.
@@ -51,6 +53,7 @@ impl Pattern {
             Self::Exchange(exchange) => exchange.name,
             Self::Video(_) => "video",
             Self::Web(_) => "web",
+            Self::Udping(_) => "udping",
             Self::Run { .. } => "run",
         }
     }
@@ -64,6 +67,7 @@ impl Pattern {
             Self::Exchange(exchange) => exchange.duration,
             Self::Video(video) => video.length(),
             Self::Web(web) => web.duration,
+            Self::Udping(udping) => udping.duration,
         }
     }
 
@@ -72,6 +76,7 @@ impl Pattern {
         match self {
             Self::Exchange(exchange) => exchange.duration + exchange.patience,
             Self::Video(video) => video.length() + video.patience,
+            Self::Udping(udping) => udping.duration + udping.patience,
             Self::Bulk { .. } | Self::Iperf { .. } | Self::Web(_) | Self::Run { .. } => {
                 self.duration()
             }
@@ -194,4 +199,16 @@ pub struct Web {
     pub connections: u32,
     /// Given up after this time.
     pub duration: Duration,
+}
+
+/// Datagrams that the other end sends back at once, over every path between two hosts: what a path
+/// is like without any transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Udping {
+    /// From one to the next on each path.
+    pub period: Duration,
+    /// They are due for so long.
+    pub duration: Duration,
+    /// How long each answer is waited for.
+    pub patience: Duration,
 }

@@ -8,6 +8,8 @@
 //!   their answers. What matters is how late they are. What is asked when is an [`Asker`]: one file
 //!   for each pattern ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts
 //!   from when the request was *due*, so a stall is seen whole.
+//!
+//! Beside them there are datagrams over single paths ([`udping`]), which need no stream.
 
 use std::time::Duration;
 
@@ -19,12 +21,14 @@ mod outbox;
 mod pacer;
 pub mod talk;
 pub mod transfer;
+pub mod udping;
 pub mod video;
 pub mod web;
 
 pub use pacer::Pacer;
 pub use talk::{Ask, Asker, Output, Role, Talk, messages};
 pub use transfer::{Allowance, Finish, Receiver, Sender};
+pub use udping::Pinger;
 
 /// What a flow is meant to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub enum Plan {
     Timed(Duration),
     /// Exchange messages; answers are waited for until then.
     Messages(Duration),
+    /// Send datagrams over every path; answers are waited for until then.
+    Datagrams(Duration),
     /// A command ends by itself; ended after this time.
     Command(Duration),
 }
@@ -51,6 +57,7 @@ impl Plan {
             Self::Sized { limit, .. }
             | Self::Timed(limit)
             | Self::Messages(limit)
+            | Self::Datagrams(limit)
             | Self::Command(limit) => limit,
         }
     }
@@ -67,18 +74,20 @@ impl From<&Pattern> for Plan {
             Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => {
                 Self::Messages(pattern.limit())
             }
+            Pattern::Udping(_) => Self::Datagrams(pattern.limit()),
             Pattern::Run { duration, command: _ } => Self::Command(*duration),
         }
     }
 }
 
-/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own. Messages
+/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own, and for
+/// datagrams, which are no data. Messages
 /// go both ways: where one end asks, the other answers.
 pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => each(*direction),
         Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => each(DataDirection::Both),
-        Pattern::Run { .. } => &[],
+        Pattern::Udping(_) | Pattern::Run { .. } => &[],
     }
 }
 
@@ -91,7 +100,8 @@ pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
         | Pattern::Iperf { .. }
         | Pattern::Exchange(_)
         | Pattern::Video(_)
-        | Pattern::Web(_) => directions(pattern),
+        | Pattern::Web(_)
+        | Pattern::Udping(_) => directions(pattern),
     }
 }
 
@@ -101,7 +111,9 @@ pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
         Pattern::Exchange(exchange) => each(exchange.direction),
         // A player or browser asks; how many connections it has is another matter.
         Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
-        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Run { .. } => &[],
+        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Udping(_) | Pattern::Run { .. } => {
+            &[]
+        }
     }
 }
 
@@ -113,7 +125,7 @@ fn each(direction: DataDirection) -> &'static [DataDirection] {
     }
 }
 
-/// Parallel connections of a pattern; none for a command. An exchange has one for each direction in
+/// Parallel connections of a pattern; none for a command and for datagrams. An exchange has one for each direction in
 /// which requests go, so that a late answer never holds up a request of the other end.
 pub fn streams(pattern: &Pattern) -> u32 {
     match pattern {
@@ -121,6 +133,6 @@ pub fn streams(pattern: &Pattern) -> u32 {
         Pattern::Iperf { streams, .. } => *streams,
         Pattern::Exchange(_) => asking(pattern).len() as u32,
         Pattern::Web(web) => web.connections,
-        Pattern::Run { .. } => 0,
+        Pattern::Udping(_) | Pattern::Run { .. } => 0,
     }
 }

@@ -142,7 +142,10 @@ impl Talk {
             Pattern::Exchange(exchange) => Some(Box::new(Scheduled::new(exchange, own))),
             Pattern::Video(video) => Some(Box::new(Player::new(video))),
             Pattern::Web(web) => Some(Box::new(Browser::new(web))),
-            Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Run { .. } => return None,
+            Pattern::Bulk { .. }
+            | Pattern::Iperf { .. }
+            | Pattern::Udping(_)
+            | Pattern::Run { .. } => return None,
         };
         let line = |stream: u32| {
             let asks = direction_of(pattern, stream) == own;

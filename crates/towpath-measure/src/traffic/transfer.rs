@@ -47,12 +47,12 @@ enum State {
 
 impl Sender {
     /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself,
-    /// and for messages, which a [`Talk`](super::Talk) sends.
+    /// for messages, which a [`Talk`](super::Talk) sends, and for datagrams.
     pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
         let left_bytes = match Plan::from(pattern) {
             Plan::Sized { bytes, limit: _ } => Some(bytes),
             Plan::Timed(_) => None,
-            Plan::Messages(_) | Plan::Command(_) => return None,
+            Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => return None,
         };
         let state = match left_bytes {
             Some(0) => State::Finished(Finish::AllSent),

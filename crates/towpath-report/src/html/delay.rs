@@ -14,6 +14,8 @@ use crate::series::{Grid, Values};
 const POINTS: usize = 240;
 /// Nanoseconds of a millisecond.
 const MILLISECOND: f64 = 1e6;
+/// What is counted, and which time.
+const WHAT: (&str, &str) = ("requests", "from due to answered");
 /// From here on delays are shown in seconds.
 const LONG_MS: f64 = 5_000.0;
 
@@ -123,7 +125,7 @@ fn all_ways(groups: &[Group<'_>]) -> Vec<DataDirection> {
 }
 
 /// A curve: its name, its class, and its delays in milliseconds; `None` was not answered.
-type Curve = (String, String, Vec<Option<f64>>);
+pub(super) type Curve = (String, String, Vec<Option<f64>>);
 
 fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
     let delay =
@@ -135,7 +137,11 @@ fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
 pub(super) fn distribution(out: &mut String, run: &Run) {
     let curve =
         |way| (asks(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)));
-    write(out, "Answered within", &ways(run).into_iter().map(curve).collect::<Vec<_>>());
+    write(
+        out,
+        ("Answered within", WHAT.0, WHAT.1),
+        &ways(run).into_iter().map(curve).collect::<Vec<_>>(),
+    );
 }
 
 /// The same for every transport, all repetitions together.
@@ -150,12 +156,13 @@ pub(super) fn distributions(out: &mut String, groups: &[Group<'_>]) {
         };
         let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
         let curves: Vec<Curve> = groups.iter().map(curve).collect();
-        write(out, &format!("Answered within, every transport{suffix}"), &curves);
+        let title = format!("Answered within, every transport{suffix}");
+        write(out, (&title, WHAT.0, WHAT.1), &curves);
     }
 }
 
 /// Draws the share of requests that were answered within each time. No cursor: its axis is not time.
-fn write(out: &mut String, title: &str, curves: &[Curve]) {
+pub(super) fn write(out: &mut String, (title, what, time): (&str, &str, &str), curves: &[Curve]) {
     let all = || curves.iter().flat_map(|(.., delays)| delays).flatten().copied();
     let (least, most) = all().fold((f64::MAX, 0.0_f64), |(l, m), d| (l.min(d), m.max(d)));
     if most <= 0.0 {
@@ -178,7 +185,7 @@ fn write(out: &mut String, title: &str, curves: &[Curve]) {
     let chart = Chart {
         title: title.to_owned(),
         about: format!(
-            "share of the {} requests, by the time from due to answered",
+            "share of the {} {what}, by the time {time}",
             number::count(curves.iter().map(|(.., delays)| delays.len()).max().unwrap_or(0) as f64)
         ),
         unit: "%".to_owned(),

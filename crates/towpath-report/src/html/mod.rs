@@ -8,6 +8,7 @@ mod comparison;
 mod delay;
 mod events;
 mod panel;
+mod paths;
 mod run;
 mod stack;
 mod summary;
@@ -118,6 +119,7 @@ impl Page {
                 self.panel(&panel);
             }
             delay::distribution(&mut self.out, run);
+            paths::distribution(&mut self.out, run, &self.style);
         } else {
             self.out.push_str(
                 "<p class=\"none\">To keep this page small, only the first repetition has charts. \

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::{delay, stack, video};
+use super::{delay, paths, stack, video};
 use crate::Run;
 use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
 use crate::compare::direction;
@@ -199,6 +199,7 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     let directions = series::directions(run);
     let several = directions.len() > 1;
     panel.charts.extend(delay::over_time(run, &grid));
+    panel.charts.extend(paths::over_time(run, &grid, style));
     panel.stalls.resize(panel.charts.len(), Vec::new());
     panel.watched(video::charts(run, &grid));
     for &way in &directions {

@@ -240,6 +240,7 @@ impl Trace {
             verdict: self.verdict(),
             flows,
             subflows: shown.iter().flat_map(|connection| subflows(connection)).collect(),
+            paths: Vec::new(),
             multipath,
             warnings: self.warnings(),
             expectations: Vec::new(),
@@ -338,6 +339,7 @@ fn time(record: &Record) -> u64 {
         Record::Meta(_)
         | Record::Link(_)
         | Record::Message(_)
+        | Record::Probe(_)
         | Record::Capture(_)
         | Record::Counter(_)
         | Record::Interface(_)

@@ -544,6 +544,7 @@ impl<'a> Model<'a> {
                 messages: None,
             }],
             subflows: self.subflow_summaries(),
+            paths: Vec::new(),
             multipath: self.multipath_proof(),
             warnings: self.warnings(),
             expectations: vec![Checked {

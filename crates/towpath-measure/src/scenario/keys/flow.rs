@@ -23,6 +23,7 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
                 "trace",
                 "video",
                 "web",
+                "udping",
             ]),
             Else("see `run`"),
             "What is sent: see [Traffic patterns](#traffic-patterns)",
@@ -73,7 +74,8 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
             "period",
             Duration,
             Else("of the pattern"),
-            "With `ping`, `reqres`, `interactive` and `onoff`: time from one request to the next",
+            "With `ping`, `reqres`, `interactive`, `onoff` and `udping`: time from one request to \
+             the next",
         ),
         key("count", Integer(1, 1_000_000), Else("5"), "With `ping`: requests that count"),
         key("warm-up", Integer(0, 1_000), Else("1"), "With `ping`: requests before that"),
@@ -102,13 +104,14 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
             "patience",
             Duration,
             Else("3 s; `video`: 10 s"),
-            "With requests: how long answers are waited for after the planned end",
+            "With requests: how long answers are waited for after the planned end; with `udping`: \
+             how long each is",
         ),
         key(
             "load",
             Words(&["up", "down", "both"]),
             Else("none"),
-            "With requests: a bulk flow in this direction beside it",
+            "With requests and `udping`: a bulk flow in this direction beside it",
         ),
         key(
             "via",
@@ -181,6 +184,13 @@ pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
             Bound,
             Else("30 kB, then 30 objects of 50 kB over 6 connections"),
             "A page; what is on it is due when the page itself is there",
+        ),
+        key(
+            "udping",
+            Bound,
+            Else("every 100 ms, 10 s"),
+            "A datagram of 32 B over each path, which the other host sends back: what the paths are \
+             like, beside whatever transport",
         ),
     ]],
 };

@@ -485,6 +485,16 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
         key("subflows", Bound, Else("a number"), "Subflows that carried data"),
         key("paths", Bound, Else("a number"), "Paths that carried data"),
         key("share.PATH", Bound, Else("a percentage"), "Part of the bytes that this path carried"),
+        key(
+            "udping.lost.PATH",
+            Bound,
+            Else("a percentage"),
+            "Part of the datagrams over this path that did not come back",
+        ),
+        key("udping.p50.PATH", Bound, Else("a time"), "Median time until they were back"),
+        key("udping.p99.PATH", Bound, Else("a time"), "The time that 99 % of them do not exceed"),
+        key("udping.max.PATH", Bound, Else("a time"), "The largest"),
+        key("udping.silence.PATH", Bound, Else("a time"), "Longest time in which none came back"),
         key("connect", Bound, Else("a time"), "Time to open the connection"),
         key(
             "reinjected",
@@ -526,7 +536,7 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
 };
 
 /// A metric that an expectation may be about, and what its bound is.
-pub(in crate::scenario) static METRICS: [(&str, Metric); 27] = [
+pub(in crate::scenario) static METRICS: [(&str, Metric); 32] = [
     ("goodput", Metric::Quantity(Dimension::Rate)),
     ("completed", Metric::Truth),
     ("delay.p50", Metric::Quantity(Dimension::Duration)),
@@ -547,6 +557,11 @@ pub(in crate::scenario) static METRICS: [(&str, Metric); 27] = [
     ("subflows", Metric::Quantity(Dimension::Count)),
     ("paths", Metric::Quantity(Dimension::Count)),
     ("share.PATH", Metric::Quantity(Dimension::Share)),
+    ("udping.lost.PATH", Metric::Quantity(Dimension::Share)),
+    ("udping.p50.PATH", Metric::Quantity(Dimension::Duration)),
+    ("udping.p99.PATH", Metric::Quantity(Dimension::Duration)),
+    ("udping.max.PATH", Metric::Quantity(Dimension::Duration)),
+    ("udping.silence.PATH", Metric::Quantity(Dimension::Duration)),
     ("connect", Metric::Quantity(Dimension::Duration)),
     ("reinjected", Metric::Quantity(Dimension::Size)),
     ("discarded", Metric::Quantity(Dimension::Size)),

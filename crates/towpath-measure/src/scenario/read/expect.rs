@@ -75,18 +75,22 @@ fn find_metric(metric: &str, value: &Value<'_>, names: &Names) -> Option<Metric>
         value.push(Finding::new(value.key_span(), message, expected).hint(hint));
         None
     };
-    let shares = METRICS.iter().find(|(name, _)| name.starts_with("share."));
-    if let (Some(path), Some(&(_, kind))) = (metric.strip_prefix("share."), shares) {
+    let of_path = METRICS.iter().find_map(|(name, kind)| {
+        let figure = name.strip_suffix("PATH")?;
+        Some((figure, metric.strip_prefix(figure)?, *kind))
+    });
+    if let Some((figure, path, kind)) = of_path {
         if names.paths.iter().any(|name| name == path) {
             return Some(kind);
         }
         let known = || names.paths.iter().map(String::as_str);
         let hint = match nearest(path, known()) {
-            Some(near) => format!("did you mean `share.{near}`?"),
+            Some(near) => format!("did you mean `{figure}{near}`?"),
             None => format!("the paths of this scenario are {}", alternatives(known().take(10))),
         };
         let message = format!("no path is called {}", quote(path));
-        return complain(message, "expected the name of a path after `share.`", hint);
+        let expected = format!("expected the name of a path after `{figure}`");
+        return complain(message, &expected, hint);
     }
     if let Some(&(_, kind)) = METRICS.iter().find(|(name, _)| *name == metric) {
         return Some(kind);

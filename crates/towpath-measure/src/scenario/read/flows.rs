@@ -42,7 +42,9 @@ pub(super) fn flows(
 
 /// `load`: a bulk flow beside this one, for as long as it is planned to take.
 fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
-    let flow = beside.filter(|flow| !asking(&flow.pattern).is_empty());
+    let waits =
+        |pattern: &Pattern| !asking(pattern).is_empty() || matches!(pattern, Pattern::Udping(_));
+    let flow = beside.filter(|flow| waits(&flow.pattern));
     // Where there is nothing to wait for, the key has no meaning.
     let value = flow.and_then(|_| section.take("load"));
     let words =
@@ -69,13 +71,15 @@ fn flow(
     let family_value = section.take("family");
     let family = family_value.as_ref().map_or(Some(Family::V4), |v| v.word(&families));
     let transports = [("tcp", Transport::Tcp), ("mptcp", Transport::Mptcp)];
-    let transport = section.take("transport").map(|v| v.word(&transports));
+    let transport_value = section.take("transport");
+    let transport = transport_value.as_ref().map(|v| v.word(&transports));
     let (from, to, to_value) = (from?, to?, to_value?);
     if from == to {
         to_value.fail("a flow cannot lead from a host to itself", "expected another host");
         return None;
     }
     let joins = |path: &Path| path.between == [from, to] || path.between == [to, from];
+    let via_place = via.clone();
     let via = match (via, via_index) {
         (Some(value), Some(index)) => {
             let index = index?;
@@ -100,6 +104,15 @@ fn flow(
     {
         let message = format!("IPv6 does not pass a path with an MTU of {}", path.mtu_bytes);
         value.fail(message, "expected `v4`, or an MTU of 1280");
+    }
+    if let Some(Pattern::Udping(_)) = &pattern {
+        // It takes every path, and no transport.
+        for (given, what) in [(&via_place, "path"), (&transport_value, "transport")] {
+            if let Some(value) = given {
+                let message = format!("`udping` has no {what} of its own");
+                value.fail(message, "remove it: it goes over every path between the hosts");
+            }
+        }
     }
     // A word that is none of them was reported.
     let transport = transport.map_or(Some(None), |given| given.map(Some))?;

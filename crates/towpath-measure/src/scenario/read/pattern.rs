@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::link::integer;
 use super::{Context, LONGEST_RUN};
 use crate::scenario::model::DataDirection;
-use crate::scenario::pattern::{Exchange, Pattern, Planned, Schedule, Video, Web};
+use crate::scenario::pattern::{Exchange, Pattern, Planned, Schedule, Udping, Video, Web};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units;
@@ -38,9 +38,10 @@ enum Kind {
     Trace,
     Video,
     Web,
+    Udping,
 }
 
-const KINDS: [(&str, Kind); 9] = [
+const KINDS: [(&str, Kind); 10] = [
     ("bulk", Kind::Bulk),
     ("iperf", Kind::Iperf),
     ("ping", Kind::Ping),
@@ -50,6 +51,7 @@ const KINDS: [(&str, Kind); 9] = [
     ("trace", Kind::Trace),
     ("video", Kind::Video),
     ("web", Kind::Web),
+    ("udping", Kind::Udping),
 ];
 
 pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
@@ -72,6 +74,7 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Optio
                 Kind::Trace => trace(section, context),
                 Kind::Video => video(section),
                 Kind::Web => web(section),
+                Kind::Udping => udping(section),
             }
         }
         (None, Some(run)) => command(section, &run),
@@ -443,4 +446,14 @@ fn web(section: &mut Section<'_>) -> Option<Pattern> {
         connections: connections?,
         duration: duration?,
     }))
+}
+
+/// As in the paper's program: a datagram of a few bytes every 100 ms over each interface.
+fn udping(section: &mut Section<'_>) -> Option<Pattern> {
+    let duration = time_or(section.take("duration"), TEN_SECONDS);
+    let span = duration.unwrap_or(TEN_SECONDS);
+    let period = period(section, Duration::from_millis(100), span);
+    let patience = time_or(section.take("patience"), PATIENCE);
+    let (period, duration, patience) = (period?, duration?, patience?);
+    Some(Pattern::Udping(Udping { period, duration, patience }))
 }

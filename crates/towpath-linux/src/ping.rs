@@ -1,0 +1,158 @@
+//! Datagrams over single paths (`udping`): each path has a socket that is bound to its interface.
+//!
+//! The same for the emulated world and between real hosts; how a socket is opened is theirs.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_measure::live::Token;
+use towpath_measure::live::datagram::{self, Datagram};
+use towpath_measure::result::Probe;
+use towpath_measure::traffic::Pinger;
+use towpath_net::Instant;
+
+use crate::pace::Pace;
+use crate::sys;
+
+/// The longest sleep of a thread that must notice an interrupt.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What is on the way to the other end.
+pub(crate) trait Path: Send {
+    /// A socket that sends and receives over this path only, as it is now.
+    fn open(&self) -> io::Result<UdpSocket>;
+    /// Where the other end is now.
+    fn target(&self) -> io::Result<SocketAddr>;
+}
+
+/// A path, from the end that asks.
+#[derive(Debug)]
+pub(crate) struct Way<P> {
+    name: String,
+    path: P,
+    pinger: Pinger,
+    socket: Option<UdpSocket>,
+    token: Token,
+}
+
+impl<P: Path> Way<P> {
+    pub(crate) fn new(name: String, path: P, pinger: Pinger, token: Token) -> Self {
+        Self { name, path, pinger, socket: None, token }
+    }
+
+    /// Sends what is due. A path without interface or address takes nothing.
+    fn ask(&mut self, pace: &Pace) {
+        while let Some(number) = self.pinger.poll(pace.now()) {
+            let sent_ns = pace.now().as_nanos();
+            let question = Datagram { token: self.token, number, sent_ns }.to_bytes();
+            let kept = self.socket.is_some();
+            // An address may have been replaced by another one since the socket was opened.
+            if self.send(&question).or_else(|error| self.again(&question, kept, error)).is_ok() {
+                self.pinger.on_sent(pace.now(), number);
+            }
+        }
+    }
+
+    fn again(&mut self, question: &[u8], kept: bool, error: io::Error) -> io::Result<()> {
+        self.socket = None;
+        if kept { self.send(question) } else { Err(error) }
+    }
+
+    fn send(&mut self, question: &[u8]) -> io::Result<()> {
+        let target = self.path.target()?;
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => self.path.open()?,
+        };
+        let sent = socket.send_to(question, target);
+        self.socket = Some(socket);
+        sent.map(|_| ())
+    }
+
+    /// Takes all answers that are there.
+    fn hear(&mut self, pace: &Pace) {
+        let Some(socket) = &self.socket else { return };
+        // One byte more shows what is too long.
+        let mut room = [0; Datagram::BYTES + 1];
+        loop {
+            match socket.recv_from(&mut room) {
+                Ok((length, _)) => {
+                    let answer = Datagram::of_answer(room.get(..length).unwrap_or_default());
+                    if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
+                        self.pinger.on_answer(pace.now(), answer.number);
+                    }
+                }
+                // The system tells here what happened to an earlier question.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Asks over all paths until everything was answered or waited for; returns what became of it.
+pub(crate) fn ask<P: Path>(
+    pace: &Pace,
+    flow: u32,
+    mut ways: Vec<Way<P>>,
+    deadline: Instant,
+) -> Vec<Probe> {
+    sys::minimal_timer_slack();
+    while !pace.is_over(deadline) {
+        for way in &mut ways {
+            way.ask(pace);
+        }
+        let now = pace.now();
+        if ways.iter().all(|way| way.pinger.is_over(now)) {
+            break;
+        }
+        let due = ways.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
+        let sockets = ways.iter().filter_map(|way| way.socket.as_ref());
+        let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+        if sys::poll(&mut fds, Some(due.saturating_since(now).min(NAP))).is_err() {
+            break;
+        }
+        for way in &mut ways {
+            way.hear(pace);
+        }
+    }
+    let now = pace.now();
+    ways.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
+}
+
+/// Sends back whatever comes in on `sockets` until `done`.
+pub(crate) fn answer(sockets: &[UdpSocket], done: &AtomicBool) {
+    let mut room = [0; Datagram::BYTES + 1];
+    while !done.load(Ordering::Acquire) {
+        let mut fds: Vec<_> =
+            sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
+        if sys::poll(&mut fds, Some(NAP)).is_err() {
+            return;
+        }
+        for socket in sockets {
+            while let Ok((length, from)) = socket.recv_from(&mut room) {
+                let question = room.get(..length).unwrap_or_default();
+                if let Some(answer) = datagram::answer(question, |_| true) {
+                    let _lost_as_others = socket.send_to(&answer, from);
+                }
+            }
+        }
+    }
+}
+
+/// A socket that uses one interface only, in the calling thread's namespace.
+pub(crate) fn bind(interface: &str, address: SocketAddr) -> io::Result<UdpSocket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind_device(Some(interface.as_bytes()))?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,105 @@
+//! Datagrams over the paths of an emulated network.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use towpath_measure::live::Token;
+use towpath_measure::network::joined_by;
+use towpath_measure::result::Probe;
+use towpath_measure::scenario::{Family, Flow, Udping};
+use towpath_measure::traffic::Pinger;
+use towpath_net::Instant;
+
+use super::{FIRST_PORT, Stage};
+use crate::ping::{self, Path, Way};
+
+/// One path of a flow.
+#[derive(Debug, Clone, Copy)]
+struct Emulated<'a> {
+    stage: &'a Stage,
+    flow: &'a Flow,
+    path: usize,
+    port: u16,
+}
+
+impl Emulated<'_> {
+    fn address(&self, host: usize) -> io::Result<IpAddr> {
+        let address = self.stage.network.address(self.path, host, self.flow.family);
+        address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// A socket of one of the flow's hosts on this path.
+    fn bind(&self, host: usize, address: SocketAddr) -> io::Result<UdpSocket> {
+        let network = &self.stage.network;
+        let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+        let interface = self.name();
+        space.namespace.run(|| ping::bind(interface, address))?
+    }
+
+    /// Of the path, and of the interfaces at its ends.
+    fn name(&self) -> &str {
+        self.stage.network.scenario.paths.get(self.path).map_or("?", |path| path.name.as_str())
+    }
+}
+
+impl Path for Emulated<'_> {
+    fn open(&self) -> io::Result<UdpSocket> {
+        self.bind(self.flow.from, SocketAddr::new(self.address(self.flow.from)?, 0))
+    }
+
+    fn target(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::new(self.address(self.flow.to)?, self.port))
+    }
+}
+
+/// Runs a flow of datagrams, both ends; what became of them, and what could not be done.
+pub(crate) fn run(
+    stage: &Stage,
+    (index, flow): (usize, &Flow),
+    plan: &Udping,
+) -> (Vec<Probe>, Option<String>) {
+    let start = Instant::ZERO + flow.start;
+    let deadline = start + plan.duration + plan.patience;
+    let port = FIRST_PORT + index as u16;
+    let paths = joined_by(&stage.network.scenario, flow);
+    let paths: Vec<_> = paths.map(|path| Emulated { stage, flow, path, port }).collect();
+    let any: IpAddr = match flow.family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // What an answer's address is, the interface decides.
+    let answering = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
+    let (sockets, refused) = match answering.collect::<io::Result<Vec<_>>>() {
+        Ok(sockets) => (sockets, None),
+        Err(error) => (Vec::new(), Some(refusal(stage, (index, flow), &error))),
+    };
+    stage.pace.sleep_until(start);
+    let ways: Vec<_> = paths
+        .into_iter()
+        .map(|path| {
+            let pinger = Pinger::new(*plan, start);
+            Way::new(path.name().to_owned(), path, pinger, Token::NONE)
+        })
+        .collect();
+    let done = AtomicBool::new(false);
+    let probes = thread::scope(|scope| {
+        scope.spawn(|| ping::answer(&sockets, &done));
+        let probes = ping::ask(&stage.pace, index as u32, ways, deadline);
+        done.store(true, Ordering::Release);
+        probes
+    });
+    (probes, refused)
+}
+
+fn refusal(stage: &Stage, (index, flow): (usize, &Flow), error: &io::Error) -> String {
+    let hosts = &stage.network.hosts;
+    let own = [flow.from, flow.to].into_iter().filter_map(|host| hosts.get(host));
+    let own = { own }.find(|host| host.stack.is_some());
+    let why = own.map_or_else(
+        || error.to_string(),
+        |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
+    );
+    format!("nobody answers the datagrams of flow {index}: {why}")
+}

@@ -1,0 +1,110 @@
+//! What datagrams say of paths.
+
+use super::messages::delays;
+use crate::result::{PathFigures, Probe};
+use crate::scenario::Udping;
+
+/// The figures of every path of a flow, in the order in which the paths appear.
+pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathFigures> {
+    let mut paths: Vec<&str> = Vec::new();
+    for probe in probes.iter().filter(|probe| probe.flow == flow) {
+        if !paths.contains(&probe.path.as_str()) {
+            paths.push(&probe.path);
+        }
+    }
+    let of = |path: &str| -> Option<PathFigures> {
+        let mut own: Vec<&Probe> =
+            probes.iter().filter(|probe| probe.flow == flow && probe.path == path).collect();
+        own.sort_by_key(|probe| probe.due_ns);
+        path_figures(&own, plan)
+    };
+    paths.into_iter().filter_map(of).collect()
+}
+
+fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathFigures> {
+    let (first, last) = (own.first()?, own.last()?);
+    let patience = plan.patience.as_nanos() as u64;
+    let delay = own.iter().map(|p| p.answered_ns.map_or(patience, |at| at - at.min(p.due_ns)));
+    let round_trip = own.iter().filter_map(|p| p.answered_ns?.checked_sub(p.sent_ns?));
+    let mut answers: Vec<u64> = own.iter().filter_map(|probe| probe.answered_ns).collect();
+    answers.sort_unstable();
+    let end = last.due_ns.saturating_add(plan.period.as_nanos() as u64);
+    let (silence_at_ns, silence_ns) = silence(first.due_ns, &answers, end);
+    Some(PathFigures {
+        flow: first.flow,
+        path: first.path.clone(),
+        count: own.len() as u64,
+        sent: own.iter().filter(|probe| probe.sent_ns.is_some()).count() as u64,
+        answered: answers.len() as u64,
+        delay: delays(delay)?,
+        round_trip: delays(round_trip),
+        silence_ns,
+        silence_at_ns,
+    })
+}
+
+/// The longest time without an answer, and when it began: from when the first was asked for to the
+/// end of the schedule.
+fn silence(first: u64, answers: &[u64], end: u64) -> (u64, u64) {
+    let begins = [first].into_iter().chain(answers.iter().copied());
+    let ends = answers.iter().copied().chain([end]);
+    let gaps = begins.zip(ends).map(|(from, to)| (from, to.saturating_sub(from)));
+    // Of two equal ones the first.
+    gaps.fold((first, 0), |longest, gap| if gap.1 > longest.1 { gap } else { longest })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    fn probe(path: &str, number: u64, round_trip: Option<u64>) -> Probe {
+        let due_ns = number * 100 * MILLI;
+        let sent = due_ns + MILLI;
+        Probe {
+            flow: 1,
+            path: path.into(),
+            number: number as u32,
+            due_ns,
+            sent_ns: Some(sent),
+            answered_ns: round_trip.map(|millis| sent + millis * MILLI),
+        }
+    }
+
+    fn plan() -> Udping {
+        let millis = Duration::from_millis;
+        Udping { period: millis(100), duration: millis(1_000), patience: millis(3_000) }
+    }
+
+    #[test]
+    fn a_lost_answer_counts_with_the_patience_and_the_longest_silence_is_between_answers() {
+        let alive = |number| !(3..7).contains(&number);
+        let wifi = (0..10).map(|n| probe("wifi", n, alive(n).then_some(20)));
+        let mut all: Vec<_> = wifi.chain((0..10).map(|n| probe("cellular", n, Some(50)))).collect();
+        all.push(Probe { flow: 0, ..probe("wifi", 11, None) });
+        let figures = figures(&all, 1, &plan());
+        let [wifi, cellular] = figures.as_slice() else { panic!("{figures:?}") };
+        assert_eq!((wifi.count, wifi.sent, wifi.answered, wifi.lost()), (10, 10, 6, 4));
+        assert_eq!((wifi.delay.min_ns, wifi.delay.max_ns), (21 * MILLI, 3_000 * MILLI));
+        assert!(wifi.delay.p50_ns.abs_diff(21 * MILLI) < MILLI, "{:?}", wifi.delay);
+        assert!(wifi.delay.p90_ns > 2_970 * MILLI, "{:?}", wifi.delay);
+        assert_eq!(wifi.round_trip.map(|times| times.max_ns), Some(20 * MILLI));
+        assert_eq!((wifi.silence_at_ns, wifi.silence_ns), (221 * MILLI, 500 * MILLI));
+        assert_eq!((cellular.path.as_str(), cellular.lost()), ("cellular", 0));
+        assert_eq!(cellular.silence_ns, 100 * MILLI);
+    }
+
+    #[test]
+    fn a_path_that_never_answers_is_silent_from_first_to_last() {
+        let all: Vec<_> =
+            (0..10).map(|n| Probe { sent_ns: None, ..probe("wifi", n, None) }).collect();
+        let figures = figures(&all, 1, &plan());
+        let [wifi] = figures.as_slice() else { panic!("{figures:?}") };
+        assert_eq!((wifi.sent, wifi.answered, wifi.round_trip), (0, 0, None));
+        assert_eq!((wifi.silence_at_ns, wifi.silence_ns), (0, 1_000 * MILLI));
+        assert_eq!(wifi.delay.p50_ns, 3_000 * MILLI);
+    }
+}

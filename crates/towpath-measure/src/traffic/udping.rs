@@ -1,0 +1,202 @@
+//! Datagrams over one path that the other end sends back at once.
+//!
+//! As with messages, nothing shifts the schedule: a question that cannot be sent when it is due was
+//! asked all the same, and is not answered. Nothing is sent twice.
+
+use towpath_net::Instant;
+
+use super::exchange::requests_in;
+use crate::result::Probe;
+use crate::scenario::Udping;
+
+/// The end that asks, on one path.
+#[derive(Debug, Clone)]
+pub struct Pinger {
+    plan: Udping,
+    start: Instant,
+    asked: Vec<Asked>,
+    /// Those before it are answered, or were waited for long enough.
+    settled: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    due: Instant,
+    sent: Option<Instant>,
+    answered: Option<Instant>,
+}
+
+impl Pinger {
+    /// Asks as planned, from `start` on.
+    pub fn new(plan: Udping, start: Instant) -> Self {
+        Self { plan, start, asked: Vec::new(), settled: 0 }
+    }
+
+    /// Questions that it will have asked.
+    fn count(&self) -> u32 {
+        requests_in(self.plan.duration, self.plan.period)
+    }
+
+    fn due(&self, number: u32) -> Instant {
+        self.start + self.plan.period.saturating_mul(number)
+    }
+
+    fn next(&self) -> u32 {
+        u32::try_from(self.asked.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The number of a question that is to be sent now, once.
+    pub fn poll(&mut self, now: Instant) -> Option<u32> {
+        let number = self.next();
+        let due = self.due(number);
+        if number >= self.count() || due > now {
+            return None;
+        }
+        self.asked.push(Asked { due, sent: None, answered: None });
+        Some(number)
+    }
+
+    /// The system has taken the question.
+    pub fn on_sent(&mut self, now: Instant, number: u32) {
+        if let Some(asked) = self.asked.get_mut(number as usize) {
+            asked.sent.get_or_insert(now);
+        }
+    }
+
+    /// An answer has come. One that is too late, or comes again, says nothing.
+    pub fn on_answer(&mut self, now: Instant, number: u32) {
+        let patience = self.plan.patience;
+        if let Some(asked) = self.asked.get_mut(number as usize)
+            && now <= asked.due + patience
+        {
+            asked.answered.get_or_insert(now);
+        }
+        while let Some(asked) = self.asked.get(self.settled)
+            && (asked.answered.is_some() || now > asked.due + patience)
+        {
+            self.settled += 1;
+        }
+    }
+
+    /// When the next question is due; behind the last one, when nothing is waited for any more.
+    pub fn next_due(&self) -> Option<Instant> {
+        if self.next() < self.count() {
+            return Some(self.due(self.next()));
+        }
+        let missing = self.asked.iter().skip(self.settled).rev();
+        let last = { missing }.find(|asked| asked.answered.is_none())?;
+        Some(last.due + self.plan.patience)
+    }
+
+    /// Whether everything was asked, and answered or waited for.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.next() >= self.count() && self.next_due().is_none_or(|due| due <= now)
+    }
+
+    /// What became of every question. Where it ends early, those that an answer could still come to
+    /// are left out.
+    pub fn finish(&self, now: Instant, flow: u32, path: &str) -> Vec<Probe> {
+        let all = (0_u32..).zip(&self.asked);
+        let known =
+            all.filter(|(_, one)| one.answered.is_some() || one.due + self.plan.patience <= now);
+        known
+            .map(|(number, Asked { due, sent, answered })| Probe {
+                flow,
+                path: path.to_owned(),
+                number,
+                due_ns: due.as_nanos(),
+                sent_ns: sent.map(Instant::as_nanos),
+                answered_ns: answered.map(Instant::as_nanos),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn plan() -> Udping {
+        let millis = Duration::from_millis;
+        Udping { period: millis(100), duration: millis(500), patience: millis(1_000) }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_was_asked_all_the_same() {
+        let mut pinger = Pinger::new(plan(), at(1_000));
+        assert_eq!((pinger.poll(at(999)), pinger.next_due()), (None, Some(at(1_000))));
+        assert_eq!(pinger.poll(at(1_000)), Some(0));
+        pinger.on_sent(at(1_001), 0);
+        pinger.on_answer(at(1_030), 0);
+        // Nobody looked for 250 ms: what was due meanwhile is asked for late, and due in time.
+        let late: Vec<_> = std::iter::from_fn(|| pinger.poll(at(1_350))).collect();
+        assert_eq!(late, [1, 2, 3]);
+        assert_eq!((pinger.poll(at(1_400)), pinger.poll(at(9_000))), (Some(4), None));
+        assert_eq!(pinger.next_due(), Some(at(2_400)));
+        assert!(!pinger.is_over(at(2_399)) && pinger.is_over(at(2_400)));
+        pinger.on_sent(at(1_400), 4);
+        // The first is too late, the second is not.
+        pinger.on_answer(at(2_101), 1);
+        pinger.on_answer(at(2_400), 4);
+        pinger.on_answer(at(2_450), 4);
+        pinger.on_answer(at(2_450), 77);
+        let probes = pinger.finish(at(2_400), 7, "wifi");
+        let seen: Vec<_> =
+            probes.iter().map(|p| (p.due_ns / 1_000_000, p.answered_ns.is_some())).collect();
+        let wanted = [(1_000, true), (1_100, false), (1_200, false), (1_300, false), (1_400, true)];
+        assert_eq!(seen, wanted);
+        assert_eq!(probes[4].answered_ns, Some(at(2_400).as_nanos()));
+        assert_eq!((probes[1].sent_ns, probes[4].sent_ns), (None, Some(at(1_400).as_nanos())));
+    }
+
+    #[test]
+    fn where_it_ends_early_only_what_is_known_counts() {
+        let mut pinger = Pinger::new(plan(), at(0));
+        while pinger.poll(at(300)).is_some() {}
+        pinger.on_answer(at(310), 2);
+        let numbers = |now| -> Vec<u32> {
+            pinger.finish(at(now), 0, "wifi").iter().map(|probe| probe.number).collect()
+        };
+        assert_eq!(numbers(400), [2]);
+        assert_eq!(numbers(1_100), [0, 1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_question_is_asked_once_whoever_looks_when(
+            looks in prop::collection::vec((0_u64..2_000, any::<Option<u8>>()), 1..60),
+        ) {
+            let mut looks = looks;
+            looks.sort_unstable_by_key(|(now, _)| *now);
+            let mut pinger = Pinger::new(plan(), at(0));
+            let mut numbers = Vec::new();
+            for (now, answer) in looks {
+                while let Some(number) = pinger.poll(at(now)) {
+                    numbers.push(number);
+                    pinger.on_sent(at(now), number);
+                }
+                if let Some(answer) = answer {
+                    pinger.on_answer(at(now), u32::from(answer));
+                }
+            }
+            while let Some(number) = pinger.poll(at(5_000)) {
+                numbers.push(number);
+            }
+            prop_assert_eq!(numbers, [0, 1, 2, 3, 4]);
+            prop_assert!(pinger.is_over(at(5_000)));
+            let probes = pinger.finish(at(5_000), 0, "wifi");
+            prop_assert_eq!(probes.len(), 5);
+            for probe in probes {
+                prop_assert!(probe.answered_ns.is_none_or(|at| at <= probe.due_ns + 1_000_000_000));
+            }
+        }
+    }
+}

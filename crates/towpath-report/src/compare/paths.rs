@@ -1,0 +1,91 @@
+//! The rows of single paths, as datagrams saw them.
+
+use towpath_measure::result::{Delays, PathFigures};
+
+use super::{Block, Cell, Row, Tone, figure, missing, row};
+use crate::group::Group;
+use crate::number;
+use crate::text::clean;
+
+/// A label, what it means, and the figure.
+type Line = (&'static str, &'static str, fn(&[&PathFigures]) -> Cell);
+
+const LINES: [Line; 8] = [
+    ("Came back", "datagrams that came back in time, of those that were due", answered),
+    ("Round trip, median", "from sent to back, of those that came back", |all| {
+        round_trip(all, |d| d.p50_ns)
+    }),
+    ("Round trip, 90 %", "from sent to back, of those that came back", |all| {
+        round_trip(all, |d| d.p90_ns)
+    }),
+    ("Round trip, 99 %", "from sent to back, of those that came back", |all| {
+        round_trip(all, |d| d.p99_ns)
+    }),
+    ("Round trip, 99.9 %", "from sent to back, of those that came back", |all| {
+        round_trip(all, |d| d.p999_ns)
+    }),
+    ("Round trip, largest", "from sent to back, of those that came back", |all| {
+        round_trip(all, |d| d.max_ns)
+    }),
+    (
+        "With lost ones, 99 %",
+        "from due to back; one that did not come back counts with the time for which it was waited for",
+        |all| figure(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
+    ),
+    ("Longest silence", "longest time in which nothing came back", silence),
+];
+
+/// One block for each path over which datagrams were sent.
+pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
+    let all = groups.iter().flat_map(Group::summaries).flat_map(|summary| &summary.paths);
+    let mut keys: Vec<(u32, &str)> = Vec::new();
+    for path in all {
+        if !keys.contains(&(path.flow, path.path.as_str())) {
+            keys.push((path.flow, &path.path));
+        }
+    }
+    let title = |(flow, path)| format!("flow {flow}: udping over {}", clean(path));
+    keys.into_iter().map(|key| Block { title: title(key), rows: rows(groups, key) }).collect()
+}
+
+fn rows(groups: &[Group<'_>], (flow, path): (u32, &str)) -> Vec<Row> {
+    let of = |group: &Group<'_>| -> Vec<PathFigures> {
+        let paths = group.summaries().flat_map(|summary| &summary.paths);
+        paths.filter(|one| one.flow == flow && one.path == path).cloned().collect()
+    };
+    let all: Vec<_> = groups.iter().map(of).collect();
+    let cell = |cell: fn(&[&PathFigures]) -> Cell, own: &Vec<PathFigures>| {
+        cell(&own.iter().collect::<Vec<_>>())
+    };
+    let lines = LINES.iter();
+    lines
+        .map(|(label, about, of)| row(label, about, all.iter().map(|own| cell(*of, own))))
+        .collect()
+}
+
+fn round_trip(all: &[&PathFigures], pick: fn(&Delays) -> u64) -> Cell {
+    let known = all.iter().filter_map(|path| path.round_trip.as_ref());
+    figure(known.map(|times| pick(times) as f64), number::time)
+}
+
+fn answered(all: &[&PathFigures]) -> Cell {
+    let sum = |pick: fn(&PathFigures) -> u64| all.iter().map(|path| pick(path)).sum::<u64>();
+    let (answered, count) = (sum(|path| path.answered), sum(|path| path.count));
+    if count == 0 {
+        return missing();
+    }
+    let lost = (count - answered.min(count)) as f64 / count as f64;
+    let note = if lost > 0.0 { format!("{} lost", number::percent(lost)) } else { String::new() };
+    Cell { text: format!("{answered} of {count}"), note, tone: Tone::Plain, bar: None }
+}
+
+fn silence(all: &[&PathFigures]) -> Cell {
+    match all {
+        [only] => Cell {
+            text: number::time(only.silence_ns as f64),
+            note: format!("at {}", number::moment(only.silence_at_ns)),
+            ..Cell::default()
+        },
+        _ => figure(all.iter().map(|path| path.silence_ns as f64), number::time),
+    }
+}

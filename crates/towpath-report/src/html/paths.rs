@@ -1,0 +1,126 @@
+//! What datagrams say of each path, beside the transport: how long they took, and which were lost.
+
+use towpath_measure::result::{Probe, Record};
+
+use super::delay::{self, Curve};
+use super::panel::{Style, ceiling, per_point, series as line};
+use crate::Run;
+use crate::chart::{Chart, Series, Shape, Size};
+use crate::series::{Grid, Values};
+use crate::text::{clean, cut};
+
+/// Nanoseconds of a millisecond.
+const MILLISECOND: f64 = 1e6;
+/// Dots of lost datagrams lie so far below each other, as a part of the height.
+const ROW: f64 = 0.06;
+
+/// The datagrams of a path, in order of when they were due.
+struct Way<'a> {
+    path: &'a str,
+    probes: Vec<&'a Probe>,
+}
+
+fn ways(run: &Run) -> Vec<Way<'_>> {
+    let mut all: Vec<Way<'_>> = Vec::new();
+    for record in &run.records {
+        let Record::Probe(probe) = record else { continue };
+        match all.iter_mut().find(|way| way.path == probe.path) {
+            Some(way) => way.probes.push(probe),
+            None => all.push(Way { path: &probe.path, probes: vec![probe] }),
+        }
+    }
+    all
+}
+
+/// Milliseconds from due to back.
+fn delay_ms(probe: &Probe) -> Option<f64> {
+    Some(probe.answered_ns?.saturating_sub(probe.due_ns).max(1) as f64 / MILLISECOND)
+}
+
+impl Way<'_> {
+    fn name(&self) -> String {
+        cut(&clean(self.path), 40)
+    }
+
+    /// For each point of the grid the datagrams that were due in it, or the last one before.
+    fn each<'w>(&'w self, grid: &'w Grid) -> impl Iterator<Item = &'w [&'w Probe]> {
+        let until = |at: usize| {
+            let end = grid.step_ns.saturating_mul(at as u64 + 1);
+            self.probes.partition_point(|probe| probe.due_ns < end)
+        };
+        // Behind the last one nobody asked.
+        let period = self.probes.windows(2).next().map_or(0, |pair| match pair {
+            [one, other] => other.due_ns.saturating_sub(one.due_ns),
+            _ => 0,
+        });
+        let last = self.probes.last().map_or(0, |probe| probe.due_ns.saturating_add(period));
+        (0..grid.points).map(move |at| {
+            let to = until(at);
+            let from = if at == 0 { 0 } else { until(at - 1) };
+            let begin = grid.step_ns.saturating_mul(at as u64);
+            let from = if from == to && begin < last { to.saturating_sub(1) } else { from };
+            self.probes.get(from..to).unwrap_or_default()
+        })
+    }
+
+    fn delays(&self, grid: &Grid) -> Values {
+        let slowest = |all: &[&Probe]| all.iter().filter_map(|one| delay_ms(one)).reduce(f64::max);
+        self.each(grid).map(slowest).collect()
+    }
+
+    /// Lost datagrams of each point.
+    fn lost(&self, grid: &Grid) -> Values {
+        let count = |all: &[&Probe]| all.iter().filter(|one| one.answered_ns.is_none()).count();
+        self.each(grid).map(|all| Some(count(all) as f64).filter(|lost| *lost > 0.0)).collect()
+    }
+}
+
+/// The round trips of every path; none where no datagrams were sent.
+pub(super) fn over_time(run: &Run, grid: &Grid, style: &Style) -> Option<Chart> {
+    let ways = ways(run);
+    let lines: Vec<Series> = ways
+        .iter()
+        .map(|way| {
+            let class = format!("{} line o0", style.class(way.path));
+            line(&way.name(), class, Shape::Line, way.delays(grid))
+        })
+        .collect();
+    let top = lines.iter().flat_map(|line| &line.values).flatten().copied().fold(0.0, f64::max);
+    let lost: Vec<Values> = ways.iter().map(|way| way.lost(grid)).collect();
+    let any_lost = lost.iter().flatten().any(Option::is_some);
+    // The dots have room above the lines.
+    let room = if any_lost { 1.0 + ROW * (ways.len() + 1) as f64 } else { 1.0 };
+    let max = ceiling(top * room, 7);
+    let dots = ways.iter().zip(lost).zip(1_u32..).filter_map(|((way, lost), row)| {
+        lost.iter().any(Option::is_some).then(|| {
+            let height = max * (1.0 - ROW * f64::from(row));
+            let base = lost.iter().map(|lost| lost.map(|_| height)).collect();
+            let class = format!("{} dots", style.class(way.path));
+            let dots = line(&format!("{}: lost", way.name()), class, Shape::Dots, lost);
+            Series { base, ..dots }
+        })
+    });
+    let dots: Vec<Series> = dots.collect();
+    (!ways.is_empty()).then(|| Chart {
+        title: "Round trip of each path".to_owned(),
+        about: format!(
+            "datagrams without any transport, from due to back: the slowest of each {}; dots are \
+             datagrams that did not come back",
+            per_point(grid)
+        ),
+        unit: "ms".to_owned(),
+        series: lines.into_iter().chain(dots).collect(),
+        max,
+        size: Size::Large,
+    })
+}
+
+/// How many datagrams were back within which time, path by path.
+pub(super) fn distribution(out: &mut String, run: &Run, style: &Style) {
+    let curve = |way: &Way<'_>| -> Curve {
+        let delays = way.probes.iter().map(|probe| delay_ms(probe)).collect();
+        (way.name(), format!("{} line", style.class(way.path)), delays)
+    };
+    let curves: Vec<Curve> = ways(run).iter().map(curve).collect();
+    delay::write(out, ("Back within, each path", "datagrams", "from due to back"), &curves);
+}

@@ -1,0 +1,124 @@
+//! Datagrams over single paths (`udping`): each goes through the links as any packet does, and the
+//! other host sends it back at once. No stack and no processor is asked.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use towpath_measure::live::Token;
+use towpath_measure::live::datagram::{self, Datagram};
+use towpath_measure::network::joined_by;
+use towpath_measure::result::Probe;
+use towpath_measure::scenario::{Family, Flow, Pattern, Scenario};
+use towpath_measure::traffic::Pinger;
+use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::wire::{Ecn, Packet};
+use towpath_net::Instant;
+
+use crate::host::Host;
+use crate::network::Network;
+use crate::traffic::port;
+
+/// The datagrams of a flow.
+#[derive(Debug)]
+pub(crate) struct Pings {
+    from: usize,
+    to: usize,
+    family: Family,
+    /// Of both ends.
+    port: u16,
+    paths: Vec<(usize, Pinger)>,
+    identification: u16,
+}
+
+impl Pings {
+    /// Those of a flow, if that is what it sends.
+    pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
+        let Pattern::Udping(plan) = &flow.pattern else { return None };
+        let pinger = Pinger::new(*plan, Instant::ZERO + flow.start);
+        Some(Self {
+            from: flow.from,
+            to: flow.to,
+            family: flow.family,
+            port: port(index),
+            paths: joined_by(scenario, flow).map(|path| (path, pinger.clone())).collect(),
+            identification: 0,
+        })
+    }
+
+    /// When [`Self::ask`] must be called, or nothing is waited for any more.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.paths.iter().filter_map(|(_, pinger)| pinger.next_due()).min()
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.paths.iter().all(|(_, pinger)| pinger.is_over(now))
+    }
+
+    /// Sends what is due.
+    pub(crate) fn ask(&mut self, now: Instant, hosts: &[Host], network: &mut Network<'_>) {
+        for (path, pinger) in &mut self.paths {
+            while let Some(number) = pinger.poll(now) {
+                let address = |host: usize| {
+                    let ip = hosts.get(host)?.address_on(*path, self.family)?;
+                    Some(SocketAddr::new(ip, self.port))
+                };
+                let ends = address(self.from).zip(address(self.to));
+                let Some((source, destination)) = ends.filter(|_| network.is_up(*path, self.from))
+                else {
+                    continue;
+                };
+                self.identification = self.identification.wrapping_add(1);
+                let asked = Datagram { token: Token::NONE, number, sent_ns: now.as_nanos() };
+                let payload = Bytes::copy_from_slice(&asked.to_bytes());
+                let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
+                network.send(now, self.from, Box::new(udp.emit(self.identification)));
+                pinger.on_sent(now, number);
+            }
+        }
+    }
+
+    /// Takes a packet that has reached a host, if it is one of these; the other end's answer goes
+    /// back at once.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        (host, path): (usize, usize),
+        packet: &Packet,
+        network: &mut Network<'_>,
+    ) -> bool {
+        if !Udp::is_in(packet) {
+            return false;
+        }
+        // A damaged one is thrown away by who finds it: the stack, as any other.
+        let Ok(udp) = Udp::parse(packet) else { return false };
+        if udp.destination.port() != self.port {
+            return false;
+        }
+        if host == self.from {
+            let pinger = self.paths.iter_mut().find(|(own, _)| *own == path);
+            if let (Some((_, pinger)), Some(back)) = (pinger, Datagram::of_answer(&udp.payload)) {
+                pinger.on_answer(now, back.number);
+            }
+            return true;
+        }
+        if host == self.to
+            && let Some(answer) = datagram::answer(&udp.payload, |_| true)
+        {
+            self.identification = self.identification.wrapping_add(1);
+            let payload = Bytes::copy_from_slice(&answer);
+            let (source, destination) = (udp.destination, udp.source);
+            let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
+            network.send(now, host, Box::new(udp.emit(self.identification)));
+        }
+        host == self.to
+    }
+
+    /// What became of them.
+    pub(crate) fn finish(&self, now: Instant, flow: usize, scenario: &Scenario) -> Vec<Probe> {
+        let each = self.paths.iter().flat_map(|(path, pinger)| {
+            let name = scenario.paths.get(*path).map_or("?", |path| path.name.as_str());
+            pinger.finish(now, flow as u32, name)
+        });
+        each.collect()
+    }
+}
