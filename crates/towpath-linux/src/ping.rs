@@ -94,15 +94,22 @@ impl<P: Path> Way<P> {
     }
 }
 
-/// Asks over all paths until everything was answered or waited for; returns what became of it.
+/// Asks over all paths until everything was answered or waited for, and nothing more from when
+/// `is_enough` says so; returns what became of it.
 pub(crate) fn ask<P: Path>(
     pace: &Pace,
     flow: u32,
     mut ways: Vec<Way<P>>,
     deadline: Instant,
+    is_enough: &dyn Fn() -> bool,
 ) -> Vec<Probe> {
     sys::minimal_timer_slack();
     while !pace.is_over(deadline) {
+        if is_enough() {
+            for way in &mut ways {
+                way.pinger.stop();
+            }
+        }
         for way in &mut ways {
             way.ask(pace);
         }

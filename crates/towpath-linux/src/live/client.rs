@@ -24,6 +24,7 @@ use super::LiveError;
 use super::end::{End, Stream, wanted};
 use super::fetch::{Fetch, Way};
 use super::host::{Before, path_name, system_congestion_control};
+use super::probe::Aim;
 use super::socket::{self, Source};
 use super::speaker::Speaker;
 use super::watch::{Change, Watch};
@@ -91,6 +92,11 @@ pub fn measure(
         transport: order.plan.transport,
         settings: &order.plan.settings,
         is_client: true,
+        aim: opened
+            .way
+            .targets
+            .first()
+            .map(|target| Aim { target: *target, token: opened.way.token }),
         rate: None,
         bytes: None,
     };
@@ -426,7 +432,7 @@ fn conclude(
     let other = other.map_err(String::as_str);
     let merged = merge(&order.scenario, own, other);
     let transport = order.plan.transport;
-    let Merged { records: series, messages, counters, inputs, subflows, .. } = merged;
+    let Merged { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
     let totals = Totals {
         subflows: Vec::new(),
         reinjected_bytes: merged.reinjected_bytes,
@@ -447,6 +453,13 @@ fn conclude(
     for input in inputs {
         summarizer = summarizer.flow(input);
     }
+    let mut warnings = warnings;
+    if !probes.is_empty() && probes.iter().all(|probe| probe.answered_ns.is_none()) {
+        warnings.push(Warning {
+            text: "no datagram came back over any path".to_owned(),
+            hint: Some("`towpath check` says whether UDP passes to the server's port".to_owned()),
+        });
+    }
     for warning in warnings {
         summarizer = summarizer.warning(warning);
     }
@@ -458,10 +471,15 @@ fn conclude(
         server_cpu_ns: other.ok().and_then(nanos),
         counted: Counted::Process,
     };
-    let summarizer =
-        summarizer.subflows(subflows).multipath(proved).counters(&counters).cpu(Some(cpu));
+    let summarizer = summarizer
+        .subflows(subflows)
+        .probes(&probes)
+        .multipath(proved)
+        .counters(&counters)
+        .cpu(Some(cpu));
     records.extend(series);
     records.extend(messages.into_iter().map(Record::Message));
+    records.extend(probes.into_iter().map(Record::Probe));
     records.extend(counters.into_iter().map(Record::Counter));
     records.push(Record::Summary(Box::new(summarizer.finish())));
 }

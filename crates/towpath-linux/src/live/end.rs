@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -11,15 +11,17 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_measure::live::{FlowHalf, Half, Settings};
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::Record;
-use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
+use towpath_measure::result::{Probe, Record};
+use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport, Udping};
 use towpath_measure::traffic::talk::TalkHalf;
 use towpath_measure::traffic::{Role, Sender, Talk, directions, streams};
 use towpath_net::{Instant, Rate};
 
 use super::host::Before;
+use super::probe::Aim;
 use super::series::Series;
 use crate::pace::Pace;
+use crate::ping;
 use crate::traffic::kernel::{self, Manner, is_impatient};
 use crate::traffic::talk::{Line, Part, lock};
 use crate::traffic::{PATIENCE, sends};
@@ -53,6 +55,8 @@ pub(super) struct End<'a> {
     pub(super) transport: Transport,
     pub(super) settings: &'a Settings,
     pub(super) is_client: bool,
+    /// Whom a client asks for single paths.
+    pub(super) aim: Option<Aim>,
     /// Largest rate of all streams of one direction together.
     pub(super) rate: Option<Rate>,
     /// No more bytes are moved in all, as far as a sample shows it; then everything ends.
@@ -77,11 +81,27 @@ impl End<'_> {
         tell: &mut (dyn FnMut(&Record) + Send),
     ) -> Half {
         let done = AtomicBool::new(false);
+        // Datagrams beside other flows end with them.
+        let is_ping = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_));
+        let others = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
+        let (alone, left) = (others == 0, AtomicUsize::new(others));
+        let probes = Mutex::new(Vec::new());
         let (flows, series) = thread::scope(|scope| {
+            let (left, probes) = (&left, &probes);
             let flows = self.scenario.flows.iter().enumerate().map(|(index, flow)| {
                 let own: Vec<_> =
                     streams.iter().filter(|stream| stream.flow as usize == index).collect();
-                scope.spawn(move || self.flow(index as u32, flow, &own))
+                scope.spawn(move || {
+                    if let Pattern::Udping(plan) = &flow.pattern {
+                        let is_enough = || !alone && left.load(Ordering::Acquire) == 0;
+                        let own = self.datagrams((index as u32, flow), plan, &is_enough);
+                        probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
+                        return FlowHalf { flow: index as u32, ..FlowHalf::default() };
+                    }
+                    let half = self.flow(index as u32, flow, &own);
+                    left.fetch_sub(1, Ordering::Release);
+                    half
+                })
             });
             let flows: Vec<_> = flows.collect();
             let done = &done;
@@ -94,6 +114,8 @@ impl End<'_> {
         let multipath = self.transport == Transport::Mptcp;
         let series = series.unwrap_or_else(|| Series::new(self.is_client, multipath));
         let (connections, subflows, mut records) = series.finish();
+        let probes = probes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        records.extend(probes.into_iter().map(Record::Probe));
         records.extend(before.changes().into_iter().map(Record::Counter));
         Half { host: before.host(), flows, connections, subflows, records }
     }
@@ -139,6 +161,26 @@ impl End<'_> {
             half.delivered = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
         half
+    }
+
+    /// Asks over single paths; the server's answers are another thread's, for as long as it knows the
+    /// test.
+    fn datagrams(
+        &self,
+        (number, flow): (u32, &Flow),
+        plan: &Udping,
+        is_enough: &dyn Fn() -> bool,
+    ) -> Vec<Probe> {
+        let start = Instant::ZERO + flow.start;
+        let Some(aim) = self.aim else {
+            while !self.pace.is_over(start + plan.duration) && !is_enough() {
+                self.pace.sleep_until((self.pace.now() + NAP).min(start + plan.duration));
+            }
+            return Vec::new();
+        };
+        self.pace.sleep_until(start);
+        let ways = aim.ways(self.scenario, plan, start);
+        ping::ask(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
     }
 
     /// This end's part of an exchange of messages.

@@ -11,6 +11,7 @@ mod door;
 mod end;
 mod fetch;
 mod host;
+mod probe;
 mod series;
 mod server;
 pub(crate) mod socket;

@@ -405,6 +405,7 @@ impl Shared {
             transport: test.plan.transport,
             settings: &test.plan.settings,
             is_client: false,
+            aim: None,
             rate: limits.rate,
             bytes: limits.bytes,
         };

@@ -86,7 +86,7 @@ pub(crate) fn run(
     let done = AtomicBool::new(false);
     let probes = thread::scope(|scope| {
         scope.spawn(|| ping::answer(&sockets, &done));
-        let probes = ping::ask(&stage.pace, index as u32, ways, deadline);
+        let probes = ping::ask(&stage.pace, index as u32, ways, deadline, &|| false);
         done.store(true, Ordering::Release);
         probes
     });

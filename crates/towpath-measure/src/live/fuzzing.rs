@@ -1,6 +1,11 @@
-//! The body of the fuzz target `control`: whatever a stranger sends to a server.
+//! The bodies of the fuzz targets `control` and `datagram`: whatever a stranger sends to a server.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
 
 use super::control::Control;
+use super::datagram::{self, Datagram};
 use super::frame::Frames;
 use super::half::Half;
 use super::limits::Limits;
@@ -8,6 +13,8 @@ use super::message::{FromClient, FromServer};
 use super::preamble::{Kind, Preamble, Token};
 use super::secret::{Challenge, Secret};
 use crate::live::Act;
+use crate::scenario::Udping;
+use crate::traffic::Pinger;
 
 /// A connection to a server from its first byte on; then the same bytes as an answer of a server.
 pub fn control(data: &[u8]) {
@@ -36,4 +43,25 @@ pub fn control(data: &[u8]) {
     frames.push(data);
     while let Ok(Some(_)) = frames.take::<FromServer>() {}
     let _not_understood = Half::from_text(&String::from_utf8_lossy(data));
+}
+
+/// A datagram to a server, which never answers with more; then the same bytes as an answer.
+pub fn datagram(data: &[u8]) {
+    for admitted in [true, false] {
+        let answer = datagram::answer(data, |_| admitted);
+        assert!(answer.is_none_or(|answer| admitted && answer.len() <= data.len()));
+    }
+    let plan = Udping {
+        period: Duration::from_millis(100),
+        duration: Duration::from_secs(1),
+        patience: Duration::from_secs(1),
+    };
+    let mut pinger = Pinger::new(plan, Instant::ZERO);
+    let now = Instant::ZERO + Duration::from_millis(250);
+    let asked = std::iter::from_fn(|| pinger.poll(now)).count();
+    if let Some(answer) = Datagram::of_answer(data) {
+        pinger.on_answer(now, answer.number);
+    }
+    let probes = pinger.finish(now, 0, "path");
+    assert!(probes.len() <= asked && probes.iter().all(|probe| probe.answered_ns.is_some()));
 }

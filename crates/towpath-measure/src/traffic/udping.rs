@@ -14,6 +14,8 @@ use crate::scenario::Udping;
 pub struct Pinger {
     plan: Udping,
     start: Instant,
+    /// Questions that it will have asked.
+    count: u32,
     asked: Vec<Asked>,
     /// Those before it are answered, or were waited for long enough.
     settled: usize,
@@ -29,12 +31,13 @@ struct Asked {
 impl Pinger {
     /// Asks as planned, from `start` on.
     pub fn new(plan: Udping, start: Instant) -> Self {
-        Self { plan, start, asked: Vec::new(), settled: 0 }
+        let count = requests_in(plan.duration, plan.period);
+        Self { plan, start, count, asked: Vec::new(), settled: 0 }
     }
 
-    /// Questions that it will have asked.
-    fn count(&self) -> u32 {
-        requests_in(self.plan.duration, self.plan.period)
+    /// Asks nothing more; what was asked is still waited for.
+    pub fn stop(&mut self) {
+        self.count = self.next();
     }
 
     fn due(&self, number: u32) -> Instant {
@@ -49,7 +52,7 @@ impl Pinger {
     pub fn poll(&mut self, now: Instant) -> Option<u32> {
         let number = self.next();
         let due = self.due(number);
-        if number >= self.count() || due > now {
+        if number >= self.count || due > now {
             return None;
         }
         self.asked.push(Asked { due, sent: None, answered: None });
@@ -80,7 +83,7 @@ impl Pinger {
 
     /// When the next question is due; behind the last one, when nothing is waited for any more.
     pub fn next_due(&self) -> Option<Instant> {
-        if self.next() < self.count() {
+        if self.next() < self.count {
             return Some(self.due(self.next()));
         }
         let missing = self.asked.iter().skip(self.settled).rev();
@@ -90,7 +93,7 @@ impl Pinger {
 
     /// Whether everything was asked, and answered or waited for.
     pub fn is_over(&self, now: Instant) -> bool {
-        self.next() >= self.count() && self.next_due().is_none_or(|due| due <= now)
+        self.next() >= self.count && self.next_due().is_none_or(|due| due <= now)
     }
 
     /// What became of every question. Where it ends early, those that an answer could still come to
@@ -155,6 +158,17 @@ mod tests {
         assert_eq!(seen, wanted);
         assert_eq!(probes[4].answered_ns, Some(at(2_400).as_nanos()));
         assert_eq!((probes[1].sent_ns, probes[4].sent_ns), (None, Some(at(1_400).as_nanos())));
+    }
+
+    #[test]
+    fn who_is_stopped_waits_for_the_answers_to_what_was_asked() {
+        let mut pinger = Pinger::new(plan(), at(0));
+        while pinger.poll(at(100)).is_some() {}
+        pinger.stop();
+        assert_eq!((pinger.poll(at(400)), pinger.next_due()), (None, Some(at(1_100))));
+        pinger.on_answer(at(450), 1);
+        assert!(!pinger.is_over(at(999)) && pinger.is_over(at(1_000)));
+        assert_eq!(pinger.finish(at(1_000), 0, "wifi").len(), 2);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::arguments::{order, transport};
 pub(crate) struct MeasureArguments {
     /// Name or address of the server
     pub(crate) host: String,
-    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace
+    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping
     #[arg(default_value = "iperf")]
     pub(crate) pattern: String,
     /// Port of the server
@@ -54,6 +54,9 @@ pub(crate) struct MeasureArguments {
     /// A bulk flow beside messages: up, down or both
     #[arg(long, value_name = "DIRECTION")]
     pub(crate) load: Option<String>,
+    /// Datagrams over each interface beside it: what every path is like by itself
+    #[arg(long)]
+    pub(crate) udping: bool,
     /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use towpath_linux::live::system_congestion_control;
 use towpath_measure::scenario::units::duration_text;
-use towpath_measure::scenario::{Scenario, Transport, no_files};
+use towpath_measure::scenario::{Flow, Pattern, Scenario, Transport, no_files};
 
 use super::MeasureArguments;
 use crate::error::CliError;
@@ -17,11 +18,22 @@ pub(super) fn scenario(
     arguments: &MeasureArguments,
     paths: &[String],
 ) -> Result<Scenario, CliError> {
-    let text = text(arguments, paths)?;
-    Ok(Scenario::parse("the scenario of these arguments", &text, &no_files)?)
+    let parse = |text: &str| Scenario::parse("the scenario of these arguments", text, &no_files);
+    let scenario = parse(&text(arguments, paths, None)?)?;
+    let pings = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
+    if !arguments.udping || scenario.flows.iter().any(pings) {
+        return Ok(scenario);
+    }
+    let lengths = scenario.flows.iter().map(|flow| flow.pattern.duration());
+    Ok(parse(&text(arguments, paths, lengths.max())?)?)
 }
 
-fn text(arguments: &MeasureArguments, paths: &[String]) -> Result<String, CliError> {
+/// `beside` is for how long datagrams are sent beside the flow.
+fn text(
+    arguments: &MeasureArguments,
+    paths: &[String],
+    beside: Option<Duration>,
+) -> Result<String, CliError> {
     let pattern = pattern(arguments);
     let mut text = format!("name = \"live-{pattern}\"\n");
     let mut add = |line: String| {
@@ -35,6 +47,10 @@ fn text(arguments: &MeasureArguments, paths: &[String]) -> Result<String, CliErr
     add(format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = {}", quoted(pattern)));
     for (key, value) in flow_keys(arguments)? {
         add(format!("{key} = {value}"));
+    }
+    if let Some(beside) = beside {
+        add("[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = \"udping\"".to_owned());
+        add(format!("duration = \"{}\"", duration_text(beside)));
     }
     let transports: Vec<_> =
         unique(&arguments.transport).iter().map(|one| format!("\"{one}\"")).collect();

@@ -49,12 +49,18 @@ fn letters_of_iperf3_and_json_are_understood() {
         (&["-t", "500ms", "-l", "64K", "-w", "256K", "--skip-rx-copy"], 1),
         (&["ping", "--set", "count=3", "--set", "period=20ms"], 2),
         (&["interactive", "-t", "1", "--load", "down", "--preset", "code"], 3),
+        (&["udping", "-t", "0.5"], 0),
+        (&["bulk", "-n", "1M", "--udping"], 1),
     ] {
         let ended = measure(&folder, &port, &[options, &["-q", "-J"]].concat());
         assert_eq!(ended.code, Some(0), "{ended}");
         let [run] = &ended.json()[..] else { panic!("{ended}") };
         assert_eq!(run["summary"]["flows"].as_array().unwrap().len(), flows, "{ended}");
         assert_eq!(run["summary"]["ok"], true, "{ended}");
+        let pings = options.iter().any(|option| option.contains("udping"));
+        let paths = run["summary"]["paths"].as_array().map_or(&[][..], Vec::as_slice);
+        assert_eq!(paths.len(), usize::from(pings), "{ended}");
+        assert!(paths.iter().all(|path| path["path"] == "lo" && path["answered"] != 0), "{ended}");
     }
 }
 

@@ -59,8 +59,8 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
 #[test]
 fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
     let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
-    let still = "--require-multipath";
-    let moving = "--require-multipath --mobile";
+    let still = "--require-multipath --udping";
+    let moving = "--require-multipath --udping --mobile";
     // Only what the host itself sees of its network makes a measurement invalid.
     for (how, options, wanted) in
         [(silent, still, 0), (interface, moving, 0), (interface, still, 1)]
@@ -75,6 +75,12 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
         let flow = &summary.flows[0];
         assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");
         assert!(summary.multipath.used, "{:?}", summary.multipath);
+        // Datagrams say the same without any transport: one path was lost, the other never.
+        let [eth, wlan] = &summary.paths[..] else { panic!("{text}") };
+        assert!(eth.path == "eth" && wlan.path == "wlan", "{text}");
+        assert!((10..=22).contains(&eth.answered), "{how}: {eth:?}");
+        assert!(eth.silence_ns > 2_500_000_000, "{how}: {eth:?}");
+        assert!(wlan.answered >= 48 && wlan.lost() <= 1, "{how}: {wlan:?}");
         let sides = result.records.iter().filter_map(|record| {
             let Record::Subflow(subflow) = record else { return None };
             Some(subflow.side)
