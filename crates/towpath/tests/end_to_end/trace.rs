@@ -159,9 +159,9 @@ fn what_passes_an_interface_is_captured_as_it_passes() {
     assert_eq!(ended.code, Some(0), "{ended}");
     let seen = std::fs::read(folder.work().join("seen.jsonl")).unwrap();
     let run = read_run(seen.as_slice()).unwrap();
-    let captured = run.records.iter().find_map(|record| match record {
-        Record::Capture(connection) if connection.ways[0].bytes > 100_000 => Some(connection),
-        _ => None,
+    let captured = run.records.iter().find_map(|record| {
+        let Record::Capture(connection) = record else { return None };
+        (connection.ways[0].bytes > 100_000).then_some(connection)
     });
     let captured = captured.unwrap_or_else(|| panic!("{ended}"));
     assert_eq!(captured.ways[0].bytes, 3_000_000);
