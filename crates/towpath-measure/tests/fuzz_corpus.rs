@@ -4,6 +4,7 @@ use std::path::Path;
 
 use towpath_measure::live::fuzzing;
 
+#[expect(clippy::unwrap_used, reason = "a test that cannot read its inputs fails")]
 fn replay(target: &str, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;
