@@ -120,6 +120,10 @@ pub(crate) struct SubflowSample {
     pub(crate) number: u32,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
+    /// Whether it is a backup, where that is told with the sample.
+    pub(crate) backup: Option<bool>,
+    /// STREAM frames received, of a path of QUIC.
+    pub(crate) stream_frames: Option<u64>,
     /// The congestion control in use, where asking for it takes no other socket.
     pub(crate) congestion_control: Option<&'static str>,
     pub(crate) info: TcpInfo,
@@ -180,6 +184,8 @@ pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Resul
     };
     let sample = SubflowSample {
         number: 0,
+        backup: None,
+        stream_frames: None,
         local: address(socket.local_addr())?,
         remote: address(socket.peer_addr())?,
         congestion_control: None,
@@ -214,6 +220,8 @@ fn separate_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSa
     let subflows = pairs.filter_map(|(info, pair)| {
         Some(SubflowSample {
             number: 0,
+            backup: None,
+            stream_frames: None,
             local: socket_address(pair.get(..128)?)?,
             remote: socket_address(pair.get(128..256)?)?,
             congestion_control: None,
@@ -254,6 +262,8 @@ fn parse_full_info(
         .filter_map(|(info, pair)| {
             Some(SubflowSample {
                 number: 0,
+                backup: None,
+                stream_frames: None,
                 local: socket_address(pair.get(8..136)?)?,
                 remote: socket_address(pair.get(136..264)?)?,
                 congestion_control: None,

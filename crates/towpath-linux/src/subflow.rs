@@ -7,7 +7,7 @@ use towpath_measure::result::{Side, Subflow};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 
-use crate::netlink::{SocketDiag, States};
+use crate::netlink::{SocketDiag, States, SubflowFlags};
 use crate::sample::TcpInfo;
 
 /// A subflow as the result names it.
@@ -62,14 +62,37 @@ impl Named<'_> {
     }
 }
 
-/// Which congestion control the TCP sockets of this network namespace really use, by their own and
-/// the other end's address; what a Multipath TCP connection says of itself is only what it was told.
-pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
+/// A TCP socket of this network namespace, as far as its own connection does not tell it.
+#[derive(Debug, Clone)]
+pub(crate) struct OfKernel {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// The congestion control that it really uses; what a Multipath TCP connection says of itself is
+    /// only what it was told.
+    pub(crate) congestion: Option<String>,
+    /// A subflow that one of the ends asked to use as a backup.
+    pub(crate) backup: bool,
+}
+
+/// All TCP sockets of this network namespace that have a peer.
+pub(crate) fn of_kernel() -> Vec<OfKernel> {
     let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(States::CONNECTED));
-    let named = listed.unwrap_or_default().into_iter().filter_map(|socket| {
-        Some((unmapped(socket.local), unmapped(socket.remote), socket.congestion?))
+    let all = listed.unwrap_or_default().into_iter().map(|socket| {
+        let asked = |flag| socket.subflow.is_some_and(|subflow| subflow.flags.contains(flag));
+        OfKernel {
+            local: unmapped(socket.local),
+            remote: unmapped(socket.remote),
+            backup: asked(SubflowFlags::BACKUP_LOCAL) || asked(SubflowFlags::BACKUP_REMOTE),
+            congestion: socket.congestion,
+        }
     });
-    named.collect()
+    all.collect()
+}
+
+/// The congestion controls of those sockets, by their own and the other end's address.
+pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
+    let named = of_kernel().into_iter();
+    named.filter_map(|one| Some((one.local, one.remote, one.congestion?))).collect()
 }
 
 /// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.

@@ -24,7 +24,7 @@ use crate::pace::Pace;
 use crate::sample;
 use crate::stack::{self, status::Connection};
 
-mod end;
+pub(crate) mod end;
 pub(crate) mod kernel;
 mod own;
 pub(crate) mod ping;
@@ -311,7 +311,7 @@ fn run_end(
     match end {
         Opened::Inside(opened) => {
             let (direction, _) = incoming?;
-            Some((*direction, end::receive(stage, opened, start, deadline)))
+            Some((*direction, end::receive(&stage.pace, opened, start, deadline)))
         }
         Opened::Kernel(socket) => thread::scope(|scope| {
             if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
@@ -342,6 +342,7 @@ fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> 
         sender: Sender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         talk: talks.map(|talks| (talks.end(is_client), number)),
+        manner: Manner::default(),
     }
 }
 

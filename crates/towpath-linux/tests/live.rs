@@ -27,6 +27,7 @@ fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
         secret: secret.and_then(|text| Secret::from_text(text.as_bytes())),
         limits,
         once: false,
+        identity: None,
     };
     let server = Server::open(config).unwrap();
     let address = *server.addresses().first().unwrap();
@@ -49,6 +50,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
         plan,
         scenario,
         secret: None,
+        server: None,
         repeat: 1,
         turn: None,
         seed: 1,

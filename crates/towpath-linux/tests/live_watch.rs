@@ -110,6 +110,7 @@ fn a_check_tells_what_is_in_the_way() {
             secret: None,
             limits: Limits::default(),
             once: false,
+            identity: None,
         };
         let server = Server::open(config).unwrap();
         // It ends with the process.

@@ -502,6 +502,9 @@ impl Host {
     /// Nobody asks for a connection any more: it is removed when its peer knows that it is closed,
     /// and its socket with it, if it was for this connection.
     pub fn forget(&mut self, now: Instant, id: ConnectionId) {
+        if !self.connections.contains_key(&id) {
+            return;
+        }
         self.forgotten.insert(id);
         self.close(now, id);
         self.drive(now, id);

@@ -204,7 +204,10 @@ impl Connection {
         }
         let mut next: Option<Instant> = None;
         let mut later = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
-        let family = |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4();
+        // What is within this host has one way to it.
+        let inside = self.remote.ip().is_loopback();
+        let family =
+            |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4() && ip.is_loopback() == inside;
         let wanted: Vec<LocalAddress> = addresses
             .iter()
             .filter(|own| own.up && family(own.address))

@@ -1,5 +1,6 @@
 //! `towpath server`: lets others measure towards this host.
 
+use std::env;
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -10,8 +11,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use towpath_linux::interrupt;
-use towpath_linux::live::{Server, ServerConfig, ServerSaid};
+use towpath_linux::live::{
+    Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
+};
 use towpath_measure::live::{Limits, Secret};
+use towpath_measure::result::Warning;
 use towpath_net::Rate;
 
 use crate::error::CliError;
@@ -20,8 +24,8 @@ use crate::ui::Ui;
 
 /// Let others measure towards this host (see `towpath measure`)
 ///
-/// One port number serves TCP and Multipath TCP, IPv4 and IPv6, many clients at once. Without a
-/// secret, everybody who reaches the port may measure, within the limits.
+/// One port number serves TCP, Multipath TCP, QUIC and Multipath QUIC, IPv4 and IPv6, many clients
+/// at once. Without a secret, everybody who reaches the port may measure, within the limits.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArguments {
     /// Ports
@@ -33,6 +37,12 @@ pub(crate) struct ServerArguments {
     /// File with a secret that clients must know
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
+    /// File with a certificate for QUIC, in PEM [default: one that is made once and kept]
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// File with its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
     /// Tests at the same time
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) max_tests: u32,
@@ -68,16 +78,32 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         secret,
         limits,
         once: arguments.once,
+        identity: identity(arguments, ui)?,
     })?;
     interrupt::catch();
     let as_json = arguments.json;
+    for text in server.warnings() {
+        let hint = Some("TCP and MPTCP are served; another program may have the port".to_owned());
+        ui.warn(&Warning { text: text.clone(), hint });
+    }
+    let print = server.fingerprint().map(|print| format!("sha256:{print}"));
     for address in server.addresses() {
+        let quic = server.speaks_quic(address.port());
         if as_json {
-            writeln!(ui.out, "{}", json!({"event": "listening", "address": address.to_string()}))?;
+            let certificate = print.as_ref().filter(|_| quic);
+            let event = json!({
+                "event": "listening", "address": address.to_string(), "quic": quic,
+                "certificate": certificate,
+            });
+            writeln!(ui.out, "{event}")?;
             ui.out.flush()?;
         } else {
-            ui.progress(&format!("listening on {address} for tcp and mptcp"));
+            let what = if quic { "tcp, mptcp, quic and mpquic" } else { "tcp and mptcp" };
+            ui.progress(&format!("listening on {address} for {what}"));
         }
+    }
+    if let Some(print) = print.filter(|_| !as_json) {
+        ui.progress(&format!("certificate {print}"));
     }
     let tell = move |said: ServerSaid| {
         // Whoever has closed the output does not want to know.
@@ -89,6 +115,38 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     };
     server.run(tell).map_err(CliError::Spawn)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who the server is to those who speak QUIC to it.
+fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>, CliError> {
+    if let (Some(certificate), Some(key)) = (&arguments.cert, &arguments.key) {
+        let read = read_identity(certificate, key);
+        return read.map(Some).map_err(|error| CliError::Unavailable {
+            what: error.to_string(),
+            hint: "give a certificate and its private key as PEM files".to_owned(),
+        });
+    }
+    let kept = match state_folder() {
+        Some(folder) => kept_identity(&folder).map_err(|error| error.to_string()),
+        None => Err("neither XDG_STATE_HOME nor HOME names a folder".to_owned()),
+    };
+    Ok(kept.map_or_else(
+        |why| {
+            ui.warn(&Warning {
+                text: format!("the certificate for QUIC is made for this once: {why}"),
+                hint: Some("give one with --cert and --key".to_owned()),
+            });
+            None
+        },
+        Some,
+    ))
+}
+
+/// Where programs keep what is to be there the next time.
+fn state_folder() -> Option<PathBuf> {
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|at| at.is_absolute());
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    state.map(|state| state.join("towpath"))
 }
 
 pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {

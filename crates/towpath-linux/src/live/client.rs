@@ -3,35 +3,36 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use towpath_measure::live::limits::length;
 use towpath_measure::live::{
-    FromClient, FromServer, HOSTS, Half, Kind, Merged, Offset, Plan, Preamble, Probes, Refusal,
-    Secret, Token, merge,
+    FromClient, FromServer, HOSTS, Half, Merged, Offset, Plan, Probes, Refusal, Secret, Token,
+    merge,
 };
 use towpath_measure::metrics::Summarizer;
 use towpath_measure::result::{
     Counted, Event, EventKind, Meta, ProcessorTime, Record, RunOrder, Summary, Warning,
 };
-use towpath_measure::scenario::{Scenario, World};
+use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_net::Instant;
+use towpath_quic::{ConnectionError as QuicError, Fingerprint, Trust};
 
 use super::LiveError;
+use super::dial::Dialer;
 use super::end::{End, Stream, wanted};
 use super::fetch::{Fetch, Way};
 use super::host::{Before, path_name, system_congestion_control};
 use super::probe::Aim;
-use super::socket::{self, Source};
+use super::proof::{self, proof_of};
+use super::socket::Source;
 use super::speaker::Speaker;
 use super::watch::{Change, Watch};
 use crate::clock::Clock;
 use crate::pace::Pace;
-use crate::run::proof::proof;
-use crate::run::series::Totals;
+use crate::traffic::is_quic;
 
 /// For each connection, and for each answer before the traffic.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,6 +58,8 @@ pub struct Order {
     pub scenario: Scenario,
     /// What the server may want to be proved.
     pub secret: Option<Secret>,
+    /// What a server of QUIC must be known by; without one, anybody is taken and named.
+    pub server: Option<Fingerprint>,
     /// Number of the repetition, from 1.
     pub repeat: u32,
     /// Its place among the runs of one call.
@@ -83,7 +86,7 @@ pub fn measure(
     let at_ns = offset.on_server(begin).as_nanos();
     let said = opened.speaker.say(&FromClient::Begin { at_ns });
     said.map_err(LiveError::system("start the test"))?;
-    let mut meta = meta(order, offset);
+    let mut meta = meta(order, offset, opened.way.dialer.shown());
     tell(&Record::Meta(Box::new(meta.clone())));
     let pace = Pace::new(clock, begin);
     let end = End {
@@ -178,7 +181,9 @@ struct Opened {
 }
 
 fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
+    let trust = order.server.map_or(Trust::Anybody, |one| Trust::Pinned(vec![one]));
     let mut way = Way {
+        dialer: Dialer::new(clock, trust),
         token: Token::NONE,
         transport: order.plan.transport,
         source: order.source.clone(),
@@ -191,20 +196,20 @@ fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
     way.targets.sort_by_key(|other| *other != target);
     let mut streams = Vec::new();
     let mut connect: Vec<(u32, Duration)> = Vec::new();
+    let mut flows: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
     for (flow, number) in wanted(&order.scenario) {
-        let began = clock.now();
-        let plan = &order.plan;
-        let (source, settings) = (&order.source, &plan.settings);
-        let socket = socket::connect(plan.transport, source, target, settings, PATIENCE)
-            .map_err(|error| refused(order, target, &error))?;
-        if !connect.iter().any(|(known, _)| *known == u32::from(flow)) {
-            connect.push((flow.into(), clock.now().saturating_since(began)));
-        }
-        let preamble = Preamble { kind: Kind::Data, flow, stream: number, token: way.token };
-        io::Write::write_all(&mut &socket, &preamble.to_bytes())
-            .map_err(LiveError::system("begin a connection"))?;
+        flows.entry(flow).or_default().push(number);
+    }
+    for (flow, numbers) in flows {
         let Some(described) = order.scenario.flows.get(usize::from(flow)) else { continue };
-        streams.push(Stream::new(flow.into(), number.into(), described, Arc::new(socket)));
+        let (what, ends) = ((&order.plan, &order.scenario), (&order.source, target));
+        let dialed = way.dialer.flow(what, ends, (flow, &numbers), way.token, PATIENCE);
+        let (lines, took) = dialed.map_err(|error| refused(order, target, &error))?;
+        connect.push((flow.into(), took));
+        let lines = numbers.into_iter().zip(lines);
+        streams.extend(
+            lines.map(|(number, line)| Stream::new(flow.into(), number.into(), described, line)),
+        );
     }
     let said = hear(&mut speaker, "that all connections are there")?;
     let ready = said == FromServer::Ready;
@@ -228,11 +233,23 @@ fn first_connection(order: &Order, way: &Way) -> Result<(Speaker, SocketAddr), L
 
 fn refused(order: &Order, target: SocketAddr, error: &io::Error) -> LiveError {
     let transport = order.plan.transport;
-    let reason = crate::traffic::explain(error, transport, "this host");
-    let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
     let same = target.ip().to_string() == order.name;
     let target = if same { target.to_string() } else { format!("{} ({target})", order.name) };
+    if let Some(QuicError::Untrusted(_)) = quic_error(error) {
+        return LiveError::Untrusted { target, reason: error.to_string() };
+    }
+    let reason = if is_quic(transport) && error.kind() == io::ErrorKind::TimedOut {
+        format!("no answer within {} s", PATIENCE.as_secs())
+    } else {
+        crate::traffic::explain(error, transport, "this host")
+    };
+    let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
     LiveError::Connect { target, transport, reason }
+}
+
+/// What QUIC says of the end of a connection.
+pub(super) fn quic_error(error: &io::Error) -> Option<&QuicError> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// Says hello, proves the secret, and agrees on the plan.
@@ -339,7 +356,7 @@ fn finish(
     Fetch::new(&way, Some(speaker)).run(order.patience, deadline)
 }
 
-fn meta(order: &Order, offset: Offset) -> Meta {
+fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
     let run = (order.plan.transport, order.repeat);
     let mut conditions = BTreeMap::from([
         ("server".to_owned(), order.name.clone()),
@@ -352,6 +369,15 @@ fn meta(order: &Order, offset: Offset) -> Meta {
     note("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
     note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
     note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
+    let quic = is_quic(order.plan.transport);
+    note("quic", quic.then(|| towpath_quic::LIBRARY.to_owned()));
+    let bytes = "UDP payload, with everything that QUIC adds to the data";
+    note("bytes of paths", quic.then(|| bytes.to_owned()));
+    let multipath = order.plan.transport == Transport::Mpquic;
+    note("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
+    let checked = if order.server.is_some() { "as expected" } else { "not checked" };
+    let shown = shown.map(|shown| format!("sha256:{shown} ({checked})"));
+    note("server certificate", shown);
     note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
     let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
     for path in &mut meta.paths {
@@ -432,23 +458,8 @@ fn conclude(
     let other = other.map_err(String::as_str);
     let merged = merge(&order.scenario, own, other);
     let transport = order.plan.transport;
+    let proved = proof_of(transport, &merged, (own, other.ok()));
     let Merged { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
-    let totals = Totals {
-        subflows: Vec::new(),
-        reinjected_bytes: merged.reinjected_bytes,
-        multipath: merged.multipath,
-        single: merged.single,
-        reason: merged.reason,
-        stack: towpath_measure::decisions::StackLog::default(),
-    };
-    let mut proved = proof(transport, &totals, &counters);
-    let mut used: Vec<String> = Vec::new();
-    for subflow in subflows.iter().filter(|subflow| subflow.bytes > 0) {
-        if !used.contains(&subflow.path) {
-            used.push(subflow.path.clone());
-        }
-    }
-    proved.paths_used = used;
     let mut summarizer = Summarizer::new(&order.scenario, transport);
     for input in inputs {
         summarizer = summarizer.flow(input);
@@ -460,7 +471,7 @@ fn conclude(
             hint: Some("`towpath check` says whether UDP passes to the server's port".to_owned()),
         });
     }
-    for warning in warnings {
+    for warning in warnings.into_iter().chain(proof::warnings(&order.scenario, transport, own)) {
         summarizer = summarizer.warning(warning);
     }
     let nanos = |half: &Half| {

@@ -18,12 +18,14 @@ use towpath_measure::traffic::{Role, Sender, Talk, directions, streams};
 use towpath_net::{Instant, Rate};
 
 use super::host::Before;
+use super::line::Line;
 use super::probe::Aim;
 use super::series::Series;
 use crate::pace::Pace;
 use crate::ping;
+use crate::traffic::end::{self, Halves};
 use crate::traffic::kernel::{self, Manner, is_impatient};
-use crate::traffic::talk::{Line, Part, lock};
+use crate::traffic::talk::{self, Part, SharedTalk, lock};
 use crate::traffic::{PATIENCE, sends};
 
 /// The longest sleep of a thread that must notice an interrupt.
@@ -35,15 +37,15 @@ pub(super) struct Stream {
     pub(super) flow: u32,
     /// Number within the flow.
     pub(super) number: u32,
-    pub(super) socket: Arc<Socket>,
+    pub(super) line: Line,
     /// For each data direction, the bytes that were read; of what this end sends, nothing.
     pub(super) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
 impl Stream {
-    pub(super) fn new(flow: u32, number: u32, described: &Flow, socket: Arc<Socket>) -> Self {
+    pub(super) fn new(flow: u32, number: u32, described: &Flow, line: Line) -> Self {
         let received = directions(&described.pattern).iter().map(|way| (*way, Arc::default()));
-        Self { flow, number, socket, received: received.collect() }
+        Self { flow, number, line, received: received.collect() }
     }
 }
 
@@ -111,13 +113,17 @@ impl End<'_> {
             done.store(true, Ordering::Release);
             (flows, series.join().ok())
         });
-        let multipath = self.transport == Transport::Mptcp;
-        let series = series.unwrap_or_else(|| Series::new(self.is_client, multipath));
+        let series = series.unwrap_or_else(|| self.series());
         let (connections, subflows, mut records) = series.finish();
         let probes = probes.into_inner().unwrap_or_else(PoisonError::into_inner);
         records.extend(probes.into_iter().map(Record::Probe));
         records.extend(before.changes().into_iter().map(Record::Counter));
         Half { host: before.host(), flows, connections, subflows, records }
+    }
+
+    fn series(&self) -> Series {
+        let multipath = matches!(self.transport, Transport::Mptcp | Transport::Mpquic);
+        Series::new(self.is_client, multipath, self.pace.zero())
     }
 
     fn manner(&self, flow: &Flow) -> Manner {
@@ -139,8 +145,12 @@ impl End<'_> {
         let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
         // Time before the traffic has no name, so nothing is asked before.
         self.pace.sleep_until(start);
-        if let Some(talk) = talk {
-            let talk = Arc::new(Mutex::new(talk));
+        let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
+        let of_quic = |stream: &&Stream| matches!(stream.line, Line::Quic(_));
+        if streams.iter().any(of_quic) {
+            half.delivered = self.inside(flow, streams, talk.as_ref(), (start, deadline));
+            half.talk = talk.map(|talk| TalkHalf::of(&lock(&talk)));
+        } else if let Some(talk) = talk {
             match self.part(&talk, streams) {
                 Ok(part) => half.delivered = part.run(self.pace, flow, deadline),
                 Err(error) => half.failure = Some(error.to_string()),
@@ -183,16 +193,49 @@ impl End<'_> {
         ping::ask(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
     }
 
+    /// Moves the bytes of QUIC's streams, which is done in the thread that speaks it, and waits for
+    /// their ends.
+    fn inside(
+        &self,
+        flow: &Flow,
+        streams: &[&Stream],
+        talk: Option<&SharedTalk>,
+        (start, deadline): (Instant, Instant),
+    ) -> Vec<(DataDirection, DeliveryLog)> {
+        let mut all = Vec::new();
+        for stream in streams {
+            let Line::Quic(strand) = &stream.line else { continue };
+            let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
+            let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
+            let halves = Halves {
+                sender: Sender::new(&flow.pattern, start).filter(|_| outgoing),
+                receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
+                talk: talk.map(|talk| (Arc::clone(talk), stream.number)),
+                manner: self.manner(flow),
+            };
+            let (end, ears) = end::make(self.pace.zero(), halves, false);
+            strand.attach(end);
+            all.push((ears, incoming.map(|(way, _)| *way), outgoing));
+        }
+        let ended = all.into_iter().filter_map(|(ears, incoming, outgoing)| {
+            let both = (incoming.is_some(), outgoing);
+            let log = ears.receive(self.pace, (start, deadline), both);
+            Some((incoming?, log))
+        });
+        ended.collect()
+    }
+
     /// This end's part of an exchange of messages.
-    fn part(&self, talk: &Arc<Mutex<Talk>>, streams: &[&Stream]) -> io::Result<Part> {
+    fn part(&self, talk: &SharedTalk, streams: &[&Stream]) -> io::Result<Part> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
         let mut lines = Vec::new();
         for stream in streams {
-            stream.socket.set_nonblocking(true)?;
+            let Line::Socket(socket) = &stream.line else { continue };
+            socket.set_nonblocking(true)?;
             let received = stream.received.iter().find(|(way, _)| *way == incoming);
-            lines.extend(received.map(|(_, received)| Line {
+            lines.extend(received.map(|(_, received)| talk::Line {
                 number: stream.number,
-                socket: Arc::clone(&stream.socket),
+                socket: Arc::clone(socket),
                 received: Arc::clone(received),
             }));
         }
@@ -207,7 +250,8 @@ impl End<'_> {
         start: Instant,
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
-        let (pace, socket, manner) = (self.pace, &*stream.socket, self.manner(flow));
+        let Line::Socket(socket) = &stream.line else { return None };
+        let (pace, socket, manner) = (self.pace, &**socket, self.manner(flow));
         // A socket that takes no options is gone; what follows says so.
         let _gone = socket
             .set_nonblocking(false)
@@ -238,7 +282,7 @@ impl End<'_> {
         done: &AtomicBool,
         tell: &mut (dyn FnMut(&Record) + Send),
     ) -> Series {
-        let mut series = Series::new(self.is_client, self.transport == Transport::Mptcp);
+        let mut series = self.series();
         let period = self.scenario.run.sample;
         let mut next = Instant::ZERO + period;
         let mut told = 0;
@@ -260,6 +304,7 @@ impl End<'_> {
             series.records().iter().skip(told).for_each(&mut *tell);
             told = series.records().len();
             if last {
+                series.look_last(streams);
                 return series;
             }
             if self.is_client && crate::interrupt::seen() || self.has_enough(&series) {

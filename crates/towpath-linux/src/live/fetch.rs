@@ -5,12 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::live::{FromClient, FromServer, Half, Kind, Preamble, Settings, Token};
+use towpath_measure::live::{FromClient, FromServer, Half, Token};
 use towpath_measure::scenario::Transport;
 use towpath_net::Instant;
 
+use super::dial::Dialer;
 use super::host::interfaces;
-use super::socket::{self, Source};
+use super::socket::Source;
 use super::speaker::Speaker;
 use crate::clock::Clock;
 
@@ -34,6 +35,7 @@ pub(super) struct Way {
     /// Addresses of the server, as far as they are known.
     pub(super) targets: Vec<SocketAddr>,
     pub(super) clock: Clock,
+    pub(super) dialer: Dialer,
 }
 
 impl Way {
@@ -45,11 +47,7 @@ impl Way {
         target: SocketAddr,
         patience: Duration,
     ) -> io::Result<Speaker> {
-        let socket = socket::connect(transport, source, target, &Settings::default(), patience)?;
-        let mut speaker = Speaker::new(socket, self.clock)?;
-        let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: self.token };
-        speaker.send_raw(&preamble.to_bytes())?;
-        Ok(speaker)
+        self.dialer.control(transport, (source, target), self.token, patience)
     }
 
     /// All ways to the server, the usual one first: every transport from every interface to every
@@ -128,9 +126,9 @@ impl<'a> Fetch<'a> {
 
     fn finished(&mut self) -> Option<Result<Half, String>> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
-        if let Some(speaker) = &mut self.speaker {
+        if let Some(speaker) = self.speaker.take() {
             // It forgets the result by itself, too.
-            let _last_word = speaker.say(&FromClient::Bye);
+            speaker.take_leave(&FromClient::Bye);
         }
         let text = String::from_utf8_lossy(&self.text);
         let half = Half::from_text(&text);

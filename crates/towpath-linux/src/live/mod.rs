@@ -1,23 +1,29 @@
 //! The live world: two real hosts, one of them a [`Server`], the other [measuring](measure()).
 //!
 //! What they say is in `towpath_measure::live`; here are the sockets, threads and clocks. Reading
-//! order: [`server`] (who listens), `door` (which connections get in), `end` (one end's traffic, the
+//! order: [`server`] (who listens), `door` and `reception` (which connections get in, over TCP and
+//! over UDP), `line` (what bytes go over), `end` (one end's traffic, the
 //! same for both), `series` (what its kernel says meanwhile), [`client`] (a measurement from
 //! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
 
 mod check;
 mod client;
+mod dial;
 mod door;
+mod echo;
 mod end;
 mod fetch;
 mod host;
+mod identity;
+mod line;
 mod probe;
+mod proof;
+mod reception;
 mod series;
 mod server;
 pub(crate) mod socket;
 mod speaker;
 mod test;
-mod udp;
 mod watch;
 
 use std::io;
@@ -32,8 +38,10 @@ use crate::interrupt;
 pub use check::{Finding, Probe, Tried, check};
 pub use client::{Order, measure};
 pub use host::{Interface, interfaces_towards, path_name, system_congestion_control};
+pub use identity::{KeepError, kept_identity, read_identity};
 pub use server::{Server, ServerConfig, ServerSaid};
 pub use socket::Source;
+pub use towpath_quic::{Fingerprint, Identity};
 pub use watch::{Change, Watch};
 
 /// Why there is no measurement.
@@ -47,6 +55,14 @@ pub enum LiveError {
         /// Transport.
         transport: towpath_measure::scenario::Transport,
         /// What the system says.
+        reason: String,
+    },
+    /// Somebody answers who is not the one that was asked for.
+    #[error("{target} is not the server that is expected: {reason}")]
+    Untrusted {
+        /// Address and port.
+        target: String,
+        /// Who it is.
         reason: String,
     },
     /// Somebody else answers, or nobody any more.
@@ -85,6 +101,11 @@ impl LiveError {
                 "is `towpath server` running there? It listens on port 5210 unless told \
                  otherwise, and firewalls must let {target} through"
             )),
+            Self::Untrusted { .. } => Some(
+                "somebody else answers, or the server has another certificate now: it says its \
+                 fingerprint when it starts, for --server-cert"
+                    .to_owned(),
+            ),
             Self::Refused(refusal) => refusal.hint.clone(),
             Self::Listen { .. } => {
                 Some("another server may be running; name another port with --port".to_owned())

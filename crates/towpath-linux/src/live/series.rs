@@ -6,18 +6,24 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use towpath_measure::live::{ConnectionHalf, SubflowHalf};
-use towpath_measure::result::{Event, EventKind, Interval, Record};
+use towpath_measure::result::{Counter, Event, EventKind, Interval, Record};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
+use towpath_quic::Notice;
 
 use super::end::Stream;
 use super::host::PathNames;
-use crate::sample::{self, Connection, SubflowSample, TcpInfo};
-use crate::subflow::{Named, congestion_controls};
+use super::line::Line;
+use crate::sample::{Connection, SubflowSample, TcpInfo};
+use crate::subflow::{Named, of_kernel};
+use crate::traffic::quic::{Connection as QuicConnection, Noticed};
 use crate::traffic::sends;
 
-/// Flow, stream, own address, the other's.
-type Key = (u32, u32, SocketAddr, SocketAddr);
+/// So often the kernel is asked for what it does not tell with every sample.
+const READ_BACK: Duration = Duration::from_secs(1);
+
+/// Flow, stream, own address, the other's, and the number of a path of QUIC.
+type Key = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// A subflow over the whole run.
 #[derive(Debug)]
@@ -32,6 +38,8 @@ struct Known {
 pub(super) struct Series {
     is_client: bool,
     multipath: bool,
+    /// Start of the traffic on the clock.
+    zero: Instant,
     names: PathNames,
     subflows: BTreeMap<Key, Known>,
     connections: BTreeMap<(u32, u32), ConnectionHalf>,
@@ -39,21 +47,28 @@ pub(super) struct Series {
     at: Instant,
     /// There are subflows whose congestion control was not read back.
     unasked: bool,
+    /// When the kernel was last asked for it.
+    asked: Instant,
+    /// How often what happened to paths of QUIC, by name; of each flow.
+    counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
     /// Everything so far.
     records: Vec<Record>,
 }
 
 impl Series {
-    pub(super) fn new(is_client: bool, multipath: bool) -> Self {
+    pub(super) fn new(is_client: bool, multipath: bool, zero: Instant) -> Self {
         Self {
             is_client,
             multipath,
+            zero,
             names: PathNames::default(),
             subflows: BTreeMap::new(),
             connections: BTreeMap::new(),
             counted: BTreeMap::new(),
             at: Instant::ZERO,
             unasked: false,
+            asked: Instant::ZERO,
+            counts: BTreeMap::new(),
             records: Vec::new(),
         }
     }
@@ -67,15 +82,66 @@ impl Series {
         self.at = at;
         for stream in streams {
             self.count(stream, at, span);
+            if let Some(connection) = stream.line.connection() {
+                self.tell_notices(stream.flow, connection);
+            }
             self.look(stream, at, span);
         }
         // At the end everything closes.
         if !last {
             self.notice_closed(at);
         }
-        if self.unasked {
-            // Once they are closed, nobody can say it any more.
-            self.read_back();
+        // Once they are closed, nobody can say it any more; and a subflow may become a backup.
+        let again = self.multipath && at.saturating_since(self.asked) >= READ_BACK;
+        if self.unasked || again {
+            self.asked = at;
+            self.read_back(streams, at);
+        }
+    }
+
+    /// Looks once more at the paths of QUIC, for the sums: they have no last words of their own.
+    pub(super) fn look_last(&mut self, streams: &[Stream]) {
+        for stream in streams {
+            let Some(connection) = stream.line.connection() else { continue };
+            self.tell_notices(stream.flow, connection);
+            let samples = match stream.line.sample(self.multipath) {
+                Ok(Connection::Multipath(_, samples)) => samples,
+                Ok(Connection::Single(sample, _)) => vec![sample],
+                Err(_) => continue,
+            };
+            for sample in samples {
+                if let Some(known) = self.subflows.get_mut(&key_of(stream, &sample)) {
+                    known.take(&sample);
+                }
+            }
+        }
+    }
+
+    /// What happened to the paths of a QUIC connection becomes events.
+    fn tell_notices(&mut self, flow: u32, connection: &QuicConnection) {
+        for Noticed { at, notice, ends } in connection.notices() {
+            // One path is all that was asked for.
+            if matches!(notice, Notice::SinglePath) && !self.multipath {
+                continue;
+            }
+            *self.counts.entry(flow).or_default().entry(notice.counter()).or_default() += 1;
+            let local = ends.map(|(local, _)| local.ip());
+            let path = local.filter(|_| self.is_client).and_then(|local| self.names.of(local));
+            let kind = match notice {
+                Notice::SinglePath => EventKind::Fallback,
+                Notice::Established { .. }
+                | Notice::Abandoned { .. }
+                | Notice::Switched { .. }
+                | Notice::Migrated { .. } => EventKind::Subflow,
+            };
+            let text = notice.text(path.as_deref());
+            let detail = ends.map_or_else(BTreeMap::new, |(local, remote)| {
+                let text = |name: &str, address: SocketAddr| (name.to_owned(), address.to_string());
+                BTreeMap::from([text("local", local), text("remote", remote)])
+            });
+            let t_ns = at.saturating_since(self.zero).as_nanos() as u64;
+            let host = None;
+            self.records.push(Record::Event(Event { t_ns, kind, host, path, text, detail }));
         }
     }
 
@@ -97,7 +163,16 @@ impl Series {
     pub(super) fn finish(self) -> (Vec<ConnectionHalf>, Vec<SubflowHalf>, Vec<Record>) {
         let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.half).collect();
         subflows.sort_by_key(|half| (half.flow, half.stream, half.subflow));
-        (self.connections.into_values().collect(), subflows, self.records)
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for (name, count) in self.counts.into_values().flatten() {
+            *sums.entry(name).or_default() += count;
+        }
+        let mut records = self.records;
+        records.extend(sums.into_iter().map(|(name, after)| {
+            let (host, name) = (String::new(), format!("Towpath.{name}"));
+            Record::Counter(Counter { host, name, before: 0, after })
+        }));
+        (self.connections.into_values().collect(), subflows, records)
     }
 
     fn count(&mut self, stream: &Stream, at: Instant, span: Duration) {
@@ -121,7 +196,7 @@ impl Series {
 
     fn look(&mut self, stream: &Stream, at: Instant, span: Duration) {
         // A socket whose connection is gone has nothing to say any more.
-        let Ok(connection) = sample::connection(&stream.socket, self.multipath) else { return };
+        let Ok(connection) = stream.line.sample(self.multipath) else { return };
         let (info, samples) = match connection {
             Connection::Multipath(info, samples) => (Some(info), samples),
             Connection::Single(sample, _) => (None, vec![sample]),
@@ -149,19 +224,21 @@ impl Series {
     }
 
     fn note(&mut self, stream: &Stream, sample: SubflowSample, at: Instant, span: Duration) {
-        let key = (stream.flow, stream.number, sample.local, sample.remote);
+        let key = key_of(stream, &sample);
         if !self.subflows.contains_key(&key) {
-            self.first_sight(key, at);
+            self.first_sight(key, sample.stream_frames.is_some(), at);
         }
         let is_client = self.is_client;
         let Some(known) = self.subflows.get_mut(&key) else { return };
+        if sample.info.state == TcpInfo::ABANDONED {
+            let closed = *known.half.closed_ns.get_or_insert(at.as_nanos());
+            if closed < at.as_nanos() {
+                return;
+            }
+        }
         known.last_seen = at;
-        let before = std::mem::replace(&mut known.latest, sample.info);
-        let half = &mut known.half;
-        half.bytes_acked = sample.info.bytes_acked;
-        half.bytes_received = sample.info.bytes_received;
-        half.retransmissions = sample.info.total_retrans.into();
-        half.srtt_us = sample.info.srtt_us;
+        let before = known.take(&sample);
+        let half = &known.half;
         let named = Named {
             flow: half.flow,
             stream: half.stream,
@@ -176,8 +253,8 @@ impl Series {
         }
     }
 
-    fn first_sight(&mut self, key: Key, at: Instant) {
-        let (flow, stream, local, remote) = key;
+    fn first_sight(&mut self, key: Key, numbered: bool, at: Instant) {
+        let (flow, stream, local, remote, number) = key;
         let same = |other: &&Key| other.0 == flow && other.1 == stream;
         let subflow = self.subflows.keys().filter(same).count() as u32;
         // Only the client's interfaces name paths.
@@ -198,6 +275,8 @@ impl Series {
             bytes_received: 0,
             retransmissions: 0,
             srtt_us: 0,
+            number: numbered.then_some(number),
+            stream_frames: None,
             congestion_control: None,
             first_seen_ns: at.as_nanos(),
             closed_ns: None,
@@ -231,13 +310,49 @@ impl Series {
         }));
     }
 
-    fn read_back(&mut self) {
+    fn read_back(&mut self, streams: &[Stream], at: Instant) {
         self.unasked = false;
-        let controls = congestion_controls();
-        for ((_, _, local, remote), known) in &mut self.subflows {
-            let own = controls.iter().find(|control| (control.0, control.1) == (*local, *remote));
-            let named = &mut known.half.congestion_control;
-            *named = named.take().or(own.map(|(_, _, name)| name.clone()));
+        if !streams.iter().any(|stream| matches!(stream.line, Line::Socket(_))) {
+            return;
+        }
+        let all = of_kernel();
+        let mut switched = Vec::new();
+        for ((_, _, local, remote, _), known) in &mut self.subflows {
+            let own = all.iter().find(|one| (one.local, one.remote) == (*local, *remote));
+            let Some(own) = own else { continue };
+            let half = &mut known.half;
+            half.congestion_control = half.congestion_control.take().or(own.congestion.clone());
+            if std::mem::replace(&mut half.backup, own.backup) != own.backup
+                && half.first_seen_ns < at.as_nanos()
+            {
+                switched.push((half.subflow, half.path.clone(), own.backup));
+            }
+        }
+        for (number, path, backup) in switched {
+            let name = path.as_deref().unwrap_or("unknown");
+            let now = if backup { "is a backup now" } else { "is no backup any more" };
+            self.event(at, path.clone(), format!("subflow {number} on {name} {now}"));
         }
     }
+}
+
+impl Known {
+    /// Takes over what a sample says; returns what was known before.
+    fn take(&mut self, sample: &SubflowSample) -> TcpInfo {
+        let half = &mut self.half;
+        half.bytes_acked = sample.info.bytes_acked;
+        half.bytes_received = sample.info.bytes_received;
+        half.retransmissions = sample.info.total_retrans.into();
+        half.srtt_us = sample.info.srtt_us;
+        half.stream_frames = sample.stream_frames;
+        half.backup = sample.backup.unwrap_or(half.backup);
+        if let Some(name) = sample.congestion_control {
+            half.congestion_control = Some(name.to_owned());
+        }
+        std::mem::replace(&mut self.latest, sample.info)
+    }
+}
+
+fn key_of(stream: &Stream, sample: &SubflowSample) -> Key {
+    (stream.flow, stream.number, sample.local, sample.remote, sample.number)
 }

@@ -1,9 +1,10 @@
 //! `towpath server`: who listens, and one thread for each control connection.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -14,15 +15,22 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
+use towpath_quic::{Fingerprint, Identity};
 
 use super::door::Door;
+use super::echo::Echo;
 use super::end::End;
 use super::host::Before;
+use super::line::{Line, Strand};
+use super::reception::{Admits, Guest, LetIn, Reception};
 use super::speaker::Speaker;
 use super::test::{Test, Tests};
-use super::{LiveError, random, socket, udp};
+use super::{LiveError, dial, random, socket};
 use crate::clock::Clock;
 use crate::pace::Pace;
+use crate::quic::{Stream, Turn};
+use crate::traffic::is_quic;
+use crate::traffic::quic::Connection;
 use crate::{interrupt, sys};
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
@@ -37,6 +45,10 @@ const IDLE: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(10);
 /// Bytes that one echo connection gets back at once.
 const ECHO_BYTES: usize = 4_096;
+/// Port numbers that are tried, where any will do, until one is free for TCP and UDP.
+const ATTEMPTS: usize = 16;
+/// What a server that ends lets last words take: QUIC's are ours to deliver.
+const FAREWELL: Duration = Duration::from_millis(600);
 
 /// How a server is started.
 #[derive(Debug, Clone)]
@@ -51,6 +63,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// It ends after one test.
     pub once: bool,
+    /// Certificate and key for QUIC; made for this once when there is none.
+    pub identity: Option<Identity>,
 }
 
 /// What a server has to tell.
@@ -76,12 +90,15 @@ pub enum ServerSaid {
 #[derive(Debug)]
 pub struct Server {
     door: Door,
-    datagrams: Vec<UdpSocket>,
+    reception: Option<Reception>,
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    fingerprint: Option<Fingerprint>,
+    warnings: Vec<String>,
 }
 
-#[derive(Debug)]
+type Tell = Box<dyn Fn(ServerSaid) + Send + Sync>;
+
 struct Shared {
     config: ServerConfig,
     clock: Clock,
@@ -93,8 +110,33 @@ struct Shared {
     closing: AtomicBool,
     /// Its kernel accepts Multipath TCP.
     multipath: bool,
-    /// Datagrams are sent back on all ports.
-    datagrams: bool,
+    /// Ports on which QUIC is spoken and datagrams are sent back.
+    udp: OnceLock<BTreeSet<u16>>,
+    tell: OnceLock<Tell>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// Where a connection has come in.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    peer: Option<SocketAddr>,
+    /// What is known of it that its client cannot see.
+    seen: Option<Seen>,
+    port: Option<u16>,
+}
+
+/// A place among the connections that have a thread, or cost as much.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Server {
@@ -102,31 +144,46 @@ impl Server {
     pub fn open(config: ServerConfig) -> Result<Self, LiveError> {
         // Many connections need many descriptors; with fewer it works, too, for fewer clients.
         let _fewer = sys::raise_open_files();
-        let mut listeners = Vec::new();
-        for port in &config.ports {
-            let listener = socket::listen(config.bind, *port).map_err(|source| {
-                let host = config.bind.map_or_else(|| "*".to_owned(), |ip| ip.to_string());
-                LiveError::Listen { address: format!("{host}, port {port}"), source }
-            })?;
-            listeners.push(listener);
-        }
-        // Where QUIC has the port, or something else, there are none.
-        let datagrams = config.ports.iter().map(|port| udp::bind(config.bind, *port).ok());
-        let datagrams: Vec<_> = datagrams.flatten().collect();
-        let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
-        let addresses = addresses.collect();
         let clock = Clock::start();
         let shared = Arc::new(Shared {
-            config,
             clock,
             tests: Tests::default(),
             threads: AtomicUsize::new(0),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             multipath: socket::speaks_multipath(),
-            datagrams: datagrams.len() == listeners.len(),
+            udp: OnceLock::new(),
+            tell: OnceLock::new(),
+            config,
         });
-        Ok(Self { door: Door::new(listeners, clock), datagrams, shared, addresses })
+        let mut warnings = Vec::new();
+        let opened = shared.reception();
+        let (reception, fingerprint) = match opened {
+            Ok((reception, fingerprint)) => (Some(reception), Some(fingerprint)),
+            Err(error) => {
+                warnings.push(format!("no QUIC: {error}"));
+                (None, None)
+            }
+        };
+        let mut listeners = Vec::new();
+        let mut udp = BTreeSet::new();
+        for port in &shared.config.ports {
+            let (listener, without) = shared.listen(*port, reception.as_ref())?;
+            let bound = listener.local_addr().ok().and_then(|address| address.as_socket());
+            match without {
+                None => udp.extend(bound.map(|bound| bound.port()).filter(|_| reception.is_some())),
+                Some(error) => {
+                    let port = bound.map_or(*port, |bound| bound.port());
+                    warnings.push(format!("no QUIC on port {port}, UDP is not free: {error}"));
+                }
+            }
+            listeners.push(listener);
+        }
+        let _only_here = shared.udp.set(udp);
+        let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
+        let addresses = addresses.collect();
+        let door = Door::new(listeners, clock);
+        Ok(Self { door, reception, shared, addresses, fingerprint, warnings })
     }
 
     /// Where it listens.
@@ -134,54 +191,153 @@ impl Server {
         &self.addresses
     }
 
+    /// What clients can know it by over QUIC, if it speaks that.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.fingerprint
+    }
+
+    /// Whether QUIC is spoken on a port.
+    pub fn speaks_quic(&self, port: u16) -> bool {
+        self.shared.has_udp(Some(port))
+    }
+
+    /// What it does without, and why.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Serves until an interrupt, or until one test has been fetched if that is all.
     pub fn run(mut self, tell: impl Fn(ServerSaid) + Send + Sync + 'static) -> io::Result<()> {
-        let tell: Tell = Arc::new(tell);
-        for socket in std::mem::take(&mut self.datagrams) {
-            let shared = Arc::clone(&self.shared);
-            thread::Builder::new().name("datagrams".into()).spawn(move || {
-                udp::answer_all(
-                    &socket,
-                    |token| shared.admits(token),
-                    || shared.closing.load(Ordering::Acquire),
-                );
-            })?;
-        }
+        let _only_here = self.shared.tell.set(Box::new(tell));
         let mut tidied = Instant::ZERO;
         loop {
             let shared = &self.shared;
             self.door.round(&shared.config.limits, &mut |socket, preamble| {
-                shared.let_in(socket, preamble, &tell);
+                shared.let_in(socket, preamble);
             })?;
             let now = shared.clock.now();
             if now.saturating_since(tidied) > Duration::from_secs(1) {
                 tidied = now;
                 shared.tests.tidy(now, &shared.config.limits);
+                self.reception.iter().for_each(Reception::tidy);
             }
             let done = shared.config.once && shared.fetched.load(Ordering::Acquire);
             if interrupt::seen() || done {
                 shared.closing.store(true, Ordering::Release);
                 shared.tests.stop_all();
+                shared.wait_for_last_words(now + FAREWELL);
                 return Ok(());
             }
         }
     }
 }
 
-type Tell = Arc<dyn Fn(ServerSaid) + Send + Sync>;
-
 impl Shared {
+    /// QUIC without ports, and what it is known by.
+    fn reception(&self) -> Result<(Reception, Fingerprint), String> {
+        let identity = match &self.config.identity {
+            Some(identity) => identity.clone(),
+            None => super::identity::make().map_err(|error| error.to_string())?,
+        };
+        let fingerprint = identity.fingerprint();
+        let reception = Reception::open(identity, &self.config.limits, self.clock);
+        Ok((reception.map_err(|error| error.to_string())?, fingerprint))
+    }
+
+    /// Takes a port for TCP and UDP; or for TCP alone, and why.
+    fn listen(
+        self: &Arc<Self>,
+        port: u16,
+        reception: Option<&Reception>,
+    ) -> Result<(Socket, Option<io::Error>), LiveError> {
+        let bind = self.config.bind;
+        let refused = |source| {
+            let host = bind.map_or_else(|| "*".to_owned(), |ip| ip.to_string());
+            LiveError::Listen { address: format!("{host}, port {port}"), source }
+        };
+        let mut attempts = if port == 0 { ATTEMPTS } else { 1 };
+        loop {
+            let listener = socket::listen(bind, port).map_err(refused)?;
+            let bound = listener.local_addr().map_err(refused)?;
+            let (Some(bound), Some(reception)) = (bound.as_socket(), reception) else {
+                return Ok((listener, None));
+            };
+            let (inside, asked) = (Arc::clone(self), Arc::clone(self));
+            let let_in: LetIn = Arc::new(move |turn, guest| inside.let_in_over_quic(turn, guest));
+            let admits: Admits = Arc::new(move |token| asked.admits(token));
+            attempts -= 1;
+            match reception.listen(bind, bound.port(), (let_in, admits)) {
+                Ok(()) => return Ok((listener, None)),
+                Err(error) if attempts == 0 => return Ok((listener, Some(error))),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn has_udp(&self, port: Option<u16>) -> bool {
+        self.udp.get().zip(port).is_some_and(|(ports, port)| ports.contains(&port))
+    }
+
+    fn tell(&self, said: ServerSaid) {
+        if let Some(tell) = self.tell.get() {
+            tell(said);
+        }
+    }
+
+    fn wait_for_last_words(&self, deadline: Instant) {
+        while self.threads.load(Ordering::Acquire) > 0 && self.clock.now() < deadline {
+            self.clock.sleep_until(self.clock.now() + NAP);
+        }
+    }
+
+    /// The same as [`Self::let_in`] for a stream of QUIC. Runs in the thread that speaks it, so
+    /// nothing here may wait; a guest that is dropped is not kept.
+    fn let_in_over_quic(self: &Arc<Self>, turn: &mut Turn<'_>, guest: Guest) {
+        let preamble = guest.preamble;
+        let known = self.tests.find(preamble.token);
+        match (preamble.kind, known) {
+            (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
+            (Kind::Control, Some(_)) => self.control_over_quic(turn, guest, Some(preamble.token)),
+            (Kind::Control, None) if preamble.token == Token::NONE => {
+                self.control_over_quic(turn, guest, None);
+            }
+            (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
+                if let Some(seat) = self.enter() {
+                    let Guest { connection, stream, hold, .. } = guest;
+                    let deadline = turn.now + self.config.limits.duration;
+                    let echo = Echo::new(deadline, (seat, hold));
+                    turn.attach(connection, stream, Box::new(echo));
+                }
+            }
+            (Kind::Control | Kind::Data | Kind::Echo, _) => {}
+        }
+    }
+
+    fn control_over_quic(
+        self: &Arc<Self>,
+        turn: &mut Turn<'_>,
+        guest: Guest,
+        token: Option<Token>,
+    ) {
+        let Some(seat) = self.enter() else { return };
+        let Guest { host, connection, stream, hold, peer, port, .. } = guest;
+        let stream = Stream::attach(&host, turn, connection, stream);
+        let speaker = Speaker::over(stream, hold, self.clock);
+        let origin = Origin { peer: Some(peer), seen: None, port: Some(port) };
+        in_a_thread(seat, move |_| Ok((speaker, origin)), token);
+    }
+
     /// Takes a connection that has said what it is for; whatever is not right is closed without a
     /// word.
-    fn let_in(self: &Arc<Self>, socket: Socket, preamble: Preamble, tell: &Tell) {
+    fn let_in(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
         let known = self.tests.find(preamble.token);
         match (preamble.kind, known) {
             (Kind::Data, Some(test)) => {
                 let _not_needed = test.attach(preamble.flow, preamble.stream, socket);
             }
-            (Kind::Control, Some(_)) => self.in_a_thread(socket, Some(preamble.token), tell),
+            (Kind::Control, Some(_)) => self.control_over_tcp(socket, Some(preamble.token)),
             (Kind::Control, None) if preamble.token == Token::NONE => {
-                self.in_a_thread(socket, None, tell);
+                self.control_over_tcp(socket, None);
             }
             // Where a secret is needed, nobody gets an answer without a test.
             (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
@@ -205,47 +361,33 @@ impl Shared {
         }
     }
 
-    /// Whether there may be one more thread.
-    fn enter(&self) -> bool {
+    /// A place for one more thread, if there is one.
+    fn enter(self: &Arc<Self>) -> Option<Seat> {
         let most = self.config.limits.waiting.saturating_add(self.config.limits.tests * 2);
         let enter = |count: usize| (count < most).then_some(count + 1);
-        self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).is_ok()
+        let entered = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter);
+        entered.is_ok().then(|| Seat(Arc::clone(self)))
     }
 
-    fn leave(&self) {
-        self.threads.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    fn in_a_thread(self: &Arc<Self>, socket: Socket, token: Option<Token>, tell: &Tell) {
-        if !self.enter() {
-            return;
-        }
-        let (shared, tell) = (Arc::clone(self), Arc::clone(tell));
-        let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-            let (peer, seen) = (socket::peer(&socket), shared.seen(&socket));
-            if let Ok(speaker) = Speaker::new(socket, shared.clock) {
-                let _connection_lost = shared.control((speaker, seen), token, peer, &tell);
-            }
-            shared.leave();
-        });
-        if spawned.is_err() {
-            self.leave();
-        }
+    fn control_over_tcp(self: &Arc<Self>, socket: Socket, token: Option<Token>) {
+        let Some(seat) = self.enter() else { return };
+        let open = move |shared: &Self| {
+            let port = socket.local_addr().ok().and_then(|own| own.as_socket());
+            let port = port.map(|own| own.port());
+            let origin =
+                Origin { peer: socket::peer(&socket), seen: Some(shared.seen(&socket)), port };
+            Ok((Speaker::new(socket, shared.clock)?, origin))
+        };
+        in_a_thread(seat, open, token);
     }
 
     /// Gives back what comes, for as long as a test may take.
     fn echo(self: &Arc<Self>, socket: Socket) {
-        if !self.enter() {
-            return;
-        }
-        let shared = Arc::clone(self);
-        let spawned = thread::Builder::new().name("echo".into()).spawn(move || {
-            let _connection_lost = shared.echo_all(&socket);
-            shared.leave();
+        let Some(seat) = self.enter() else { return };
+        // Without a thread it is closed.
+        let _spawned = thread::Builder::new().name("echo".into()).spawn(move || {
+            let _connection_lost = seat.0.echo_all(&socket);
         });
-        if spawned.is_err() {
-            self.leave();
-        }
     }
 
     fn echo_all(&self, socket: &Socket) -> io::Result<()> {
@@ -270,17 +412,16 @@ impl Shared {
     /// One control connection to its end.
     fn control(
         self: &Arc<Self>,
-        (mut speaker, seen): (Speaker, Seen),
+        (mut speaker, origin): (Speaker, Origin),
         token: Option<Token>,
-        peer: Option<SocketAddr>,
-        tell: &Tell,
     ) -> io::Result<()> {
         let limits = &self.config.limits;
         let secret = self.config.secret.clone();
-        let datagrams = self.datagrams && secret.is_none();
+        let quic = self.has_udp(origin.port);
+        let datagrams = quic && secret.is_none();
         let control = Control::new(token, secret, Challenge(random()?));
-        let mut control = control.telling(Some(seen), datagrams);
-        let result = self.converse(&mut control, &mut speaker, limits, (peer, tell));
+        let mut control = control.telling(origin.seen, datagrams, quic);
+        let result = self.converse(&mut control, &mut speaker, limits, origin.peer);
         // A test that has begun goes on without its client, who may come back for the result.
         if let Some(token) = control.unbegun() {
             self.tests.forget(token);
@@ -294,7 +435,7 @@ impl Shared {
         control: &mut Control,
         speaker: &mut Speaker,
         limits: &Limits,
-        (peer, tell): (Option<SocketAddr>, &Tell),
+        peer: Option<SocketAddr>,
     ) -> io::Result<()> {
         let mut heard = self.clock.now();
         // Whether the client still has to be told that its connections are there.
@@ -329,7 +470,7 @@ impl Shared {
                         speaker.say(&FromServer::Clock { client_ns, server_ns })?;
                     }
                     Act::Admit(plan) => self.admit(control, speaker, *plan)?,
-                    Act::Begin(token, at_ns) => self.begin(token, at_ns, peer, tell)?,
+                    Act::Begin(token, at_ns) => self.begin(token, at_ns, peer)?,
                     Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
                     Act::Deliver(token, offset) => self.deliver(speaker, token, offset)?,
                     Act::Forget(token) => {
@@ -353,9 +494,9 @@ impl Shared {
         speaker: &mut Speaker,
         (plan, scenario): (Plan, Scenario),
     ) -> io::Result<()> {
-        if socket::protocol(plan.transport).is_none() {
+        if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
             let refusal = towpath_measure::live::Refusal::new(
-                format!("it does not speak {} yet", plan.transport),
+                format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",
             );
             speaker.say(&FromServer::from(refusal))?;
@@ -376,7 +517,6 @@ impl Shared {
         token: Token,
         at_ns: u64,
         client: Option<SocketAddr>,
-        tell: &Tell,
     ) -> io::Result<()> {
         let Some(test) = self.tests.find(token) else { return Ok(()) };
         let now = self.clock.now();
@@ -385,14 +525,14 @@ impl Shared {
         let Some(streams) = test.start(&pace) else { return Ok(()) };
         let flows = test.scenario.flows.iter();
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
-        tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
-        let (shared, tell) = (Arc::clone(self), Arc::clone(tell));
+        self.tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
+        let shared = Arc::clone(self);
         thread::Builder::new().name("test".into()).spawn(move || {
             let half = shared.run_test(&test, &pace, &streams);
             drop(streams);
             let now = shared.clock.now();
             shared.tests.end(&test, half, now, &shared.config.limits);
-            tell(ServerSaid::Ended { client });
+            shared.tell(ServerSaid::Ended { client });
         })?;
         Ok(())
     }
@@ -444,5 +584,31 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Gives a control connection a thread; without one it is closed.
+fn in_a_thread(
+    seat: Seat,
+    open: impl FnOnce(&Shared) -> io::Result<(Speaker, Origin)> + Send + 'static,
+    token: Option<Token>,
+) {
+    let _spawned = thread::Builder::new().name("control".into()).spawn(move || {
+        if let Ok(opened) = open(&seat.0) {
+            let _connection_lost = seat.0.control(opened, token);
+        }
+    });
+}
+
+/// Gives a test a stream, and its connection what the plan says.
+fn attach_over_quic(turn: &mut Turn<'_>, guest: Guest, test: &Test) {
+    let Guest { host, connection, stream, hold, log, preamble, .. } = guest;
+    let place = (preamble.flow, preamble.stream);
+    let own = Connection::accepted(host, connection, log);
+    let strand = Strand::new(own, (stream, preamble.stream == 0), hold);
+    if test.add(place, Line::Quic(strand)) {
+        let config = dial::config(&test.scenario, 1, &test.plan);
+        // All names were replaced that are not known.
+        let _known = turn.host.configure(turn.now, connection, &config);
     }
 }

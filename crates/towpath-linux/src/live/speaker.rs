@@ -1,14 +1,18 @@
 //! A control connection: messages one way and the other, each with a limit of time.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::Socket;
 use towpath_measure::live::{FrameError, Frames, frame};
+use towpath_net::Instant;
 
+use super::line::Hold;
 use crate::clock::Clock;
+use crate::quic;
 use crate::traffic::kernel::is_impatient;
 
 /// Bytes read at once.
@@ -18,10 +22,18 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// Whoever does not take a message for so long gets no more.
 const SLOWEST: Duration = Duration::from_secs(5);
 
+/// What messages go over.
+#[derive(Debug)]
+enum Wire {
+    Socket(Socket),
+    /// A stream, and what keeps its connection.
+    Quic(quic::Stream, #[expect(dead_code, reason = "closes when dropped")] Arc<Hold>),
+}
+
 /// One end of a control connection.
 #[derive(Debug)]
 pub(super) struct Speaker {
-    socket: Socket,
+    wire: Wire,
     frames: Frames,
     clock: Clock,
 }
@@ -31,15 +43,24 @@ impl Speaker {
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_write_timeout(Some(SLOWEST))?;
-        Ok(Self { socket, frames: Frames::default(), clock })
+        Ok(Self { wire: Wire::Socket(socket), frames: Frames::default(), clock })
+    }
+
+    /// Over a stream of QUIC.
+    pub(super) fn over(stream: quic::Stream, hold: Arc<Hold>, clock: Clock) -> Self {
+        Self { wire: Wire::Quic(stream, hold), frames: Frames::default(), clock }
     }
 
     /// Sends bytes that are no message: the preamble.
     pub(super) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
         let deadline = self.clock.now() + SLOWEST;
+        let socket = match &self.wire {
+            Wire::Socket(socket) => socket,
+            Wire::Quic(stream, _) => return stream.write(bytes, SLOWEST),
+        };
+        let mut rest = bytes;
         while !rest.is_empty() {
-            let sent = self.socket.send(rest)?;
+            let sent = socket.send(rest)?;
             rest = rest.get(sent..).unwrap_or_default();
             if self.clock.now() > deadline {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -53,14 +74,30 @@ impl Speaker {
         self.send_raw(&bytes)
     }
 
+    /// Says the last word, which the other end is to have before the connection goes. The kernel
+    /// delivers it by itself.
+    pub(super) fn take_leave<T: Serialize>(mut self, message: &T) {
+        let said = self.say(message);
+        if let (Ok(()), Wire::Quic(stream, _)) = (said, &self.wire) {
+            let _gone = stream.finish(FAREWELL);
+        }
+    }
+
     /// Ends what is said here and reads on for a moment: a connection that is closed with something
     /// unread is reset, and the last word may be lost with it.
     pub(super) fn close(self) {
-        let _gone = self.socket.shutdown(std::net::Shutdown::Write);
+        let socket = match &self.wire {
+            Wire::Socket(socket) => socket,
+            Wire::Quic(stream, _) => {
+                let _gone = stream.finish(FAREWELL);
+                return;
+            }
+        };
+        let _gone = socket.shutdown(std::net::Shutdown::Write);
         let deadline = self.clock.now() + FAREWELL;
         let mut room = [0; ROOM];
-        let _gone = self.socket.set_read_timeout(Some(FAREWELL));
-        let mut plain = &self.socket;
+        let _gone = socket.set_read_timeout(Some(FAREWELL));
+        let mut plain = socket;
         while self.clock.now() < deadline
             && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)
         {}
@@ -77,19 +114,30 @@ impl Speaker {
             if let Some(message) = self.frames.take().map_err(wrong)? {
                 return Ok(Some(message));
             }
-            let left = deadline.saturating_since(self.clock.now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            // A timeout of zero would be none at all.
-            self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            let mut plain = &self.socket;
-            match io::Read::read(&mut plain, &mut room) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => self.frames.push(room.get(..length).unwrap_or_default()),
+            match self.read(&mut room, deadline) {
+                Ok(None) => return Ok(None),
+                Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Some(length)) => self.frames.push(room.get(..length).unwrap_or_default()),
                 Err(error) if is_impatient(&error) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Reads something; `None` when it is too late.
+    fn read(&self, room: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
+        let left = deadline.saturating_since(self.clock.now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        match &self.wire {
+            Wire::Socket(socket) => {
+                // A timeout of zero would be none at all.
+                socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+                let mut plain = socket;
+                io::Read::read(&mut plain, room).map(Some)
+            }
+            Wire::Quic(stream, _) => stream.read(room, left).map(Some),
         }
     }
 }

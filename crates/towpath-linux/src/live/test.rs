@@ -10,8 +10,10 @@ use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
 use super::end::{Stream, wanted};
+use super::line::Line;
 use super::socket;
 use crate::pace::Pace;
+use crate::traffic::is_quic;
 
 /// One test.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ pub(super) struct Test {
 #[derive(Debug)]
 enum State {
     /// Connections come in.
-    Gathering(BTreeMap<(u16, u16), Arc<Socket>>),
+    Gathering(BTreeMap<(u16, u16), Line>),
     Running(Arc<Pace>),
     Ended {
         result: Arc<str>,
@@ -38,16 +40,24 @@ impl Test {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection; whether it is one of those that are needed.
+    /// Adds a connection of the kernel; whether it is one of those that are needed.
     pub(super) fn attach(&self, flow: u16, stream: u16, data: Socket) -> bool {
-        let State::Gathering(found) = &mut *self.lock() else { return false };
-        let needed = wanted(&self.scenario).contains(&(flow, stream));
-        if !needed || found.contains_key(&(flow, stream)) || data.set_nonblocking(false).is_err() {
+        if is_quic(self.plan.transport) || data.set_nonblocking(false).is_err() {
             return false;
         }
         let _does_without = data.set_tcp_nodelay(true);
         socket::configure(&data, &self.plan.settings);
-        found.insert((flow, stream), Arc::new(data));
+        self.add((flow, stream), Line::Socket(Arc::new(data)))
+    }
+
+    /// Adds a line; whether it is one of those that are needed.
+    pub(super) fn add(&self, place: (u16, u16), line: Line) -> bool {
+        let fits = is_quic(self.plan.transport) == matches!(line, Line::Quic(_));
+        let State::Gathering(found) = &mut *self.lock() else { return false };
+        if !fits || !wanted(&self.scenario).contains(&place) || found.contains_key(&place) {
+            return false;
+        }
+        found.insert(place, line);
         self.changed.notify_all();
         true
     }
@@ -70,9 +80,9 @@ impl Test {
         let State::Gathering(found) = &mut *state else { return None };
         let found = std::mem::take(found);
         *state = State::Running(Arc::clone(pace));
-        let streams = found.into_iter().filter_map(|((flow, number), socket)| {
+        let streams = found.into_iter().filter_map(|((flow, number), line)| {
             let described = self.scenario.flows.get(usize::from(flow))?;
-            Some(Stream::new(flow.into(), number.into(), described, socket))
+            Some(Stream::new(flow.into(), number.into(), described, line))
         });
         Some(streams.collect())
     }

@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use towpath_net::Instant;
 use towpath_quic::{
-    Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
+    Arrival, Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
 };
 
 use super::addresses::{Addresses, Interfaces};
@@ -85,6 +85,8 @@ pub enum Happened {
     Connected,
     /// The peer began a stream.
     Opened(StreamId),
+    /// A stream that has no [`End`] yet has data.
+    Readable(StreamId),
     /// It is gone; its status can be read for the last time.
     Closed(Option<ConnectionError>),
     /// For records.
@@ -93,6 +95,7 @@ pub enum Happened {
 
 type Accept = Box<dyn FnMut(&mut Turn<'_>, ConnectionId) + Send>;
 type Hear = Box<dyn FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send>;
+type Answer = Box<dyn Fn(&[u8]) -> Option<Bytes> + Send>;
 type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
 type Place = (ConnectionId, StreamId);
 
@@ -102,6 +105,8 @@ struct Ends {
     streams: BTreeMap<Place, Box<dyn End>>,
     listeners: BTreeMap<ListenerId, (u16, Accept)>,
     hear: BTreeMap<ConnectionId, Hear>,
+    /// Who answers what is not QUIC, by port.
+    others: BTreeMap<u16, Answer>,
     over: bool,
 }
 
@@ -144,7 +149,21 @@ impl Turn<'_> {
         config: Config,
         accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
     ) -> io::Result<(ListenerId, u16)> {
-        let port = self.net.sockets.open_everywhere(port)?;
+        self.listen_at(None, port, config, accept)
+    }
+
+    /// The same on one address of this host, if there is one given.
+    pub fn listen_at(
+        &mut self,
+        address: Option<IpAddr>,
+        port: u16,
+        config: Config,
+        accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
+    ) -> io::Result<(ListenerId, u16)> {
+        let port = match address {
+            Some(address) => self.net.sockets.open_at(address, port)?,
+            None => self.net.sockets.open_everywhere(port)?,
+        };
         let listening = self.host.listen(port, config);
         self.net.close_unused(self.host);
         let id = listening.map_err(io::Error::other)?;
@@ -157,6 +176,16 @@ impl Turn<'_> {
         self.ends.listeners.remove(&listener);
         self.host.stop_listening(listener);
         self.net.close_unused(self.host);
+    }
+
+    /// Lets `answer` answer the datagrams on a listener's port that are no packets of QUIC: those
+    /// all have the bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3).
+    pub fn answer_others(
+        &mut self,
+        port: u16,
+        answer: impl Fn(&[u8]) -> Option<Bytes> + Send + 'static,
+    ) {
+        self.ends.others.insert(port, Box::new(answer));
     }
 
     /// Lets `hear` hear what happens to a connection.
@@ -180,6 +209,13 @@ impl Turn<'_> {
         if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
             end.progress(self.now, &mut Line { host: &mut *self.host, connection, stream });
         }
+    }
+
+    /// Forgets a connection at once, without a word to the peer.
+    pub fn abandon(&mut self, connection: ConnectionId) {
+        self.end(connection, None);
+        self.ends.hear.remove(&connection);
+        self.host.abandon(connection);
     }
 
     /// Ends a connection, and all that was not acknowledged with it.
@@ -223,9 +259,14 @@ impl Turn<'_> {
             Event::StreamOpened(connection, stream) => {
                 self.happen(connection, &Happened::Opened(stream));
             }
-            Event::Readable(connection, stream) | Event::Writable(connection, stream) => {
-                self.progress(connection, stream);
+            Event::Readable(connection, stream) => {
+                if self.ends.streams.contains_key(&(connection, stream)) {
+                    self.progress(connection, stream);
+                } else {
+                    self.happen(connection, &Happened::Readable(stream));
+                }
             }
+            Event::Writable(connection, stream) => self.progress(connection, stream),
             Event::Finished(connection, stream) => {
                 if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
                     end.finished(self.now);
@@ -380,8 +421,13 @@ struct Driver {
     /// What the socket had no room for.
     pending: Option<Departure>,
     payload: Vec<u8>,
+    /// Answers to what is not QUIC.
+    answers: Vec<(Departure, Bytes)>,
     over: bool,
 }
+
+/// The first bit of all packets of QUIC that is the same in all of them.
+const FIXED_BIT: u8 = 0x40;
 
 impl Driver {
     fn open(config: HostConfig, inbox: Receiver<Work>) -> io::Result<Self> {
@@ -394,9 +440,9 @@ impl Driver {
         let mut addresses = Addresses::open(config.interfaces).map_err(io::Error::other)?;
         addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
         let net = Net { addresses, sockets: Sockets::new() };
-        let (ends, payload) = (Ends::default(), Vec::new());
+        let (ends, payload, answers) = (Ends::default(), Vec::new(), Vec::new());
         let clock = config.clock;
-        Ok(Self { clock, host, net, inbox, ends, pending: None, payload, over: false })
+        Ok(Self { clock, host, net, inbox, ends, pending: None, payload, answers, over: false })
     }
 
     fn run(mut self) -> io::Result<Duration> {
@@ -490,10 +536,19 @@ impl Driver {
             }
             for _ in 0..READ_BATCH {
                 let now = self.clock.now();
-                let host = &mut self.host;
-                let more = self.net.sockets.receive(index, |arrival, payload| {
-                    host.receive(now, arrival, payload);
+                let Self { host, net, ends, answers, .. } = self;
+                let Net { addresses, sockets } = net;
+                let more = sockets.receive(index, |arrival, payload| {
+                    let is_other = payload.first().is_some_and(|first| first & FIXED_BIT == 0);
+                    match ends.others.get(&arrival.local.port()).filter(|_| is_other) {
+                        Some(answer) => sort_out(now, host, (arrival, payload), answer, answers),
+                        None => host.receive(now, arrival, payload),
+                    }
                 });
+                for (departure, payload) in answers.drain(..) {
+                    // What the socket does not take is lost, as on a network.
+                    sockets.send(now, addresses, &departure, &payload);
+                }
                 if !more {
                     break;
                 }
@@ -536,5 +591,26 @@ impl Driver {
             }
         }
         true
+    }
+}
+
+/// Datagrams that came in at once, of which the first is not QUIC's.
+fn sort_out(
+    now: Instant,
+    host: &mut towpath_quic::Host,
+    (arrival, mut payload): (Arrival, BytesMut),
+    answer: &Answer,
+    answers: &mut Vec<(Departure, Bytes)>,
+) {
+    while let Some(first) = payload.first().copied() {
+        let length = arrival.segment_bytes.clamp(1, payload.len());
+        let one = payload.split_to(length);
+        if first & FIXED_BIT != 0 {
+            host.receive(now, arrival, one);
+        } else if let Some(answer) = answer(&one) {
+            let Arrival { local, remote, .. } = arrival;
+            let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
+            answers.push((departure, answer));
+        }
     }
 }

@@ -35,6 +35,8 @@ enum Place {
     Interface(u32),
     /// Where interfaces cannot be bound to.
     Address(IpAddr),
+    /// A listener's only address, whatever interfaces there are.
+    Only(IpAddr),
 }
 
 /// One UDP socket.
@@ -66,7 +68,7 @@ impl Udp {
                 sys::set_option(socket.as_fd(), option.0, option.1, &index.to_ne_bytes())?;
                 any
             }
-            Place::Address(address) => address,
+            Place::Address(address) | Place::Only(address) => address,
         };
         socket.bind(&SockAddr::from(SocketAddr::new(address, port)))?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -79,7 +81,7 @@ impl Udp {
 
     fn send(&self, departure: &Departure, payload: &[u8]) -> io::Result<()> {
         let source = match self.place {
-            Place::Address(_) => None,
+            Place::Address(_) | Place::Only(_) => None,
             Place::Everywhere | Place::Interface(_) => Some(departure.local.ip()),
         };
         let size = departure.segment_bytes.unwrap_or(payload.len()).max(1);
@@ -157,6 +159,18 @@ impl Sockets {
         Err(last)
     }
 
+    /// Opens a listener's socket on one address, or on all of a family if that is what it says.
+    pub(super) fn open_at(&mut self, address: IpAddr, port: u16) -> io::Result<u16> {
+        let everywhere = address.is_unspecified();
+        let place = if everywhere { Place::Everywhere } else { Place::Only(address) };
+        let opened = Udp::open(address.is_ipv4(), place, port)?;
+        let bound = opened.port;
+        self.all.push(opened);
+        self.ports.insert(bound, Spread::Everywhere);
+        self.generation += 1;
+        Ok(bound)
+    }
+
     /// Opens a socket on every interface for a connection of one family. Returns the port.
     pub(super) fn open_by_interface(
         &mut self,
@@ -190,7 +204,7 @@ impl Sockets {
         self.all.retain(|udp| {
             let own = if udp.v4 { v4s } else { v6s };
             match udp.place {
-                Place::Everywhere => true,
+                Place::Everywhere | Place::Only(_) => true,
                 // Without an address now, it may get another one in a moment.
                 Place::Interface(index) => addresses.has_interface(index),
                 Place::Address(address) => own.iter().any(|(_, known)| *known == address),
@@ -250,7 +264,7 @@ impl Sockets {
         for (meta, slice) in metas.iter().zip(&slices).take(count) {
             let Some(bytes) = slice.get(..meta.len) else { continue };
             let ip = meta.dst_ip.unwrap_or(match udp.place {
-                Place::Address(address) => address,
+                Place::Address(address) | Place::Only(address) => address,
                 Place::Everywhere | Place::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
             });
             let arrival = Arrival {
@@ -279,7 +293,9 @@ impl Sockets {
                 && match udp.place {
                     Place::Everywhere => true,
                     Place::Interface(index) => Some(index) == interface,
-                    Place::Address(address) => address == departure.local.ip(),
+                    Place::Address(address) | Place::Only(address) => {
+                        address == departure.local.ip()
+                    }
                 }
         });
         let Some(udp) = found else { return Sent::Gone };
@@ -312,7 +328,7 @@ fn complete(all: &mut Vec<Udp>, addresses: &Addresses, (port, v4): (u16, bool)) 
         let has = |udp: &Udp| {
             udp.port == port
                 && match udp.place {
-                    Place::Everywhere => true,
+                    Place::Everywhere | Place::Only(_) => true,
                     Place::Interface(index) => index == interface,
                     Place::Address(own) => own == address,
                 }

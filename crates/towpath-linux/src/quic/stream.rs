@@ -200,6 +200,7 @@ impl Connection {
             life.change(|life| match happened {
                 Happened::Connected => life.connected = true,
                 Happened::Opened(stream) => life.opened.push_back(*stream),
+                Happened::Readable(_) => {}
                 Happened::Closed(error) => life.end = Ending::new(error.clone()),
                 Happened::Notice(notice) => life.notices.push((now, notice.clone())),
             });
@@ -249,10 +250,7 @@ impl Connection {
     }
 
     fn attach(&self, turn: &mut Turn<'_>, stream: StreamId) -> Stream {
-        let shared = Arc::new(Shared::default());
-        let end = StreamEnd { shared: Arc::clone(&shared) };
-        turn.attach(self.id, stream, Box::new(end));
-        Stream { host: Arc::clone(&self.host), connection: self.id, id: stream, shared }
+        Stream::attach(&self.host, turn, self.id, stream)
     }
 
     /// State of the connection and of each of its paths, or how it was when it ended; `None` when
@@ -353,6 +351,19 @@ impl End for StreamEnd {
 }
 
 impl Stream {
+    /// Lets other threads read and write a stream.
+    pub fn attach(
+        host: &Arc<Host>,
+        turn: &mut Turn<'_>,
+        connection: ConnectionId,
+        id: StreamId,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let end = StreamEnd { shared: Arc::clone(&shared) };
+        turn.attach(connection, id, Box::new(end));
+        Self { host: Arc::clone(host), connection, id, shared }
+    }
+
     /// Its number in its connection.
     pub fn id(&self) -> StreamId {
         self.id

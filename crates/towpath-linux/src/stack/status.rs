@@ -100,6 +100,8 @@ fn understand(status: &Status) -> sample::Connection {
     }
     let only = subflows.pop().unwrap_or(SubflowSample {
         number: 0,
+        backup: None,
+        stream_frames: None,
         local: status.local,
         remote: status.remote,
         congestion_control: None,
@@ -115,6 +117,8 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
     let packets = |bytes: u64| u32::try_from(bytes / mss).unwrap_or(u32::MAX);
     SubflowSample {
         number: 0,
+        backup: None,
+        stream_frames: None,
         local: status.local,
         remote: status.remote,
         congestion_control: Some(status.congestion_control),

@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{Allowance, Output, Receiver, Sender};
+use towpath_measure::traffic::{Allowance, Output, Pacer, Receiver, Sender};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
-use towpath_net::Instant;
+use towpath_net::{Instant, Rate};
 
+use super::kernel::Manner;
 use super::talk::{SharedTalk, lock};
-use super::{PATIENCE, Stage, StreamEnd};
+use super::{PATIENCE, StreamEnd};
+use crate::pace::Pace;
 use crate::pipe::Pipe;
 use crate::{quic, stack};
-
-/// Bytes offered at once: what the flows over the kernel's sockets write.
-const CHUNK: usize = 128 * 1024;
 
 /// What the flow's thread is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +24,8 @@ pub(crate) enum Said {
     Connected,
     /// All data has been read, or nothing more will come.
     Ended,
+    /// All that was written has arrived, its end too.
+    Arrived,
     /// The connection is gone, and why, if that was not its ordinary end.
     Closed(Option<String>),
 }
@@ -39,7 +40,7 @@ struct Sink {
 
 /// Both halves of one end of a stream.
 #[derive(Debug)]
-pub(super) struct FlowEnd {
+pub(crate) struct FlowEnd {
     /// Start of the traffic on the host's clock.
     pub(crate) zero: Instant,
     pub(crate) sender: Option<Sender>,
@@ -49,6 +50,34 @@ pub(super) struct FlowEnd {
     pub(crate) told: SyncSender<Said>,
     data: Bytes,
     speech: Option<Speech>,
+    /// Limits of a transfer's rate.
+    reading: Throttle,
+    writing: Throttle,
+}
+
+/// A limit of a rate, and when it lets something pass again.
+#[derive(Debug)]
+struct Throttle {
+    pacer: Option<Pacer>,
+    until: Option<Instant>,
+}
+
+impl Throttle {
+    fn new(rate: Option<Rate>) -> Self {
+        Self { pacer: rate.map(|rate| Pacer::new(rate, Instant::ZERO)), until: None }
+    }
+
+    /// Whether nothing may move now.
+    fn holds(&mut self, at: Instant) -> bool {
+        self.until = self.pacer.as_ref().map(Pacer::due).filter(|due| *due > at);
+        self.until.is_some()
+    }
+
+    fn moved(&mut self, at: Instant, bytes: usize) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.moved(at, bytes as u64);
+        }
+    }
 }
 
 /// What is said and heard where messages are exchanged.
@@ -72,9 +101,12 @@ impl FlowEnd {
         sender: Option<Sender>,
         sink: Option<Sink>,
         told: SyncSender<Said>,
+        manner: Manner,
     ) -> Self {
-        let data = Bytes::from(vec![0x74; CHUNK]);
-        Self { zero, sender, sink, open, told, data, speech: None }
+        let block = if sender.is_some() { manner.first_block().max(1) } else { 0 };
+        let data = Bytes::from(vec![0x74; block]);
+        let (reading, writing) = (Throttle::new(manner.rate), Throttle::new(manner.rate));
+        Self { zero, sender, sink, open, told, data, speech: None, reading, writing }
     }
 
     /// The same, for a flow that exchanges messages.
@@ -97,8 +129,10 @@ impl FlowEnd {
 
     fn read(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
-        while let Some(data) = pipe.read(now) {
+        while !self.reading.holds(at) {
+            let Some(data) = pipe.read(now) else { return };
             let ended = data.is_empty();
+            self.reading.moved(at, data.len());
             if let Some(Speech { talk, stream, .. }) = &self.speech {
                 let mut talk = lock(talk);
                 if ended { talk.on_end(*stream) } else { talk.on_bytes(at, *stream, &data) }
@@ -157,10 +191,14 @@ impl FlowEnd {
                 pipe.shutdown(now);
                 return;
             };
-            let length = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
+            if self.writing.holds(at) {
+                return;
+            }
+            let length = usize::try_from(most).unwrap_or(usize::MAX).min(self.data.len());
             let mut chunk = self.data.slice(..length);
             let taken = pipe.write(now, &mut chunk);
             sender.on_sent(at, taken as u64);
+            self.writing.moved(at, taken);
             if taken < length {
                 return;
             }
@@ -172,18 +210,20 @@ impl FlowEnd {
 const WORDS: usize = 8;
 
 /// What one end shall do.
-#[derive(Debug)]
-pub(super) struct Halves {
-    pub(super) sender: Option<Sender>,
+#[derive(Debug, Default)]
+pub(crate) struct Halves {
+    pub(crate) sender: Option<Sender>,
     /// Start of the flow, and where the received bytes are counted.
-    pub(super) receiver: Option<(Instant, Arc<AtomicU64>)>,
+    pub(crate) receiver: Option<(Instant, Arc<AtomicU64>)>,
     /// The end's talk and which of its streams it is, where messages are exchanged.
-    pub(super) talk: Option<(SharedTalk, u32)>,
+    pub(crate) talk: Option<(SharedTalk, u32)>,
+    /// How a transfer's bytes are moved.
+    pub(crate) manner: Manner,
 }
 
 /// What a thread outside knows of an end.
 #[derive(Debug)]
-pub(super) struct Ears {
+pub(crate) struct Ears {
     pub(super) heard: mpsc::Receiver<Said>,
     sink: Option<Sink>,
 }
@@ -195,14 +235,16 @@ pub(super) struct Opened {
     ears: Ears,
 }
 
-/// Makes an end for a protocol's thread; `open` says that data may be written at once.
-pub(super) fn make(stage: &Stage, halves: Halves, open: bool) -> (FlowEnd, Ears) {
+/// Makes an end for a protocol's thread, of traffic that begins at `zero` of its clock; `open` says
+/// that data may be written at once.
+pub(crate) fn make(zero: Instant, halves: Halves, open: bool) -> (FlowEnd, Ears) {
     let (told, heard) = mpsc::sync_channel(WORDS);
     let sink = halves.receiver.map(|(start, received)| Sink {
         meter: Arc::new(Mutex::new(Some(Receiver::new(start)))),
         received,
     });
-    let end = FlowEnd::new(stage.pace.zero(), open, halves.sender, sink.clone(), told);
+    let manner = if halves.talk.is_some() { Manner::default() } else { halves.manner };
+    let end = FlowEnd::new(zero, open, halves.sender, sink.clone(), told, manner);
     (end.talking(halves.talk), Ears { heard, sink })
 }
 
@@ -210,27 +252,40 @@ impl Ears {
     pub(super) fn of(self, end: StreamEnd) -> Opened {
         Opened { end, ears: self }
     }
+
+    /// Waits for the end of the data, or of the flow, and takes the log; where the other end is in
+    /// another program, also until it has got all that was written here.
+    pub(crate) fn receive(
+        &self,
+        pace: &Pace,
+        (start, deadline): (Instant, Instant),
+        (incoming, outgoing): (bool, bool),
+    ) -> DeliveryLog {
+        let (mut incoming, mut outgoing) = (incoming, outgoing);
+        while (incoming || outgoing) && !pace.is_over(deadline) {
+            match self.heard.recv_timeout(PATIENCE) {
+                Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Said::Ended) => incoming = false,
+                Ok(Said::Arrived) => outgoing = false,
+                Ok(Said::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let sink = self.sink.as_ref();
+        let meter =
+            sink.and_then(|sink| sink.meter.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let end = pace.now().min(deadline);
+        meter.map_or_else(|| DeliveryLog::new(start), |meter| meter.finish(end))
+    }
 }
 
 /// Waits for the end of the data, or of the flow, and takes the log.
 pub(super) fn receive(
-    stage: &Stage,
+    pace: &Pace,
     opened: &Opened,
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
-    while !stage.pace.is_over(deadline) {
-        match opened.ears.heard.recv_timeout(PATIENCE) {
-            Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(Said::Ended | Said::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    let meter = opened
-        .ears
-        .sink
-        .as_ref()
-        .and_then(|sink| sink.meter.lock().unwrap_or_else(PoisonError::into_inner).take());
-    meter.map_or_else(|| DeliveryLog::new(start), |meter| meter.finish(stage.now().min(deadline)))
+    opened.ears.receive(pace, (start, deadline), (true, false))
 }
 
 /// What both kinds of threads call.
@@ -269,7 +324,9 @@ impl FlowEnd {
             let at = if speech.full { Some(talk.limit()) } else { talk.next_due(speech.stream) };
             return at.map(|at| self.zero + at.saturating_since(Instant::ZERO));
         }
-        let at = self.sender.as_ref().filter(|_| self.open)?.deadline()?;
+        let sending = self.sender.as_ref().filter(|_| self.open).and_then(Sender::deadline);
+        let held = [sending, self.reading.until, self.writing.until];
+        let at = held.into_iter().flatten().min()?;
         Some(self.zero + at.saturating_since(Instant::ZERO))
     }
 }
@@ -319,6 +376,10 @@ impl quic::End for FlowEnd {
             pipe.shutdown(now);
         }
         self.begin(now, pipe);
+    }
+
+    fn finished(&mut self, _now: Instant) {
+        self.say(Said::Arrived);
     }
 
     fn closed(&mut self, now: Instant, error: Option<&towpath_quic::ConnectionError>) {

@@ -35,7 +35,7 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    fn first_block(&self) -> usize {
+    pub(crate) fn first_block(&self) -> usize {
         self.block.unwrap_or(BLOCK)
     }
 

@@ -65,7 +65,7 @@ impl OwnListener {
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         };
-        let (end, ears) = make(stage, halves, true);
+        let (end, ears) = make(stage.pace.zero(), halves, true);
         self.host.call(move |turn| turn.attach(id, Box::new(end)))?;
         let connection = Connection { host: Arc::clone(&self.host), id };
         Ok(ears.of(StreamEnd::Own(connection)))
@@ -81,7 +81,7 @@ pub(super) fn connect(
     patience: Duration,
 ) -> io::Result<Opened> {
     let config = config(stage, flow, flow.from)?;
-    let (end, ears) = make(stage, halves, false);
+    let (end, ears) = make(stage.pace.zero(), halves, false);
     let connected = stack.call(move |turn| {
         let id = turn.stack.connect(turn.now, local, remote, config)?;
         turn.attach(id, Box::new(end));
@@ -90,7 +90,7 @@ pub(super) fn connect(
     let wrong = |error: towpath_mptcp::stack::ConnectError| io::Error::other(error);
     let id = connected.map_err(wrong)?;
     match ears.heard.recv_timeout(patience) {
-        Ok(Said::Connected | Said::Ended) => {}
+        Ok(Said::Connected | Said::Ended | Said::Arrived) => {}
         Ok(Said::Closed(Some(error))) => return Err(io::Error::other(error)),
         Ok(Said::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),
         Err(_) => return Err(io::ErrorKind::TimedOut.into()),

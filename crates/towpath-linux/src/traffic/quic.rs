@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::config::SettingError;
@@ -39,7 +40,7 @@ pub(crate) struct Connection {
 
 /// What an end of a connection has told.
 #[derive(Debug, Default)]
-struct Log {
+pub(crate) struct Log {
     /// Since it was last asked; with the addresses of the path.
     notices: Vec<Noticed>,
     /// How often, by [`Notice::counter`].
@@ -56,8 +57,6 @@ pub(crate) struct Noticed {
     /// Addresses of the path.
     pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
 }
-
-type Shared = Arc<Mutex<Log>>;
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,9 +113,8 @@ pub(super) fn listen(stage: &Stage, flow: &Flow, port: u16) -> io::Result<QuicLi
     let listening = server.call(move |turn| {
         turn.listen(port, config, move |turn, id| {
             let Some(host) = host.upgrade() else { return };
-            let log = Shared::default();
             let ends = Arc::clone(&ends);
-            hear(turn, id, &log, move |turn, happened| {
+            let log = Log::keep(turn, id, move |turn, happened| {
                 let Happened::Opened(stream) = happened else { return };
                 let end = lock(&ends).remove(stream);
                 if let Some(end) = end {
@@ -130,30 +128,33 @@ pub(super) fn listen(stage: &Stage, flow: &Flow, port: u16) -> io::Result<QuicLi
     Ok(QuicListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
 }
 
-/// Keeps what happens to a connection, and tells `then`.
-fn hear(
-    turn: &mut Turn<'_>,
-    id: ConnectionId,
-    log: &Shared,
-    mut then: impl FnMut(&mut Turn<'_>, &Happened) + Send + 'static,
-) {
-    let log = Arc::clone(log);
-    turn.on_event(id, move |turn, id, happened| {
-        match happened {
-            Happened::Notice(notice) => {
-                let status = turn.host.status(id);
-                let paths = status.iter().flat_map(|status| &status.paths);
-                let own = { paths }.find(|path| Some(path.number) == notice.path());
-                let ends = own.map(|path| (path.local, path.remote));
-                let mut log = lock(&log);
-                *log.counts.entry(notice.counter()).or_default() += 1;
-                log.notices.push(Noticed { at: turn.now, notice: notice.clone(), ends });
+impl Log {
+    /// Keeps what happens to a connection, and tells `then`.
+    pub(crate) fn keep(
+        turn: &mut Turn<'_>,
+        id: ConnectionId,
+        mut then: impl FnMut(&mut Turn<'_>, &Happened) + Send + 'static,
+    ) -> Arc<Mutex<Self>> {
+        let kept = Arc::default();
+        let log: Arc<Mutex<Self>> = Arc::clone(&kept);
+        turn.on_event(id, move |turn, id, happened| {
+            match happened {
+                Happened::Notice(notice) => {
+                    let status = turn.host.status(id);
+                    let paths = status.iter().flat_map(|status| &status.paths);
+                    let own = { paths }.find(|path| Some(path.number) == notice.path());
+                    let ends = own.map(|path| (path.local, path.remote));
+                    let mut log = lock(&log);
+                    *log.counts.entry(notice.counter()).or_default() += 1;
+                    log.notices.push(Noticed { at: turn.now, notice: notice.clone(), ends });
+                }
+                Happened::Closed(_) => lock(&log).last = turn.host.status(id),
+                Happened::Connected | Happened::Opened(_) | Happened::Readable(_) => {}
             }
-            Happened::Closed(_) => lock(&log).last = turn.host.status(id),
-            Happened::Connected | Happened::Opened(_) => {}
-        }
-        then(turn, happened);
-    });
+            then(turn, happened);
+        });
+        kept
+    }
 }
 
 impl QuicListener {
@@ -172,7 +173,7 @@ impl QuicListener {
             None => self.connect(stage, flow, ends, patience)?,
         };
         *open = Some([client.clone(), server.clone()]);
-        let [ours, theirs] = halves.map(|halves| make(stage, halves, false));
+        let [ours, theirs] = halves.map(|halves| make(stage.pace.zero(), halves, false));
         let (their_end, their_ears) = theirs;
         lock(&self.waiting).insert(StreamId(u64::from(number)), their_end);
         let ears = client.begin(ours)?;
@@ -188,28 +189,12 @@ impl QuicListener {
         (local, remote): (Option<IpAddr>, SocketAddr),
         patience: Duration,
     ) -> io::Result<[Connection; 2]> {
-        let host = Arc::clone(host_of(stage, flow.from)?);
+        let host = host_of(stage, flow.from)?;
         let config = config_of(stage, flow, flow.from)?;
-        let (said, heard) = mpsc::channel();
-        let log = Shared::default();
-        let own = Arc::clone(&log);
-        let id = host.call(move |turn| {
-            let id = turn.connect(local, remote, config)?;
-            hear(turn, id, &own, move |_, happened| {
-                let result = match happened {
-                    Happened::Connected => Ok(()),
-                    Happened::Closed(Some(error)) => Err(io::Error::other(error.clone())),
-                    Happened::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
-                    Happened::Opened(_) | Happened::Notice(_) => return,
-                };
-                let _nobody_listens = said.send(result);
-            });
-            Ok::<_, io::Error>(id)
-        })??;
+        let client = Connection::connect(host, (local, remote), config, patience)?;
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        heard.recv_timeout(patience).map_err(late)??;
         let server = lock(&self.accepted).recv_timeout(patience).map_err(late)?;
-        Ok([Connection { host, id, log }, server])
+        Ok([client, server])
     }
 }
 
@@ -222,6 +207,63 @@ impl Drop for QuicListener {
 }
 
 impl Connection {
+    /// One that was accepted, with what [`Log::keep`] has kept of it.
+    pub(crate) fn accepted(host: Arc<Host>, id: ConnectionId, log: Arc<Mutex<Log>>) -> Self {
+        Self { host, id, log }
+    }
+
+    /// Opens one, from `local` if given, and waits until it is established.
+    pub(crate) fn connect(
+        host: &Arc<Host>,
+        (local, remote): (Option<IpAddr>, SocketAddr),
+        config: Config,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let (said, heard) = mpsc::channel();
+        let (id, log) = host.call(move |turn| {
+            let id = turn.connect(local, remote, config)?;
+            let log = Log::keep(turn, id, move |_, happened| {
+                let result = match happened {
+                    Happened::Connected => Ok(()),
+                    Happened::Closed(Some(error)) => Err(io::Error::other(error.clone())),
+                    Happened::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
+                    Happened::Opened(_) | Happened::Readable(_) | Happened::Notice(_) => return,
+                };
+                let _nobody_listens = said.send(result);
+            });
+            Ok::<_, io::Error>((id, log))
+        })??;
+        let connected = heard.recv_timeout(patience);
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        if let Err(error) = connected {
+            host.tell(move |turn| turn.close(id));
+            return Err(error);
+        }
+        Ok(Self { host: Arc::clone(host), id, log })
+    }
+
+    /// Opens a stream that begins with `first`; who moves its data, comes later.
+    pub(crate) fn open_stream(&self, first: &[u8]) -> io::Result<StreamId> {
+        let (id, mut first) = (self.id, Bytes::copy_from_slice(first));
+        let opened = self.host.call(move |turn| {
+            let stream = turn.host.open_stream(id)?;
+            let written = turn.host.write(turn.now, id, stream, &mut first);
+            written.is_ok().then_some(stream).filter(|_| first.is_empty())
+        })?;
+        opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))
+    }
+
+    /// Gives a stream to an end.
+    pub(crate) fn attach(&self, stream: StreamId, end: FlowEnd) {
+        let id = self.id;
+        self.host.tell(move |turn| turn.attach(id, stream, Box::new(end)));
+    }
+
+    /// Its number in its host.
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
     /// Opens a stream for an end.
     fn begin(&self, (end, ears): (FlowEnd, Ears)) -> io::Result<Ears> {
         let id = self.id;
@@ -253,9 +295,14 @@ impl Connection {
 }
 
 impl Ended {
+    /// An end of a stream; the `first` one of a connection speaks for it.
+    pub(crate) fn new(connection: Connection, first: bool) -> Self {
+        Self { connection, first }
+    }
+
     /// What the kernel's sockets are asked for in [`sample::connection`].
     pub(crate) fn sample(&self) -> io::Result<sample::Connection> {
-        let status = self.connection.status().filter(|_| self.first);
+        let status = if self.first { self.connection.status() } else { None };
         let status = status.ok_or(io::ErrorKind::NotConnected)?;
         let control = congestion::names().map(|(name, _)| name);
         let control = { control }.find(|name| *name == status.congestion_control);
@@ -286,6 +333,8 @@ fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> Sub
         number: path.number,
         local: path.local,
         remote: path.remote,
+        backup: Some(path.backup),
+        stream_frames: Some(path.received_stream_frames),
         congestion_control,
         info: TcpInfo {
             state: match path.state {

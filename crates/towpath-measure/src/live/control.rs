@@ -48,6 +48,7 @@ pub struct Control {
     challenge: Challenge,
     seen: Option<Seen>,
     datagrams: bool,
+    quic: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,14 +66,14 @@ impl Control {
     /// belongs to a test that exists: its client has lost the first one.
     pub fn new(token: Option<Token>, secret: Option<Secret>, challenge: Challenge) -> Self {
         let state = token.map_or(State::Greeting, State::Running);
-        Self { state, secret, challenge, seen: None, datagrams: false }
+        Self { state, secret, challenge, seen: None, datagrams: false, quic: false }
     }
 
-    /// What the client is told with the greeting: what was seen of its connection, and whether
-    /// datagrams are sent back.
+    /// What the client is told with the greeting: what was seen of its connection, and whether, on
+    /// this port, datagrams are sent back and QUIC is spoken.
     #[must_use]
-    pub fn telling(self, seen: Option<Seen>, datagrams: bool) -> Self {
-        Self { seen, datagrams, ..self }
+    pub fn telling(self, seen: Option<Seen>, datagrams: bool, quic: bool) -> Self {
+        Self { seen, datagrams, quic, ..self }
     }
 
     /// How long the client may be silent now.
@@ -121,14 +122,18 @@ impl Control {
         acts
     }
 
+    fn welcome(&self) -> FromServer {
+        let challenge = self.secret.as_ref().map(|_| self.challenge);
+        let towpath = env!("CARGO_PKG_VERSION").to_owned();
+        let Self { seen, datagrams, quic, .. } = *self;
+        FromServer::Welcome { towpath, challenge, seen, datagrams, quic }
+    }
+
     fn step(&self, message: FromClient, limits: &Limits) -> (State, Vec<Act>) {
         match (self.state, message) {
             (State::Greeting, FromClient::Hello { towpath: _ }) => {
-                let challenge = self.secret.as_ref().map(|_| self.challenge);
-                let towpath = env!("CARGO_PKG_VERSION").to_owned();
-                let (seen, datagrams) = (self.seen, self.datagrams);
-                let next = if challenge.is_some() { State::Proving } else { State::Planning };
-                (next, vec![Act::Say(FromServer::Welcome { towpath, challenge, seen, datagrams })])
+                let next = if self.secret.is_some() { State::Proving } else { State::Planning };
+                (next, vec![Act::Say(self.welcome())])
             }
             (State::Proving, FromClient::Proof { proof }) => {
                 let knows = |secret: &Secret| secret.accepts(self.challenge, proof);

@@ -100,6 +100,12 @@ pub struct SubflowHalf {
     pub retransmissions: u64,
     /// This host's last smoothed round-trip time.
     pub srtt_us: u32,
+    /// The protocol's number for it, the same on both hosts, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// STREAM frames that arrived here: what has none has only been kept, though bytes arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_frames: Option<u64>,
     /// This host's congestion control, read back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,

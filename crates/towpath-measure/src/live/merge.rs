@@ -38,6 +38,8 @@ pub struct Merged {
     pub single: usize,
     /// Why, if an end could tell.
     pub reason: Option<String>,
+    /// Paths on which data arrived, in order of their subflows.
+    pub paths_used: Vec<String>,
     /// Whether the server's half is missing.
     pub one_sided: bool,
 }
@@ -70,6 +72,7 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
     }
     merged.messages.sort_by_key(|message| message.due_ns);
     merged.subflows = summaries(scenario, &pairs);
+    merged.paths_used = paths_used(scenario, &pairs);
     connections(&mut merged, client, server.ok());
     let numbers: BTreeMap<SubflowKey, &Pair<'_>> = pairs
         .iter()
@@ -88,8 +91,9 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
     merged
 }
 
-/// Finds for each subflow of one host what the other calls it: by its addresses, else (where an
-/// address translator stands between the hosts) by the order in which they appeared.
+/// Finds for each subflow of one host what the other calls it: by the protocol's number or its
+/// addresses, else (where an address translator stands between the hosts) by the order in which they
+/// appeared.
 fn pairs<'a>(client: &'a Half, server: Option<&'a Half>) -> Vec<Pair<'a>> {
     let mut pairs = Vec::new();
     let mut left: Vec<&SubflowHalf> = server.into_iter().flat_map(|half| &half.subflows).collect();
@@ -102,14 +106,17 @@ fn pairs<'a>(client: &'a Half, server: Option<&'a Half>) -> Vec<Pair<'a>> {
         .iter()
         .map(|own| {
             take(&|other| {
-                (other.flow, other.stream) == (own.flow, own.stream)
-                    && (&other.local, &other.remote) == (&own.remote, &own.local)
+                (other.flow, other.stream, other.number) == (own.flow, own.stream, own.number)
+                    && (own.number.is_some()
+                        || (&other.local, &other.remote) == (&own.remote, &own.local))
             })
         })
         .collect();
     for (own, found) in client.subflows.iter().zip(&mut found).filter(|(_, found)| found.is_none())
     {
-        *found = take(&|other| (other.flow, other.stream) == (own.flow, own.stream));
+        *found = take(&|other| {
+            (other.flow, other.stream, other.number) == (own.flow, own.stream, own.number)
+        });
     }
     let mut last: BTreeMap<StreamKey, u32> = BTreeMap::new();
     for (own, server) in client.subflows.iter().zip(found) {
@@ -235,6 +242,21 @@ fn summaries(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<SubflowSummary> {
     all
 }
 
+/// Paths of subflows on which data arrived: more than what keeps a path.
+fn paths_used(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<String> {
+    let mut used: Vec<String> = Vec::new();
+    for pair in pairs {
+        let flow = pair.stream().and_then(|(flow, _)| scenario.flows.get(flow as usize));
+        let ways = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
+        let carried = |end: &SubflowHalf| end.bytes_received > 0 && end.stream_frames != Some(0);
+        let any = ways.iter().any(|way| pair.ends(*way).1.is_some_and(carried));
+        if any && !used.contains(&pair.path) {
+            used.push(pair.path.clone());
+        }
+    }
+    used
+}
+
 fn connections(merged: &mut Merged, client: &Half, server: Option<&Half>) {
     let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
     for (name, half) in HOSTS.iter().zip([Some(client), server]) {
@@ -342,6 +364,8 @@ mod tests {
             bytes_received: u64::from(number) + 10,
             retransmissions: 100,
             srtt_us: 1,
+            number: None,
+            stream_frames: None,
             congestion_control: Some("cubic".into()),
             first_seen_ns: 0,
             closed_ns: None,
@@ -393,6 +417,36 @@ mod tests {
         let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
         assert_eq!(merged.subflows.len(), 1);
         assert_eq!(merged.subflows[0].local, "10.0.0.1:1");
+    }
+
+    #[test]
+    fn paths_with_numbers_are_paired_by_them_and_used_only_if_data_arrived() {
+        let numbered = |subflow: SubflowHalf, number, frames| SubflowHalf {
+            number: Some(number),
+            stream_frames: Some(frames),
+            ..subflow
+        };
+        let client = half(
+            vec![
+                numbered(subflow(0, "10.0.0.1:1", "s:5", Some("wifi")), 0, 0),
+                numbered(subflow(1, "10.0.1.1:1", "s:5", Some("lte")), 1, 0),
+                numbered(subflow(2, "10.0.0.1:1", "s:5", Some("wifi")), 2, 0),
+            ],
+            None,
+        );
+        let server = half(
+            vec![
+                numbered(subflow(0, "s:5", "192.0.2.1:9", None), 2, 0),
+                numbered(subflow(1, "s:5", "192.0.2.1:7", None), 0, 0),
+                numbered(subflow(2, "s:5", "192.0.2.2:7", None), 1, 4),
+            ],
+            Some((DataDirection::Up, 500)),
+        );
+        let merged = merge(&scenario("pattern = \"iperf\"\n"), &client, Ok(&server));
+        let seen: Vec<_> =
+            merged.subflows.iter().map(|s| (s.subflow, s.path.as_str(), s.bytes)).collect();
+        assert_eq!(seen, [(0, "wifi", 11), (1, "lte", 12), (2, "wifi", 10)]);
+        assert_eq!(merged.paths_used, ["lte"]);
     }
 
     #[test]

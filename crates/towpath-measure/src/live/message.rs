@@ -72,6 +72,9 @@ pub enum FromServer {
         /// Whether it sends [datagrams](super::datagram) back on this port.
         #[serde(default)]
         datagrams: bool,
+        /// Whether it speaks QUIC on this port.
+        #[serde(default)]
+        quic: bool,
     },
     /// The plan is accepted; the connections can be opened.
     Accepted {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use towpath_linux::live::Fingerprint;
 use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::Transport;
 use towpath_net::Rate;
@@ -27,7 +28,7 @@ pub(crate) struct MeasureArguments {
     /// Port of the server
     #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
     pub(crate) port: u16,
-    /// Transports: tcp, mptcp
+    /// Transports: tcp, mptcp, quic, mpquic
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "mptcp", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     /// How long, as `10` (seconds), `10s` or `"500 ms"`
@@ -111,6 +112,9 @@ pub(crate) struct MeasureArguments {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
+    /// SHA-256 fingerprint of the server's certificate, for QUIC [default: anybody is taken, and named]
+    #[arg(long, value_name = "SHA256")]
+    pub(crate) server_cert: Option<Fingerprint>,
     /// How long a silent server is waited for, after the traffic, until its half is given up
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) patience: Duration,

@@ -26,7 +26,6 @@ use crate::server::read_secret;
 use crate::ui::Ui;
 
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    check_transports(arguments)?;
     let (targets, source, paths) = ends(arguments)?;
     let scenario = plan::scenario(arguments, &paths)?;
     if arguments.rt
@@ -57,6 +56,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             plan: plan_of(arguments, &scenario, *transport)?,
             scenario: scenario.clone(),
             secret: secret.clone(),
+            server: arguments.server_cert,
             repeat: *repeat,
             turn: Some(*turn),
             seed: arguments.seed,
@@ -83,20 +83,6 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(arguments, &runs, runs.len() == turns.len(), ui))
-}
-
-/// Refuses what cannot be spoken to real hosts yet, before anything is sent.
-fn check_transports(arguments: &MeasureArguments) -> Result<(), CliError> {
-    let later = |one: &&Transport| matches!(one, Transport::Quic | Transport::Mpquic);
-    match arguments.transport.iter().find(later) {
-        None => Ok(()),
-        Some(one) => Err(CliError::Unavailable {
-            what: format!("this version cannot measure `{one}` between real hosts yet"),
-            hint: "measure `tcp` and `mptcp`, or run a scenario with it in the simulated world \
-                   (`towpath run … --world sim`)"
-                .to_owned(),
-        }),
-    }
 }
 
 /// Where to, from where, and what the paths are called.

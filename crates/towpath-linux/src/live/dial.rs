@@ -1,0 +1,167 @@
+//! How a client's connections begin, over any transport.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use towpath_measure::live::{Kind, Plan, Preamble, Settings, Token};
+use towpath_measure::scenario::{Scenario, Transport};
+use towpath_quic::{Config, Fingerprint, Trust, congestion};
+
+use super::host::interfaces;
+use super::line::{Hold, Line, Strand};
+use super::socket::{self, Source};
+use super::speaker::Speaker;
+use crate::clock::Clock;
+use crate::quic::{Host, HostConfig, Interfaces};
+use crate::traffic::is_quic;
+use crate::traffic::quic::Connection;
+
+/// UDP payload of an Ethernet's packets; path MTU discovery finds what is less.
+const LARGEST_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
+/// A connection without a word for so long is gone; the kernel's TCP waits much longer.
+pub(super) const IDLE: Duration = Duration::from_secs(120);
+/// So often something is said on a connection that has nothing to say.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Opens connections.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    clock: Clock,
+    trust: Trust,
+    /// Started when the first connection needs it.
+    host: OnceLock<Arc<Host>>,
+    /// What the server could be known by.
+    shown: OnceLock<Fingerprint>,
+}
+
+impl Dialer {
+    pub(super) fn new(clock: Clock, trust: Trust) -> Self {
+        Self { clock, trust, host: OnceLock::new(), shown: OnceLock::new() }
+    }
+
+    /// What the server was known by, if it was asked.
+    pub(super) fn shown(&self) -> Option<Fingerprint> {
+        self.shown.get().copied()
+    }
+
+    fn host(&self) -> io::Result<&Arc<Host>> {
+        if let Some(host) = self.host.get() {
+            return Ok(host);
+        }
+        let name = "client".to_owned();
+        let (clock, interfaces) = (self.clock, Interfaces::all());
+        let host =
+            Host::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
+        Ok(self.host.get_or_init(|| Arc::new(host)))
+    }
+
+    /// A control connection with its preamble.
+    pub(super) fn control(
+        &self,
+        transport: Transport,
+        (source, target): (&Source, SocketAddr),
+        token: Token,
+        patience: Duration,
+    ) -> io::Result<Speaker> {
+        let mut speaker = if is_quic(transport) {
+            let multipath = transport == Transport::Mpquic;
+            let config = self.config(Config { multipath, ..Config::default() }, target);
+            let host = self.host()?;
+            let connection = host.connect(local(source, target), target, config, patience)?;
+            let hold = Hold::new(host, connection.id());
+            if let Some(shown) = connection.status().and_then(|status| status.peer) {
+                self.shown.get_or_init(|| shown);
+            }
+            Speaker::over(connection.open_stream()?, hold, self.clock)
+        } else {
+            let settings = Settings::default();
+            let socket = socket::connect(transport, source, target, &settings, patience)?;
+            Speaker::new(socket, self.clock)?
+        };
+        let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token };
+        speaker.send_raw(&preamble.to_bytes())?;
+        Ok(speaker)
+    }
+
+    /// Opens the streams of a flow: a connection for each, or one of QUIC for all of them; and how
+    /// long the first connection took.
+    pub(super) fn flow(
+        &self,
+        (plan, scenario): (&Plan, &Scenario),
+        (source, target): (&Source, SocketAddr),
+        (flow, numbers): (u16, &[u16]),
+        token: Token,
+        patience: Duration,
+    ) -> io::Result<(Vec<Line>, Duration)> {
+        let began = self.clock.now();
+        let preamble = |stream: u16| Preamble { kind: Kind::Data, flow, stream, token }.to_bytes();
+        let (transport, settings) = (plan.transport, &plan.settings);
+        if is_quic(transport) {
+            let config = self.config(config(scenario, 0, plan), target);
+            let host = self.host()?;
+            let connection =
+                Connection::connect(host, (local(source, target), target), config, patience)?;
+            let hold = Hold::new(host, connection.id());
+            let open = |number: &u16| {
+                let stream = connection.open_stream(&preamble(*number))?;
+                let place = (stream, *number == 0);
+                Ok(Line::Quic(Strand::new(connection.clone(), place, Arc::clone(&hold))))
+            };
+            let took = self.clock.now().saturating_since(began);
+            return Ok((numbers.iter().map(open).collect::<io::Result<_>>()?, took));
+        }
+        let mut first = None;
+        let open = |number: &u16| {
+            let socket = socket::connect(transport, source, target, settings, patience)?;
+            first.get_or_insert_with(|| self.clock.now().saturating_since(began));
+            io::Write::write_all(&mut &socket, &preamble(*number))?;
+            Ok(Line::Socket(Arc::new(socket)))
+        };
+        let lines = numbers.iter().map(open).collect::<io::Result<_>>()?;
+        Ok((lines, first.unwrap_or_default()))
+    }
+
+    fn config(&self, config: Config, target: SocketAddr) -> Config {
+        let [v4, v6] = LARGEST_DATAGRAM_BYTES;
+        Config {
+            trust: self.trust.clone(),
+            idle_timeout: IDLE,
+            keep_alive: Some(KEEP_ALIVE),
+            largest_datagram_bytes: if target.is_ipv4() { v4 } else { v6 },
+            ..config
+        }
+    }
+}
+
+/// Where a connection from `source` starts, if it does not matter to the routes.
+fn local(source: &Source, target: SocketAddr) -> Option<IpAddr> {
+    source.address.or_else(|| {
+        let name = source.interface.as_ref()?;
+        let all = interfaces().unwrap_or_default();
+        let fits = |address: IpAddr| address.is_ipv4() == target.is_ipv4();
+        all.into_iter().find(|one| one.name == *name && fits(one.address)).map(|one| one.address)
+    })
+}
+
+/// How a flow's connections behave on one of the two hosts. What has no meaning to QUIC is as it is
+/// by default; the result says what was used.
+pub(super) fn config(scenario: &Scenario, host: usize, plan: &Plan) -> Config {
+    let texts = scenario.hosts.get(host).map(|host| scenario.quic_settings(host));
+    let texts = texts.unwrap_or_default();
+    let texts = texts.iter().map(|(name, value)| (*name, value.as_str()));
+    let mut config = Config::from_texts(texts).unwrap_or_default();
+    if let Some(name) = &plan.settings.congestion_control {
+        config.congestion_control.clone_from(name);
+    }
+    if !congestion::names().any(|(name, _)| name == config.congestion_control) {
+        config.congestion_control = Config::default().congestion_control;
+    }
+    if let Some(bytes) = plan.settings.window_bytes {
+        config.receive_window_bytes = bytes.into();
+        config.send_window_bytes = bytes.into();
+    }
+    config.multipath = plan.transport == Transport::Mpquic;
+    config
+}

@@ -1,0 +1,83 @@
+//! Proof that a multipath transport was used between two real hosts, and what to know of it.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::decisions::StackLog;
+use towpath_measure::live::{HOSTS, Half, Merged};
+use towpath_measure::result::{Multipath, Warning};
+use towpath_measure::scenario::{Scenario, Transport};
+use towpath_quic::words::{self, End, Proof, Witness};
+
+use crate::run::proof::proof;
+use crate::run::series::Totals;
+
+/// Judges by what both hosts say.
+pub(super) fn proof_of(
+    transport: Transport,
+    merged: &Merged,
+    (client, server): (&Half, Option<&Half>),
+) -> Multipath {
+    let mut proved = if transport == Transport::Mpquic {
+        of_quic(merged, [Some(client), server])
+    } else {
+        let totals = Totals {
+            subflows: Vec::new(),
+            reinjected_bytes: merged.reinjected_bytes,
+            multipath: merged.multipath,
+            single: merged.single,
+            reason: merged.reason.clone(),
+            stack: StackLog::default(),
+        };
+        proof(transport, &totals, &merged.counters)
+    };
+    proved.paths_used.clone_from(&merged.paths_used);
+    proved
+}
+
+fn of_quic(merged: &Merged, halves: [Option<&Half>; 2]) -> Multipath {
+    let count = |host: &'static str| {
+        move |name: &'static str| {
+            let name = format!("Towpath.{name}");
+            let own = merged.counters.iter().find(|one| one.host == host && one.name == name);
+            own.map(|counter| counter.after)
+        }
+    };
+    let counts = HOSTS.map(count);
+    let mut witnesses = Vec::new();
+    for ((host, half), count) in HOSTS.into_iter().zip(halves).zip(&counts) {
+        let ends = half.map(ends).unwrap_or_default();
+        witnesses.push(Witness { host, ends, count });
+    }
+    let Proof { used, fallback, evidence } = words::proof(&witnesses);
+    Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+}
+
+/// A host's ends of connections.
+fn ends(half: &Half) -> Vec<End> {
+    let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
+    for subflow in &half.subflows {
+        let sum = lost.entry(subflow.flow).or_default();
+        *sum = sum.saturating_add(subflow.retransmissions);
+    }
+    let ends = half.connections.iter().map(|connection| End {
+        multipath: connection.multipath,
+        lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
+    });
+    ends.collect()
+}
+
+/// What to know before a result over QUIC is trusted.
+pub(super) fn warnings(scenario: &Scenario, transport: Transport, client: &Half) -> Vec<Warning> {
+    if transport != Transport::Mpquic {
+        return Vec::new();
+    }
+    let mut all = vec![words::no_scheduler()];
+    for flow in 0..scenario.flows.len() {
+        let paths = client.subflows.iter().filter(|one| one.flow as usize == flow).count();
+        if paths == 1 && scenario.paths.len() > 1 {
+            all.push(words::single_path(flow));
+        }
+    }
+    let warning = |(text, hint): words::Warning| Warning { text, hint: Some(hint.to_owned()) };
+    all.into_iter().map(warning).collect()
+}

@@ -1,0 +1,282 @@
+//! Who gets in over UDP: one QUIC host for all ports of a server, and the datagrams beside it.
+//!
+//! As at the door for TCP, a connection that has not said what it is for costs little and has little
+//! time. When there are too many, the oldest one of the address that has most of them goes, without
+//! a word.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use towpath_measure::live::{Limits, Preamble, Token, datagram};
+use towpath_net::Instant;
+use towpath_quic::{Config, ConnectionId, Identity, StreamId, Validation};
+
+use super::dial::IDLE;
+use super::line::Hold;
+use crate::clock::Clock;
+use crate::quic::{Happened, Host, HostConfig, Interfaces, Turn};
+use crate::traffic::quic::Log;
+
+/// What all streams of a connection may send before it has said what it is for.
+const FIRST_WINDOW_BYTES: u64 = 64 * 1024;
+/// Streams that one connection may begin in all.
+const MOST_STREAMS: usize = 4_096;
+
+/// A stream that has said what it is for.
+pub(super) struct Guest {
+    pub(super) host: Arc<Host>,
+    pub(super) connection: ConnectionId,
+    pub(super) stream: StreamId,
+    /// Whoever keeps it keeps the connection.
+    pub(super) hold: Arc<Hold>,
+    /// What happens to the connection's paths.
+    pub(super) log: Arc<Mutex<Log>>,
+    pub(super) peer: SocketAddr,
+    pub(super) port: u16,
+    pub(super) preamble: Preamble,
+}
+
+/// Decides what becomes of a guest; runs in the thread that speaks QUIC.
+pub(super) type LetIn = Arc<dyn Fn(&mut Turn<'_>, Guest) + Send + Sync>;
+/// Whose datagrams are sent back.
+pub(super) type Admits = Arc<dyn Fn(Token) -> bool + Send + Sync>;
+
+/// How far a stream is with its preamble.
+#[derive(Debug)]
+enum Said {
+    Part(Vec<u8>),
+    All,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Caller {
+    from: IpAddr,
+    since: Instant,
+    log: Option<Arc<Mutex<Log>>>,
+    streams: BTreeMap<StreamId, Said>,
+    /// What keeps it once somebody wants it.
+    hold: Weak<Hold>,
+}
+
+impl Caller {
+    fn is_waiting(&self) -> bool {
+        self.hold.strong_count() == 0
+    }
+}
+
+/// All connections of a server.
+#[derive(Debug, Default)]
+struct Callers {
+    all: BTreeMap<ConnectionId, Caller>,
+}
+
+impl Callers {
+    /// Takes one more; returns whom it is to be forgotten for.
+    fn enter(&mut self, id: ConnectionId, caller: Caller, most: usize) -> Option<ConnectionId> {
+        self.all.insert(id, caller);
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        let mut count = 0;
+        for (_, caller) in self.all.iter().filter(|(_, caller)| caller.is_waiting()) {
+            *counts.entry(caller.from).or_default() += 1;
+            count += 1;
+        }
+        if count <= most {
+            return None;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from)?;
+        let mut waiting = self.all.iter().filter(|(_, caller)| caller.is_waiting());
+        // Numbers are in order of age.
+        let oldest = waiting.find(|(_, caller)| caller.from == most).map(|(id, _)| *id)?;
+        self.all.remove(&oldest);
+        Some(oldest)
+    }
+
+    /// Those who have taken too long.
+    fn late(&self, now: Instant, limits: &Limits) -> Vec<ConnectionId> {
+        let late = self.all.iter().filter(|(_, caller)| {
+            caller.is_waiting() && now.saturating_since(caller.since) > limits.patience
+        });
+        late.map(|(id, _)| *id).collect()
+    }
+}
+
+/// A server's QUIC.
+#[derive(Debug)]
+pub(super) struct Reception {
+    host: Arc<Host>,
+    callers: Arc<Mutex<Callers>>,
+    config: Config,
+    limits: Limits,
+}
+
+fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
+    callers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What accepted connections are like as long as nobody knows what they are for.
+fn config(identity: Identity, limits: &Limits) -> Config {
+    let waiting = limits.waiting.max(1);
+    Config {
+        multipath: true,
+        identity: Some(identity),
+        idle_timeout: IDLE,
+        first_window_bytes: Some(FIRST_WINDOW_BYTES),
+        most_streams: limits.streams.max(1),
+        validation: Validation {
+            // Those with forged addresses must not use up all places.
+            retry_from: waiting / 4,
+            most_handshakes: waiting.saturating_mul(2),
+            most_connections: waiting.saturating_mul(4).saturating_add(limits.tests * 20),
+        },
+        ..Config::default()
+    }
+}
+
+impl Reception {
+    pub(super) fn open(identity: Identity, limits: &Limits, clock: Clock) -> io::Result<Self> {
+        let (name, interfaces) = ("server".to_owned(), Interfaces::all());
+        let host =
+            Host::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
+        let config = config(identity, limits);
+        let limits = limits.clone();
+        Ok(Self { host: Arc::new(host), callers: Arc::default(), config, limits })
+    }
+
+    /// Takes a port.
+    pub(super) fn listen(
+        &self,
+        address: Option<IpAddr>,
+        port: u16,
+        (let_in, admits): (LetIn, Admits),
+    ) -> io::Result<()> {
+        // The thread must not keep itself alive.
+        let host = Arc::downgrade(&self.host);
+        let callers = Arc::clone(&self.callers);
+        let most = self.limits.waiting.max(1);
+        let config = self.config.clone();
+        self.host.call(move |turn| {
+            turn.listen_at(address, port, config, move |turn, id| {
+                let desk =
+                    Desk { host: Weak::clone(&host), callers: Arc::clone(&callers), port, id };
+                desk.accept(turn, most, &let_in);
+            })?;
+            turn.answer_others(port, move |question| {
+                datagram::answer(question, &*admits).map(|answer| Bytes::copy_from_slice(&answer))
+            });
+            Ok(())
+        })?
+    }
+
+    /// Closes connections that took too long to say what they are for.
+    pub(super) fn tidy(&self) {
+        let (callers, limits) = (Arc::clone(&self.callers), self.limits.clone());
+        self.host.tell(move |turn| {
+            let late = lock(&callers).late(turn.now, &limits);
+            for id in late {
+                lock(&callers).all.remove(&id);
+                turn.close(id);
+            }
+        });
+    }
+}
+
+/// Where a connection says what its streams are for.
+#[derive(Clone)]
+struct Desk {
+    host: Weak<Host>,
+    callers: Arc<Mutex<Callers>>,
+    port: u16,
+    id: ConnectionId,
+}
+
+impl Desk {
+    fn accept(self, turn: &mut Turn<'_>, most: usize, let_in: &LetIn) {
+        let Some(status) = turn.host.status(self.id) else { return };
+        let from = status.remote.ip().to_canonical();
+        let (since, streams, hold) = (turn.now, BTreeMap::new(), Weak::new());
+        let caller = Caller { from, since, log: None, streams, hold };
+        if let Some(other) = lock(&self.callers).enter(self.id, caller, most) {
+            turn.abandon(other);
+        }
+        let (desk, let_in) = (self.clone(), Arc::clone(let_in));
+        let log = Log::keep(turn, self.id, move |turn, happened| match happened {
+            Happened::Opened(stream) | Happened::Readable(stream) => {
+                desk.hear(turn, *stream, &let_in);
+            }
+            Happened::Closed(_) => {
+                lock(&desk.callers).all.remove(&desk.id);
+            }
+            Happened::Connected | Happened::Notice(_) => {}
+        });
+        if let Some(caller) = lock(&self.callers).all.get_mut(&self.id) {
+            caller.log = Some(log);
+        }
+    }
+
+    /// A stream has something to say.
+    fn hear(&self, turn: &mut Turn<'_>, stream: StreamId, let_in: &LetIn) {
+        match self.preamble(turn, stream) {
+            Ok(None) => {}
+            Ok(Some(preamble)) => {
+                // Whoever is not let in is not kept either.
+                if let Some(guest) = self.guest(turn, stream, preamble) {
+                    let_in(turn, guest);
+                }
+            }
+            Err(Wrong) => {
+                lock(&self.callers).all.remove(&self.id);
+                turn.close(self.id);
+            }
+        }
+    }
+
+    /// Reads no more than a preamble: what follows is not for us.
+    fn preamble(&self, turn: &mut Turn<'_>, stream: StreamId) -> Result<Option<Preamble>, Wrong> {
+        let mut callers = lock(&self.callers);
+        let Some(caller) = callers.all.get_mut(&self.id) else { return Ok(None) };
+        if caller.streams.len() >= MOST_STREAMS {
+            return Err(Wrong);
+        }
+        let said = caller.streams.entry(stream).or_insert_with(|| Said::Part(Vec::new()));
+        loop {
+            let Said::Part(part) = said else { return Ok(None) };
+            let missing = Preamble::BYTES.saturating_sub(part.len());
+            match turn.host.read_at_most(turn.now, self.id, stream, missing) {
+                Ok(Some(more)) if !more.is_empty() => part.extend_from_slice(&more),
+                Ok(None) => return Ok(None),
+                Ok(Some(_)) | Err(_) => return Err(Wrong),
+            }
+            if let Some(preamble) = Preamble::read(part).map_err(|_| Wrong)? {
+                *said = Said::All;
+                return Ok(Some(preamble));
+            }
+        }
+    }
+
+    fn guest(&self, turn: &mut Turn<'_>, stream: StreamId, preamble: Preamble) -> Option<Guest> {
+        let host = self.host.upgrade()?;
+        let peer = turn.host.status(self.id)?.remote;
+        let mut callers = lock(&self.callers);
+        let caller = callers.all.get_mut(&self.id)?;
+        let hold = caller.hold.upgrade().unwrap_or_else(|| Hold::new(&host, self.id));
+        caller.hold = Arc::downgrade(&hold);
+        let log = caller.log.clone()?;
+        Some(Guest {
+            host,
+            connection: self.id,
+            stream,
+            hold,
+            log,
+            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            port: self.port,
+            preamble,
+        })
+    }
+}
+
+/// No preamble of ours.
+struct Wrong;
