@@ -36,6 +36,7 @@ pub mod quic;
 pub mod run;
 mod sample;
 pub mod sandbox;
+pub mod setup;
 pub mod stack;
 mod subflow;
 #[expect(unsafe_code, reason = "system calls that no safe crate covers")]

@@ -13,6 +13,7 @@ use towpath_report::trace::TakenAt;
 use crate::check::CheckArguments;
 use crate::measure::MeasureArguments;
 use crate::server::ServerArguments;
+use crate::setup::SetupArguments;
 use crate::stacks::StackChoice;
 
 /// Shows what multipath transport does to real traffic
@@ -31,6 +32,7 @@ pub(crate) enum Verb {
     Run(RunArguments),
     Compare(CompareArguments),
     Lab(LabArguments),
+    Setup(SetupArguments),
     Exec(ExecArguments),
     Server(ServerArguments),
     Measure(Box<MeasureArguments>),

@@ -10,6 +10,7 @@ use towpath_linux::lab::LabError;
 use towpath_linux::live::LiveError;
 use towpath_linux::run::RunError;
 use towpath_linux::sandbox::SandboxError;
+use towpath_linux::setup::SetupError;
 use towpath_measure::scenario::ScenarioErrors;
 use towpath_measure::store::StoreError;
 use towpath_report::trace::CaptureError;
@@ -43,6 +44,8 @@ pub(crate) enum CliError {
     Exec(#[from] ExecError),
     #[error(transparent)]
     Live(#[from] LiveError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     #[error("the simulated run failed: {0}")]
     Sim(String),
     #[error("cannot start the emulator's process: {0}")]
@@ -67,6 +70,7 @@ impl CliError {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
             Self::Exec(error) => error.hint(),
+            Self::Setup(error) => error.hint(),
             Self::Capture { .. } => Some(
                 "captures are files as tcpdump, Wireshark or `towpath run --pcap` write them"
                     .to_owned(),

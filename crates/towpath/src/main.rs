@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
 //! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`], [`measure`] and
-//! [`check`] (two real hosts), [`exec`], [`monitor`] and [`trace`](mod@trace) (this host), [`report`],
+//! [`check`] (two real hosts), [`setup`], [`exec`], [`monitor`] and [`trace`](mod@trace) (this host), [`report`],
 //! [`ui`].
 
 mod arguments;
@@ -24,6 +24,7 @@ mod report;
 mod run;
 mod scenarios;
 mod server;
+mod setup;
 mod sim;
 mod stacks;
 mod trace;
@@ -59,6 +60,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Run(arguments) => run::run(&arguments, ui),
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments, ui),
+        Verb::Setup(arguments) => setup::setup(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
         Verb::Check(arguments) => check::check(&arguments, ui),

@@ -105,6 +105,33 @@ impl EndpointFlags {
     pub const fn bits(self) -> u32 {
         self.0
     }
+
+    /// The flags of a number of the kernel's, also those that this version does not know.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// These flags without `flags`.
+    #[must_use]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+}
+
+impl fmt::Display for EndpointFlags {
+    /// As `ip mptcp endpoint` takes and shows them: `subflow fullmesh`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Self::SIGNAL, "signal"),
+            (Self::SUBFLOW, "subflow"),
+            (Self::LAMINAR, "laminar"),
+            (Self::BACKUP, "backup"),
+            (Self::FULLMESH, "fullmesh"),
+            (Self::IMPLICIT, "implicit"),
+        ];
+        let set = names.iter().filter(|(flag, _)| self.contains(*flag));
+        f.write_str(&set.map(|(_, name)| *name).collect::<Vec<_>>().join(" "))
+    }
 }
 
 impl BitOr for EndpointFlags {

@@ -1,0 +1,409 @@
+//! One change of the host's configuration: as a command to paste, done, and undone.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::{
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec, RuleSpec,
+};
+use crate::sysctl::{Sysctl, SysctlError};
+
+/// A change that can be taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub enum Change {
+    /// Sets a setting under `/proc/sys`.
+    Sysctl {
+        /// Which one.
+        sysctl: Sysctl,
+        /// Its value before.
+        from: String,
+        /// Its value after.
+        to: String,
+    },
+    /// Adds a route.
+    AddRoute(TableRoute),
+    /// Deletes a route.
+    DeleteRoute(TableRoute),
+    /// Adds a rule.
+    AddRule(SourceRule),
+    /// Deletes a rule.
+    DeleteRule(SourceRule),
+    /// Sets the path manager's limits.
+    Limits {
+        /// What they were.
+        from: Limits,
+        /// What they shall be.
+        to: Limits,
+    },
+    /// Adds an endpoint.
+    AddEndpoint(NamedEndpoint),
+    /// Deletes an endpoint.
+    DeleteEndpoint(NamedEndpoint),
+}
+
+/// A route in a table of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRoute {
+    /// Destination as text, such as `10.0.0.0/24`.
+    pub to: String,
+    /// Name of the interface.
+    pub link: String,
+    /// The router, if there is one.
+    pub gateway: Option<IpAddr>,
+    /// Number of the table.
+    pub table: u32,
+}
+
+/// A rule for one source address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRule {
+    /// The address.
+    pub from: IpAddr,
+    /// Number of the table.
+    pub table: u32,
+    /// Place among the rules.
+    pub priority: u32,
+}
+
+/// The path manager's limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Subflows beyond the first.
+    pub subflows: u32,
+    /// Announced addresses that are connected to.
+    pub add_addr_accepted: u32,
+}
+
+/// An endpoint, with its interface by name: numbers of interfaces change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedEndpoint {
+    /// The local address.
+    pub address: IpAddr,
+    /// Number; a free one when `None`.
+    pub id: Option<u8>,
+    /// Port to announce.
+    pub port: Option<u16>,
+    /// The kernel's number of the flags.
+    pub flags: u32,
+    /// Name of the interface.
+    pub link: Option<String>,
+}
+
+/// Why a change could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The kernel refused over netlink.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The kernel refused a setting.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    /// A stored change cannot be read.
+    #[error("`{0}` is no destination")]
+    Destination(String),
+    /// What is to be undone is not there any more, or was changed by somebody else.
+    #[error("{0}")]
+    Gone(String),
+}
+
+/// What changes are made with.
+#[derive(Debug)]
+pub struct Tools {
+    pub(super) route: Route,
+    pub(super) manager: MptcpPm,
+}
+
+impl Tools {
+    /// Opens them in the calling thread's network namespace.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { route: Route::open()?, manager: MptcpPm::open()? })
+    }
+}
+
+impl ChangeError {
+    /// The system's error number.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Netlink(error) => error.errno(),
+            Self::Sysctl(error) => error.source.raw_os_error(),
+            Self::Destination(_) | Self::Gone(_) => None,
+        }
+    }
+
+    /// Whether a privilege is missing.
+    pub fn is_permission(&self) -> bool {
+        matches!(self.errno(), Some(libc::EPERM | libc::EACCES | libc::EROFS))
+    }
+
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self.errno() {
+            Some(libc::EPERM | libc::EACCES) => {
+                Some("it takes root (CAP_NET_ADMIN): run it with sudo, or paste the plan as root")
+            }
+            Some(libc::EROFS) => {
+                Some("/proc/sys cannot be written here, as in many containers: set it on the host")
+            }
+            Some(libc::ERANGE) => Some("the kernel has room for 8 endpoints: name fewer, --dev"),
+            Some(libc::ENODEV) => Some("the interface has gone since the plan was made: try again"),
+            Some(libc::EEXIST) => Some("something else configures this host at the same time"),
+            _ => None,
+        }
+    }
+}
+
+impl Change {
+    /// What takes it back.
+    #[must_use]
+    pub fn inverse(&self) -> Self {
+        match self.clone() {
+            Self::Sysctl { sysctl, from, to } => Self::Sysctl { sysctl, from: to, to: from },
+            Self::AddRoute(route) => Self::DeleteRoute(route),
+            Self::DeleteRoute(route) => Self::AddRoute(route),
+            Self::AddRule(rule) => Self::DeleteRule(rule),
+            Self::DeleteRule(rule) => Self::AddRule(rule),
+            Self::Limits { from, to } => Self::Limits { from: to, to: from },
+            Self::AddEndpoint(endpoint) => Self::DeleteEndpoint(endpoint),
+            Self::DeleteEndpoint(endpoint) => Self::AddEndpoint(endpoint),
+        }
+    }
+
+    /// Makes it.
+    pub fn make(&self, tools: &mut Tools) -> Result<(), ChangeError> {
+        match self {
+            Self::Sysctl { sysctl, to, .. } => sysctl.write(to)?,
+            Self::AddRoute(route) => tools.route.add_route(&route.spec()?)?,
+            Self::DeleteRoute(route) => tools.route.delete_route(&route.spec()?)?,
+            Self::AddRule(rule) => tools.route.add_rule(&rule.spec())?,
+            Self::DeleteRule(rule) => tools.route.delete_rule(&rule.spec())?,
+            Self::Limits { to, .. } => tools.manager.set_limits((*to).into())?,
+            Self::AddEndpoint(endpoint) => {
+                let endpoint = endpoint.resolve(&mut tools.route)?;
+                tools.manager.add_endpoint(&endpoint)?;
+            }
+            Self::DeleteEndpoint(endpoint) => {
+                let found = tools.manager.endpoints()?.into_iter().find(|it| endpoint.is(it));
+                let gone = || ChangeError::Gone(format!("there is no endpoint {endpoint}"));
+                let id = found.and_then(|found| found.id).ok_or_else(gone)?;
+                tools.manager.delete_endpoint(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what the kernel has chosen: the number of a new endpoint.
+    pub(super) fn learn(&mut self, tools: &mut Tools) -> Result<(), NetlinkError> {
+        if let Self::AddEndpoint(endpoint) = self
+            && endpoint.id.is_none()
+        {
+            let found = tools.manager.endpoints()?.into_iter().find(|it| endpoint.is(it));
+            endpoint.id = found.and_then(|found| found.id);
+        }
+        Ok(())
+    }
+
+    /// Makes it as part of taking an earlier change back: what somebody else has changed since is
+    /// left alone, and what has gone by itself is said, both as [`ChangeError::Gone`].
+    pub fn make_back(&self, tools: &mut Tools) -> Result<(), ChangeError> {
+        let differs = |what: &dyn fmt::Display, now: &dyn fmt::Display, ours: &dyn fmt::Display| {
+            Err(ChangeError::Gone(format!("{what} is {now} now, not {ours}: left as it is")))
+        };
+        match self {
+            Self::Sysctl { sysctl, from, .. } => {
+                let now = sysctl.read().map_err(|error| ChangeError::Gone(error.to_string()))?;
+                if now != *from {
+                    return differs(sysctl, &now, from);
+                }
+            }
+            Self::Limits { from, .. } => {
+                let now = Limits::from(tools.manager.limits()?);
+                if now != *from {
+                    return differs(&"the path manager's limit", &now, from);
+                }
+            }
+            Self::AddRoute(_)
+            | Self::DeleteRoute(_)
+            | Self::AddRule(_)
+            | Self::DeleteRule(_)
+            | Self::AddEndpoint(_)
+            | Self::DeleteEndpoint(_) => {}
+        }
+        self.make(tools).map_err(|error| match error.errno() {
+            Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EEXIST) => {
+                ChangeError::Gone(error.to_string())
+            }
+            _ => error,
+        })
+    }
+
+    /// The command of iproute2 or sysctl that does the same.
+    pub fn command(&self) -> String {
+        match self {
+            Self::Sysctl { sysctl, to, .. } => {
+                format!("sysctl -w {}", quoted(&format!("{sysctl}={to}")))
+            }
+            Self::AddRoute(route) => format!("{} route add {route}", ip(route.is_v4())),
+            Self::DeleteRoute(route) => format!("{} route delete {route}", ip(route.is_v4())),
+            Self::AddRule(rule) => format!("{} rule add {rule}", ip(rule.from.is_ipv4())),
+            Self::DeleteRule(rule) => format!("{} rule delete {rule}", ip(rule.from.is_ipv4())),
+            Self::Limits { to, .. } => format!("ip mptcp limits set {to}"),
+            Self::AddEndpoint(endpoint) => format!("ip mptcp endpoint add {endpoint}"),
+            Self::DeleteEndpoint(endpoint) => match endpoint.id {
+                Some(id) => format!("ip mptcp endpoint delete id {id}"),
+                None => format!("ip mptcp endpoint delete {endpoint}"),
+            },
+        }
+    }
+}
+
+const fn ip(v4: bool) -> &'static str {
+    if v4 { "ip" } else { "ip -6" }
+}
+
+/// A word as a shell takes it: an interface's name may be almost anything.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+impl TableRoute {
+    fn is_v4(&self) -> bool {
+        !self.to.contains(':')
+    }
+
+    fn spec(&self) -> Result<RouteSpec<'_>, ChangeError> {
+        let to = self.to.parse().map_err(|_| ChangeError::Destination(self.to.clone()))?;
+        let Self { link, gateway, table, .. } = self;
+        let (gateway, table) = (*gateway, Some(*table));
+        Ok(RouteSpec { to, link, gateway, source: None, table, metric: None })
+    }
+}
+
+impl SourceRule {
+    fn spec(&self) -> RuleSpec {
+        let Self { from, table, priority } = *self;
+        RuleSpec { from: Prefix::host(from), to: None, table, priority: Some(priority) }
+    }
+}
+
+impl NamedEndpoint {
+    /// The flags.
+    pub fn flags(&self) -> EndpointFlags {
+        EndpointFlags::from_bits(self.flags)
+    }
+
+    /// Whether `endpoint` is the one that is meant.
+    fn is(&self, endpoint: &Endpoint) -> bool {
+        (endpoint.address, endpoint.port) == (self.address, self.port)
+            && self.id.is_none_or(|id| endpoint.id == Some(id))
+    }
+
+    fn resolve(&self, route: &mut Route) -> Result<Endpoint, NetlinkError> {
+        let link_index = match &self.link {
+            Some(link) => Some(route.link(link)?.index),
+            None => None,
+        };
+        let (address, id, port, flags) = (self.address, self.id, self.port, self.flags());
+        Ok(Endpoint { address, id, port, flags, link_index })
+    }
+}
+
+impl From<Limits> for MptcpLimits {
+    fn from(limits: Limits) -> Self {
+        let Limits { subflows, add_addr_accepted } = limits;
+        Self { subflows, add_addr_accepted }
+    }
+}
+
+impl From<MptcpLimits> for Limits {
+    fn from(limits: MptcpLimits) -> Self {
+        let MptcpLimits { subflows, add_addr_accepted } = limits;
+        Self { subflows, add_addr_accepted }
+    }
+}
+
+impl fmt::Display for TableRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { to, link, gateway, table } = self;
+        let everything = to.ends_with("/0");
+        write!(f, "{}", if everything { "default" } else { to })?;
+        gateway.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))?;
+        write!(f, " dev {} table {table}", quoted(link))
+    }
+}
+
+impl fmt::Display for SourceRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, table, priority } = self;
+        write!(f, "from {from} lookup {table} priority {priority}")
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subflows, add_addr_accepted } = self;
+        write!(f, "subflows {subflows} add_addr_accepted {add_addr_accepted}")
+    }
+}
+
+impl fmt::Display for NamedEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, id, port, flags: _, link } = self;
+        write!(f, "{address}")?;
+        link.as_ref().map_or(Ok(()), |link| write!(f, " dev {}", quoted(link)))?;
+        port.map_or(Ok(()), |port| write!(f, " port {port}"))?;
+        id.map_or(Ok(()), |id| write!(f, " id {id}"))?;
+        write!(f, " {}", self.flags())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> NamedEndpoint {
+        let flags = (EndpointFlags::SUBFLOW | EndpointFlags::BACKUP).bits();
+        let link = Some("wifi".to_owned());
+        NamedEndpoint { address: "10.0.0.1".parse().unwrap(), id: Some(3), port: None, flags, link }
+    }
+
+    #[test]
+    fn a_change_is_shown_as_the_command_that_does_the_same() {
+        let add = Change::AddEndpoint(endpoint());
+        let command = "ip mptcp endpoint add 10.0.0.1 dev wifi id 3 subflow backup";
+        assert_eq!(add.command(), command);
+        assert_eq!(add.inverse().command(), "ip mptcp endpoint delete id 3");
+        let to = "::/0".to_owned();
+        let gateway = Some("fd00::1".parse().unwrap());
+        let route = TableRoute { to, link: "wifi".to_owned(), gateway, table: 1_003 };
+        let command = "ip -6 route add default via fd00::1 dev wifi table 1003";
+        assert_eq!(Change::AddRoute(route).command(), command);
+        let rule = SourceRule { from: "10.0.0.1".parse().unwrap(), table: 1_003, priority: 999 };
+        let command = "ip rule add from 10.0.0.1 lookup 1003 priority 999";
+        assert_eq!(Change::AddRule(rule).command(), command);
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_word() {
+        assert_eq!(quoted("eth0.100"), "eth0.100");
+        assert_eq!(quoted("a;reboot"), "'a;reboot'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+    }
+
+    #[test]
+    fn what_is_taken_back_twice_is_what_it_was() {
+        let (from, to) = ("1".to_owned(), "2".to_owned());
+        let sysctl = Sysctl::ipv4("wifi", "rp_filter");
+        for change in [Change::AddEndpoint(endpoint()), Change::Sysctl { sysctl, from, to }] {
+            assert_eq!(change.inverse().inverse(), change);
+            let text = serde_json::to_string(&change).unwrap();
+            assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change, "{text}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What a host is like: all that a plan is made from, read once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+
+use crate::netlink::{
+    Address, Endpoint, Link, MptcpLimits, NetlinkError, Prefix, RouteEntry, RouteKind, RouteQuery,
+    RuleEntry,
+};
+use crate::sysctl::Sysctl;
+
+use super::change::Tools;
+
+/// The configuration of a host, in the calling thread's network namespace.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Its interfaces.
+    pub links: Vec<Link>,
+    /// Its addresses.
+    pub addresses: Vec<Address>,
+    /// Its routes, of all tables.
+    pub routes: Vec<RouteEntry>,
+    /// Its rules.
+    pub rules: Vec<RuleEntry>,
+    /// Its endpoints.
+    pub endpoints: Vec<Endpoint>,
+    /// Its limits.
+    pub limits: MptcpLimits,
+    /// Version of the kernel, such as (6, 18).
+    pub kernel: (u32, u32),
+    /// Programs that run and configure Multipath TCP by themselves.
+    pub managers: BTreeSet<Manager>,
+}
+
+/// A program that configures Multipath TCP by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Manager {
+    /// It sets endpoints for connections with `connection.mptcp-flags`.
+    NetworkManager,
+    /// It sets endpoints for each default route, and limits; or is the path manager itself.
+    Mptcpd,
+}
+
+/// What the kernel would do with a packet.
+pub trait Ways {
+    /// The route that it would take; `None` if there is none.
+    fn way(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry>;
+    /// A setting under `/proc/sys`; `None` if there is none.
+    fn setting(&mut self, sysctl: &Sysctl) -> Option<String>;
+}
+
+impl Ways for Tools {
+    fn way(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry> {
+        self.route.lookup(&RouteQuery { to, from: Some(from), link }).ok()
+    }
+
+    fn setting(&mut self, sysctl: &Sysctl) -> Option<String> {
+        sysctl.read().ok()
+    }
+}
+
+impl Host {
+    /// Reads it.
+    pub fn read(tools: &mut Tools) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            links: tools.route.links()?,
+            addresses: tools.route.addresses()?,
+            routes: tools.route.routes()?,
+            rules: tools.route.rules()?,
+            endpoints: tools.manager.endpoints()?,
+            limits: tools.manager.limits()?,
+            kernel: kernel(),
+            managers: managers(),
+        })
+    }
+
+    /// The interface of an index.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
+    /// Whether the kernel answers announced addresses from endpoints of their own (`laminar`).
+    pub fn has_laminar(&self) -> bool {
+        self.kernel >= (6, 18)
+    }
+
+    /// The networks that are reached on the link itself.
+    pub fn networks(&self, link: u32) -> impl Iterator<Item = Prefix> + '_ {
+        let own = self.addresses.iter().filter(move |address| address.link_index == link);
+        own.map(|address| address.peer.map_or(address.local, Prefix::host).network())
+    }
+
+    /// Whether `to` is reached on the link itself, without a router: the kernel says so of any
+    /// address when a socket is bound to the link, and then asks for it in vain (ARP).
+    pub fn is_on_link(&self, to: IpAddr, link: u32) -> bool {
+        let routed = |route: &&RouteEntry| {
+            route.kind == RouteKind::Unicast
+                && route.link_index == Some(link)
+                && route.gateway.is_none()
+                && route.to.contains(to)
+        };
+        self.networks(link).any(|network| network.contains(to))
+            || self.routes.iter().any(|r| routed(&r))
+    }
+
+    /// The router of an interface, as any default route over it tells: the preferred one first.
+    pub fn router(&self, link: u32, v4: bool) -> Option<Router> {
+        let of_link = |route: &&RouteEntry| {
+            route.is_default()
+                && route.to.address().is_ipv4() == v4
+                && route.kind == RouteKind::Unicast
+        };
+        let mut found: Vec<(u32, Router)> = Vec::new();
+        for route in self.routes.iter().filter(of_link) {
+            let metric = route.metric.unwrap_or(0);
+            if route.link_index == Some(link) {
+                found.push((metric, route.gateway.map_or(Router::Link, Router::At)));
+            }
+            let hops = route.next_hops.iter().filter(|hop| hop.link_index == link);
+            found.extend(hops.map(|hop| (metric, hop.gateway.map_or(Router::Link, Router::At))));
+        }
+        let own = found.into_iter().min_by_key(|(metric, _)| *metric).map(|(_, router)| router);
+        // Another interface's router serves as well, if it is in this one's network.
+        let near = |gateway: &IpAddr| self.networks(link).any(|network| network.contains(*gateway));
+        let others = self.routes.iter().filter(of_link).filter_map(|route| route.gateway);
+        own.or_else(|| others.into_iter().find(near).map(Router::At))
+    }
+}
+
+/// What leads from an interface to everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Router {
+    /// A router.
+    At(IpAddr),
+    /// The link itself, as in a tunnel.
+    Link,
+}
+
+impl Router {
+    /// The address, if it has one.
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::Link => None,
+        }
+    }
+}
+
+/// Version of the running kernel.
+fn kernel() -> (u32, u32) {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release(&text)
+}
+
+fn release(text: &str) -> (u32, u32) {
+    let mut numbers =
+        text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Looks for programs that would undo or double what is set up here, in this network namespace.
+fn managers() -> BTreeSet<Manager> {
+    let ours = fs::read_link("/proc/thread-self/ns/net").ok();
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let manager = match name.trim_end() {
+            "NetworkManager" => Manager::NetworkManager,
+            "mptcpd" => Manager::Mptcpd,
+            _ => continue,
+        };
+        // What may not be looked into could be in this namespace.
+        let theirs = fs::read_link(entry.path().join("ns/net")).ok();
+        if theirs.is_none() || theirs == ours {
+            found.insert(manager);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_a_kernel_is_read() {
+        assert_eq!(release("6.18.44-fc-v657\n"), (6, 18));
+        assert_eq!(release("5.6.0-rc1"), (5, 6));
+        assert_eq!(release(""), (0, 0));
+    }
+}

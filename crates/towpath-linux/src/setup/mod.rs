@@ -1,0 +1,144 @@
+//! Setting a host up for Multipath TCP: a plan, made or taken back as a whole.
+//!
+//! [`Host::read`] is what there is, [`plan()`] says what is missing (nothing on a host that is
+//! right), [`apply`] does it through netlink and `/proc/sys` and keeps what it did in a [`State`];
+//! [`undo`] takes that back. Reading needs no privilege.
+//!
+//! Always: what is right is not touched; a change that the kernel refuses takes those before it
+//! back; what somebody else has changed since is left alone by [`undo`].
+
+mod change;
+mod host;
+mod persist;
+mod plan;
+mod state;
+
+pub use change::{Change, ChangeError, Limits, NamedEndpoint, SourceRule, TableRoute, Tools};
+pub use host::{Host, Manager, Router, Ways};
+pub use persist::{Form, StoredFile, at_each_start, stored};
+pub use plan::{Plan, PlanError, Request, Role, Step, plan};
+pub use state::{State, StateError, folder};
+
+use crate::netlink::NetlinkError;
+
+/// Why a plan was not applied, or not taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The kernel cannot be spoken with.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// What is changed cannot be kept.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The kernel refused a change; all before it were taken back.
+    #[error("{source} (step {number} of {all}, `{command}`); {after}")]
+    Refused {
+        /// The kernel's reason.
+        source: Box<ChangeError>,
+        /// Which step, from 1.
+        number: usize,
+        /// How many there are.
+        all: usize,
+        /// The step as a command.
+        command: String,
+        /// What became of the steps before it.
+        after: String,
+    },
+}
+
+impl SetupError {
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Refused { source, .. } => source.hint().map(str::to_owned),
+            Self::Plan(PlanError::NoMptcp) => {
+                Some("it takes Linux 5.6 or newer with CONFIG_MPTCP".to_owned())
+            }
+            Self::Netlink(_) | Self::Plan(_) | Self::State(_) => None,
+        }
+    }
+}
+
+/// Makes the changes of a plan, all or none.
+pub fn apply(plan: &Plan, tools: &mut Tools, state: &mut State) -> Result<(), SetupError> {
+    if plan.steps.is_empty() {
+        return Ok(());
+    }
+    let before = state.changes().to_vec();
+    let all = before.iter().chain(plan.steps.iter().map(|step| &step.change));
+    // Kept first: if this process dies half-way, what it did can still be taken back.
+    state.keep(all.cloned().collect())?;
+    for (at, step) in plan.steps.iter().enumerate() {
+        let Err(source) = step.change.make(tools) else { continue };
+        let made = plan.steps.iter().take(at).map(|step| &step.change);
+        let left = take_back(made, tools);
+        let after = match &left[..] {
+            [] if at == 0 => "nothing was changed".to_owned(),
+            [] => "what was done before it was taken back".to_owned(),
+            [(_, error), ..] => format!("taking back what was done failed too: {error}"),
+        };
+        let mut kept = before;
+        kept.extend(left.into_iter().map(|(change, _)| change));
+        state.keep(kept)?;
+        let source = Box::new(source);
+        let (number, all, command) = (at + 1, plan.steps.len(), step.change.command());
+        return Err(SetupError::Refused { source, number, all, command, after });
+    }
+    let mut kept = state.changes().to_vec();
+    for change in &mut kept {
+        change.learn(tools)?;
+    }
+    Ok(state.keep(kept)?)
+}
+
+/// What taking back has done.
+#[derive(Debug, Default)]
+pub struct Undone {
+    /// The changes that were made to take others back, in order.
+    pub made: Vec<Change>,
+    /// What was not as we had left it, and was left alone.
+    pub remarks: Vec<String>,
+}
+
+/// Takes everything back that was applied in this network namespace and is kept in `state`.
+pub fn undo(tools: &mut Tools, state: &mut State) -> Result<Undone, SetupError> {
+    let mut undone = Undone::default();
+    let mut left = state.changes().to_vec();
+    let all = left.len();
+    while let Some(change) = left.last() {
+        let back = change.inverse();
+        match back.make_back(tools) {
+            Ok(()) => undone.made.push(back),
+            Err(ChangeError::Gone(remark)) => undone.remarks.push(remark),
+            Err(source) => {
+                let (number, command) = (undone.made.len() + 1, back.command());
+                let after = "the rest is still to be taken back".to_owned();
+                state.keep(left)?;
+                let source = Box::new(source);
+                return Err(SetupError::Refused { source, number, all, command, after });
+            }
+        }
+        left.pop();
+    }
+    state.keep(left)?;
+    Ok(undone)
+}
+
+/// Takes changes back, the last first; what could not be is returned in the order it was made.
+fn take_back<'a>(
+    made: impl DoubleEndedIterator<Item = &'a Change>,
+    tools: &mut Tools,
+) -> Vec<(Change, ChangeError)> {
+    let mut left = Vec::new();
+    for change in made.rev() {
+        match change.inverse().make_back(tools) {
+            Ok(()) | Err(ChangeError::Gone(_)) => {}
+            Err(error) => left.push((change.clone(), error)),
+        }
+    }
+    left.reverse();
+    left
+}

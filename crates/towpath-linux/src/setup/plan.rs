@@ -1,0 +1,580 @@
+//! What a host needs for Multipath TCP that it does not have yet.
+
+mod endpoints;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::netlink::{Address, EndpointFlags, Link, Prefix, RuleAction};
+use crate::sysctl::Sysctl;
+
+use super::change::{Change, Limits, NamedEndpoint, SourceRule, TableRoute};
+use super::host::{Host, Manager, Router, Ways};
+
+/// The kernel's most endpoints, subflows and accepted addresses.
+const MOST: usize = 8;
+/// Tables and rules of ours are looked for from here on.
+const FIRST_TABLE: u32 = 1_000;
+/// Our rules come before this place.
+const RULES_BEFORE: u32 = 1_000;
+/// Addresses for documentation (RFC 5737, RFC 3849): whatever is told of them holds for the rest of
+/// the internet.
+const ANYWHERE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const ANYWHERE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
+/// What the host does with connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It opens them.
+    Client,
+    /// It accepts them.
+    Server,
+    /// Either.
+    Both,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The host's part.
+    pub role: Role,
+    /// Addresses of the other host, if there is one in particular.
+    pub peers: Vec<IpAddr>,
+    /// Names of the interfaces to use; all that can be when empty.
+    pub links: Vec<String>,
+    /// Routers of interfaces that have no default route.
+    pub routers: Vec<(String, IpAddr)>,
+}
+
+/// One change, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The change.
+    pub change: Change,
+    /// Why, in a short sentence.
+    pub reason: String,
+}
+
+/// What is to be done, in order, and what to know.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Changes; none when all is right.
+    pub steps: Vec<Step>,
+    /// What was found and is not changed.
+    pub notes: Vec<String>,
+    /// Addresses that become or are endpoints.
+    pub uses: Vec<(String, IpAddr)>,
+    /// What is right already and lasts to the next restart only: endpoints and limits.
+    pub keeps: Vec<Step>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The kernel cannot do it.
+    #[error("this kernel has no Multipath TCP (no net.mptcp.enabled)")]
+    NoMptcp,
+    /// An interface that was asked for is not there.
+    #[error("no interface `{0}`, expected one of: {1}")]
+    NoLink(String, String),
+    /// An interface that was asked for cannot be used.
+    #[error("interface `{0}` {1}")]
+    Unusable(String, &'static str),
+}
+
+/// One address that can be an endpoint.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    link: &'a Link,
+    address: Address,
+}
+
+impl Place<'_> {
+    fn ip(&self) -> IpAddr {
+        self.address.local.address()
+    }
+}
+
+/// How a destination is reached from an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Over the address's own interface.
+    Right,
+    /// Over another one; a table of its own would lead it right.
+    Wrong,
+    /// Not at all from there.
+    Never,
+}
+
+/// Makes the plan.
+pub fn plan(host: &Host, request: &Request, ways: &mut dyn Ways) -> Result<Plan, PlanError> {
+    let enabled = Sysctl::new("net.mptcp.enabled");
+    let value = ways.setting(&enabled).ok_or(PlanError::NoMptcp)?;
+    let places = places(host, request)?;
+    let mut planner =
+        Planner { host, request, ways, plan: Plan::default(), tables: BTreeSet::new() };
+    planner.plan.uses = places.iter().map(|it| (it.link.name.clone(), it.ip())).collect();
+    if value != "1" {
+        planner.set(enabled, value, "1", "Multipath TCP is switched off".to_owned());
+    }
+    planner.path_manager();
+    planner.shared_networks(&places);
+    let wanted: Vec<_> = places.iter().map(|place| planner.endpoint(place)).collect();
+    planner.limits(&places);
+    planner.endpoints(&places, wanted.into_iter().flatten().collect());
+    planner.remarks(&places);
+    Ok(planner.plan)
+}
+
+/// The addresses to use, those of the first interfaces first.
+fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanError> {
+    for name in request.links.iter().chain(request.routers.iter().map(|(link, _)| link)) {
+        let link = host.links.iter().find(|link| link.name == *name).ok_or_else(|| {
+            let names = host.links.iter().map(|link| link.name.as_str());
+            PlanError::NoLink(name.clone(), names.collect::<Vec<_>>().join(", "))
+        })?;
+        if !link.is_up() {
+            return Err(PlanError::Unusable(name.clone(), "is down: set it up first"));
+        }
+    }
+    let family_is_asked = |ip: IpAddr| {
+        request.peers.is_empty() || request.peers.iter().any(|peer| peer.is_ipv4() == ip.is_ipv4())
+    };
+    let mut found: Vec<Place<'_>> = Vec::new();
+    for link in host.links.iter().filter(|link| is_used(host, request, link)) {
+        let own = host.addresses.iter().filter(|address| {
+            // Secondary addresses of IPv4 and temporary ones of IPv6 (the same flag) are no further
+            // path, and the latter end.
+            address.link_index == link.index
+                && address.is_global()
+                && address.is_usable()
+                && address.flags & libc::IFA_F_SECONDARY == 0
+                && family_is_asked(address.local.address())
+        });
+        let places: Vec<_> = own.map(|address| Place { link, address: *address }).collect();
+        if places.is_empty() && request.links.contains(&link.name) {
+            return Err(PlanError::Unusable(link.name.clone(), "has no address that can be used"));
+        }
+        found.extend(places);
+    }
+    // The first addresses of every interface and family come before any second ones.
+    let rank = |at: usize| {
+        let same = |other: &&Place<'_>| {
+            found.get(at).is_some_and(|place| {
+                other.link.index == place.link.index && other.ip().is_ipv4() == place.ip().is_ipv4()
+            })
+        };
+        found.iter().take(at).filter(same).count()
+    };
+    let mut order: Vec<_> = (0..found.len()).map(|at| (rank(at), at)).collect();
+    order.sort_unstable();
+    Ok(order.iter().filter_map(|(_, at)| found.get(*at).copied()).take(MOST).collect())
+}
+
+fn is_used(host: &Host, request: &Request, link: &Link) -> bool {
+    if !request.links.is_empty() {
+        return request.links.contains(&link.name);
+    }
+    // A bridge without a default route is the inside of a container's or machine's network.
+    let inside = link.kind.as_deref() == Some("bridge")
+        && host.router(link.index, true).is_none()
+        && host.router(link.index, false).is_none();
+    link.is_up() && link.is_running() && !link.is_loopback() && !inside
+}
+
+struct Planner<'a> {
+    host: &'a Host,
+    request: &'a Request,
+    ways: &'a mut dyn Ways,
+    plan: Plan,
+    /// Tables that the plan fills, with their interfaces' indices.
+    tables: BTreeSet<(u32, u32)>,
+}
+
+impl Planner<'_> {
+    fn step(&mut self, change: Change, reason: String) {
+        self.plan.steps.push(Step { change, reason });
+    }
+
+    fn note(&mut self, text: String) {
+        if !self.plan.notes.contains(&text) {
+            self.plan.notes.push(text);
+        }
+    }
+
+    fn set(&mut self, sysctl: Sysctl, from: String, to: &str, reason: String) {
+        self.step(Change::Sysctl { sysctl, from, to: to.to_owned() }, reason);
+    }
+
+    /// The kernel's own path manager must be the one that works, unless a daemon is.
+    fn path_manager(&mut self) {
+        let names = [("net.mptcp.path_manager", "kernel"), ("net.mptcp.pm_type", "0")];
+        for (name, wanted) in names {
+            let sysctl = Sysctl::new(name);
+            let Some(value) = self.ways.setting(&sysctl) else { continue };
+            if value == wanted {
+                return;
+            }
+            if self.host.managers.contains(&Manager::Mptcpd) {
+                self.note(
+                    "mptcpd is the path manager here (net.mptcp.path_manager): endpoints have no \
+                     effect while it is"
+                        .to_owned(),
+                );
+                return;
+            }
+            let reason =
+                "endpoints work with the kernel's own path manager only, and no daemon runs";
+            self.set(sysctl, value, wanted, reason.to_owned());
+            return;
+        }
+    }
+
+    /// The larger of what is set for all interfaces and for this one: what counts for several
+    /// settings of IPv4.
+    fn effective(&mut self, link: &str, name: &str) -> i64 {
+        let mut number = |link: &str| {
+            let value = self.ways.setting(&Sysctl::ipv4(link, name));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        number("all").max(number(link))
+    }
+
+    fn raise(&mut self, link: &str, name: &str, least: i64, reason: String) {
+        if self.effective(link, name) >= least {
+            return;
+        }
+        let sysctl = Sysctl::ipv4(link, name);
+        if let Some(value) = self.ways.setting(&sysctl) {
+            self.set(sysctl, value, &least.to_string(), reason);
+        }
+    }
+
+    /// Interfaces in one network answer ARP for each other, so that one link carries everything.
+    fn shared_networks(&mut self, places: &[Place<'_>]) {
+        for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {
+            let Some((other, network)) = shares(self.host, link, true) else { continue };
+            let concerned = |place: &Place<'_>| {
+                place.link.index == link.index || place.link.index == other.index
+            };
+            if !link.has_arp() || !places.iter().any(concerned) {
+                continue;
+            }
+            let mut both = [link.name.as_str(), other.name.as_str()];
+            both.sort_unstable();
+            let reason = format!(
+                "{} are both in {network}: each must answer and ask ARP for its own address only",
+                both.join(" and ")
+            );
+            self.raise(&link.name, "arp_ignore", 1, reason.clone());
+            self.raise(&link.name, "arp_announce", 2, reason);
+        }
+    }
+
+    /// Where packets from a place are to go.
+    fn targets(&self, place: &Place<'_>) -> Vec<IpAddr> {
+        let v4 = place.ip().is_ipv4();
+        let peers = self.request.peers.iter().filter(|peer| peer.is_ipv4() == v4);
+        let mut targets: Vec<_> = peers.copied().collect();
+        if targets.is_empty() {
+            if self.host.routes.iter().any(|it| it.is_default() && it.to.address().is_ipv4() == v4)
+            {
+                targets.push(if v4 { ANYWHERE_V4 } else { ANYWHERE_V6 });
+            }
+            if shares(self.host, place.link, v4).is_some_and(|(_, it)| it.contains(place.ip())) {
+                targets.extend(neighbour(self.host, place.address.local));
+            }
+        }
+        targets
+    }
+
+    fn reach(&mut self, place: &Place<'_>, to: IpAddr, bound: bool) -> Reach {
+        let link = bound.then_some(place.link.name.as_str());
+        let index = place.link.index;
+        let on_link = self.host.is_on_link(to, index);
+        let router = self.router(place);
+        match self.ways.way(to, place.ip(), link) {
+            // With a gateway, or without one where none is needed.
+            Some(way) if way.link_index == Some(index) && (way.gateway.is_some() || on_link) => {
+                Reach::Right
+            }
+            // The host itself: nothing to lead.
+            Some(way)
+                if self.host.link(way.link_index.unwrap_or(0)).is_some_and(Link::is_loopback) =>
+            {
+                Reach::Right
+            }
+            _ if on_link || router.is_some() => Reach::Wrong,
+            _ => Reach::Never,
+        }
+    }
+
+    fn router(&self, place: &Place<'_>) -> Option<Router> {
+        let v4 = place.ip().is_ipv4();
+        let named = self
+            .request
+            .routers
+            .iter()
+            .find(|(link, address)| *link == place.link.name && address.is_ipv4() == v4);
+        let named = named.map(|(_, address)| Router::At(*address));
+        named.or_else(|| self.host.router(place.link.index, v4))
+    }
+
+    /// Leads what comes from a place over its own interface, and says which endpoint it is to be.
+    fn endpoint(&mut self, place: &Place<'_>) -> Option<NamedEndpoint> {
+        let targets = self.targets(place);
+        let opens = self.request.role == Role::Client;
+        let reaches: Vec<_> =
+            targets.iter().map(|to| (*to, self.reach(place, *to, opens))).collect();
+        let wrong = reaches.iter().find(|(_, reach)| *reach == Reach::Wrong);
+        if let Some((to, _)) = wrong {
+            self.own_table(place, *to, opens);
+        } else if opens {
+            let right: Vec<_> =
+                reaches.iter().filter(|(_, reach)| *reach == Reach::Right).collect();
+            self.loose_filter(place, &right.iter().map(|(to, _)| *to).collect::<Vec<_>>());
+        }
+        let never = !reaches.is_empty() && reaches.iter().all(|(_, reach)| *reach == Reach::Never);
+        let several = targets.len() > 1 && !self.request.peers.is_empty();
+        let flags = match self.request.role {
+            Role::Server => EndpointFlags::SIGNAL,
+            Role::Both => EndpointFlags::SIGNAL | EndpointFlags::SUBFLOW,
+            Role::Client if (never || several) && self.host.has_laminar() => EndpointFlags::LAMINAR,
+            Role::Client if never => {
+                let Place { link, .. } = place;
+                self.note(format!(
+                    "{} on {} has no way to the peer: this kernel (< 6.18) uses it by itself when \
+                     the peer announces an address there",
+                    place.ip(),
+                    link.name
+                ));
+                return None;
+            }
+            Role::Client => EndpointFlags::SUBFLOW,
+        };
+        let (address, link) = (place.ip(), Some(place.link.name.clone()));
+        Some(NamedEndpoint { address, id: None, port: None, flags: flags.bits(), link })
+    }
+
+    /// A rule and a table for what comes from a place.
+    fn own_table(&mut self, place: &Place<'_>, to: IpAddr, bound: bool) {
+        let (ip, index, v4) = (place.ip(), place.link.index, place.ip().is_ipv4());
+        let name = &place.link.name;
+        let taken = self.ways.way(to, ip, bound.then_some(name.as_str()));
+        let leaves = taken.and_then(|way| self.host.link(way.link_index?)).map_or_else(
+            || "has no route".to_owned(),
+            |link| {
+                if link.index == index {
+                    format!("asks for {to} on {name} itself, where it is not")
+                } else {
+                    format!("leaves by {}", link.name)
+                }
+            },
+        );
+        let table = self.table(index);
+        let own = place.address.local.network();
+        let reason = format!("what comes from {ip} {leaves}, not by {name}: a table of its own");
+        let exists = |to: Prefix, host: &Host| {
+            host.routes
+                .iter()
+                .any(|it| (it.table, it.to, it.link_index) == (table, to, Some(index)))
+        };
+        let mut routes = Vec::new();
+        if place.address.peer.is_none() && own.length() < Prefix::host(ip).length() {
+            routes.push((own, None));
+        }
+        if let Some(router) = self.router(place) {
+            let everything = if v4 { Prefix::ALL_V4 } else { Prefix::ALL_V6 };
+            routes.push((everything, router.address()));
+        }
+        for (to, gateway) in routes {
+            let (link, to_text) = (name.clone(), to.to_string());
+            let route = Change::AddRoute(TableRoute { to: to_text, link, gateway, table });
+            let planned = self.plan.steps.iter().any(|step| step.change == route);
+            if !exists(to, self.host) && !planned {
+                self.step(route, reason.clone());
+            }
+        }
+        let priority = self.priority(ip);
+        let rule = SourceRule { from: ip, table, priority };
+        self.step(Change::AddRule(rule), format!("{ip} uses the table of {name}"));
+    }
+
+    /// A free table for an interface; the same for all of its addresses.
+    fn table(&mut self, link: u32) -> u32 {
+        if let Some((_, table)) = self.tables.iter().find(|(index, _)| *index == link) {
+            return *table;
+        }
+        let used = |table: u32| {
+            self.tables.iter().any(|(_, other)| *other == table)
+                || self.host.routes.iter().any(|route| route.table == table)
+                || self.host.rules.iter().any(|rule| rule.action == RuleAction::Table(table))
+        };
+        let first = FIRST_TABLE.saturating_add(link);
+        let table = (first..u32::MAX).find(|table| !used(*table)).unwrap_or(first);
+        self.tables.insert((link, table));
+        table
+    }
+
+    /// A free place for a rule, before every rule that would catch the same packets.
+    fn priority(&self, from: IpAddr) -> u32 {
+        let catches =
+            self.host.rules.iter().filter(|rule| {
+                rule.priority > 0 && rule.from.address().is_ipv4() == from.is_ipv4()
+            });
+        let before = catches.filter(|rule| rule.from.contains(from) != rule.inverted);
+        let before = before.map(|rule| rule.priority).min().unwrap_or(RULES_BEFORE);
+        let ours = self.plan.steps.iter().filter_map(|step| {
+            let Change::AddRule(rule) = &step.change else { return None };
+            Some(rule.priority)
+        });
+        let theirs = self.host.rules.iter().map(|rule| rule.priority);
+        let taken: BTreeSet<u32> = theirs.chain(ours).collect();
+        let last = before.min(RULES_BEFORE);
+        (1..last).rev().find(|priority| !taken.contains(priority)).unwrap_or(last)
+    }
+
+    /// A strict filter drops answers that arrive where the routes would not send.
+    fn loose_filter(&mut self, place: &Place<'_>, targets: &[IpAddr]) {
+        let name = place.link.name.as_str();
+        if !place.ip().is_ipv4() || self.effective(name, "rp_filter") != 1 {
+            return;
+        }
+        let elsewhere =
+            targets.iter().find(|to| self.reach(place, **to, false) != Reach::Right).copied();
+        if elsewhere.is_none() {
+            return;
+        }
+        let sysctl = Sysctl::ipv4(name, "rp_filter");
+        let planned = self.plan.steps.iter().any(
+            |step| matches!(&step.change, Change::Sysctl { sysctl: other, .. } if *other == sysctl),
+        );
+        if let Some(value) = self.ways.setting(&sysctl).filter(|_| !planned) {
+            let reason = format!(
+                "the strict filter (1) drops what arrives at {name}, because routes lead elsewhere"
+            );
+            self.set(sysctl, value, "2", reason);
+        }
+    }
+
+    fn limits(&mut self, places: &[Place<'_>]) {
+        let now = Limits::from(self.host.limits);
+        let own = places.len();
+        // The peer may announce more addresses than are named.
+        let theirs = own.max(self.request.peers.len());
+        let most = MOST as u32;
+        let few = |count: usize| (count as u32).clamp(2, most);
+        let accepted = few(theirs);
+        let (wanted, reason) = match self.request.role {
+            Role::Client => (
+                Limits { subflows: few(own.saturating_mul(theirs)), add_addr_accepted: accepted },
+                "room for a subflow from each address to each of the peer's, and for what it \
+                 announces",
+            ),
+            // The client opens them, so the server has no reason to say less than the most.
+            Role::Server => (
+                Limits { subflows: most, add_addr_accepted: 0 },
+                "room for every subflow that a client opens",
+            ),
+            Role::Both => (
+                Limits { subflows: most, add_addr_accepted: accepted },
+                "room for every subflow that either side opens",
+            ),
+        };
+        // More than is needed does no harm.
+        let to = Limits {
+            subflows: now.subflows.max(wanted.subflows),
+            add_addr_accepted: now.add_addr_accepted.max(wanted.add_addr_accepted),
+        };
+        let (change, reason) = (Change::Limits { from: now, to }, reason.to_owned());
+        if to == now {
+            self.plan.keeps.push(Step { change, reason });
+        } else {
+            self.step(change, reason);
+        }
+    }
+
+    fn remarks(&mut self, places: &[Place<'_>]) {
+        let links: BTreeSet<_> = places.iter().map(|place| place.link.index).collect();
+        match (links.len(), places.len()) {
+            (0, _) => self.note("no interface has an address that can be used".to_owned()),
+            (1, _) if self.request.role == Role::Client => self.note(
+                "only one interface can be used: there are several paths only if the server has \
+                 several"
+                    .to_owned(),
+            ),
+            _ => {}
+        }
+        if links.len() > 1 && places.iter().all(|place| self.targets(place).is_empty()) {
+            self.note(
+                "there is no default route, so that routes could not be checked: name the other \
+                 host (--peer)"
+                    .to_owned(),
+            );
+        }
+        if self.host.managers.contains(&Manager::NetworkManager) {
+            self.note(
+                "NetworkManager runs here and may set endpoints by itself \
+                 (connection.mptcp-flags): `--persist networkmanager` says it in its words"
+                    .to_owned(),
+            );
+        }
+        if self.host.managers.contains(&Manager::Mptcpd) {
+            self.note(
+                "mptcpd runs here and changes endpoints and limits by itself: stop it, or leave \
+                 all to it"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+/// Another interface in one of this one's networks of a family, and that network.
+fn shares<'a>(host: &'a Host, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
+    let others = host
+        .links
+        .iter()
+        .filter(|other| other.index != link.index && other.is_up() && !other.is_loopback());
+    for other in others {
+        for network in host.networks(link.index) {
+            let is_host = |it: Prefix| it == Prefix::host(it.address());
+            let overlaps = |it: &Prefix| {
+                !is_host(*it) && (it.contains(network.address()) || network.contains(it.address()))
+            };
+            let other_family = network.address().is_ipv4() != v4;
+            if other_family || is_link_local(network.address()) || is_host(network) {
+                continue;
+            }
+            if host.networks(other.index).any(|it| overlaps(&it)) {
+                return Some((other, network));
+            }
+        }
+    }
+    None
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// An address of a network that is none of the host's.
+fn neighbour(host: &Host, network: Prefix) -> Option<IpAddr> {
+    let next = |address: IpAddr| match address {
+        IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits().wrapping_add(1))),
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits().wrapping_add(1))),
+    };
+    let mut address = network.network().address();
+    for _ in 0..=host.addresses.len() {
+        address = next(address);
+        if !network.contains(address) || !network.contains(next(address)) {
+            return None;
+        }
+        if host.addresses.iter().all(|own| own.local.address() != address) {
+            return Some(address);
+        }
+    }
+    None
+}

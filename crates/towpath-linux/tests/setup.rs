@@ -1,0 +1,489 @@
+//! Setting a host up, against the running kernel in network namespaces of the tests' own.
+
+#![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod space;
+
+use std::env;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use towpath_linux::Namespace;
+use towpath_linux::netlink::{
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, Route, RouteSpec, RuleSpec, VethEnd,
+};
+use towpath_linux::setup::{
+    Change, Host, Plan, Request, Role, SetupError, State, Tools, apply, plan, undo,
+};
+use towpath_linux::sysctl::Sysctl;
+
+use space::in_namespace;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const NAMES: [&str; 4] = ["eth0", "wlan0", "wwan0", "usb.0"];
+
+/// One interface of a host that is to be set up.
+#[derive(Debug, Clone)]
+struct Interface {
+    /// Networks 0 to 3, so that several interfaces may be in the same, and the host in it.
+    v4: Option<(u8, u8)>,
+    v6: Option<(u8, u8)>,
+    /// A default route with this metric.
+    metric: Option<u32>,
+    /// A rule and a table for the IPv4 address, as somebody made them by hand.
+    has_table: bool,
+    is_up: bool,
+    rp_filter: u8,
+    arp_ignore: u8,
+    arp_announce: u8,
+}
+
+#[derive(Debug, Clone)]
+struct Start {
+    interfaces: Vec<Interface>,
+    /// Of an interface's address or a foreign one, with flags, a port if it is announced.
+    endpoints: Vec<(usize, u32, bool, bool)>,
+    limits: (u32, u32),
+    enabled: bool,
+    userspace: bool,
+    rp_filter_of_all: u8,
+    role: Role,
+    /// Network and host.
+    peers: Vec<(u8, u8)>,
+}
+
+fn interface() -> impl Strategy<Value = Interface> {
+    let settings = (0..3_u8, 0..3_u8, 0..3_u8);
+    let place = || proptest::option::weighted(0.8, (0..4_u8, 1..6_u8));
+    let metric = proptest::option::of(prop_oneof![Just(0_u32), Just(100), Just(200), Just(300)]);
+    let odds = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.9));
+    (place(), place(), metric, odds, settings).prop_map(
+        |(v4, v6, metric, (has_table, is_up), (rp_filter, arp_ignore, arp_announce))| Interface {
+            v4,
+            v6,
+            metric,
+            has_table,
+            is_up,
+            rp_filter,
+            arp_ignore,
+            arp_announce,
+        },
+    )
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    let flags = prop_oneof![
+        Just(1_u32),        // signal
+        Just(2),            // subflow
+        Just(3),            // both
+        Just(2 | 4),        // subflow backup
+        Just(2 | 8),        // subflow fullmesh
+        Just(1 | 4),        // signal backup
+        Just(0),            // nothing
+        Just(1 << 5),       // laminar
+        Just(2 | (1 << 5)), // subflow laminar
+    ];
+    let endpoints =
+        proptest::collection::vec((0..6_usize, flags, any::<bool>(), any::<bool>()), 0..4);
+    let interfaces = proptest::collection::vec(interface(), 1..=4);
+    let role = prop_oneof![Just(Role::Client), Just(Role::Server), Just(Role::Both)];
+    let peers = proptest::collection::vec((0..4_u8, 100..103_u8), 0..3);
+    let switches = (proptest::bool::weighted(0.8), proptest::bool::weighted(0.1), 0..3_u8);
+    (interfaces, endpoints, (0..=8_u32, 0..=8_u32), switches, role, peers).prop_map(
+        |(interfaces, endpoints, limits, switches, role, peers)| {
+            let (enabled, userspace, rp_filter_of_all) = switches;
+            Start {
+                interfaces,
+                endpoints,
+                limits,
+                enabled,
+                userspace,
+                rp_filter_of_all,
+                role,
+                peers,
+            }
+        },
+    )
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn v4((network, host): (u8, u8), link: usize) -> Prefix {
+    // Different addresses in one network, whatever the draw.
+    let host = usize::from(host) + 10 * link;
+    format!("10.0.{network}.{host}/24").parse().unwrap()
+}
+
+fn v6((network, host): (u8, u8), link: usize) -> Prefix {
+    let host = usize::from(host) + 10 * link;
+    format!("fd00:{network}::{host}/64").parse().unwrap()
+}
+
+impl Start {
+    fn request(&self) -> Request {
+        let peers = self.peers.iter().map(|(network, host)| ip(&format!("10.0.{network}.{host}")));
+        Request { role: self.role, peers: peers.collect(), links: Vec::new(), routers: Vec::new() }
+    }
+
+    /// Makes the configuration in the calling thread's namespace, which is new.
+    fn make(&self) {
+        let mut route = Route::open().unwrap();
+        // Addresses that the kernel makes by itself come when they like.
+        Sysctl::ipv6("default", "addr_gen_mode").write("1").unwrap();
+        route.set_up("lo").unwrap();
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            let name = NAMES[index];
+            let far = format!("far{index}");
+            let end = |name| VethEnd { name, ..VethEnd::default() };
+            route.add_veth(&end(name), &end(&far)).unwrap();
+            route.set_up(&far).unwrap();
+            interface.make(&mut route, index);
+        }
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            wait_for("a carrier", || {
+                route.link(NAMES[index]).unwrap().is_running() == interface.is_up
+            });
+        }
+        wait_for("the kernel's own routes of IPv6", || has_all_own_routes(&mut route));
+        Sysctl::ipv4("all", "rp_filter").write(&self.rp_filter_of_all.to_string()).unwrap();
+        let mut manager = MptcpPm::open().unwrap();
+        let (subflows, add_addr_accepted) = self.limits;
+        manager.set_limits(MptcpLimits { subflows, add_addr_accepted }).unwrap();
+        for (at, flags, has_port, is_bound) in &self.endpoints {
+            let own = self.interfaces.get(*at).and_then(|it| it.v4).map(|place| v4(place, *at));
+            let foreign = ip(&format!("203.0.113.{}", at + 1));
+            let link = NAMES.get(*at).filter(|_| *is_bound && own.is_some());
+            let flags = EndpointFlags::from_bits(*flags);
+            let endpoint = Endpoint {
+                address: own.map_or(foreign, Prefix::address),
+                id: None,
+                port: (*has_port && own.is_some() && flags == EndpointFlags::SIGNAL)
+                    .then_some(8_000),
+                flags,
+                link_index: link.map(|link| route.link(link).unwrap().index),
+            };
+            // The same address twice is refused, and a port on an interface that is down.
+            let _refused = manager.add_endpoint(&endpoint);
+        }
+        if self.userspace {
+            Sysctl::new("net.mptcp.path_manager").write("userspace").unwrap();
+        }
+        let enabled = if self.enabled { "1" } else { "0" };
+        Sysctl::new("net.mptcp.enabled").write(enabled).unwrap();
+    }
+}
+
+impl Interface {
+    fn make(&self, route: &mut Route, index: usize) {
+        let name = NAMES[index];
+        if self.is_up {
+            route.set_up(name).unwrap();
+        }
+        if let Some(place) = self.v4 {
+            route.add_address(name, v4(place, index)).unwrap();
+        }
+        if let Some(place) = self.v6 {
+            route.add_address(name, v6(place, index)).unwrap();
+        }
+        for (setting, value) in [
+            ("rp_filter", self.rp_filter),
+            ("arp_ignore", self.arp_ignore),
+            ("arp_announce", self.arp_announce),
+        ] {
+            Sysctl::ipv4(name, setting).write(&value.to_string()).unwrap();
+        }
+        let Some((network, _)) = self.v4.filter(|_| self.is_up) else { return };
+        let default = RouteSpec {
+            to: Prefix::ALL_V4,
+            link: name,
+            gateway: Some(ip(&format!("10.0.{network}.254"))),
+            source: None,
+            table: None,
+            metric: self.metric,
+        };
+        if self.metric.is_some() {
+            // Two with the same metric are refused.
+            let _refused = route.add_route(&default);
+        }
+        if self.has_table {
+            let table = 100 + index as u32;
+            let own = RouteSpec { table: Some(table), metric: None, ..default };
+            route.add_route(&own).unwrap();
+            let from = v4(self.v4.unwrap(), index);
+            let from = Prefix::host(from.address());
+            let rule = RuleSpec { from, to: None, table, priority: Some(500) };
+            route.add_rule(&rule).unwrap();
+        }
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The kernel makes them a moment after an address or a link.
+fn has_all_own_routes(route: &mut Route) -> bool {
+    let routes = route.routes().unwrap();
+    let mut links = route.links().unwrap();
+    links.retain(|link| link.is_running() && !link.is_loopback());
+    let group: Prefix = "ff00::/8".parse().unwrap();
+    let is_there = |to: Prefix, link: u32| {
+        routes.iter().any(|route| route.to == to && route.link_index == Some(link))
+    };
+    let runs = |index: u32| links.iter().any(|link| link.index == index);
+    let addresses = route.addresses().unwrap();
+    let mut own = addresses.iter().filter(|it| runs(it.link_index) && it.local.address().is_ipv6());
+    links.iter().all(|link| is_there(group, link.index))
+        && own.all(|it| is_there(Prefix::host(it.local.address()), it.link_index))
+}
+
+/// Everything that may not differ, one row a line, tables in the kernel's own bytes and order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Snapshot(Vec<String>);
+
+impl Snapshot {
+    fn take() -> Self {
+        let mut manager = MptcpPm::open().unwrap();
+        let mut lines = vec![format!("limits {:?}", manager.limits().unwrap())];
+        lines.extend(manager.endpoints().unwrap().iter().map(|it| format!("endpoint {it:?}")));
+        let tables = [("address", libc::RTM_GETADDR, 8), ("route", libc::RTM_GETROUTE, 12)];
+        for (name, kind, header) in tables.into_iter().chain([("rule", libc::RTM_GETRULE, 12)]) {
+            lines.extend(dump(kind, header).iter().map(|row| format!("{name} {row:02x?}")));
+        }
+        let mut settings = Vec::new();
+        for place in ["mptcp", "ipv4/conf", "ipv6/conf", "ipv4/route", "ipv6/route"] {
+            read_settings(&Path::new("/proc/sys/net").join(place), &mut settings);
+        }
+        settings.sort();
+        lines.extend(settings.iter().map(|(path, text)| format!("{} {text}", path.display())));
+        Self(lines)
+    }
+
+    /// What is not the same, for people.
+    fn differences(&self, other: &Self) -> Vec<String> {
+        let pairs = self.0.iter().zip(&other.0).filter(|(one, two)| one != two);
+        let mut found: Vec<_> = pairs.map(|(one, two)| format!("{one}\n  now {two}")).collect();
+        if self.0.len() != other.0.len() {
+            found.insert(0, format!("{} rows, now {}", self.0.len(), other.0.len()));
+        }
+        found
+    }
+}
+
+fn read_settings(folder: &Path, settings: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            read_settings(&path, settings);
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            settings.push((path, text));
+        }
+    }
+}
+
+/// The rows of a table, without the numbers of the conversation.
+fn dump(kind: u16, header: usize) -> Vec<Vec<u8>> {
+    let mut socket = Socket::new(NETLINK_ROUTE).unwrap();
+    socket.bind_auto().unwrap();
+    let mut request = Vec::new();
+    request.extend((16 + header as u32).to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(0x301_u16.to_ne_bytes());
+    request.resize(16 + header, 0);
+    socket.send_to(&request, &SocketAddr::new(0, 0), 0).unwrap();
+    let mut rows = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full().unwrap();
+        let mut rest = &bytes[..];
+        while rest.len() >= 16 {
+            let length = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
+            let of = u16::from_ne_bytes(rest[4..6].try_into().unwrap());
+            if i32::from(of) == libc::NLMSG_DONE {
+                return rows;
+            }
+            rows.push([&rest[4..6], &rest[16..length]].concat());
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+fn planned(request: &Request, tools: &mut Tools) -> Plan {
+    let host = Host::read(tools).unwrap();
+    plan(&host, request, tools).unwrap()
+}
+
+fn state_folder(name: &str) -> PathBuf {
+    env::temp_dir().join(format!("towpath-setup-{name}-{}", std::process::id()))
+}
+
+/// Sets up, looks whether all is right then, and takes it back.
+fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> {
+    start.make();
+    let before = Snapshot::take();
+    let mut tools = Tools::open().unwrap();
+    let mut state = State::open(folder).unwrap();
+    prop_assert!(state.changes().is_empty(), "a new namespace has no past");
+    let request = start.request();
+    let first = planned(&request, &mut tools);
+    let same: Vec<String> = Vec::new();
+    prop_assert_eq!(&before.differences(&Snapshot::take()), &same, "a plan changes nothing");
+    apply(&first, &mut tools, &mut state).map_err(|e| TestCaseError::fail(e.to_string()))?;
+    let again = planned(&request, &mut tools);
+    prop_assert!(again.steps.is_empty(), "first {first:#?}\nagain {again:#?}");
+    let undone = undo(&mut tools, &mut state).map_err(|e| TestCaseError::fail(e.to_string()))?;
+    prop_assert_eq!(&undone.remarks, &same);
+    prop_assert_eq!(&before.differences(&Snapshot::take()), &same, "after {:#?}", first);
+    prop_assert!(state.changes().is_empty() && !state.path().exists());
+    Ok(first.steps.len())
+}
+
+#[test]
+fn what_was_applied_is_undone_to_the_last_byte() {
+    in_namespace("what_was_applied_is_undone_to_the_last_byte", || {
+        let folder = state_folder("bytes");
+        let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+        let steps = std::cell::Cell::new(0);
+        let run = TestRunner::new(config).run(&start(), |start| {
+            let namespace = Namespace::create().unwrap();
+            let made = namespace.run(|| there_and_back(&start, &folder)).unwrap()?;
+            steps.set(steps.get() + made);
+            Ok(())
+        });
+        run.unwrap();
+        assert!(steps.get() > 64, "the draws must have something to set up: {}", steps.get());
+        let _gone = fs::remove_dir_all(folder);
+    });
+}
+
+fn two_in_one_network() -> Start {
+    let interface = |host, metric| Interface {
+        v4: Some((0, host)),
+        v6: None,
+        metric,
+        has_table: false,
+        is_up: true,
+        rp_filter: 1,
+        arp_ignore: 0,
+        arp_announce: 0,
+    };
+    Start {
+        interfaces: vec![interface(1, Some(100)), interface(2, None)],
+        endpoints: Vec::new(),
+        limits: (2, 0),
+        enabled: true,
+        userspace: false,
+        rp_filter_of_all: 0,
+        role: Role::Server,
+        peers: Vec::new(),
+    }
+}
+
+#[test]
+fn a_refused_step_takes_back_what_was_done_before_it() {
+    in_namespace("a_refused_step_takes_back_what_was_done_before_it", || {
+        let start = two_in_one_network();
+        start.make();
+        let (folder, mut tools) = (state_folder("refused"), Tools::open().unwrap());
+        let mut state = State::open(&folder).unwrap();
+        let plan = planned(&start.request(), &mut tools);
+        // Somebody else takes an address for an endpoint in the meantime.
+        let mut manager = MptcpPm::open().unwrap();
+        let address = v4((0, 2), 1).address();
+        let flags = EndpointFlags::SUBFLOW;
+        let theirs = Endpoint { address, id: None, port: None, flags, link_index: None };
+        manager.add_endpoint(&theirs).unwrap();
+        let before = Snapshot::take();
+        let error = apply(&plan, &mut tools, &mut state).unwrap_err();
+        let SetupError::Refused { number, all, .. } = &error else { panic!("{error}") };
+        assert_eq!(number, all, "the last one");
+        let text = error.to_string();
+        assert!(text.contains("add MPTCP endpoint 10.0.0.12: "), "{text}");
+        assert!(text.ends_with("what was done before it was taken back"), "{text}");
+        assert_eq!(before.differences(&Snapshot::take()), Vec::<String>::new());
+        assert!(state.changes().is_empty());
+        let _gone = fs::remove_dir_all(folder);
+    });
+}
+
+#[test]
+fn what_somebody_else_changed_since_is_left_alone() {
+    in_namespace("what_somebody_else_changed_since_is_left_alone", || {
+        let start = two_in_one_network();
+        start.make();
+        let (folder, mut tools) = (state_folder("since"), Tools::open().unwrap());
+        let mut state = State::open(&folder).unwrap();
+        let plan = planned(&start.request(), &mut tools);
+        apply(&plan, &mut tools, &mut state).unwrap();
+        let mut manager = MptcpPm::open().unwrap();
+        let theirs = MptcpLimits { subflows: 7, add_addr_accepted: 1 };
+        manager.set_limits(theirs).unwrap();
+        manager.flush_endpoints().unwrap();
+        let undone = undo(&mut tools, &mut State::open(&folder).unwrap()).unwrap();
+        assert_eq!(manager.limits().unwrap(), theirs);
+        let remarks = undone.remarks.join("\n");
+        assert!(remarks.contains("left as it is"), "{remarks}");
+        assert!(remarks.contains("there is no endpoint 10.0.0.1"), "{remarks}");
+        let rules = Route::open().unwrap().rules().unwrap();
+        assert!(rules.iter().all(|rule| rule.priority == 0 || rule.priority > 1_000), "{rules:?}");
+        let _gone = fs::remove_dir_all(folder);
+    });
+}
+
+#[test]
+fn a_server_of_two_interfaces_in_one_network_answers_on_each() {
+    in_namespace("a_server_of_two_interfaces_in_one_network_answers_on_each", || {
+        let start = two_in_one_network();
+        start.make();
+        let mut tools = Tools::open().unwrap();
+        let plan = planned(&start.request(), &mut tools);
+        let commands: Vec<_> = plan.steps.iter().map(|step| step.change.command()).collect();
+        let table = Route::open().unwrap().link("wlan0").unwrap().index + 1_000;
+        let expected = [
+            "sysctl -w net.ipv4.conf.eth0.arp_ignore=1".to_owned(),
+            "sysctl -w net.ipv4.conf.eth0.arp_announce=2".to_owned(),
+            "sysctl -w net.ipv4.conf.wlan0.arp_ignore=1".to_owned(),
+            "sysctl -w net.ipv4.conf.wlan0.arp_announce=2".to_owned(),
+            format!("ip route add 10.0.0.0/24 dev wlan0 table {table}"),
+            // It has no default route of its own, but its neighbour's router is in its network.
+            format!("ip route add default via 10.0.0.254 dev wlan0 table {table}"),
+            format!("ip rule add from 10.0.0.12 lookup {table} priority 999"),
+            "ip mptcp limits set subflows 8 add_addr_accepted 0".to_owned(),
+            "ip mptcp endpoint add 10.0.0.1 dev eth0 signal".to_owned(),
+            "ip mptcp endpoint add 10.0.0.12 dev wlan0 signal".to_owned(),
+        ];
+        assert_eq!(commands, expected);
+    });
+}
+
+#[test]
+fn endpoints_of_the_wrong_role_or_of_another_host_are_replaced() {
+    in_namespace("endpoints_of_the_wrong_role_or_of_another_host_are_replaced", || {
+        let endpoints = vec![(0, 2, false, true), (5, 2, false, false)];
+        let start = Start { endpoints, ..two_in_one_network() };
+        start.make();
+        let plan = planned(&start.request(), &mut Tools::open().unwrap());
+        let said = |wanted: &str| plan.steps.iter().any(|step| step.reason == wanted);
+        assert!(said("203.0.113.6 is no address of this host"), "{plan:#?}");
+        assert!(said("endpoint 10.0.0.1 is not announced, which servers do"), "{plan:#?}");
+        let replaced = plan.steps.iter().find_map(|step| {
+            let Change::AddEndpoint(endpoint) = &step.change else { return None };
+            (endpoint.address == ip("10.0.0.1")).then_some(endpoint)
+        });
+        assert_eq!(replaced.unwrap().id, Some(1), "under its number");
+    });
+}

@@ -1,0 +1,279 @@
+//! `towpath setup`.
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use towpath_linux::setup::{
+    self, Form, Host, Plan, Request, Role, SetupError, State, Step, StoredFile, Tools,
+};
+use towpath_measure::result::Warning;
+
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Set this host up for Multipath TCP: endpoints, limits, routes, filters
+///
+/// Shows what is missing as commands to paste, each with its reason, and changes nothing. `--apply`
+/// does the same at once, as a whole or not at all; `--undo` takes it back. What is right already
+/// is left alone.
+#[derive(Debug, Args)]
+pub(crate) struct SetupArguments {
+    /// What this host does with connections
+    #[arg(long, value_enum, required_unless_present = "undo")]
+    role: Option<RoleChoice>,
+    /// The other host: its addresses, or a name
+    #[arg(long, value_delimiter = ',', value_name = "ADDR")]
+    peer: Vec<String>,
+    /// Interfaces to use [default: all that have an address and are up]
+    #[arg(long, value_delimiter = ',', value_name = "IF")]
+    dev: Vec<String>,
+    /// Router of an interface that has no default route, such as wlan0=192.0.2.1
+    #[arg(long, value_delimiter = ',', value_name = "IF=ADDR", value_parser = router)]
+    gateway: Vec<(String, IpAddr)>,
+    #[command(flatten)]
+    what: What,
+    /// Folder for the files of `--persist`, in place of standard output
+    #[arg(long, value_name = "FOLDER", requires = "persist")]
+    out: Option<PathBuf>,
+    /// Print the plan as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct What {
+    /// Show the plan [default]
+    #[arg(long)]
+    print: bool,
+    /// Make the changes, all or none
+    #[arg(long)]
+    apply: bool,
+    /// Take back what was applied since this machine started
+    #[arg(long)]
+    undo: bool,
+    /// Write files that set it up at each start, for one of these
+    #[arg(long, value_enum, value_name = "FORM")]
+    persist: Option<FormChoice>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RoleChoice {
+    /// It opens connections: subflows from each address
+    Client,
+    /// It accepts connections: its addresses are announced
+    Server,
+    /// Both
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum FormChoice {
+    /// Commands for its connections, and a dispatcher script
+    NetworkManager,
+    /// A unit that runs a script
+    Systemd,
+    /// A script
+    Script,
+}
+
+fn router(text: &str) -> Result<(String, IpAddr), String> {
+    let parts =
+        text.split_once('=').and_then(|(link, ip)| Some((link.to_owned(), ip.parse().ok()?)));
+    parts.ok_or_else(|| "expected an interface and an address, such as wlan0=192.0.2.1".to_owned())
+}
+
+pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let mut tools = Tools::open().map_err(SetupError::from)?;
+    let folder = setup::folder().map_err(SetupError::from);
+    if arguments.what.undo {
+        return undo(&mut tools, &folder?, arguments.json, ui);
+    }
+    let host = Host::read(&mut tools).map_err(SetupError::from)?;
+    let request = request(arguments)?;
+    let plan = setup::plan(&host, &request, &mut tools).map_err(SetupError::from)?;
+    for note in &plan.notes {
+        ui.warn(&Warning { text: note.clone(), hint: None });
+    }
+    if let Some(form) = arguments.what.persist {
+        // Without a folder, nothing was applied.
+        let state = folder.ok().and_then(|folder| State::open(&folder).ok());
+        return persist(form, arguments, &plan, state.as_ref(), ui);
+    }
+    if !arguments.what.apply {
+        show(&plan, arguments.json, ui)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut state = State::open(&folder?).map_err(SetupError::from)?;
+    setup::apply(&plan, &mut tools, &mut state)?;
+    show(&plan, arguments.json, ui)?;
+    if !plan.steps.is_empty() {
+        let steps = count(plan.steps.len(), "change");
+        ui.progress(&format!("{steps} made; `towpath setup --undo` takes all back"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn request(arguments: &SetupArguments) -> Result<Request, CliError> {
+    let role = match arguments.role {
+        Some(RoleChoice::Client) | None => Role::Client,
+        Some(RoleChoice::Server) => Role::Server,
+        Some(RoleChoice::Both) => Role::Both,
+    };
+    let mut peers = Vec::new();
+    for peer in &arguments.peer {
+        let found =
+            (peer.as_str(), 0).to_socket_addrs().map_err(|error| CliError::Unavailable {
+                what: format!("cannot find the peer `{peer}`: {error}"),
+                hint: "give its addresses: --peer 192.0.2.1,198.51.100.1".to_owned(),
+            })?;
+        for address in found.map(|address| address.ip()) {
+            if !peers.contains(&address) {
+                peers.push(address);
+            }
+        }
+    }
+    let (links, routers) = (arguments.dev.clone(), arguments.gateway.clone());
+    Ok(Request { role, peers, links, routers })
+}
+
+/// Commands with their reasons above them: a script.
+fn show(plan: &Plan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
+    if as_json {
+        writeln!(ui.out, "{}", plan_json(plan))?;
+        return Ok(());
+    }
+    if plan.steps.is_empty() {
+        writeln!(ui.out, "# nothing to do: {}", right(plan))?;
+        return Ok(());
+    }
+    let mut reason = "";
+    for step in &plan.steps {
+        if step.reason != reason {
+            reason = &step.reason;
+            writeln!(ui.out, "# {reason}")?;
+        }
+        writeln!(ui.out, "{}", step.change.command())?;
+    }
+    Ok(())
+}
+
+fn right(plan: &Plan) -> String {
+    if plan.uses.is_empty() {
+        return "no address can be used".to_owned();
+    }
+    let used = plan.uses.iter().map(|(link, address)| format!("{address} ({link})"));
+    format!("all is right for {}", used.collect::<Vec<_>>().join(", "))
+}
+
+fn plan_json(plan: &Plan) -> Value {
+    let step = |step: &Step| json!({"reason": step.reason, "command": step.change.command(), "change": step.change});
+    let used = plan.uses.iter().map(|(link, ip)| json!({"interface": link, "address": ip}));
+    json!({
+        "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
+        "keeps": plan.keeps.iter().map(step).collect::<Vec<_>>(),
+        "notes": plan.notes,
+        "uses": used.collect::<Vec<_>>(),
+    })
+}
+
+fn undo(
+    tools: &mut Tools,
+    folder: &Path,
+    as_json: bool,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let mut state = State::open(folder).map_err(SetupError::from)?;
+    if state.changes().is_empty() && !as_json {
+        writeln!(ui.out, "# nothing to undo: nothing was applied here since this machine started")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let undone = setup::undo(tools, &mut state)?;
+    for remark in &undone.remarks {
+        ui.warn(&Warning { text: remark.clone(), hint: None });
+    }
+    if as_json {
+        let made = undone.made.iter();
+        let made = made.map(|change| json!({"command": change.command(), "change": change}));
+        let steps = made.collect::<Vec<_>>();
+        writeln!(ui.out, "{}", json!({"steps": steps, "notes": undone.remarks}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for change in &undone.made {
+        writeln!(ui.out, "{}", change.command())?;
+    }
+    ui.progress(&format!("{} taken back", count(undone.made.len(), "change")));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn persist(
+    form: FormChoice,
+    arguments: &SetupArguments,
+    plan: &Plan,
+    state: Option<&State>,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let form = match form {
+        FormChoice::NetworkManager => Form::NetworkManager,
+        FormChoice::Systemd => Form::Systemd,
+        FormChoice::Script => Form::Script,
+    };
+    let applied = state.map(State::changes).unwrap_or_default();
+    let steps = setup::at_each_start(plan, applied);
+    let files = setup::stored(form, "Made by `towpath setup --persist`.", &steps);
+    match &arguments.out {
+        Some(folder) => {
+            for file in &files {
+                let path = write_file(folder, file)?;
+                writeln!(ui.out, "{}", path.display())?;
+            }
+            for file in &files {
+                let name = Path::new(file.place).file_name().unwrap_or_default();
+                ui.progress(&format!("put {} to {}", name.display(), file.place));
+            }
+        }
+        None if arguments.json => {
+            let files = files.iter().map(|file| {
+                json!({
+                    "path": file.place,
+                    "executable": file.is_executable,
+                    "content": file.content,
+                })
+            });
+            writeln!(ui.out, "{}", json!({"files": files.collect::<Vec<_>>()}))?;
+        }
+        None => {
+            for file in &files {
+                writeln!(ui.out, "### {}\n{}", file.place, file.content)?;
+            }
+        }
+    }
+    if form == Form::Systemd {
+        ui.progress("then: systemctl daemon-reload && systemctl enable --now towpath-mptcp");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_file(folder: &Path, file: &StoredFile) -> Result<PathBuf, CliError> {
+    let path = folder.join(Path::new(file.place).file_name().unwrap_or_default());
+    let write = || {
+        fs::create_dir_all(folder)?;
+        fs::write(&path, &file.content)?;
+        let mode = if file.is_executable { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+    };
+    write().map_err(|source| CliError::Write { path: path.clone(), source, hint: None })?;
+    Ok(path)
+}
+
+fn count(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
