@@ -152,7 +152,9 @@ impl Start {
         }
         for (index, interface) in self.interfaces.iter().enumerate() {
             wait_for("a carrier", || {
-                route.link(NAMES[index]).unwrap().is_running() == interface.is_up
+                let far = format!("far{index}");
+                let mut runs = |name: &str| route.link(name).unwrap().is_running();
+                (runs(NAMES[index]), runs(&far)) == (interface.is_up, interface.is_up)
             });
         }
         wait_for("the kernel's own routes of IPv6", || has_all_own_routes(&mut route));
@@ -458,9 +460,9 @@ fn a_server_of_two_interfaces_in_one_network_answers_on_each() {
             "sysctl -w net.ipv4.conf.eth0.arp_announce=2".to_owned(),
             "sysctl -w net.ipv4.conf.wlan0.arp_ignore=1".to_owned(),
             "sysctl -w net.ipv4.conf.wlan0.arp_announce=2".to_owned(),
-            format!("ip route add 10.0.0.0/24 dev wlan0 table {table}"),
+            format!("ip route add 10.0.0.0/24 dev wlan0 table {table} proto static"),
             // It has no default route of its own, but its neighbour's router is in its network.
-            format!("ip route add default via 10.0.0.254 dev wlan0 table {table}"),
+            format!("ip route add default via 10.0.0.254 dev wlan0 table {table} proto static"),
             format!("ip rule add from 10.0.0.12 lookup {table} priority 999"),
             "ip mptcp limits set subflows 8 add_addr_accepted 0".to_owned(),
             "ip mptcp endpoint add 10.0.0.1 dev eth0 signal".to_owned(),

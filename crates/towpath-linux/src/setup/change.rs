@@ -334,7 +334,7 @@ impl fmt::Display for TableRoute {
         let everything = to.ends_with("/0");
         write!(f, "{}", if everything { "default" } else { to })?;
         gateway.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))?;
-        write!(f, " dev {} table {table}", quoted(link))
+        write!(f, " dev {} table {table} proto static", quoted(link))
     }
 }
 
@@ -382,7 +382,7 @@ mod tests {
         let to = "::/0".to_owned();
         let gateway = Some("fd00::1".parse().unwrap());
         let route = TableRoute { to, link: "wifi".to_owned(), gateway, table: 1_003 };
-        let command = "ip -6 route add default via fd00::1 dev wifi table 1003";
+        let command = "ip -6 route add default via fd00::1 dev wifi table 1003 proto static";
         assert_eq!(Change::AddRoute(route).command(), command);
         let rule = SourceRule { from: "10.0.0.1".parse().unwrap(), table: 1_003, priority: 999 };
         let command = "ip rule add from 10.0.0.1 lookup 1003 priority 999";

@@ -23,6 +23,7 @@ mod program;
 mod quic;
 mod report_page;
 mod runs;
+mod setup;
 mod simulated;
 mod timeline;
 mod trace;

@@ -3,65 +3,60 @@
 use std::collections::BTreeSet;
 
 use super::{Place, Planner, Reach, Role, Step};
-use crate::netlink::EndpointFlags;
+use crate::netlink::{Endpoint, EndpointFlags};
 use crate::setup::change::{Change, NamedEndpoint};
 
 impl Planner<'_> {
     /// Endpoints that are there and right stay; wrong ones are replaced under their number.
     pub(super) fn endpoints(&mut self, places: &[Place<'_>], wanted: Vec<NamedEndpoint>) {
-        let mut kept = BTreeSet::new();
-        for endpoint in self.host.endpoints.clone() {
-            if endpoint.flags.contains(EndpointFlags::IMPLICIT) {
-                continue; // the kernel's own; it makes way for ours
+        let (mut kept, mut replaced) = (BTreeSet::new(), Vec::new());
+        for old in self.own_endpoints() {
+            let address = old.address;
+            if !self.host.addresses.iter().any(|it| it.local.address() == address) {
+                let reason = format!("{address} is no address of this host");
+                self.step(Change::DeleteEndpoint(old), reason);
+                continue;
             }
+            let Some(new) = wanted.iter().find(|new| new.address == address) else { continue };
+            // With a port it announces and can do nothing else, beside another one or alone.
+            let only_announces = old.port.is_some() && self.request.role != Role::Client;
+            let place = places.iter().find(|place| place.ip() == address);
+            let complaint = if only_announces { None } else { self.complaint(&old, new, place) };
+            if let Some(reason) = complaint {
+                self.step(Change::DeleteEndpoint(old.clone()), reason);
+                replaced.push(old);
+                continue;
+            }
+            if !only_announces || self.request.role == Role::Server {
+                kept.insert(address);
+            }
+            let reason = purpose(&old);
+            self.plan.keeps.push(Step { change: Change::AddEndpoint(old), reason });
+        }
+        for new in wanted.into_iter().filter(|new| !kept.contains(&new.address)) {
+            let old = replaced.iter().find(|old| old.address == new.address);
+            let backup = old.map_or(0, |old| old.flags & EndpointFlags::BACKUP.bits());
+            let (id, flags) = (old.and_then(|old| old.id), new.flags | backup);
+            let new = NamedEndpoint { id, flags, ..new };
+            let reason = purpose(&new);
+            self.step(Change::AddEndpoint(new), reason);
+        }
+    }
+
+    /// Endpoints that somebody made; those of the kernel's own make way for ours.
+    fn own_endpoints(&self) -> Vec<NamedEndpoint> {
+        let made = |it: &&Endpoint| !it.flags.contains(EndpointFlags::IMPLICIT);
+        let named = |endpoint: &Endpoint| {
             let link = endpoint.link_index.and_then(|index| self.host.link(index));
-            let old = NamedEndpoint {
+            NamedEndpoint {
                 address: endpoint.address,
                 id: endpoint.id,
                 port: endpoint.port,
                 flags: endpoint.flags.bits(),
                 link: link.map(|link| link.name.clone()),
-            };
-            let here = self.host.addresses.iter().any(|it| it.local.address() == old.address);
-            if !here {
-                let reason = format!("{} is no address of this host", old.address);
-                self.step(Change::DeleteEndpoint(old), reason);
-                continue;
             }
-            let Some(new) = wanted.iter().find(|new| new.address == old.address) else { continue };
-            // With a port it announces and can do nothing else, beside another one or alone.
-            if old.port.is_some() && self.request.role != Role::Client {
-                if self.request.role == Role::Server {
-                    kept.insert(old.address);
-                }
-                let reason = purpose(&old);
-                self.plan.keeps.push(Step { change: Change::AddEndpoint(old), reason });
-                continue;
-            }
-            let place = places.iter().find(|place| place.ip() == old.address);
-            match self.complaint(&old, new, place) {
-                None => {
-                    kept.insert(new.address);
-                    let reason = purpose(&old);
-                    self.plan.keeps.push(Step { change: Change::AddEndpoint(old), reason });
-                }
-                Some(reason) => {
-                    self.step(Change::DeleteEndpoint(old.clone()), reason);
-                    let kept_flags = old.flags & EndpointFlags::BACKUP.bits();
-                    let flags = new.flags | kept_flags;
-                    if !kept.insert(new.address) {
-                        continue; // one for each address is enough
-                    }
-                    let change = NamedEndpoint { id: old.id, flags, ..new.clone() };
-                    let reason = purpose(&change);
-                    self.step(Change::AddEndpoint(change), reason);
-                }
-            }
-        }
-        for new in wanted.into_iter().filter(|new| !kept.contains(&new.address)) {
-            let reason = purpose(&new);
-            self.step(Change::AddEndpoint(new), reason);
-        }
+        };
+        self.host.endpoints.iter().filter(made).map(named).collect()
     }
 
     /// What is wrong with an endpoint, if something is.
