@@ -195,7 +195,8 @@ impl Interface {
         if let Some(place) = self.v4 {
             route.add_address(name, v4(place, index)).unwrap();
         }
-        if let Some(place) = self.v6 {
+        // On an interface that is down, the kernel makes its routes for it when it likes.
+        if let Some(place) = self.v6.filter(|_| self.is_up) {
             route.add_address(name, v6(place, index)).unwrap();
         }
         for (setting, value) in [

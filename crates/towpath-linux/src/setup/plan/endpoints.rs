@@ -33,11 +33,18 @@ impl Planner<'_> {
             let reason = purpose(&old);
             self.plan.keeps.push(Step { change: Change::AddEndpoint(old), reason });
         }
-        for new in wanted.into_iter().filter(|new| !kept.contains(&new.address)) {
-            let old = replaced.iter().find(|old| old.address == new.address);
-            let backup = old.map_or(0, |old| old.flags & EndpointFlags::BACKUP.bits());
-            let (id, flags) = (old.and_then(|old| old.id), new.flags | backup);
-            let new = NamedEndpoint { id, flags, ..new };
+        let missing = wanted.into_iter().filter(|new| !kept.contains(&new.address));
+        let mut missing: Vec<_> = missing
+            .map(|new| {
+                let old = replaced.iter().find(|old| old.address == new.address);
+                let backup = old.map_or(0, |old| old.flags & EndpointFlags::BACKUP.bits());
+                let (id, flags) = (old.and_then(|old| old.id), new.flags | backup);
+                NamedEndpoint { id, flags, ..new }
+            })
+            .collect();
+        // Before the kernel gives their numbers to others.
+        missing.sort_by_key(|new| new.id.is_none());
+        for new in missing {
             let reason = purpose(&new);
             self.step(Change::AddEndpoint(new), reason);
         }
