@@ -17,6 +17,7 @@
 pub mod capture;
 mod clock;
 mod cost;
+pub mod doctor;
 mod emulator;
 pub mod exec;
 mod hop;

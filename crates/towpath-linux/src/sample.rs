@@ -104,7 +104,7 @@ impl TcpInfo {
     }
 }
 
-fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
 }
 

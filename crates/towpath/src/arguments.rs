@@ -11,6 +11,7 @@ use towpath_measure::scenario::{Transport, World, units};
 use towpath_report::trace::TakenAt;
 
 use crate::check::CheckArguments;
+use crate::doctor::DoctorArguments;
 use crate::measure::MeasureArguments;
 use crate::server::ServerArguments;
 use crate::setup::SetupArguments;
@@ -37,6 +38,7 @@ pub(crate) enum Verb {
     Server(ServerArguments),
     Measure(Box<MeasureArguments>),
     Check(CheckArguments),
+    Doctor(DoctorArguments),
     Monitor(MonitorArguments),
     Report(ReportArguments),
     Trace(TraceArguments),

@@ -5,12 +5,13 @@
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
 //! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`], [`measure`] and
-//! [`check`] (two real hosts), [`setup`], [`exec`], [`monitor`] and [`trace`](mod@trace) (this host), [`report`],
-//! [`ui`].
+//! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
+//! [`trace`](mod@trace) (this host), [`report`], [`ui`].
 
 mod arguments;
 mod check;
 mod compare;
+mod doctor;
 mod error;
 mod exec;
 mod files;
@@ -63,6 +64,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Setup(arguments) => setup::setup(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
+        Verb::Doctor(arguments) => doctor::doctor(&arguments, ui),
         Verb::Check(arguments) => check::check(&arguments, ui),
         Verb::Measure(arguments) => measure::measure(&arguments, ui),
         Verb::Monitor(arguments) => monitor::monitor(&arguments, ui),

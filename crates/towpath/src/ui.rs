@@ -63,7 +63,7 @@ impl Ui {
 }
 
 /// Breaks a text at spaces so that no line is over 100 columns.
-fn wrap(label: &str, text: &str) -> String {
+pub(crate) fn wrap(label: &str, text: &str) -> String {
     const COLUMNS: usize = 100;
     let mut lines = vec![label.to_owned()];
     for word in text.split(' ') {

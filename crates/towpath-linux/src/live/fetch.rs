@@ -160,6 +160,7 @@ impl<'a> Fetch<'a> {
                 FromServer::Clock { .. } | FromServer::Ready => {}
                 FromServer::Welcome { .. }
                 | FromServer::Accepted { .. }
+                | FromServer::Looked(_)
                 | FromServer::Refused { .. } => {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "a wrong word"));
                 }

@@ -22,7 +22,7 @@ mod reception;
 mod series;
 mod server;
 pub(crate) mod socket;
-mod speaker;
+pub(crate) mod speaker;
 mod test;
 mod watch;
 

@@ -31,7 +31,7 @@ use crate::pace::Pace;
 use crate::quic::{Stream, Turn};
 use crate::traffic::is_quic;
 use crate::traffic::quic::Connection;
-use crate::{interrupt, sys};
+use crate::{doctor, interrupt, sys};
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
 const PART_BYTES: usize = 24 * 1024;
@@ -470,6 +470,11 @@ impl Shared {
                         speaker.say(&FromServer::Clock { client_ns, server_ns })?;
                     }
                     Act::Admit(plan) => self.admit(control, speaker, *plan)?,
+                    Act::Look(port) => {
+                        let asker = peer.map(|peer| peer.ip());
+                        let look = doctor::look(Some(doctor::Question { port, asker }));
+                        speaker.say(&FromServer::Looked(Box::new(look)))?;
+                    }
                     Act::Begin(token, at_ns) => self.begin(token, at_ns, peer)?,
                     Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
                     Act::Deliver(token, offset) => self.deliver(speaker, token, offset)?,

@@ -32,14 +32,14 @@ enum Wire {
 
 /// One end of a control connection.
 #[derive(Debug)]
-pub(super) struct Speaker {
+pub(crate) struct Speaker {
     wire: Wire,
     frames: Frames,
     clock: Clock,
 }
 
 impl Speaker {
-    pub(super) fn new(socket: Socket, clock: Clock) -> io::Result<Self> {
+    pub(crate) fn new(socket: Socket, clock: Clock) -> io::Result<Self> {
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_write_timeout(Some(SLOWEST))?;
@@ -52,7 +52,7 @@ impl Speaker {
     }
 
     /// Sends bytes that are no message: the preamble.
-    pub(super) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         let deadline = self.clock.now() + SLOWEST;
         let socket = match &self.wire {
             Wire::Socket(socket) => socket,
@@ -69,7 +69,7 @@ impl Speaker {
         Ok(())
     }
 
-    pub(super) fn say<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
+    pub(crate) fn say<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
         let bytes = frame::to_bytes(message).map_err(wrong)?;
         self.send_raw(&bytes)
     }
@@ -85,7 +85,7 @@ impl Speaker {
 
     /// Ends what is said here and reads on for a moment: a connection that is closed with something
     /// unread is reset, and the last word may be lost with it.
-    pub(super) fn close(self) {
+    pub(crate) fn close(self) {
         let socket = match &self.wire {
             Wire::Socket(socket) => socket,
             Wire::Quic(stream, _) => {
@@ -104,7 +104,7 @@ impl Speaker {
     }
 
     /// The next message; `None` when `patience` is over.
-    pub(super) fn hear<T: DeserializeOwned>(
+    pub(crate) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Duration,
     ) -> io::Result<Option<T>> {

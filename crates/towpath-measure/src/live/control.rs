@@ -25,6 +25,8 @@ pub enum Act {
     },
     /// Make room for a test; then call [`Control::admitted`], or say why not and close.
     Admit(Box<(Plan, Scenario)>),
+    /// Say how this host looks from inside, with who listens on a port.
+    Look(u16),
     /// Start the traffic of a test at this time of the server's clock.
     Begin(Token, u64),
     /// End the traffic of a test.
@@ -146,15 +148,19 @@ impl Control {
                     (State::Closed, vec![Act::Say(FromServer::Refused { why, hint }), Act::Close])
                 }
             }
-            (State::Proving, FromClient::Plan(_)) => {
-                let why = "this server wants a secret".to_owned();
-                let hint = Some("give it with --secret-file".to_owned());
-                (State::Closed, vec![Act::Say(FromServer::Refused { why, hint }), Act::Close])
-            }
             (State::Planning, FromClient::Plan(plan)) => match limits.admit(&plan) {
                 Ok(scenario) => (State::Planning, vec![Act::Admit(Box::new((*plan, scenario)))]),
                 Err(refusal) => (State::Closed, vec![Act::Say(refusal.into()), Act::Close]),
             },
+            // As often as it likes: a question costs a few system calls, and its answer has a limit.
+            (State::Planning, FromClient::Look { port }) => {
+                (State::Planning, vec![Act::Look(port)])
+            }
+            (State::Proving, FromClient::Plan(_) | FromClient::Look { .. }) => {
+                let why = "this server wants a secret".to_owned();
+                let hint = Some("give it with --secret-file".to_owned());
+                (State::Closed, vec![Act::Say(FromServer::Refused { why, hint }), Act::Close])
+            }
             (State::Gathering(token), FromClient::Begin { at_ns }) => {
                 (State::Running(token), vec![Act::Begin(token, at_ns)])
             }
@@ -174,6 +180,7 @@ impl Control {
                 FromClient::Hello { .. }
                 | FromClient::Proof { .. }
                 | FromClient::Plan(_)
+                | FromClient::Look { .. }
                 | FromClient::Probe { .. }
                 | FromClient::Begin { .. }
                 | FromClient::Stop
@@ -252,6 +259,23 @@ mod tests {
         let proof = Secret::from_text(b"key").unwrap().prove(*challenge).unwrap();
         assert_eq!(control.on_message(FromClient::Proof { proof }, &limits), []);
         assert!(matches!(&control.on_message(plan(), &limits)[..], [Act::Admit(_)]));
+    }
+
+    #[test]
+    fn who_asks_how_the_server_looks_is_told_once_he_is_let_in() {
+        let limits = Limits::default();
+        let look = FromClient::Look { port: 80 };
+        let mut open = control(None);
+        assert_eq!(open.clone().on_message(look.clone(), &limits), [Act::Close]);
+        open.on_message(hello(), &limits);
+        for _ in 0..2 {
+            assert_eq!(open.on_message(look.clone(), &limits), [Act::Look(80)]);
+        }
+        assert!(matches!(&open.on_message(plan(), &limits)[..], [Act::Admit(_)]));
+        let mut closed = control(Some("key"));
+        closed.on_message(hello(), &limits);
+        let acts = closed.on_message(look, &limits);
+        assert!(matches!(&acts[..], [Act::Say(FromServer::Refused { .. }), Act::Close]));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::look::Look;
 use super::preamble::Token;
 use super::secret::{Challenge, Proof};
 use crate::scenario::Transport;
@@ -22,6 +23,11 @@ pub enum FromClient {
     },
     /// What is to be done.
     Plan(Box<Plan>),
+    /// In place of a plan: how does the server look from inside?
+    Look {
+        /// The port in question.
+        port: u16,
+    },
     /// What time is it?
     Probe {
         /// The client's clock, to be given back.
@@ -97,6 +103,8 @@ pub enum FromServer {
         /// The server's clock.
         server_ns: u64,
     },
+    /// It looks like that.
+    Looked(Box<Look>),
     /// There is no result yet.
     Pending,
     /// A part of the result.

@@ -1,0 +1,82 @@
+//! One attempt to connect.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::observation::{Attempt, Outcome};
+use crate::clock::Clock;
+
+/// Two SYN packets go in this time, at 0 and at 1 s. It must not be longer: after the third, Linux
+/// turns Multipath TCP off for the whole host if only plain TCP is answered.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1_450);
+
+/// How to connect.
+#[derive(Debug, Clone)]
+pub(super) struct Manner {
+    pub(super) multipath: bool,
+    pub(super) source: Option<IpAddr>,
+    pub(super) device: Option<String>,
+    pub(super) patience: Duration,
+}
+
+impl Manner {
+    pub(super) fn tcp() -> Self {
+        Self { multipath: false, source: None, device: None, patience: PATIENCE }
+    }
+
+    pub(super) fn mptcp() -> Self {
+        Self { multipath: true, ..Self::tcp() }
+    }
+}
+
+/// Connects; the socket is there when it did.
+pub(super) fn connect(
+    target: SocketAddr,
+    manner: &Manner,
+    clock: Clock,
+) -> (Attempt, Option<Socket>) {
+    let began = clock.now();
+    let connected = open(target, manner);
+    let took_ms = clock.now().saturating_since(began).as_millis() as u64;
+    let outcome = match &connected {
+        Ok(_) => Outcome::Connected,
+        Err(error) => outcome(error),
+    };
+    (Attempt { multipath: manner.multipath, outcome, took_ms }, connected.ok())
+}
+
+fn open(target: SocketAddr, manner: &Manner) -> io::Result<Socket> {
+    let protocol = if manner.multipath { Protocol::MPTCP } else { Protocol::TCP };
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
+    if let Some(device) = &manner.device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    if let Some(source) = manner.source {
+        socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
+    }
+    socket.connect_timeout(&SockAddr::from(target), manner.patience)?;
+    Ok(socket)
+}
+
+fn outcome(error: &io::Error) -> Outcome {
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset, _) => Outcome::Refused,
+        (io::ErrorKind::TimedOut, _) => Outcome::Silent,
+        (_, errno) => Outcome::Failed(errno.unwrap_or(-1)),
+    }
+}
+
+/// Asks every descriptor's owner: whether there is something to read or room to write.
+pub(super) fn wait(socket: &Socket, write: bool, patience: Duration) -> io::Result<()> {
+    let mut fds = [crate::sys::wait_for_input(&socket.as_fd())];
+    if let [fd] = &mut fds
+        && write
+    {
+        fd.events |= libc::POLLOUT;
+    }
+    crate::sys::poll(&mut fds, Some(patience)).map(drop)
+}

@@ -1,0 +1,127 @@
+//! Plain TCP over single paths: is it the path that does not work, or Multipath TCP on it?
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use super::attempt::{self, Manner};
+use super::exchange::{Exchanging, comes_back};
+use super::observation::{Control, Observation, SubflowSeen};
+use super::session;
+use crate::clock::Clock;
+
+/// Paths that are tried at the same time.
+const MOST: usize = 8;
+/// For the connection; for the small and for the large packets.
+const CONNECTING: Duration = Duration::from_millis(900);
+const ANSWERING: Duration = Duration::from_millis(500);
+const SMALL_BYTES: u64 = 64;
+/// Some packets of full size on every link that there is.
+const LARGE_BYTES: u64 = 32_000;
+
+/// A path that is to be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Path {
+    local: Option<IpAddr>,
+    bound_to: Option<u32>,
+    remote: SocketAddr,
+}
+
+/// Tries every path of which the trial has not shown that it works.
+pub(super) fn controls(observation: &Observation, clock: Clock) -> Vec<Control> {
+    let paths = suspects(observation);
+    let echoes = observation.trial.as_ref().is_some_and(|trial| trial.is_towpath);
+    let device = |path: &Path| {
+        let link = path.bound_to.and_then(|index| observation.here.link(index));
+        link.map(|link| link.name.clone())
+    };
+    thread::scope(|scope| {
+        let tried: Vec<_> = paths
+            .iter()
+            .map(|path| {
+                let (path, device) = (*path, device(path));
+                scope.spawn(move || control(path, device, echoes, clock))
+            })
+            .collect();
+        tried.into_iter().filter_map(|one| one.join().ok()).collect()
+    })
+}
+
+fn control(path: Path, device: Option<String>, echoes: bool, clock: Clock) -> Control {
+    let manner = Manner { source: path.local, device, patience: CONNECTING, ..Manner::tcp() };
+    let (attempt, socket) = attempt::connect(path.remote, &manner, clock);
+    let chosen = socket.as_ref().and_then(|one| one.local_addr().ok()?.as_socket());
+    let local = path.local.or(chosen.map(|end| end.ip().to_canonical()));
+    let mut control = Control {
+        local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        bound_to: path.bound_to,
+        remote: path.remote,
+        outcome: attempt.outcome,
+        small: None,
+        large: None,
+    };
+    let Some(mut socket) = socket.filter(|_| echoes) else { return control };
+    if socket.set_nonblocking(true).is_err() {
+        return control;
+    }
+    let _small_at_once = socket.set_tcp_nodelay(true);
+    if std::io::Write::write(&mut socket, &session::echo()).is_ok() {
+        let mut exchanging = Exchanging::new(clock);
+        let small = comes_back(&mut exchanging, &socket, SMALL_BYTES, ANSWERING);
+        control.small = Some(small);
+        if small {
+            control.large = Some(comes_back(&mut exchanging, &socket, LARGE_BYTES, ANSWERING));
+        }
+    }
+    control
+}
+
+/// Paths with trouble, and those that nobody has tried.
+fn suspects(observation: &Observation) -> Vec<Path> {
+    let Some(trial) = &observation.trial else { return Vec::new() };
+    let here = &observation.here;
+    let mut paths: Vec<Path> = Vec::new();
+    let mut add = |path: Path| {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    };
+    let binding = |address: IpAddr| {
+        let endpoint = here.endpoints.iter().find(|endpoint| endpoint.address == address);
+        endpoint.and_then(|endpoint| endpoint.link)
+    };
+    let works = |one: &SubflowSeen| one.established && !one.gone && one.tcp.backoff == 0;
+    for one in trial.subflows.iter().filter(|one| !works(one)) {
+        let local = one.local.ip();
+        add(Path { local: Some(local), bound_to: binding(local), remote: one.remote });
+    }
+    for event in trial.events_of("SF_CLOSED") {
+        if let (Some(local), Some(remote)) = (event.local, event.remote) {
+            let remote = SocketAddr::new(remote, event.remote_port.unwrap_or(trial.target.port()));
+            add(Path { local: Some(local), bound_to: binding(local), remote });
+        }
+    }
+    let joined = trial.subflows.iter().any(|one| !one.first && works(one));
+    let used = |address: IpAddr| trial.subflows.iter().any(|one| one.local.ip() == address);
+    for endpoint in here.endpoints.iter().filter(|one| one.opens() && !used(one.address)) {
+        if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
+            let (local, bound_to) = (Some(endpoint.address), endpoint.link);
+            add(Path { local, bound_to, remote: trial.target });
+        }
+    }
+    for event in trial.events_of("ANNOUNCED") {
+        let reached = |remote| trial.subflows.iter().any(|one| one.remote.ip() == remote);
+        if let Some(remote) = event.remote.filter(|remote| !reached(*remote)) {
+            let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
+            add(Path { local: None, bound_to: None, remote: SocketAddr::new(remote, port) });
+        }
+    }
+    for source in super::ways::sources(here) {
+        if !joined && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
+            let bound_to = here.link_of(source).map(|link| link.index);
+            add(Path { local: Some(source), bound_to, remote: trial.target });
+        }
+    }
+    paths.truncate(MOST);
+    paths
+}

@@ -1,0 +1,215 @@
+//! Reads how this host looks from inside; needs no privilege.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use towpath_measure::live::look::{
+    Address, Connection, Endpoint, Link, Listener, Look, PathLimits, Subflow,
+};
+
+use crate::netlink::{
+    Counters, DiagSocket, MptcpPm, Route, SocketDiag, SocketState, States, SubflowFlags,
+};
+use crate::sample::{MptcpInfo, TcpInfo};
+
+/// Settings that decide whether and how Multipath TCP is used, by their names below `net.`.
+const SETTINGS: [&str; 15] = [
+    "mptcp.enabled",
+    "mptcp.mptcp_enabled",
+    "mptcp.pm_type",
+    "mptcp.path_manager",
+    "mptcp.scheduler",
+    "mptcp.blackhole_timeout",
+    "mptcp.checksum_enabled",
+    "mptcp.allow_join_initial_addr_port",
+    "mptcp.stale_loss_cnt",
+    "mptcp.syn_retrans_before_tcp_fallback",
+    "ipv4.ip_default_ttl",
+    "ipv4.tcp_rmem",
+    "ipv4.tcp_wmem",
+    "ipv4.tcp_syn_retries",
+    "ipv4.tcp_mtu_probing",
+];
+/// Counters outside of Multipath TCP's own that say something about a path.
+const COUNTERS: [&str; 10] = [
+    "TcpExt.IPReversePathFilter",
+    "TcpExt.TCPTimeouts",
+    "TcpExt.TCPSynRetrans",
+    "TcpExt.ListenDrops",
+    "TcpExt.ListenOverflows",
+    "Ip.OutNoRoutes",
+    "IpExt.InNoRoutes",
+    "Tcp.AttemptFails",
+    "Tcp.OutRsts",
+    "Tcp.RetransSegs",
+];
+
+/// Who asks, and about what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question {
+    /// The port in question.
+    pub(crate) port: u16,
+    /// Only connections of this address are told.
+    pub(crate) asker: Option<IpAddr>,
+}
+
+/// This host; what cannot be read is left out.
+pub(crate) fn look(question: Option<Question>) -> Look {
+    let mut look = Look {
+        kernel: read("sys/kernel/osrelease").unwrap_or_default(),
+        socket_errno: socket_errno(),
+        settings: settings(),
+        counters: counters(),
+        ..Look::default()
+    };
+    if let Ok(mut route) = Route::open() {
+        look.links = route.links().unwrap_or_default().iter().map(link).collect();
+        look.addresses = route.addresses().unwrap_or_default().iter().map(address).collect();
+    }
+    if let Ok(mut manager) = MptcpPm::open() {
+        let endpoints = manager.endpoints().unwrap_or_default();
+        look.endpoints = endpoints.iter().map(endpoint).collect();
+        look.limits = manager.limits().ok().map(|limits| PathLimits {
+            subflows: limits.subflows,
+            add_addr_accepted: limits.add_addr_accepted,
+        });
+    }
+    if let Some(question) = question {
+        sockets(&mut look, question);
+    }
+    look.within_limits()
+}
+
+/// The text of a file below `/proc`, without the end of the line.
+pub(super) fn read(name: &str) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{name}")).ok()?.trim().to_owned())
+}
+
+fn settings() -> BTreeMap<String, String> {
+    let value = |name: &str| {
+        let path = format!("sys/net/{}", name.replace('.', "/"));
+        let words = read(&path)?.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some((name.to_owned(), words))
+    };
+    SETTINGS.iter().filter_map(|name| value(name)).collect()
+}
+
+/// What opening a socket gives: each way in which Multipath TCP can be missing has its own error.
+fn socket_errno() -> i32 {
+    match Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) {
+        Ok(_) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(-1),
+    }
+}
+
+/// Counters that are not zero.
+pub(super) fn counters() -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    let mut add = |counters: &Counters| {
+        let wanted = |name: &str| name.starts_with("MPTcpExt.") || COUNTERS.contains(&name);
+        let rows = counters.iter().filter(|(name, value)| *value > 0 && wanted(name));
+        found.extend(rows.map(|(name, value)| (name.to_owned(), value)));
+    };
+    add(&Counters::read().unwrap_or_default());
+    // The older half of the counters is a file of the same form.
+    add(&Counters::parse(&read("thread-self/net/snmp").unwrap_or_default()));
+    found
+}
+
+fn link(link: &crate::netlink::Link) -> Link {
+    // The kernel takes the larger of the two.
+    let effective = |setting: &str| {
+        let of = |whose: &str| {
+            let value = read(&format!("sys/net/ipv4/conf/{whose}/{setting}"))?;
+            value.parse::<u8>().ok()
+        };
+        of("all").max(of(&link.name)).unwrap_or(0)
+    };
+    Link {
+        index: link.index,
+        name: link.name.clone(),
+        up: link.is_up(),
+        running: link.is_running(),
+        loopback: link.flags & libc::IFF_LOOPBACK as u32 != 0,
+        mtu_bytes: link.mtu,
+        rx_bytes: link.stats.rx_bytes,
+        tx_bytes: link.stats.tx_bytes,
+        rp_filter: effective("rp_filter"),
+        arp_ignore: effective("arp_ignore"),
+        arp_announce: effective("arp_announce"),
+    }
+}
+
+fn address(address: &crate::netlink::Address) -> Address {
+    let (local, link) = (address.local, address.link_index);
+    Address { link, address: local.address(), prefix_length: local.length() }
+}
+
+fn endpoint(endpoint: &crate::netlink::Endpoint) -> Endpoint {
+    Endpoint {
+        id: endpoint.id.unwrap_or(0),
+        address: endpoint.address,
+        port: endpoint.port,
+        link: endpoint.link_index,
+        flags: endpoint.flags.bits(),
+    }
+}
+
+fn sockets(look: &mut Look, question: Question) {
+    let listed = SocketDiag::open().and_then(|mut diag| {
+        Ok((diag.tcp(States::ALL)?, diag.mptcp(States::ALL).unwrap_or_default()))
+    });
+    let Ok((tcp, mptcp)) = listed else { return };
+    let here = |socket: &&DiagSocket| socket.local.port() == question.port;
+    let listens = |socket: &DiagSocket| socket.state == SocketState::Listen;
+    let multipath = mptcp.iter().filter(here).any(listens);
+    // A Multipath TCP listener shows in both lists.
+    let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
+    let plain = tcp.iter().filter(here).any(|one| listens(one) && !twin(one));
+    look.listener = Some(Listener { plain, multipath });
+    let Some(asker) = question.asker else { return };
+    let of_asker =
+        |socket: &&DiagSocket| socket.remote.ip().to_canonical() == asker && !listens(socket);
+    for whole in mptcp.iter().filter(here).filter(of_asker) {
+        let info = MptcpInfo::parse(&whole.info);
+        let part = |one: &&DiagSocket| {
+            one.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
+        };
+        look.connections.push(Connection {
+            local: plain_end(whole.local),
+            remote: plain_end(whole.remote),
+            multipath: !info.fallback && info.remote_key,
+            subflows: tcp.iter().filter(part).map(subflow).collect(),
+        });
+    }
+    let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == SocketState::Established;
+    for one in tcp.iter().filter(here).filter(of_asker).filter(alone) {
+        look.connections.push(Connection {
+            local: plain_end(one.local),
+            remote: plain_end(one.remote),
+            multipath: false,
+            subflows: Vec::new(),
+        });
+    }
+}
+
+fn subflow(socket: &DiagSocket) -> Subflow {
+    let info = TcpInfo::parse(&socket.info);
+    let flags = socket.subflow.unwrap_or_default().flags;
+    Subflow {
+        local: plain_end(socket.local),
+        remote: plain_end(socket.remote),
+        established: socket.state == SocketState::Established,
+        backup: flags.contains(SubflowFlags::BACKUP_LOCAL)
+            || flags.contains(SubflowFlags::BACKUP_REMOTE),
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+    }
+}
+
+/// IPv4 as IPv4.
+pub(super) fn plain_end(end: SocketAddr) -> SocketAddr {
+    SocketAddr::new(end.ip().to_canonical(), end.port())
+}

@@ -1,0 +1,295 @@
+//! Subflows that were begun and failed: by whom, and where.
+
+use std::net::IpAddr;
+
+use super::path::{Missing, place};
+use super::routes::{reverse_path, routing};
+use super::view::{View, private_block};
+use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::doctor::observation::{Event, Outcome, Trial};
+use crate::doctor::words;
+
+/// The SYN of a subflow gets no answer.
+pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+    if let Some(finding) =
+        one.local.and_then(|local| super::configuration::endpoint_trouble(view, local))
+    {
+        return finding;
+    }
+    if let Some(finding) = reverse_path(view, trial, one) {
+        return finding;
+    }
+    if let Some(finding) = routing(view, one) {
+        return finding;
+    }
+    let remote = one.remote.ip();
+    let here = place(view, one);
+    let evidence = "the SYN of the subflow is sent again, without an answer; the kernel counts such a \
+                    subflow as one";
+    match view.control(one.local, remote).or_else(|| view.control(None, remote)) {
+        Some(control) if control.outcome == Outcome::Connected => {
+            let finding = Finding::new(
+                Cause::JoinDropped,
+                format!("something on {here} drops further subflows, and lets plain TCP through"),
+            )
+            .at(&here)
+            .because(evidence)
+            .because(format!("plain TCP from {} to {}: connected", control.local, control.remote));
+            finding.hint(
+                "a firewall or middlebox of that path drops SYN packets with the option \
+                          MP_JOIN: use that path for the first subflow, or a tunnel over it",
+            )
+        }
+        Some(control) => dead_path(view, trial, one, Some(control.outcome)).because(evidence),
+        None => dead_path(view, trial, one, None).because(evidence),
+    }
+}
+
+/// Not even plain TCP gets through.
+fn dead_path(
+    view: &View<'_>,
+    trial: &Trial,
+    one: &Missing<'_>,
+    control: Option<Outcome>,
+) -> Finding {
+    let (remote, here) = (one.remote.ip(), place(view, one));
+    let (cause, sentence) = if remote != trial.target.ip() && is_private(view, trial, remote) {
+        (
+            Cause::AnnouncedAddressPrivate,
+            format!(
+                "the other host announces {remote}, a private address that is not reached from here"
+            ),
+        )
+    } else if remote != trial.target.ip() {
+        (
+            Cause::AnnouncedAddressUnreachable,
+            format!("the other host announces {remote}, from which nothing comes back"),
+        )
+    } else {
+        (Cause::PathSilent, format!("nothing comes back over {here}: the path is dead"))
+    };
+    let finding = Finding::new(cause, sentence).at(&here);
+    let finding = match control {
+        Some(outcome) => {
+            finding.because(format!("plain TCP over the same path: {}", words::outcome(outcome)))
+        }
+        None => finding.sure(Confidence::Likely),
+    };
+    if cause == Cause::PathSilent {
+        return finding.hint("look at that path alone: its link, its router, its firewall");
+    }
+    finding
+        .fix(format!("ip mptcp endpoint delete id ID   # on the other host, that of {remote}"))
+        .hint("behind a NAT, let it announce its outer address, with a port that is forwarded")
+}
+
+/// A private address, seen from outside of its network.
+fn is_private(view: &View<'_>, trial: &Trial, remote: IpAddr) -> bool {
+    let block = private_block(remote);
+    let ours = view.here.addresses.iter().any(|one| private_block(one.address) == block);
+    let nat = view.peer.is_some_and(|peer| {
+        peer.address.ip() == trial.target.ip()
+            && peer.latest().link_of(trial.target.ip()).is_none()
+            && !peer.latest().addresses.is_empty()
+    });
+    block.is_some() && (nat || (private_block(trial.target.ip()) != block && !ours))
+}
+
+/// A subflow was refused before it was established.
+pub(super) fn closed(
+    view: &View<'_>,
+    trial: &Trial,
+    one: &Missing<'_>,
+    event: Option<&Event>,
+) -> Finding {
+    let error = event.and_then(|event| event.error);
+    let here = place(view, one);
+    let said = |finding: Finding| match error {
+        Some(errno) => finding.because(format!("the subflow was closed: {}", words::error(errno))),
+        None => finding.because("the subflow was closed"),
+    };
+    match error {
+        Some(libc::ECONNREFUSED | libc::ECONNRESET) => said(refused(view, trial, one, event)),
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES | libc::EPERM) => {
+            said(unreachable(view, trial, one, error.unwrap_or_default()))
+        }
+        Some(libc::ETIMEDOUT) => said(unanswered(view, trial, one)),
+        _ if trial.grew("MPJoinSynAckHMacFailure") > 0 => said(
+            Finding::new(
+                Cause::LoadBalancerOtherHost,
+                format!("over {here}, another host answers than the one that is connected"),
+            )
+            .at(&here),
+        )
+        .because("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
+        _ if trial.grew("MPJoinSynAckRx") > 0 && trial.grew("MPRstTx") == 0 => {
+            said(rejected(view, one, event))
+        }
+        _ if trial.grew("MPRstTx") > 0 => said(
+            Finding::new(
+                Cause::JoinOptionStripped,
+                format!("something on {here} removes the option of Multipath TCP from SYN packets"),
+            )
+            .at(&here),
+        )
+        .because("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
+        .hint(
+            "plain TCP and a first subflow fall back there; use another path, or a tunnel over it",
+        ),
+        _ => said(unknown_end(view, trial, one)),
+    }
+}
+
+/// Without events, all that is left is what plain TCP does over the same path.
+fn unknown_end(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+    let control = view.control(one.local, one.remote.ip());
+    match control.map(|control| control.outcome) {
+        Some(Outcome::Refused) => refused(view, trial, one, None),
+        Some(Outcome::Failed(errno)) => unreachable(view, trial, one, errno),
+        Some(Outcome::Silent) => dead_path(view, trial, one, Some(Outcome::Silent)),
+        Some(Outcome::Connected) | None => {
+            refused(view, trial, one, None).sure(Confidence::Possible)
+        }
+    }
+}
+
+/// A reset, and by whom.
+fn refused(view: &View<'_>, trial: &Trial, one: &Missing<'_>, event: Option<&Event>) -> Finding {
+    let (remote, here) = (one.remote.ip(), place(view, one));
+    let mut again =
+        trial.controls.iter().filter(|control| control.remote == trial.target).peekable();
+    if again.peek().is_some() && again.all(|control| control.outcome == Outcome::Refused) {
+        return listener_closed(trial);
+    }
+    let reason = event.and_then(|event| event.reset_reason);
+    let unknown = view.peer.is_some_and(|peer| peer.grew("MPJoinNoTokenFound") > 0);
+    if unknown || reason.is_some() {
+        return other_host(&here, unknown, reason);
+    }
+    let same = view.control(one.local, remote).or_else(|| view.control(None, remote));
+    match same.map(|control| control.outcome) {
+        Some(Outcome::Refused) if remote != trial.target.ip() => Finding::new(
+            Cause::AnnouncedAddressUnreachable,
+            format!("the other host announces {remote}, and nobody listens there"),
+        )
+        .at(&here)
+        .because(format!("plain TCP to {}: refused", one.remote))
+        .hint("let the program listen on all addresses, or announce the address with a port"),
+        other => {
+            let sentence = format!("something on {here} resets further subflows");
+            let finding = Finding::new(Cause::JoinReset, sentence).at(&here).hint(
+                "a firewall that rejects with a reset: allow SYN packets with MP_JOIN on that path",
+            );
+            match other {
+                Some(outcome) => finding
+                    .because(format!("plain TCP over the same path: {}", words::outcome(outcome))),
+                None => finding.sure(Confidence::Likely),
+            }
+        }
+    }
+}
+
+fn listener_closed(trial: &Trial) -> Finding {
+    Finding::new(
+        Cause::ListenerClosedAfterAccept,
+        format!("nobody listens on {} any more, and further subflows arrive there", trial.target),
+    )
+    .at(trial.target)
+    .because("plain TCP to the same port is refused now, and was not before")
+    .hint(
+        "the program closes its listener after it has accepted a connection: keep it open, or \
+         announce an endpoint with a port of its own (`ip mptcp endpoint add … signal port N`)",
+    )
+}
+
+fn other_host(here: &str, unknown: bool, reason: Option<u32>) -> Finding {
+    Finding::new(
+        Cause::LoadBalancerOtherHost,
+        format!("over {here}, another host answers, which does not know the connection"),
+    )
+    .at(here)
+    .sure(if unknown { Confidence::Certain } else { Confidence::Likely })
+    .because(match reason {
+        Some(reason) => format!("its reset has a reason of Multipath TCP ({reason})"),
+        None => "it counts MPJoinNoTokenFound".to_owned(),
+    })
+    .hint(
+        "a load balancer spreads subflows over several hosts: let each announce an address of its \
+         own, and forbid joins to the shared one (net.mptcp.allow_join_initial_addr_port = 0)",
+    )
+}
+
+/// A router, or this host itself, says that there is no way.
+fn unreachable(view: &View<'_>, trial: &Trial, one: &Missing<'_>, errno: i32) -> Finding {
+    let (remote, here) = (one.remote.ip(), place(view, one));
+    let no_way = view.way(remote, one.local, one.bound_to).is_some_and(|way| way.errno.is_some());
+    if remote == trial.target.ip()
+        && let Some(finding) = routing(view, one)
+    {
+        return finding;
+    }
+    // What a router says of the same packet is more exact than the error that it becomes.
+    let said = trial.probes.iter().filter(|probe| probe.remote.ip() == remote);
+    let said =
+        said.flat_map(|probe| &probe.hops).find_map(|hop| Some((hop.address?, hop.refused?)));
+    let by_firewall = match said {
+        Some((_, (3, code))) => matches!(code, 9 | 10 | 13),
+        Some((_, (1, code))) => matches!(code, 1 | 5 | 6),
+        _ => errno == libc::EHOSTUNREACH || errno == libc::EACCES || errno == libc::EPERM,
+    };
+    let finding = if by_firewall && !no_way && (said.is_some() || remote == trial.target.ip()) {
+        Finding::new(
+            Cause::JoinProhibited,
+            format!("a firewall on {here} forbids further subflows"),
+        )
+    } else if remote != trial.target.ip() {
+        return dead_path(view, trial, one, Some(Outcome::Failed(errno)));
+    } else {
+        Finding::new(Cause::JoinUnreachable, format!("a router on {here} knows no way to {remote}"))
+    };
+    let finding = finding.at(&here).hint("ask who runs that path, or use another one");
+    let finding = match view.control(one.local, remote) {
+        Some(control) => finding
+            .because(format!("plain TCP over the same path: {}", words::outcome(control.outcome))),
+        None => finding,
+    };
+    match said {
+        Some((hop, (kind, code))) => {
+            finding.because(format!("{hop} says so (ICMP type {kind}, code {code})"))
+        }
+        None => finding,
+    }
+}
+
+/// A subflow was established and ended at once.
+pub(super) fn rejected(view: &View<'_>, one: &Missing<'_>, event: Option<&Event>) -> Finding {
+    let here = place(view, one);
+    if event.and_then(|event| event.reset_reason) == Some(6) {
+        return Finding::new(
+            Cause::PayloadRewritten,
+            format!("something on {here} changes the data that is sent"),
+        )
+        .at(&here)
+        .because("the subflow was reset for a middlebox's interference (reason 6)");
+    }
+    let limits = view.peer.and_then(|peer| peer.latest().limits);
+    let counted = view.peer.map_or(0, |peer| peer.grew("MPJoinRejected"));
+    let finding = Finding::new(
+        Cause::PeerLimit,
+        "the other host accepts no more subflows: its limit is reached",
+    )
+    .at("other host")
+    .because("the subflow was established and reset by the other host at once")
+    .fix("ip mptcp limits set subflows 8   # on the other host");
+    let finding = match limits {
+        Some(limits) => finding.because(format!("limits there: subflows {}", limits.subflows)),
+        None => finding,
+    };
+    if counted > 0 {
+        finding.because(format!("it counts MPJoinRejected {counted}"))
+    } else {
+        let low =
+            limits.is_some_and(|limits| u64::from(limits.subflows) <= view.joined().count() as u64);
+        finding.sure(if low { Confidence::Certain } else { Confidence::Likely })
+    }
+}

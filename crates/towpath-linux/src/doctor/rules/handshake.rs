@@ -1,0 +1,302 @@
+//! Is our own connection Multipath TCP, and does it stay so?
+
+use super::view::View;
+use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::doctor::observation::{Answer, Attempt, Outcome, Probe, ProbeOption, Trial};
+use crate::doctor::words;
+
+pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+    let Some(trial) = view.trial else { return Vec::new() };
+    let finding = if !trial.connected(true) {
+        Some(not_connected(view, trial))
+    } else if trial.multipath {
+        fell_back(trial)
+    } else {
+        Some(plain(view, trial))
+    };
+    finding.into_iter().collect()
+}
+
+/// There is no connection over Multipath TCP; plain TCP is the control.
+fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
+    let target = trial.target;
+    let outcome = |multipath| trial.attempts(multipath).map(|one: &Attempt| one.outcome).next();
+    let said = |multipath| outcome(multipath).map_or_else(String::new, words::outcome);
+    let both = |finding: Finding| {
+        finding
+            .because(format!("plain TCP to {target}: {}", said(false)))
+            .because(format!("Multipath TCP to {target}: {}", said(true)))
+    };
+    let no_way = view.way(target.ip(), None, None).and_then(|way| way.errno);
+    match (trial.connected(false), outcome(true).unwrap_or(Outcome::Silent), no_way) {
+        (true, Outcome::Silent, _) => dropped(trial),
+        (true, Outcome::Refused, _) => both(
+            Finding::new(
+                Cause::ListenerClosedAfterAccept,
+                format!("{target} accepts one connection and refuses the next"),
+            )
+            .at(target)
+            .sure(Confidence::Likely),
+        )
+        .hint(
+            "a program that closes its listener after it has accepted a connection refuses the \
+             further subflows as well, as they arrive at the same port: keep the listener open, or \
+             announce an endpoint with a port of its own",
+        ),
+        (_, Outcome::Failed(errno), _) | (_, _, Some(errno)) => both(
+            Finding::new(
+                Cause::NoRoute,
+                format!("this host has no way to {}: {}", target.ip(), words::error(errno)),
+            )
+            .at(target.ip()),
+        )
+        .hint("look at `ip route get`: a default route or an interface is missing"),
+        (false, Outcome::Refused, None) => both(
+            Finding::new(
+                Cause::RemoteRefused,
+                format!("nobody listens on {target}, with or without Multipath TCP"),
+            )
+            .at(target),
+        )
+        .hint("start the server, or name the right port"),
+        (false, Outcome::Silent, None) | (_, Outcome::Connected, None) => both(
+            Finding::new(
+                Cause::RemoteSilent,
+                format!("{target} does not answer, with or without Multipath TCP"),
+            )
+            .at(target),
+        )
+        .hint("the host is down, or a firewall drops what is sent to this port"),
+    }
+}
+
+/// Plain TCP is answered and Multipath TCP is not.
+fn dropped(trial: &Trial) -> Finding {
+    let target = trial.target;
+    let count = |multipath| trial.attempts(multipath).count() as u64;
+    let finding = Finding::new(
+        Cause::SynOptionDropped,
+        format!("something on the way to {target} drops connections that ask for Multipath TCP"),
+    )
+    .at(target.ip())
+    .because(format!("{} over plain TCP: answered", words::count(count(false), "attempt")))
+    .because(format!("{} over Multipath TCP: no answer", words::count(count(true), "attempt")))
+    .hint(
+        "try another port, another first path, or a tunnel. Without a diagnosis, Linux gives up \
+         Multipath TCP for the whole host for an hour after the first such connection \
+         (net.mptcp.blackhole_timeout)",
+    );
+    let finding = if count(true) > 1 { finding } else { finding.sure(Confidence::Likely) };
+    match hop_of(trial, ProbeOption::Capable) {
+        Some(place) => finding.because(format!("hop by hop: {place}")),
+        None => finding,
+    }
+}
+
+/// What probes with and without the option say about where one of them ends.
+pub(super) fn hop_of(trial: &Trial, option: ProbeOption) -> Option<String> {
+    let of = |option| trial.probes.iter().find(|probe| probe.option == option);
+    let (with, without) = (of(option)?, of(ProbeOption::Plain)?);
+    if let Some(place) = stripped_at(with) {
+        return Some(place);
+    }
+    let last = |probe: &Probe| probe.hops.iter().rposition(|hop| hop.address.is_some());
+    let reached = |probe: &Probe| last(probe).map_or(0, |last| last + 1);
+    let further = without.answer.is_some() || reached(without) > reached(with);
+    if with.answer.is_some() || !further {
+        return None;
+    }
+    let address = |at: usize| without.hops.get(at).and_then(|hop| hop.address);
+    let before = reached(with).checked_sub(1).and_then(address);
+    let beyond = address(reached(with));
+    Some(match (before, beyond) {
+        (Some(before), Some(beyond)) => format!("it is lost between {before} and {beyond}"),
+        (Some(before), None) => format!("it is lost behind {before}"),
+        (None, Some(beyond)) => format!("it is lost before {beyond}"),
+        (None, None) => "it is lost before the first hop that answers".to_owned(),
+    })
+}
+
+/// Between which hops the option disappears.
+fn stripped_at(probe: &Probe) -> Option<String> {
+    let mut before = None;
+    for hop in &probe.hops {
+        match (hop.address, hop.has_option) {
+            (Some(address), Some(true)) => before = Some(address),
+            (Some(address), Some(false)) => {
+                return Some(match before {
+                    Some(before) => format!("the option disappears between {before} and {address}"),
+                    None => format!("the option disappears before {address}"),
+                });
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// It connected, and is plain TCP.
+fn plain(view: &View<'_>, trial: &Trial) -> Finding {
+    let target = trial.target;
+    if trial.grew("MPCapableSYNTXDisabled") > 0 {
+        return blackhole(view, trial);
+    }
+    let capable = trial.probes.iter().find(|probe| probe.option == ProbeOption::Capable);
+    let stripped = capable.and_then(stripped_at);
+    let because = |finding: Finding| {
+        let answer = "the answer to the SYN came without the option (MPCapableFallbackSYNACK)";
+        let finding = finding.because(answer);
+        match &stripped {
+            Some(place) => finding.because(format!("hop by hop: {place}")),
+            None => finding,
+        }
+    };
+    let on_the_way = |cause, sentence: String| {
+        because(Finding::new(cause, sentence).at(target.ip()))
+            .hint("another port or another first path may pass; a tunnel does")
+    };
+    let sentence = format!("something on the way to {target} removes the option of Multipath TCP");
+    let there = on_the_way(Cause::SynOptionStripped, sentence);
+    let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
+        return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
+    };
+    let (look, got) = (peer.latest(), peer.grew("MPCapableSYNRX"));
+    let listener = look.listener.unwrap_or_default();
+    if look.socket_errno != 0 {
+        let sentence = "the other host has no Multipath TCP, or it is switched off there";
+        let tried = words::error(look.socket_errno);
+        return because(Finding::new(Cause::ListenerPlainTcp, sentence))
+            .at(target)
+            .because(format!("socket(IPPROTO_MPTCP) there: {tried}"))
+            .fix("sysctl -w net.mptcp.enabled=1   # on the other host");
+    }
+    if listener.plain && !listener.multipath {
+        return because(listener_plain(trial))
+            .because(format!("the other host: port {} is plain TCP", target.port()));
+    }
+    if !listener.multipath {
+        return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
+    }
+    if got == 0 {
+        return there.because("the other host listens with Multipath TCP and got a SYN without it");
+    }
+    let sentence =
+        format!("something on the way back from {target} removes the option of Multipath TCP");
+    on_the_way(Cause::SynackOptionStripped, sentence)
+        .because("the other host got the SYN with the option (MPCapableSYNRX)")
+}
+
+/// Nothing tells the listener from the way.
+fn probably_plain(trial: &Trial, capable: Option<&Probe>) -> Finding {
+    let finding = listener_plain(trial).sure(Confidence::Likely).hint(
+        "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
+         server` there and --peer tell which",
+    );
+    let reached = capable.is_some_and(|probe| {
+        probe.answer == Some(Answer::SynAck { option: false })
+            && probe.hops.iter().any(|hop| hop.has_option == Some(true))
+    });
+    if reached { finding.because("the option reaches the last hop that answers") } else { finding }
+}
+
+fn listener_plain(trial: &Trial) -> Finding {
+    let target = trial.target;
+    Finding::new(
+        Cause::ListenerPlainTcp,
+        format!("the program that listens on {target} uses plain TCP"),
+    )
+    .at(target)
+    .fix("towpath exec -- PROGRAM   # on the other host")
+    .hint("or the program's own switch; systemd sockets have SocketProtocol=mptcp")
+}
+
+fn blackhole(view: &View<'_>, trial: &Trial) -> Finding {
+    let seconds = view.here.number("mptcp.blackhole_timeout").unwrap_or(3_600);
+    let seen = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
+    let finding = Finding::new(
+        Cause::BlackholeFallbackActive,
+        format!(
+            "Linux has turned Multipath TCP off for every destination, for {seconds} s or more, \
+             because an earlier connection was answered only without the option"
+        ),
+    )
+    .because(format!(
+        "{} not even asked for Multipath TCP (MPCapableSYNTXDisabled)",
+        if trial.grew("MPCapableSYNTXDisabled") == 1 {
+            "the connection has".to_owned()
+        } else {
+            format!("{} connections have", trial.grew("MPCapableSYNTXDisabled"))
+        }
+    ))
+    .because(format!(
+        "since this host was started: MPCapableSYNTXDrop {}, Blackhole {}",
+        seen("MPCapableSYNTXDrop"),
+        seen("Blackhole")
+    ))
+    .fix(format!("sysctl -w net.mptcp.blackhole_timeout={seconds}"));
+    let finding = finding.hint(
+        "writing the setting, even its old value, turns Multipath TCP on again at once. Then ask \
+         once more: if something on the way still drops the option, it is found",
+    );
+    match hop_of(trial, ProbeOption::Capable) {
+        Some(place) => finding.because(format!("hop by hop: {place}")),
+        None => finding,
+    }
+}
+
+/// It was Multipath TCP when it was new.
+fn fell_back(trial: &Trial) -> Option<Finding> {
+    let target = trial.target;
+    let reason = |event: &crate::doctor::observation::Event| event.reset_reason == Some(6);
+    let checksum = trial.grew("MPFailRx") + trial.grew("MPFailTx") + trial.grew("DataCsumErr");
+    let events = trial.events.iter().flatten().any(reason);
+    let changed = trial.exchange.and_then(|exchange| exchange.changed_at);
+    if checksum > 0 || events || changed.is_some() {
+        let mut finding = Finding::new(
+            Cause::PayloadRewritten,
+            format!("something on the way to {target} changes the data that is sent"),
+        )
+        .at(target.ip());
+        if let Some(place) = changed {
+            finding = finding.because(format!("byte {place} came back as another one"));
+        }
+        if checksum > 0 {
+            finding = finding.because("the checksum of the data is wrong (MPFail, DataCsumErr)");
+        }
+        if events {
+            finding = finding.because("a subflow was reset for a middlebox's interference");
+        }
+        return Some(finding.hint(
+            "an application gateway (FTP, SIP) or a proxy edits the stream: use another port, or \
+             encrypt",
+        ));
+    }
+    if trial.multipath_at_end || trial.closed_by_peer {
+        return None;
+    }
+    let names = [
+        "MPCapableDataFallback",
+        "DssFallback",
+        "DSSCorruptionFallback",
+        "InfiniteMapRx",
+        "InfiniteMapTx",
+    ];
+    let why = names.into_iter().find(|name| trial.grew(name) > 0);
+    Some(
+        Finding::new(
+            Cause::OptionStrippedAfterHandshake,
+            format!(
+                "the connection to {target} begins as Multipath TCP and falls back to plain TCP: \
+                 something on the way removes the option from packets with data"
+            ),
+        )
+        .at(target.ip())
+        .sure(if why.is_some() { Confidence::Certain } else { Confidence::Likely })
+        .because("the handshake had the option both ways")
+        .because(why.map_or_else(
+            || "later the kernel says that it is plain TCP".to_owned(),
+            |name| format!("the kernel counts {name}"),
+        ))
+        .hint("another port or another first path may pass; a tunnel does"),
+    )
+}

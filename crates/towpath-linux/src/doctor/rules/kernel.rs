@@ -1,0 +1,58 @@
+//! Does this kernel speak Multipath TCP?
+
+use super::view::View;
+use crate::doctor::finding::{Cause, Finding};
+use crate::doctor::words;
+
+pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+    let here = view.here;
+    let errno = here.socket_errno;
+    let tried = || format!("socket(IPPROTO_MPTCP): {}", words::error(errno));
+    if errno == 0 {
+        return Vec::new();
+    }
+    let finding = if here.settings.contains_key("mptcp.mptcp_enabled") {
+        Finding::new(
+            Cause::OldMptcpFork,
+            format!(
+                "this kernel ({}) has the old Multipath TCP of multipath-tcp.org, version 0, which \
+                 no current host understands",
+                here.kernel
+            ),
+        )
+        .because("the setting net.mptcp.mptcp_enabled exists")
+        .because(tried())
+        .hint("run an upstream kernel, Linux 5.16 or newer")
+    } else if errno == libc::ENOPROTOOPT || here.number("mptcp.enabled") == Some(0) {
+        Finding::new(Cause::MptcpDisabled, "Multipath TCP is switched off on this host")
+            .because(match here.number("mptcp.enabled") {
+                Some(value) => format!("net.mptcp.enabled = {value}"),
+                None => "net.mptcp.enabled cannot be read".to_owned(),
+            })
+            .because(tried())
+            .fix("sysctl -w net.mptcp.enabled=1")
+            .hint(
+                "a file in /etc/sysctl.d with `net.mptcp.enabled=1` keeps it; listeners that exist \
+                   go on with what they are",
+            )
+    } else if errno == libc::EPROTONOSUPPORT || errno == libc::EINVAL {
+        Finding::new(
+            Cause::KernelWithoutMptcp,
+            format!("this kernel ({}) has no Multipath TCP", here.kernel),
+        )
+        .because(tried())
+        .hint(
+            "it takes Linux 5.6, better 5.16 or newer, built with CONFIG_MPTCP (and \
+               CONFIG_MPTCP_IPV6)",
+        )
+    } else {
+        Finding::new(
+            Cause::KernelWithoutMptcp,
+            "no Multipath TCP socket can be opened: something forbids it",
+        )
+        .sure(crate::doctor::Confidence::Likely)
+        .because(tried())
+        .hint("a container's seccomp filter or a security module may forbid the protocol")
+    };
+    vec![finding]
+}

@@ -1,0 +1,135 @@
+//! From evidence to findings: pure functions.
+//!
+//! The layers are asked in order, and one that shows why there can be no Multipath TCP at all ends the
+//! questions: what lies above cannot be seen then. Of each path that is not used, exactly one cause is
+//! told. What the configuration alone makes doubtful is told only where nothing was tried that shows
+//! whether it does harm.
+
+mod configuration;
+mod failed;
+mod handshake;
+mod kernel;
+mod path;
+mod programs;
+mod quality;
+mod routes;
+mod view;
+
+use super::finding::{Cause, Confidence, Finding, NotChecked, Report, Verdict};
+use super::observation::Observation;
+use view::View;
+
+/// Concludes what is wrong, causes before consequences.
+pub fn diagnose(observation: &Observation) -> Report {
+    let view = View::new(observation);
+    let mut findings = kernel::findings(&view);
+    if findings.is_empty() {
+        let handshake = handshake::findings(&view);
+        let through = handshake.is_empty();
+        findings.extend(handshake);
+        if through {
+            findings.extend(path::findings(&view));
+            let explained = !findings.is_empty();
+            findings.extend(configuration::findings(&view, explained));
+            findings.extend(quality::findings(&view));
+        }
+        findings.extend(programs::findings(&view));
+    }
+    findings.sort_by_key(|finding| {
+        (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
+    });
+    let mut told: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let same = |one: &Finding| one.cause == finding.cause && one.place == finding.place;
+        if !told.iter().any(same) {
+            told.push(finding);
+        }
+    }
+    Report {
+        verdict: verdict(&view, &told),
+        findings: told,
+        checked: checked(observation),
+        not_checked: not_checked(observation),
+    }
+}
+
+/// Whether anything of Multipath TCP is left.
+fn verdict(view: &View<'_>, findings: &[Finding]) -> Verdict {
+    if findings.is_empty() {
+        return Verdict::Healthy;
+    }
+    let ends_it = |finding: &Finding| {
+        matches!(
+            finding.cause,
+            Cause::OldMptcpFork
+                | Cause::KernelWithoutMptcp
+                | Cause::MptcpDisabled
+                | Cause::NoRoute
+                | Cause::RemoteRefused
+                | Cause::RemoteSilent
+                | Cause::BlackholeFallbackActive
+        )
+    };
+    let plain = view.trial.is_some_and(|trial| !trial.multipath_at_end && !trial.closed_by_peer);
+    if findings.iter().any(ends_it) || plain { Verdict::Broken } else { Verdict::Impaired }
+}
+
+fn checked(observation: &Observation) -> Vec<String> {
+    let mut checked = vec!["kernel".to_owned(), "configuration".to_owned()];
+    if observation.programs.is_some() {
+        checked.push("sockets of applications".to_owned());
+    }
+    if let Some(trial) = &observation.trial {
+        checked.push(format!("a connection to {}", trial.target));
+        if let Some(exchange) = trial.exchange.filter(|exchange| exchange.sent > 0) {
+            let moved = super::words::bytes(exchange.sent);
+            checked.push(format!("{moved} there and back"));
+        }
+        if trial.events.is_some() {
+            checked.push("events of the path manager".to_owned());
+        }
+        if !trial.controls.is_empty() {
+            checked.push(
+                super::words::count(trial.controls.len() as u64, "path") + " alone, with plain TCP",
+            );
+        }
+        if !trial.probes.is_empty() {
+            checked.push("the way of packets, hop by hop".to_owned());
+        }
+    }
+    if let Some(peer) = &observation.peer {
+        checked.push(format!("the other host, as {} tells", peer.address));
+    }
+    checked
+}
+
+fn not_checked(observation: &Observation) -> Vec<NotChecked> {
+    let mut missing = Vec::new();
+    let mut add = |what: &str, why: &str| {
+        missing.push(NotChecked { what: what.to_owned(), why: why.to_owned() });
+    };
+    let Some(trial) = &observation.trial else {
+        add("whether a connection uses several paths", "needs --connect HOST:PORT");
+        return missing;
+    };
+    if trial.events.is_none() && trial.multipath {
+        add("why a subflow was closed (events of the path manager)", "needs root");
+    }
+    if !observation.rights.raw {
+        add("which hop drops or strips packets", "needs root");
+    }
+    if observation.peer.is_none() {
+        let why = observation.peer_error.clone();
+        add(
+            "what the other host sees, and whether data takes the paths that it should",
+            &why.map_or_else(
+                || "needs `towpath server` there (--peer HOST:PORT)".to_owned(),
+                |why| format!("needs `towpath server` there (--peer HOST:PORT): {why}"),
+            ),
+        );
+    }
+    if observation.programs.is_none() {
+        add("which programs use Multipath TCP", "needs --all or --pid N");
+    }
+    missing
+}

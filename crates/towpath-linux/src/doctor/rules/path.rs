@@ -1,0 +1,311 @@
+//! Of each subflow that there should be and is not: why.
+
+use std::net::{IpAddr, SocketAddr};
+
+use towpath_measure::live::look::Endpoint;
+
+use super::failed::{closed, rejected, unanswered};
+use super::routes::routing;
+use super::view::{View, works};
+use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::doctor::observation::{Event, SubflowSeen, Trial};
+use crate::doctor::words;
+
+/// A subflow that there should be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missing<'a> {
+    /// Our address; none where the kernel would choose.
+    pub(super) local: Option<IpAddr>,
+    /// The interface that it is bound to.
+    pub(super) bound_to: Option<u32>,
+    pub(super) remote: SocketAddr,
+    /// The peer has announced the address.
+    announced: bool,
+    how: How<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum How<'a> {
+    /// It was never begun.
+    Never,
+    /// Nobody answers.
+    Unanswered,
+    /// It was closed before anything could be sent.
+    Closed(Option<&'a Event>),
+    /// It was established, and closed at once.
+    Rejected(Option<&'a Event>),
+}
+
+pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+    let Some(trial) = view.trial else { return Vec::new() };
+    // Without data in both directions, or with a peer that has gone, the kernel opens no subflow.
+    let first = trial.first();
+    let talked = first.is_some_and(|one| one.tcp.bytes_acked > 1 || one.tcp.bytes_received > 0);
+    if !trial.multipath_at_end && !talked {
+        return Vec::new();
+    }
+    let missing = missing(view, trial);
+    let causes = missing.iter().filter_map(|one| match one.how {
+        How::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
+        How::Unanswered => Some(unanswered(view, trial, one)),
+        How::Closed(event) => Some(closed(view, trial, one, event)),
+        How::Rejected(event) => Some(rejected(view, one, event)),
+    });
+    causes.collect()
+}
+
+/// What is missing: subflows that failed, endpoints that were not used, announcements that were not
+/// answered though there is only one path.
+fn missing<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
+    let mut missing = failed(view, trial);
+    for endpoint in wanted(view, trial) {
+        let tried = trial.subflows.iter().any(|one| one.local.ip() == endpoint.address)
+            || missing.iter().any(|one| one.local == Some(endpoint.address));
+        if !tried {
+            missing.push(Missing {
+                local: Some(endpoint.address),
+                bound_to: endpoint.link,
+                remote: trial.target,
+                announced: false,
+                how: How::Never,
+            });
+        }
+    }
+    if view.joined().next().is_none() {
+        ignored(trial, &mut missing);
+    }
+    missing
+}
+
+/// Subflows that were begun and do not work.
+fn failed<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
+    let announced = |remote| trial.events_of("ANNOUNCED").any(|one| one.remote == Some(remote));
+    let of = |local: IpAddr, remote: SocketAddr, how| Missing {
+        local: Some(local),
+        bound_to: view.binding(local),
+        remote,
+        announced: announced(remote.ip()),
+        how,
+    };
+    let mut missing: Vec<Missing<'_>> = Vec::new();
+    for one in trial.subflows.iter().filter(|one| !one.first && one.opened_here && !works(one)) {
+        let ended = closing(trial, one.local.ip(), one.remote.ip());
+        let how = match (one.established, one.gone, ended) {
+            (true, _, ended) => How::Rejected(ended),
+            (false, _, Some(event)) => How::Closed(Some(event)),
+            (false, true, None) => How::Closed(None),
+            (false, false, None) => How::Unanswered,
+        };
+        missing.push(of(one.local.ip(), one.remote, how));
+    }
+    for event in trial.events_of("SF_CLOSED") {
+        let (Some(local), Some(remote)) = (event.local, event.remote) else { continue };
+        let same = |one: &SubflowSeen| one.local.ip() == local && one.remote.ip() == remote;
+        let alive = trial.subflows.iter().any(|one| same(one) && (works(one) || one.first));
+        let known = |one: &Missing<'_>| one.local == Some(local) && one.remote.ip() == remote;
+        if alive || missing.iter().any(known) {
+            continue;
+        }
+        let ends = (event.local, event.remote);
+        let was = trial.events_of("SF_ESTABLISHED").any(|one| (one.local, one.remote) == ends);
+        let how = if was { How::Rejected(Some(event)) } else { How::Closed(Some(event)) };
+        let port = event.remote_port.unwrap_or(trial.target.port());
+        missing.push(of(local, SocketAddr::new(remote, port), how));
+    }
+    missing
+}
+
+/// Addresses that the peer has announced and nobody has tried.
+fn ignored(trial: &Trial, missing: &mut Vec<Missing<'_>>) {
+    let (local, bound_to, announced, how) = (None, None, true, How::Never);
+    for event in trial.events_of("ANNOUNCED") {
+        let Some(remote) = event.remote else { continue };
+        let reached = trial.subflows.iter().any(|one| one.remote.ip() == remote);
+        if reached || missing.iter().any(|one| one.remote.ip() == remote) {
+            continue;
+        }
+        let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
+        let remote = SocketAddr::new(remote, port);
+        missing.push(Missing { local, bound_to, remote, announced, how });
+    }
+    // Without events, the counter tells that there was an announcement, and not of what.
+    if trial.events.is_none() && trial.grew("AddAddr") > 0 && missing.is_empty() {
+        missing.push(Missing { local, bound_to, remote: trial.target, announced, how });
+    }
+}
+
+/// Endpoints from which there should be a subflow.
+fn wanted<'a>(view: &View<'a>, trial: &Trial) -> impl Iterator<Item = &'a Endpoint> {
+    let first = trial.first().map(|one| one.local.ip());
+    let v4 = trial.target.is_ipv4();
+    view.here.endpoints.iter().filter(move |one| {
+        one.opens()
+            && !one.is_implicit()
+            && Some(one.address) != first
+            && one.address.is_ipv4() == v4
+    })
+}
+
+/// The event that ended a subflow.
+fn closing(trial: &Trial, local: IpAddr, remote: IpAddr) -> Option<&Event> {
+    let same = |event: &&Event| event.local == Some(local) && event.remote == Some(remote);
+    trial.events_of("SF_CLOSED").find(same)
+}
+
+/// How a path is called.
+pub(super) fn place(view: &View<'_>, one: &Missing<'_>) -> String {
+    let link = one.local.and_then(|local| view.here.link_of(local));
+    match (one.local, link) {
+        (Some(local), Some(link)) => format!("{} ({local}) -> {}", link.name, one.remote.ip()),
+        (Some(local), None) => format!("{local} -> {}", one.remote.ip()),
+        (None, _) => one.remote.ip().to_string(),
+    }
+}
+
+/// It was never begun.
+fn never(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    if let Some(finding) = userspace(view) {
+        return Some(finding);
+    }
+    let trouble = |local| super::configuration::endpoint_trouble(view, local);
+    if let Some(finding) = one.local.and_then(trouble).or_else(|| limit(view, trial, one)) {
+        return Some(finding);
+    }
+    if one.announced {
+        return None;
+    }
+    denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
+}
+
+/// A limit of this host forbids it.
+fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    let limits = view.here.limits?;
+    let begun = trial.subflows.iter().filter(|one| !one.first && !one.gone).count() as u64;
+    let dead = trial.subflows.iter().any(|one| !one.first && !works(one));
+    let said = format!(
+        "limits of this host: subflows {}, add_addr_accepted {}",
+        limits.subflows, limits.add_addr_accepted
+    );
+    let own = view.here.endpoints.iter().filter(|one| one.opens()).count() as u64;
+    let announced = (trial.events_of("ANNOUNCED").count() as u64).max(trial.grew("AddAddr")).max(2);
+    let enough = format!(
+        "ip mptcp limits set subflows {} add_addr_accepted {}",
+        own.saturating_add(announced).min(8),
+        announced.min(8)
+    );
+    if limits.subflows == 0 || begun >= u64::from(limits.subflows) {
+        if dead && begun > 0 {
+            return Some(dead_ones(view, trial, &said));
+        }
+        let sentence = format!(
+            "this host's limit allows {} beyond the first, and that is not enough",
+            words::count(limits.subflows.into(), "subflow")
+        );
+        let finding = Finding::new(Cause::SubflowLimit, sentence).at(place(view, one));
+        let begun = format!("{} begun", words::count(begun, "further subflow"));
+        return Some(finding.because(said).because(begun).fix(enough));
+    }
+    if one.announced && limits.add_addr_accepted == 0 {
+        let sentence = "the other host announces an address, and this host's limit ignores it";
+        let counted = format!(
+            "{} announced (AddAddr), {} joined (MPJoinSynTx)",
+            trial.grew("AddAddr"),
+            trial.grew("MPJoinSynTx")
+        );
+        let finding = Finding::new(Cause::AddAddrLimit, sentence).at(place(view, one));
+        return Some(finding.because(said).because(counted).fix(enough));
+    }
+    (one.announced && dead).then(|| dead_ones(view, trial, &said))
+}
+
+/// Nobody makes subflows.
+pub(super) fn userspace(view: &View<'_>) -> Option<Finding> {
+    let here = view.here;
+    let manager = here.settings.get("mptcp.path_manager").map(String::as_str);
+    let userspace = here.number("mptcp.pm_type") == Some(1) || manager == Some("userspace");
+    if !userspace || view.all.managers.iter().any(|name| name == "mptcpd") {
+        return None;
+    }
+    Some(
+        Finding::new(
+            Cause::UserspacePathManagerWithoutDaemon,
+            "a program is to make the subflows (net.mptcp.pm_type = 1), and none runs",
+        )
+        .because(format!("net.mptcp.pm_type = {}", here.number("mptcp.pm_type").unwrap_or(1)))
+        .because("no mptcpd runs here")
+        .fix("sysctl -w net.mptcp.pm_type=0")
+        .hint("or start mptcpd; connections that exist keep the path manager that they have"),
+    )
+}
+
+fn dead_ones(view: &View<'_>, trial: &Trial, limit: &str) -> Finding {
+    let dead = trial.subflows.iter().filter(|one| !one.first && !works(one));
+    let names: Vec<String> = dead.map(|one| one.remote.ip().to_string()).collect();
+    let names = names.join(", ");
+    let finding = Finding::new(
+        Cause::DeadAnnouncedAddressesUseLimits,
+        format!(
+            "subflows that get no answer use up the limit, so that others are not begun: {names}"
+        ),
+    )
+    .at(&names)
+    .because(limit)
+    .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)");
+    let most = view.here.limits.map_or(8, |limits| limits.subflows.saturating_add(2).min(8));
+    finding.fix(format!("ip mptcp limits set subflows {most} add_addr_accepted {most}"))
+}
+
+/// The peer does not want subflows to its first address.
+fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    let event = trial.events.iter().flatten().any(|event| event.denies_first_address);
+    let setting = view
+        .peer
+        .and_then(|peer| peer.latest().number("mptcp.allow_join_initial_addr_port"))
+        .is_some_and(|value| value == 0);
+    if !(event || setting) || trial.grew("MPJoinSynTx") > 0 {
+        return None;
+    }
+    let finding = Finding::new(
+        Cause::JoinId0Denied,
+        format!(
+            "the other host forbids further subflows to {} and announces no other address",
+            trial.target.ip()
+        ),
+    )
+    .at(place(view, one));
+    let finding = if event {
+        finding.because("its first answer says so (deny_join_id0)")
+    } else {
+        finding.because("there: net.mptcp.allow_join_initial_addr_port = 0")
+    };
+    Some(
+        finding
+            .fix("sysctl -w net.mptcp.allow_join_initial_addr_port=1   # on the other host")
+            .hint("behind a load balancer, let it announce an address of its own in place of that"),
+    )
+}
+
+/// The kernel tried, and could not even send a SYN.
+fn failed_to_begin(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    let local = one.local?;
+    if let Some(finding) = routing(view, one) {
+        return Some(finding);
+    }
+    let names = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
+    let name = names.into_iter().find(|name| trial.grew(name) > 0)?;
+    let cause = if name == "MPJoinSynTxBindErr" {
+        Cause::EndpointAddressMissing
+    } else {
+        Cause::NoSourceRoute
+    };
+    Some(
+        Finding::new(cause, format!("the kernel cannot open a subflow from {local}"))
+            .at(place(view, one))
+            .sure(Confidence::Likely)
+            .because(format!("the kernel counts {name}"))
+            .fix(format!(
+                "ip route get {} from {local}   # shows what is missing",
+                trial.target.ip()
+            )),
+    )
+}

@@ -1,0 +1,112 @@
+//! Which way packets of a subflow go, and where their answers arrive.
+
+use std::net::IpAddr;
+
+use super::path::{Missing, place};
+use super::view::View;
+use crate::doctor::finding::{Cause, Finding};
+use crate::doctor::observation::Trial;
+use crate::doctor::words;
+
+/// Packets from an address leave by the wrong interface, or do not find the next hop.
+pub(super) fn routing_of(
+    view: &View<'_>,
+    local: IpAddr,
+    bound_to: Option<u32>,
+    remote: IpAddr,
+) -> Option<Finding> {
+    let link = view.here.link_of(local)?;
+    let way = view.way(remote, Some(local), bound_to)?;
+    let place = format!("{} ({local}) -> {remote}", link.name);
+    let sourceless = |sentence: String, evidence: String| {
+        let finding = Finding::new(Cause::NoSourceRoute, sentence).at(&place).because(evidence);
+        table(view, finding, local, remote)
+    };
+    if let Some(errno) = way.errno {
+        let why = words::error(errno);
+        return Some(sourceless(
+            format!("packets from {local} have no way to {remote}: {why}"),
+            format!("ip route get {remote} from {local}: {why}"),
+        ));
+    }
+    let leaves = way.link?;
+    if leaves != link.index {
+        let (leaves, name) = (view.name(leaves), &link.name);
+        return Some(sourceless(
+            format!(
+                "packets from {local} (of {name}) leave by {leaves}: a route for that source is missing"
+            ),
+            format!("ip route get {remote} from {local}: dev {leaves}"),
+        ));
+    }
+    let direct = way.gateway.is_none() && !view.on_link(link.index, remote);
+    // A route for a point-to-point interface has no gateway either; but then nothing is missing.
+    direct.then(|| {
+        let finding = Finding::new(
+            Cause::NoGatewayOnInterface,
+            format!(
+                "{} knows no gateway towards {remote}: this host looks for {remote} on the link itself",
+                link.name
+            ),
+        )
+        .at(&place)
+        .because(format!("ip route get {remote} from {local} oif {}: no `via`", link.name));
+        table(view, finding, local, remote)
+    })
+}
+
+/// The commands that give a source address a routing table of its own.
+fn table(view: &View<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Finding {
+    let Some(link) = view.here.link_of(local) else { return finding };
+    let table = link.index.saturating_add(100);
+    let bound = view.way(remote, Some(local), Some(link.index));
+    let gateway = bound.and_then(|way| way.gateway);
+    let through = gateway.map_or_else(|| "GATEWAY".to_owned(), |gateway| gateway.to_string());
+    finding
+        .fix(format!("ip rule add from {local} table {table}"))
+        .fix(format!("ip route add default via {through} dev {} table {table}", link.name))
+}
+
+/// The same for a subflow that there should be.
+pub(super) fn routing(view: &View<'_>, one: &Missing<'_>) -> Option<Finding> {
+    routing_of(view, one.local?, one.bound_to, one.remote.ip())
+}
+
+/// The answer arrives, and is thrown away for where it arrives.
+pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    let name = "TcpExt.IPReversePathFilter";
+    let dropped = trial.counters.get(name).copied().unwrap_or(0);
+    let link = one.local.and_then(|local| view.here.link_of(local));
+    if let Some(link) = link.filter(|link| link.rp_filter == 1 && dropped > 0) {
+        return Some(
+            Finding::new(
+                Cause::ReversePathFilter,
+                format!(
+                    "answers arrive at {} and are thrown away, since the route back leads elsewhere \
+                     (rp_filter = 1)",
+                    link.name
+                ),
+            )
+            .at(place(view, one))
+            .because(format!("{dropped} dropped (IPReversePathFilter)"))
+            .because(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
+            .fix("sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned())
+            .fix(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", link.name)),
+        );
+    }
+    let peer = view.peer?;
+    let there = peer.latest().counter(name).saturating_sub(peer.before.counter(name));
+    let strict = peer.latest().links.iter().find(|link| link.rp_filter == 1 && !link.loopback)?;
+    (there > 0).then(|| {
+        Finding::new(
+            Cause::ReversePathFilter,
+            format!(
+                "the other host throws packets away that arrive at {} (rp_filter = 1)",
+                strict.name
+            ),
+        )
+        .at(format!("other host, {}", strict.name))
+        .because(format!("{there} dropped there (IPReversePathFilter)"))
+        .fix(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2   # on the other host", strict.name))
+    })
+}

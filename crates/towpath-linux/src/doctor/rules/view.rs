@@ -1,0 +1,134 @@
+//! An observation with the questions that several rules ask.
+
+use std::net::IpAddr;
+
+use towpath_measure::live::Look;
+use towpath_measure::live::look::{Endpoint, Link};
+
+use crate::doctor::observation::{Control, Observation, Outcome, Peer, SubflowSeen, Trial, Way};
+
+/// An observation with the questions that several rules ask.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) all: &'a Observation,
+    pub(super) here: &'a Look,
+    pub(super) trial: Option<&'a Trial>,
+    pub(super) peer: Option<&'a Peer>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(all: &'a Observation) -> Self {
+        Self { all, here: &all.here, trial: all.trial.as_ref(), peer: all.peer.as_ref() }
+    }
+
+    /// The kernel's answer to a question that was asked.
+    pub(super) fn way(
+        &self,
+        to: IpAddr,
+        from: Option<IpAddr>,
+        bound_to: Option<u32>,
+    ) -> Option<&'a Way> {
+        let same = |way: &&Way| (way.to, way.from, way.bound_to) == (to, from, bound_to);
+        self.all.ways.iter().find(same)
+    }
+
+    /// The name of an interface.
+    pub(super) fn name(&self, index: u32) -> String {
+        self.here.link(index).map_or_else(|| format!("interface {index}"), |one| one.name.clone())
+    }
+
+    /// What plain TCP did over a path.
+    pub(super) fn control(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<&'a Control> {
+        let same = |one: &&Control| {
+            one.remote.ip() == remote && local.is_none_or(|local| one.local == local)
+        };
+        self.trial?.controls.iter().find(same)
+    }
+
+    /// Whether plain TCP connects over a path; none if nobody tried.
+    pub(super) fn connects(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<bool> {
+        Some(self.control(local, remote)?.outcome == Outcome::Connected)
+    }
+
+    /// Whether an address is in the network of an interface itself.
+    pub(super) fn on_link(&self, link: u32, address: IpAddr) -> bool {
+        on_link(self.here, link, address)
+    }
+
+    /// Further subflows of our connection that work.
+    pub(super) fn joined(&self) -> impl Iterator<Item = &'a SubflowSeen> {
+        let all = self.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
+        all.iter().filter(|one| !one.first && works(one))
+    }
+
+    /// Interfaces that lead to the target, or to somewhere else if there is none: with an address of
+    /// the right family and a way that really leaves by them. Each with one such address.
+    pub(super) fn usable(&self) -> Vec<(&'a Link, IpAddr)> {
+        let mut found: Vec<(&Link, IpAddr)> = Vec::new();
+        for way in &self.all.ways {
+            let (Some(from), Some(bound)) = (way.from, way.bound_to) else { continue };
+            let wanted = self.trial.is_none_or(|trial| trial.target.ip() == way.to);
+            let Some(link) = self.here.link(bound) else { continue };
+            let leads = way.link == Some(bound)
+                && (way.gateway.is_some() || on_link(self.here, bound, way.to));
+            let known = found.iter().any(|(other, _)| other.index == bound);
+            if wanted && leads && link.up && link.running && !link.loopback && !known {
+                found.push((link, from));
+            }
+        }
+        found
+    }
+
+    /// The endpoint of an address.
+    pub(super) fn endpoint(&self, address: IpAddr) -> Option<&'a Endpoint> {
+        self.here.endpoints.iter().find(|one| one.address == address && !one.is_implicit())
+    }
+
+    /// The interface by which subflows from an address leave, if its endpoint is bound to one.
+    pub(super) fn binding(&self, address: IpAddr) -> Option<u32> {
+        self.endpoint(address).and_then(|endpoint| endpoint.link)
+    }
+}
+
+/// A subflow over which data can be sent.
+pub(super) fn works(one: &SubflowSeen) -> bool {
+    one.established && !one.gone
+}
+
+/// Whether an address is in the network of an interface of that host.
+pub(super) fn on_link(look: &Look, link: u32, address: IpAddr) -> bool {
+    let mut its = look.addresses.iter().filter(|one| one.link == link);
+    its.any(|one| in_network(one.address, one.prefix_length, address))
+}
+
+/// Whether two addresses have the same network part of that length.
+pub(super) fn in_network(one: IpAddr, length: u8, other: IpAddr) -> bool {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(length.into())).unwrap_or(0);
+            one.to_bits() & mask == other.to_bits() & mask
+        }
+        (IpAddr::V6(one), IpAddr::V6(other)) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length.into())).unwrap_or(0);
+            one.to_bits() & mask == other.to_bits() & mask
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    }
+}
+
+/// The private block that an address is of (RFC 1918, RFC 6598, RFC 4193), if it is of one.
+pub(super) fn private_block(address: IpAddr) -> Option<u8> {
+    match address {
+        IpAddr::V4(v4) => match v4.octets() {
+            [10, ..] => Some(1),
+            [172, 16..=31, ..] => Some(2),
+            [192, 168, ..] => Some(3),
+            [100, 64..=127, ..] => Some(4),
+            [169, 254, ..] => Some(5),
+            _ => None,
+        },
+        IpAddr::V6(v6) => {
+            (v6.segments().first().is_some_and(|first| first & 0xfe00 == 0xfc00)).then_some(6)
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A connection of our own: what really happens.
+//!
+//! Plain TCP and Multipath TCP begin at the same time, so that the one is the control of the other.
+//! What the server gives back is sent over the Multipath TCP connection; then, where a path has
+//! trouble, plain TCP is tried over that path alone.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_measure::live::Secret;
+
+use super::attempt::{self, Manner, PATIENCE};
+use super::exchange::Exchanging;
+use super::observation::{Attempt, Trial};
+use super::session::{self, Session};
+use super::watch::Watch;
+use crate::clock::Clock;
+use crate::live::socket::is_multipath;
+use crate::netlink::MptcpEvents;
+use crate::sample::{self, Connection};
+
+/// A SYN that is not answered by then is in doubt, and others are sent.
+const DOUBT: Duration = Duration::from_millis(450);
+/// How long subflows may take to be set up: longer than the first repetition of a SYN, and than a
+/// router takes to say that it does not find the next one.
+const SETTLING: Duration = Duration::from_millis(1_350);
+/// Nothing new for so long means that nothing more comes, if nothing is under way.
+const QUIET: Duration = Duration::from_millis(250);
+/// Data, and the time for it.
+const DATA_BYTES: u64 = 1 << 20;
+const DATA_TIME: Duration = Duration::from_millis(900);
+/// Longer than a retransmission timeout: what is not acknowledged by then is lost.
+const ACKNOWLEDGING: Duration = Duration::from_millis(700);
+/// How often subflows are looked at.
+const STEP: Duration = Duration::from_millis(40);
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) trial: Trial,
+    /// The conversation with the server, if it is one of ours.
+    pub(super) session: Option<Session>,
+    /// Why it is not.
+    pub(super) stranger: Option<String>,
+    /// The connection itself, which stays open for as long as the server is asked about it.
+    pub(super) socket: Option<Socket>,
+}
+
+/// Connects, sends, watches. `on_session` is called before anything is sent over Multipath TCP.
+pub(super) fn run(
+    target: SocketAddr,
+    secret: Option<&Secret>,
+    clock: Clock,
+    on_session: impl FnOnce(&mut Session),
+) -> Done {
+    let events = MptcpEvents::open().ok();
+    let (attempts, plain, multipath) = connect(target, clock);
+    let mut done = Done {
+        trial: Trial {
+            target,
+            attempts,
+            is_towpath: false,
+            multipath: false,
+            multipath_at_end: false,
+            closed_by_peer: false,
+            counters: std::collections::BTreeMap::new(),
+            events: None,
+            subflows: Vec::new(),
+            exchange: None,
+            controls: Vec::new(),
+            probes: Vec::new(),
+        },
+        session: None,
+        stranger: None,
+        socket: None,
+    };
+    if let Some(plain) = plain {
+        match Session::open(plain, target.port(), secret, clock) {
+            Ok(mut session) => {
+                on_session(&mut session);
+                done.trial.is_towpath = session.echoes;
+                done.session = Some(session);
+            }
+            Err(why) => done.stranger = Some(why),
+        }
+    }
+    if let Some(socket) = multipath {
+        follow(&mut done.trial, &socket, events, clock);
+        done.socket = Some(socket);
+    }
+    done
+}
+
+/// Plain TCP and Multipath TCP at once; more of each when only one is answered.
+fn connect(target: SocketAddr, clock: Clock) -> (Vec<Attempt>, Option<Socket>, Option<Socket>) {
+    let (plain, multipath) = (Manner::tcp(), Manner::mptcp());
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let first = {
+            let (plain, tell) = (&plain, tell.clone());
+            scope.spawn(move || {
+                let done = attempt::connect(target, plain, clock);
+                let _nobody_waits = tell.send(false);
+                done
+            })
+        };
+        let second = {
+            let multipath = &multipath;
+            scope.spawn(move || {
+                let done = attempt::connect(target, multipath, clock);
+                let _nobody_waits = tell.send(true);
+                done
+            })
+        };
+        let deadline = clock.now() + DOUBT;
+        let mut answered = [false; 2];
+        while answered != [true; 2] {
+            let left = deadline.saturating_since(clock.now());
+            match told.recv_timeout(left) {
+                Ok(multipath) => {
+                    if let Some(slot) = answered.get_mut(usize::from(multipath)) {
+                        *slot = true;
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        let shorter =
+            |manner: &Manner| Manner { patience: PATIENCE.saturating_sub(DOUBT), ..manner.clone() };
+        let doubtful = answered != [true; 2] && answered != [false; 2];
+        let more: Vec<_> = [&plain, &multipath, &plain, &multipath]
+            .into_iter()
+            .filter(|_| doubtful)
+            .map(|manner| {
+                let manner = shorter(manner);
+                scope.spawn(move || attempt::connect(target, &manner, clock))
+            })
+            .collect();
+        let ended = [first, second].into_iter().chain(more).filter_map(|one| one.join().ok());
+        let (mut attempts, mut tcp, mut mptcp) = (Vec::new(), None, None);
+        for (attempt, socket) in ended {
+            let slot = if attempt.multipath { &mut mptcp } else { &mut tcp };
+            if slot.is_none() {
+                *slot = socket;
+            }
+            attempts.push(attempt);
+        }
+        (attempts, tcp, mptcp)
+    })
+}
+
+/// Watches the connection while data goes over it.
+fn follow(trial: &mut Trial, socket: &Socket, events: Option<MptcpEvents>, clock: Clock) {
+    trial.multipath = is_multipath(socket);
+    let token = match sample::connection(socket, true) {
+        Ok(Connection::Multipath(info, _)) => info.token,
+        Ok(Connection::Single(..)) | Err(_) => 0,
+    };
+    let mut watch = Watch::new(token, events, clock);
+    let mut exchanging = Exchanging::new(clock);
+    if socket.set_nonblocking(true).is_err() {
+        return;
+    }
+    let _small_at_once = socket.set_tcp_nodelay(true);
+    let word = if trial.is_towpath { session::echo() } else { session::greeting() };
+    let mut writer = socket;
+    let _shows_below = std::io::Write::write(&mut writer, &word);
+    settle(trial, socket, &mut watch, &mut exchanging, clock);
+    if trial.is_towpath && !exchanging.has_ended() {
+        let deadline = clock.now() + DATA_TIME;
+        while clock.now() < deadline && !exchanging.has_ended() {
+            turn(&mut watch, &mut exchanging, socket, DATA_BYTES, clock);
+            if exchanging.sent() >= DATA_BYTES && exchanging.is_even() {
+                break;
+            }
+        }
+        let deadline = clock.now() + ACKNOWLEDGING;
+        while clock.now() < deadline && watch.is_waiting() && !exchanging.has_ended() {
+            let sent = exchanging.sent();
+            turn(&mut watch, &mut exchanging, socket, sent, clock);
+        }
+    }
+    trial.multipath_at_end = is_multipath(socket);
+    trial.closed_by_peer = exchanging.has_ended();
+    let exchange = exchanging.result();
+    trial.exchange = trial.is_towpath.then_some(exchange);
+    (trial.subflows, trial.events) = watch.end();
+}
+
+/// Waits until no more subflows are to be expected. Linux opens them only after data was
+/// acknowledged, so some is sent to everybody; whoever is no towpath server sees at the first byte
+/// that it is not meant.
+fn settle(
+    trial: &Trial,
+    socket: &Socket,
+    watch: &mut Watch,
+    exchanging: &mut Exchanging,
+    clock: Clock,
+) {
+    const FIRST_BYTES: u64 = 64;
+    let began = clock.now();
+    let limit = if trial.is_towpath { FIRST_BYTES } else { 0 };
+    loop {
+        turn(watch, exchanging, socket, limit, clock);
+        let now = clock.now();
+        let quiet = QUIET.max(Duration::from_micros(u64::from(watch.srtt_us()) * 4));
+        let settled = now.saturating_since(watch.changed()) > quiet && !watch.is_trying();
+        let over = now.saturating_since(began) > SETTLING;
+        if over || exchanging.has_ended() || (settled && exchanging.is_even()) {
+            return;
+        }
+    }
+}
+
+/// Moves data and looks, once in a step.
+fn turn(watch: &mut Watch, exchanging: &mut Exchanging, socket: &Socket, limit: u64, clock: Clock) {
+    let end = clock.now() + STEP;
+    loop {
+        exchanging.step(socket, limit);
+        let left = end.saturating_since(clock.now());
+        if left.is_zero() || exchanging.has_ended() {
+            break;
+        }
+        let writing = exchanging.sent() < limit;
+        if exchanging.is_even() && !writing {
+            clock.sleep_until(end);
+            break;
+        }
+        let _looked_at_again = attempt::wait(socket, writing, left);
+    }
+    watch.look();
+}

@@ -1,0 +1,180 @@
+//! Follows one connection of our own: its subflows and its events.
+
+use towpath_net::Instant;
+
+use super::look::plain_end;
+use super::observation::{Event, SubflowSeen, TcpFigures};
+use crate::clock::Clock;
+use crate::netlink::{
+    DiagSocket, MptcpEvent, MptcpEventKind, MptcpEvents, SocketDiag, SocketState, States,
+    SubflowFlags,
+};
+use crate::sample::{TcpInfo, u32_at};
+
+/// A connection that is followed.
+#[derive(Debug)]
+pub(super) struct Watch {
+    diag: Option<SocketDiag>,
+    events: Option<MptcpEvents>,
+    token: u32,
+    clock: Clock,
+    began: Instant,
+    /// Subflows with their cookies.
+    seen: Vec<(u64, SubflowSeen)>,
+    heard: Vec<Event>,
+    /// When something was last new.
+    changed: Instant,
+}
+
+impl Watch {
+    /// Follows the connection with this local token. `events` were subscribed to before it began.
+    pub(super) fn new(token: u32, events: Option<MptcpEvents>, clock: Clock) -> Self {
+        let (diag, now) = (SocketDiag::open().ok(), clock.now());
+        let (seen, heard) = (Vec::new(), Vec::new());
+        Self { diag, events, token, clock, began: now, seen, heard, changed: now }
+    }
+
+    /// Learns what is new.
+    pub(super) fn look(&mut self) {
+        self.hear();
+        let listed = self.diag.as_mut().and_then(|diag| diag.tcp(States::CONNECTED).ok());
+        let Some(listed) = listed else { return };
+        let ours = |socket: &&DiagSocket| {
+            socket.subflow.and_then(|flow| flow.token_local) == Some(self.token)
+        };
+        let now = self.clock.now();
+        let mine: Vec<_> = listed.iter().filter(ours).collect();
+        for (cookie, seen) in &mut self.seen {
+            let gone = !mine.iter().any(|socket| socket.cookie == *cookie);
+            if gone && !seen.gone {
+                seen.gone = true;
+                self.changed = now;
+            }
+        }
+        for socket in mine {
+            let fresh = subflow(socket);
+            let known = self.seen.iter_mut().find(|(cookie, _)| *cookie == socket.cookie);
+            let Some((_, known)) = known else {
+                self.seen.push((socket.cookie, fresh));
+                self.changed = now;
+                continue;
+            };
+            if known.state != fresh.state {
+                self.changed = now;
+            }
+            let established = known.established || fresh.established;
+            *known = SubflowSeen { established, ..fresh };
+        }
+    }
+
+    /// Whether a subflow is still being set up.
+    pub(super) fn is_trying(&self) -> bool {
+        self.seen.iter().any(|(_, one)| !one.gone && !one.established)
+    }
+
+    /// Whether some subflow has sent what nobody has acknowledged.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.seen.iter().any(|(_, one)| !one.gone && one.established && one.tcp.unacked > 0)
+    }
+
+    /// When something was last new.
+    pub(super) fn changed(&self) -> Instant {
+        self.changed
+    }
+
+    /// Round-trip time of the first subflow.
+    pub(super) fn srtt_us(&self) -> u32 {
+        self.seen.first().map_or(0, |(_, one)| one.tcp.srtt_us)
+    }
+
+    /// What was seen and heard; no events if none can be heard.
+    pub(super) fn end(mut self) -> (Vec<SubflowSeen>, Option<Vec<Event>>) {
+        self.look();
+        let hears = self.events.is_some();
+        let subflows = self.seen.into_iter().map(|(_, one)| one).collect();
+        (subflows, hears.then_some(self.heard))
+    }
+
+    fn hear(&mut self) {
+        let Some(events) = &mut self.events else { return };
+        let Ok(received) = events.drain() else { return };
+        let now = self.clock.now();
+        for event in &received.events {
+            if event.token == Some(self.token) {
+                let at_ms = now.saturating_since(self.began).as_millis() as u64;
+                self.heard.push(self::event(event, at_ms));
+                self.changed = now;
+            }
+        }
+    }
+}
+
+/// A subflow of a listing.
+pub(super) fn subflow(socket: &DiagSocket) -> SubflowSeen {
+    let info = TcpInfo::parse(&socket.info);
+    let flow = socket.subflow.unwrap_or_default();
+    let has = |flag: SubflowFlags| flow.flags.contains(flag);
+    let first = has(SubflowFlags::CAPABLE_LOCAL) || has(SubflowFlags::CAPABLE_REMOTE);
+    let established = matches!(
+        socket.state,
+        SocketState::Established
+            | SocketState::CloseWait
+            | SocketState::FinWait1
+            | SocketState::FinWait2
+    );
+    SubflowSeen {
+        local: plain_end(socket.local),
+        remote: plain_end(socket.remote),
+        local_id: flow.local_id,
+        remote_id: flow.remote_id,
+        first,
+        opened_here: has(SubflowFlags::CAPABLE_LOCAL) || has(SubflowFlags::JOIN_LOCAL),
+        backup_here: has(SubflowFlags::BACKUP_LOCAL),
+        backup_there: has(SubflowFlags::BACKUP_REMOTE),
+        established,
+        state: info.state_name().to_owned(),
+        gone: false,
+        tcp: TcpFigures {
+            srtt_us: info.srtt_us,
+            backoff: info.backoff.into(),
+            retransmissions: info.total_retrans,
+            unacked: info.unacked,
+            mss_bytes: info.mss_bytes,
+            bytes_sent: info.bytes_sent,
+            bytes_acked: info.bytes_acked,
+            bytes_received: info.bytes_received,
+            // tcpi_last_data_recv, tcpi_last_ack_recv, tcpi_pmtu
+            silent_ms: u32_at(&socket.info, 52).min(u32_at(&socket.info, 56)),
+            path_mtu: u32_at(&socket.info, 60),
+        },
+    }
+}
+
+fn event(event: &MptcpEvent, at_ms: u64) -> Event {
+    let kind = match event.kind {
+        MptcpEventKind::Created => "CREATED".to_owned(),
+        MptcpEventKind::Established => "ESTABLISHED".to_owned(),
+        MptcpEventKind::Closed => "CLOSED".to_owned(),
+        MptcpEventKind::Announced => "ANNOUNCED".to_owned(),
+        MptcpEventKind::Removed => "REMOVED".to_owned(),
+        MptcpEventKind::SubflowEstablished => "SF_ESTABLISHED".to_owned(),
+        MptcpEventKind::SubflowClosed => "SF_CLOSED".to_owned(),
+        MptcpEventKind::SubflowPriority => "SF_PRIO".to_owned(),
+        MptcpEventKind::ListenerCreated => "LISTENER_CREATED".to_owned(),
+        MptcpEventKind::ListenerClosed => "LISTENER_CLOSED".to_owned(),
+        MptcpEventKind::Other(number) => number.to_string(),
+    };
+    Event {
+        at_ms,
+        kind,
+        local_id: event.local_id,
+        remote_id: event.remote_id,
+        local: event.local.map(|address| address.to_canonical()),
+        remote: event.remote.map(|address| address.to_canonical()),
+        local_port: event.local_port,
+        remote_port: event.remote_port,
+        error: event.error.map(i32::from).filter(|error| *error != 0),
+        reset_reason: event.reset_reason,
+        denies_first_address: event.denies_join_to_first_address(),
+    }
+}

@@ -1,0 +1,35 @@
+//! Numbers of the system in words.
+
+use std::io;
+
+use super::observation::Outcome;
+
+/// What came of an attempt.
+pub(super) fn outcome(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Connected => "connected".to_owned(),
+        Outcome::Refused => "refused".to_owned(),
+        Outcome::Silent => "no answer".to_owned(),
+        Outcome::Failed(errno) => error(errno),
+    }
+}
+
+/// An error number, in lower case and without the number.
+pub(super) fn error(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+/// `1 subflow`, `2 subflows`.
+pub(super) fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// Bytes as people write them.
+pub(super) fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{} kB", bytes / 1_000),
+        _ => format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10),
+    }
+}

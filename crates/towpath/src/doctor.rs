@@ -1,0 +1,117 @@
+//! `towpath doctor`: is Multipath TCP really used, and if not, why.
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use towpath_linux::doctor::{Confidence, Finding, Order, Report, Verdict, diagnose, examine};
+
+use crate::error::CliError;
+use crate::ui::{Ui, wrap};
+
+/// Find out whether Multipath TCP is really used, and if not, why
+///
+/// Looks at the kernel, the configuration, and a connection of its own to any TCP server; beside a
+/// `towpath server`, also at what the other host sees and whether data takes the paths that it should.
+/// Says what it found in plain sentences, with evidence and commands that mend it. Takes less than 5 s
+/// and changes nothing. Exit code 1 if something is wrong.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Connect to a server there, over Multipath TCP and TCP
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) connect: Option<String>,
+    /// Ask a `towpath server` there what its host sees [default: as --connect, if it is one]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) peer: Option<String>,
+    /// File with the secret of these servers
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also print everything that was seen, for a bug report or a test (JSON)
+    #[arg(long, hide = true)]
+    pub(crate) observation: bool,
+}
+
+pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
+    let secret = arguments.secret_file.as_deref().map(crate::server::read_secret).transpose()?;
+    let order =
+        Order { connect: address(&arguments.connect)?, peer: address(&arguments.peer)?, secret };
+    let observation = examine(&order);
+    let report = diagnose(&observation);
+    let json = |text: Result<String, serde_json::Error>| {
+        text.map_err(|error| CliError::Internal(error.to_string()))
+    };
+    if arguments.observation {
+        writeln!(ui.out, "{}", json(serde_json::to_string(&observation))?)?;
+    } else if arguments.json {
+        writeln!(ui.out, "{}", json(serde_json::to_string(&report))?)?;
+    } else {
+        print(&report, ui)?;
+    }
+    let healthy = report.verdict == Verdict::Healthy;
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// `HOST:PORT`, with an IPv6 address in brackets.
+fn resolve(text: &str) -> Result<SocketAddr, CliError> {
+    let wrong = |reason: String| CliError::Unavailable {
+        what: format!("`{text}` cannot be used: {reason}"),
+        hint: "expected HOST:PORT, such as example.org:443 or [2001:db8::1]:5210".to_owned(),
+    };
+    let found = text.to_socket_addrs().map_err(|error| {
+        let reason = error.to_string();
+        wrong(reason.split(": ").last().unwrap_or_default().to_lowercase())
+    })?;
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(|one| !one.is_ipv4());
+    found.first().copied().ok_or_else(|| wrong("the host has no address".to_owned()))
+}
+
+fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
+    let (count, out) = (report.findings.len(), &mut ui.out);
+    let verdict = match report.verdict {
+        Verdict::Healthy => {
+            "healthy: nothing is wrong with Multipath TCP, as far as it was looked at"
+        }
+        Verdict::Impaired => "impaired: Multipath TCP works, and less well than it could",
+        Verdict::Broken => "broken: there is no Multipath TCP",
+    };
+    writeln!(out, "{verdict}")?;
+    for (number, finding) in report.findings.iter().enumerate() {
+        writeln!(out)?;
+        let label = if count > 1 { format!("{}. ", number + 1) } else { String::new() };
+        let unsure = match finding.confidence {
+            Confidence::Certain => "",
+            Confidence::Likely => "probably ",
+            Confidence::Possible => "perhaps ",
+        };
+        let (label, cause) = (format!("{label}{unsure}"), finding.cause);
+        writeln!(out, "{}", wrap(&label, &format!("{} [{cause}]", finding.sentence)))?;
+        details(finding, out)?;
+    }
+    writeln!(out)?;
+    writeln!(out, "{}", wrap("looked at: ", &report.checked.join(", ")))?;
+    for one in &report.not_checked {
+        writeln!(out, "{}", wrap("not looked at: ", &format!("{}: {}", one.what, one.why)))?;
+    }
+    Ok(())
+}
+
+fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
+    for evidence in &finding.evidence {
+        writeln!(out, "{}", wrap("   seen: ", evidence))?;
+    }
+    for command in &finding.fix {
+        // Not broken: it is there to be copied.
+        writeln!(out, "   fix:  {command}")?;
+    }
+    if let Some(hint) = &finding.hint {
+        writeln!(out, "{}", wrap("   hint: ", hint))?;
+    }
+    Ok(())
+}
