@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-pub use list::{find, situations};
+pub use list::{find, situations, variations};
 pub use situation::Situation;
 
 use self::network::{SERVERS, ZooNetwork};

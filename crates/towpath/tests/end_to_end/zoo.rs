@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::program::{Ended, Folder, emulator};
+use crate::program::{Ended, Folder, binary, emulator};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -63,4 +63,66 @@ fn the_programs_exit_code_is_passed_on_from_a_situation() {
     let _turn = emulator();
     let ended = inside("healthy-v4", "exit 7");
     assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
+}
+
+/// Opens a connection over Multipath TCP, says something, and waits until a counter has moved.
+const SIGNATURE: &str = r#"
+value() {
+    awk -v name="$1" '/^(TcpExt|MPTcpExt):/ {
+        if ($1 != group) { group = $1; split($0, names); next }
+        for (i = 2; i <= NF; i++) if (names[i] == name) print $i
+    }' /proc/net/netstat
+}
+host=${TOWPATH_CONNECT%:*} port=${TOWPATH_CONNECT##*:}
+host=${host#[}; host=${host%]}
+exec 3<>/dev/tcp/$host/$port; echo hello >&3
+for (( turn = 0; turn < 500; turn++ )); do
+    [ "$(value COUNTER)" -gt 0 ] && exit 0
+    read -t 0.02 -u 3 answer
+done
+exit 1
+"#;
+
+/// What the kernel counts in a situation, as it was recorded.
+const SIGNATURES: [(&str, &str); 20] = [
+    ("server-mptcp-disabled", "MPCapableFallbackSYNACK"),
+    ("blackhole-fallback", "MPCapableSYNTXDisabled"),
+    ("listener-plain-tcp", "MPCapableFallbackSYNACK"),
+    ("load-balancer", "MPJoinSynTx"),
+    ("add-addr-limit", "AddAddr"),
+    ("peer-limit", "MPRstTx"),
+    ("userspace-path-manager", "AddAddrDrop"),
+    ("endpoint-address-missing", "MPJoinSynTxBindErr"),
+    ("endpoint-address-stale", "MPJoinSynTxBindErr"),
+    ("endpoint-interface-down", "MPJoinSynTxConnectErr"),
+    ("client-signal", "AddAddrTx"),
+    ("no-source-route", "TCPSynRetrans"),
+    ("reverse-path-filter", "IPReversePathFilter"),
+    ("syn-dropped", "MPCapableSYNTXDrop"),
+    ("syn-stripped-v6", "MPCapableFallbackSYNACK"),
+    ("synack-stripped", "MPCapableFallbackSYNACK"),
+    ("join-dropped", "TCPSynRetrans"),
+    ("join-stripped", "MPRstTx"),
+    ("healthy-nat", "MPJoinSynAckRx"),
+    ("healthy-laminar", "MPJoinSynAckRx"),
+];
+
+#[test]
+fn situations_leave_the_traces_that_were_recorded() {
+    let _turn = emulator();
+    let own = binary();
+    let (own, folder) = (own.to_str().unwrap(), Folder::new());
+    for pair in SIGNATURES.chunks(2) {
+        let start = |(name, counter): &(&str, &str)| {
+            let script = SIGNATURE.replace("COUNTER", counter);
+            let inside = [own, "exec", "--quiet", "--", "bash", "-c", &script];
+            let arguments = [&["lab", "break", name, "--"], &inside[..]].concat();
+            folder.start(&mut folder.towpath(&arguments))
+        };
+        let running: Vec<_> = pair.iter().map(start).collect();
+        for (running, (name, counter)) in running.into_iter().zip(pair) {
+            let ended = running.wait();
+            assert_eq!(ended.code, Some(0), "{name}: {counter} does not move: {ended}");
+        }
+    }
 }

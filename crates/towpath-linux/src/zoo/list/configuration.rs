@@ -135,26 +135,26 @@ pub(super) const SITUATIONS: &[Situation] = &[
     Situation {
         name: "server-subflow",
         title: "the server's endpoint says `subflow` instead of `signal`",
-        seen: "One path; the client is never told of the server's second address.",
+        seen: "Two subflows; the client is never told of the server's second address.",
         why: "A server does not connect to its clients: its second address must be announced \
               (`signal`).",
         cause: Some("endpoint-wrong-role"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
+            Change::Endpoints(Host::Client, SECOND),
             Change::Endpoints(Host::Server, &["203.0.113.2 dev s2 subflow"]),
         ],
     },
     Situation {
         name: "server-has-the-clients-block",
         title: "the client's commands were pasted on the server",
-        seen: "Every command succeeded on both hosts, and there is one path.",
+        seen: "Every command succeeded on both hosts; the server's second address is never used.",
         why: "The server's endpoints are the client's two addresses, with `subflow`. The kernel \
               takes addresses that are not its own. It needs its own, with `signal`.",
         cause: Some("endpoint-wrong-role"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
+            Change::Endpoints(Host::Client, SECOND),
             Change::Endpoints(
                 Host::Server,
                 &["10.1.1.2 dev s1 subflow", "10.1.2.2 dev s2 subflow"],

@@ -84,7 +84,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
         why: "The option reaches the server, and its answer is lost on the way back. The server \
               learns of it from the third packet (MPCapableFallbackACK grows there).",
         cause: Some("synack-option-stripped"),
-        two_ends: false,
+        two_ends: true,
         changes: &[Change::Box(1, &[strip(DOWN, Phase::SynAck, Kind::Every)])],
     },
     Situation {

@@ -5,6 +5,7 @@ mod configuration;
 mod connection;
 mod healthy;
 mod path;
+mod variations;
 
 use super::situation::Situation;
 
@@ -20,9 +21,14 @@ pub fn situations() -> impl Iterator<Item = &'static Situation> {
     all.into_iter().flatten()
 }
 
-/// The situation of that name.
+/// Variations of situations that no list shows.
+pub fn variations() -> impl Iterator<Item = &'static Situation> {
+    variations::VARIATIONS.iter()
+}
+
+/// The situation or variation of that name.
 pub fn find(name: &str) -> Option<&'static Situation> {
-    situations().find(|situation| situation.name == name)
+    situations().chain(variations()).find(|situation| situation.name == name)
 }
 
 /// The usual endpoints of the client, and those of the server that announces its second address.

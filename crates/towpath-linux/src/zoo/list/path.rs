@@ -55,7 +55,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
             2,
             &[Rule {
                 side: LinkSide::Down,
-                packets: Packets::of(Phase::SynAck),
+                packets: Packets::of(Phase::SynAck).with(Kind::Join),
                 treatment: Treatment::Drop,
             }],
         )],
@@ -152,13 +152,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
     Situation {
         name: "announcement-swallowed",
         title: "a box swallows the server's announcements",
-        seen: "One path. The server announces its second address, the client never hears of it.",
+        seen: "Two subflows, none of them to the server's second address.",
         why: "A box passes every packet but those with ADD_ADDR. The server's AddAddrTx grows, its \
               EchoAdd does not.",
         cause: Some("announcement-stripped"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
             Change::Endpoints(Host::Server, ANNOUNCED),
             Change::Box(
                 1,
@@ -196,7 +195,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
             Change::Limits(Host::Client, 2, 2),
             Change::Endpoints(
                 Host::Server,
-                &["192.168.7.2 id 1 signal", "192.168.8.2 id 2 signal", "203.0.113.2 id 3 signal"],
+                &["192.0.2.98 id 1 signal", "192.0.2.99 id 2 signal", "203.0.113.2 id 3 signal"],
             ),
         ],
     },
