@@ -46,6 +46,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
     Order {
         name: target.ip().to_string(),
         targets: vec![target],
+        choice: None,
         source: Source::default(),
         plan,
         scenario,

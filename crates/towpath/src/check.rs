@@ -101,7 +101,7 @@ fn line(tried: &Tried) -> String {
     format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", in_words(&tried.finding))
 }
 
-fn in_words(finding: &Finding) -> String {
+pub(crate) fn in_words(finding: &Finding) -> String {
     match finding {
         Finding::Works => "works".to_owned(),
         Finding::StrippedThere => {

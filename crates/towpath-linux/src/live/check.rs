@@ -115,12 +115,17 @@ pub fn check(targets: &[SocketAddr]) -> Vec<Tried> {
 
 /// What a server says of itself and the connection.
 #[derive(Debug, Clone, Copy)]
-struct Word {
+pub(super) struct Word {
     seen: Option<Seen>,
     datagrams: bool,
 }
 
-fn over_tcp(target: SocketAddr, transport: Transport, clock: Clock) -> (Tried, Option<Word>) {
+/// Connects, and says hello.
+pub(super) fn over_tcp(
+    target: SocketAddr,
+    transport: Transport,
+    clock: Clock,
+) -> (Tried, Option<Word>) {
     let probe = if transport == Transport::Mptcp { Probe::Mptcp } else { Probe::Tcp };
     let finding = Finding::Silent;
     let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };

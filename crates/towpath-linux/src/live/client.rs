@@ -50,6 +50,8 @@ pub struct Order {
     pub name: String,
     /// Its addresses; the first that answers is taken.
     pub targets: Vec<SocketAddr>,
+    /// Why it was chosen from others.
+    pub choice: Option<String>,
     /// Where connections start.
     pub source: Source,
     /// What the server is asked to do.
@@ -366,6 +368,7 @@ fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
     let mut note = |name: &str, value: Option<String>| {
         conditions.extend(value.map(|value| (name.to_owned(), value)));
     };
+    note("why this server", order.choice.clone());
     note("block", settings.block_bytes.map(|bytes| format!("{bytes} bytes")));
     note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
     note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));

@@ -20,11 +20,19 @@ use crate::arguments::{order, transport};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct MeasureArguments {
-    /// Name or address of the server
-    pub(crate) host: String,
+    /// Name or address of the server; not with `--server`
+    #[arg(value_name = "HOST")]
+    first: Option<String>,
     /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping
-    #[arg(default_value = "iperf")]
-    pub(crate) pattern: String,
+    /// [default: iperf]
+    #[arg(value_name = "PATTERN")]
+    second: Option<String>,
+    /// The server, in place of HOST; `auto` for the nearest of --servers
+    #[arg(long, value_name = "HOST")]
+    pub(crate) server: Option<String>,
+    /// File of servers, one a line: a name or address, and its port if it has another
+    #[arg(long, value_name = "FILE")]
+    pub(crate) servers: Option<PathBuf>,
     /// Port of the server
     #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -130,4 +138,20 @@ pub(crate) struct MeasureArguments {
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl MeasureArguments {
+    /// The server that stands before the pattern. With `--server` there is none, so one word alone is
+    /// the pattern.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let alone = self.server.is_some() && self.second.is_none();
+        self.first.as_deref().filter(|_| !alone)
+    }
+
+    /// What is sent.
+    pub(crate) fn pattern(&self) -> &str {
+        let alone = self.server.is_some() && self.second.is_none();
+        let given = if alone { self.first.as_deref() } else { self.second.as_deref() };
+        given.unwrap_or("iperf")
+    }
 }

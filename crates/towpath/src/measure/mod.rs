@@ -3,8 +3,9 @@
 pub(crate) mod amounts;
 mod arguments;
 mod plan;
+mod servers;
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use towpath_linux::interrupt;
@@ -25,9 +26,12 @@ use crate::report::{print, write_report};
 use crate::server::read_secret;
 use crate::ui::Ui;
 
+use servers::Server;
+
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let (targets, source, paths) = ends(arguments)?;
-    let scenario = plan::scenario(arguments, &paths)?;
+    let server = servers::server(arguments, ui)?;
+    let (targets, source, paths) = ends(arguments, &server)?;
+    let scenario = plan::scenario(arguments, (&server.host, &paths))?;
     if arguments.rt
         && let Err(error) = live::real_time()
     {
@@ -50,7 +54,8 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             break;
         }
         let order = Order {
-            name: arguments.host.clone(),
+            name: server.host.clone(),
+            choice: server.choice.clone(),
             targets: targets.clone(),
             source: source.clone(),
             plan: plan_of(arguments, &scenario, *transport)?,
@@ -86,16 +91,16 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
 }
 
 /// Where to, from where, and what the paths are called.
-fn ends(arguments: &MeasureArguments) -> Result<(Vec<SocketAddr>, Source, Vec<String>), CliError> {
-    let host = arguments.host.trim_start_matches('[').trim_end_matches(']');
+fn ends(
+    arguments: &MeasureArguments,
+    server: &Server,
+) -> Result<(Vec<SocketAddr>, Source, Vec<String>), CliError> {
+    let host = &server.host;
     let unknown = |reason: String| CliError::Unavailable {
-        what: format!("`{host}` has no address: {reason}"),
+        what: format!("`{host}` has {reason}"),
         hint: "name a host or an address, and its port with -p".to_owned(),
     };
-    let found = (host, arguments.port).to_socket_addrs().map_err(|error| {
-        let reason = error.to_string();
-        unknown(reason.split(": ").last().unwrap_or_default().to_lowercase())
-    })?;
+    let found = servers::addresses(server, arguments).map_err(unknown)?;
     let mut source = Source::default();
     if let Some(bind) = &arguments.bind {
         let (address, interface) = match bind.split_once('%') {
@@ -112,13 +117,11 @@ fn ends(arguments: &MeasureArguments) -> Result<(Vec<SocketAddr>, Source, Vec<St
             source.address = Some(parsed);
         }
     }
-    let fits = |target: &SocketAddr| {
-        let same = source.address.is_none_or(|own| own.is_ipv4() == target.is_ipv4());
-        same && !(arguments.v4 && target.is_ipv6()) && !(arguments.v6 && target.is_ipv4())
-    };
-    let targets: Vec<_> = found.filter(fits).collect();
+    let fits =
+        |target: &SocketAddr| source.address.is_none_or(|own| own.is_ipv4() == target.is_ipv4());
+    let targets: Vec<_> = found.into_iter().filter(fits).collect();
     let Some(first) = targets.first() else {
-        return Err(unknown("none of this family".to_owned()));
+        return Err(unknown("no address of this family".to_owned()));
     };
     let interfaces = interfaces_towards(first.ip(), source.address).unwrap_or_default();
     let mut paths: Vec<String> = Vec::new();

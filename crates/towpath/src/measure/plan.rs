@@ -16,22 +16,22 @@ use crate::error::CliError;
 /// The scenario that `arguments` ask for, between the host's `paths` and the server.
 pub(super) fn scenario(
     arguments: &MeasureArguments,
-    paths: &[String],
+    (host, paths): (&str, &[String]),
 ) -> Result<Scenario, CliError> {
     let parse = |text: &str| Scenario::parse("the scenario of these arguments", text, &no_files);
-    let scenario = parse(&text(arguments, paths, None)?)?;
+    let scenario = parse(&text(arguments, (host, paths), None)?)?;
     let pings = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
     if !arguments.udping || scenario.flows.iter().any(pings) {
         return Ok(scenario);
     }
     let lengths = scenario.flows.iter().map(|flow| flow.pattern.duration());
-    Ok(parse(&text(arguments, paths, lengths.max())?)?)
+    Ok(parse(&text(arguments, (host, paths), lengths.max())?)?)
 }
 
 /// `beside` is for how long datagrams are sent beside the flow.
 fn text(
     arguments: &MeasureArguments,
-    paths: &[String],
+    (host, paths): (&str, &[String]),
     beside: Option<Duration>,
 ) -> Result<String, CliError> {
     let pattern = pattern(arguments);
@@ -39,7 +39,7 @@ fn text(
     let mut add = |line: String| {
         let _into_a_text = writeln!(text, "{line}");
     };
-    add(format!("description = {}", quoted(&format!("{pattern} towards {}", arguments.host))));
+    add(format!("description = {}", quoted(&format!("{pattern} towards {host}"))));
     add("[hosts.client]\n[hosts.server]".to_owned());
     for path in paths {
         add(format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
@@ -71,11 +71,8 @@ fn text(
 
 /// A number of bytes in place of a time is a transfer of that size, as with iperf3.
 fn pattern(arguments: &MeasureArguments) -> &str {
-    if arguments.pattern == "iperf" && arguments.bytes.is_some() {
-        "bulk"
-    } else {
-        &arguments.pattern
-    }
+    let pattern = arguments.pattern();
+    if pattern == "iperf" && arguments.bytes.is_some() { "bulk" } else { pattern }
 }
 
 /// The keys of the flow, as TOML.

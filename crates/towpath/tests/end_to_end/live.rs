@@ -95,3 +95,38 @@ fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
     assert_eq!(ended.code, Some(0), "{ended}");
     assert!(ended.err.contains("measures iperf over tcp"), "{ended}");
 }
+
+#[test]
+fn the_nearest_server_of_a_list_is_taken_and_those_that_do_not_answer_are_named() {
+    let (folder, port, closed) = (Folder::new(), free_port(), free_port());
+    let _server = server(&folder, &port, &[]);
+    let list = format!("# ours\n127.0.0.1:{closed}\n127.0.0.1:{port}  # this one\n");
+    folder.write("servers.txt", list);
+    let auto = ["--server", "auto", "--servers", "servers.txt", "--transport", "tcp", "-q"];
+    let run = |words: &[&str]| folder.run(&[&["measure"], words, &auto[..]].concat());
+    let ended = run(&["udping", "-t", "0.3", "-o", "results"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let line = |of: &str| {
+        let found = ended.err.lines().find(|line| line.contains(of)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("{ended}"))
+    };
+    assert!(line(&closed).contains("refused: nobody listens there"), "{ended}");
+    let ours = line(&port);
+    assert!(ours.contains("5 of 5") && ours.ends_with("← nearest"), "{ended}");
+    let meta = folder.stored("results/live-tcp-1.jsonl.zst").meta;
+    let why = &meta.conditions["why this server"];
+    assert!(why.contains("lowest median of 5 pings") && why.contains(&closed), "{why}");
+    // Without a list, with two servers, with nobody there: nothing is measured.
+    folder.write("servers.txt", format!("127.0.0.1:{closed}\nno-such-host.invalid\n"));
+    let ended = run(&[]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("no server of `servers.txt` answers"), "{ended}");
+    assert!(ended.err.contains("no address") && ended.err.contains("hint:"), "{ended}");
+    for words in
+        [&["measure", "--server", "auto"][..], &["measure", "a", "udping", "--server", "b"]]
+    {
+        let ended = folder.run(words);
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(ended.err.contains("hint:"), "{ended}");
+    }
+}

@@ -1,0 +1,87 @@
+//! How far servers are: a few questions to each, all of them at the same time.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use towpath_measure::scenario::Transport;
+
+use super::check::{Finding, over_tcp};
+use super::pause;
+use crate::clock::Clock;
+
+/// Questions that count.
+pub const PINGS: usize = 5;
+/// Between two of them.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A server and how fast it answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinged {
+    /// The address that answered.
+    pub target: Option<SocketAddr>,
+    /// Times from a question to its answer, in their order.
+    pub answers: Vec<Duration>,
+    /// Why there are fewer than asked for.
+    pub finding: Finding,
+}
+
+impl Pinged {
+    /// The median, if most questions were answered.
+    pub fn median(&self) -> Option<Duration> {
+        let mut sorted = self.answers.clone();
+        sorted.sort_unstable();
+        (sorted.len() * 2 > PINGS).then(|| sorted.get(sorted.len() / 2).copied())?
+    }
+}
+
+/// Pings servers, each by its first address that answers: a greeting on a new connection of TCP, after
+/// one that does not count. In their order.
+pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<Pinged> {
+    let clock = Clock::start();
+    thread::scope(|scope| {
+        let asked: Vec<_> =
+            servers.iter().map(|targets| scope.spawn(move || one(targets, clock))).collect();
+        let lost = || Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
+        asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| lost())).collect()
+    })
+}
+
+fn one(targets: &[SocketAddr], clock: Clock) -> Pinged {
+    let mut pinged = Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
+    for target in targets {
+        let (tried, _) = over_tcp(*target, Transport::Tcp, clock);
+        pinged.finding = tried.finding;
+        if pinged.finding == Finding::Works {
+            pinged.target = Some(*target);
+            break;
+        }
+    }
+    let Some(target) = pinged.target else { return pinged };
+    for _ in 0..PINGS {
+        pause(PERIOD);
+        let (tried, _) = over_tcp(target, Transport::Tcp, clock);
+        match tried.answer_ns {
+            Some(nanos) => pinged.answers.push(Duration::from_nanos(nanos)),
+            None => pinged.finding = tried.finding,
+        }
+    }
+    pinged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_needs_most_of_the_answers() {
+        let pinged = |millis: &[u64]| Pinged {
+            target: None,
+            answers: millis.iter().map(|one| Duration::from_millis(*one)).collect(),
+            finding: Finding::Works,
+        };
+        assert_eq!(pinged(&[9, 1, 5, 7, 3]).median(), Some(Duration::from_millis(5)));
+        assert_eq!(pinged(&[9, 1, 5]).median(), Some(Duration::from_millis(5)));
+        assert_eq!(pinged(&[9, 1]).median(), None);
+    }
+}
