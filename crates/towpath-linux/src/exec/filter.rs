@@ -48,6 +48,17 @@ impl Wanted {
 
 /// The filter; `None` on a machine whose calling convention is not known here.
 pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
+    decide(vec![0, libc::IPPROTO_TCP as u32], libc::SECCOMP_RET_USER_NOTIF)
+}
+
+/// A filter as if the kernel had no Multipath TCP; `None` as above.
+pub(crate) fn without_multipath() -> Option<Vec<libc::sock_filter>> {
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+    decide(vec![libc::IPPROTO_MPTCP as u32], refused)
+}
+
+/// Does `verdict` to every stream socket of the Internet with one of the `protocols`.
+fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
     // The low half of each argument: the kernel looks at no more of these.
     let low = if cfg!(target_endian = "big") { 4 } else { 0 };
     let argument = |index: u32| ARGUMENTS_AT + 8 * index + low;
@@ -58,7 +69,7 @@ pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
         (argument(0), None, vec![libc::AF_INET as u32, libc::AF_INET6 as u32]),
         (argument(1), Some(!(TYPE_MASK | TYPE_FLAGS)), vec![0]),
         (argument(1), Some(TYPE_MASK), vec![libc::SOCK_STREAM as u32]),
-        (argument(2), None, vec![0, libc::IPPROTO_TCP as u32]),
+        (argument(2), None, protocols),
     ];
     let mut program = Vec::new();
     for (offset, mask, accepted) in checks {
@@ -75,7 +86,7 @@ pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
         }
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
     }
-    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, verdict));
     Some(program)
 }
 
@@ -89,15 +100,23 @@ mod tests {
 
     use super::*;
 
-    /// Runs the filter as the kernel would: the few instructions that it has.
     fn decide(architecture: u32, number: u32, arguments: [u64; 3]) -> u32 {
+        run(&program().unwrap(), architecture, number, arguments)
+    }
+
+    /// Runs a filter as the kernel would: the few instructions that it has.
+    fn run(
+        program: &[libc::sock_filter],
+        architecture: u32,
+        number: u32,
+        arguments: [u64; 3],
+    ) -> u32 {
         let mut data = Vec::new();
         data.extend(number.to_ne_bytes());
         data.extend(architecture.to_ne_bytes());
         data.extend([0; 8]);
         data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
         data.extend([0; 24]);
-        let program = program().unwrap();
         let (mut at, mut accumulator) = (0, 0);
         loop {
             let libc::sock_filter { code, jt, jf, k } = program[at];
@@ -153,6 +172,17 @@ mod tests {
         allowed(native, SOCKET, [INET, STREAM, 132]); // SCTP
         allowed(native, SOCKET, [INET, STREAM, libc::IPPROTO_MPTCP as u64]);
         allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]); // a flag that there is not
+    }
+
+    #[test]
+    fn a_kernel_without_multipath_tcp_refuses_that_alone() {
+        let (native, filter) = (ARCHITECTURE.unwrap(), without_multipath().unwrap());
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+        for (protocol, verdict) in
+            [(libc::IPPROTO_MPTCP as u64, refused), (TCP, libc::SECCOMP_RET_ALLOW)]
+        {
+            assert_eq!(run(&filter, native, SOCKET, [INET, STREAM, protocol]), verdict);
+        }
     }
 
     proptest! {

@@ -11,7 +11,7 @@
 //! `ENOSYS`, and nothing hangs. When the command is killed, the other two go on.
 
 mod connections;
-mod filter;
+pub(crate) mod filter;
 mod launch;
 mod observe;
 mod record;

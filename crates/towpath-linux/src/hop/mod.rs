@@ -175,7 +175,7 @@ impl Hop {
     }
 
     fn is_inside(&self, from: IpAddr) -> bool {
-        self.inside.is_empty() || self.inside.iter().any(|prefix| packet::covers(*prefix, from))
+        self.inside.is_empty() || self.inside.iter().any(|prefix| prefix.contains(from))
     }
 
     fn treat(&mut self, treatment: Treatment, up: bool, mut bytes: Vec<u8>) -> Left {

@@ -6,7 +6,6 @@ use std::ops::Range;
 use towpath_mptcp::wire::Flags;
 
 use crate::emulator::headers::{self, Headers};
-use crate::netlink::Prefix;
 
 /// `Time exceeded` in IPv4 and IPv6, as type and code.
 pub(crate) const TIME_EXCEEDED: [(u8, u8); 2] = [(11, 0), (3, 0)];
@@ -107,12 +106,6 @@ pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
         }
         _ => None,
     }
-}
-
-/// Whether `address` is in the network of `prefix`.
-pub(crate) fn covers(prefix: Prefix, address: IpAddr) -> bool {
-    Prefix::new(address, prefix.length())
-        .is_ok_and(|own| own.network() == prefix.network() && own.family() == prefix.family())
 }
 
 /// Takes one from the time to live; `false` if nothing is left of it.

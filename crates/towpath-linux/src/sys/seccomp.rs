@@ -44,6 +44,14 @@ pub(crate) fn filter_on_start(
     unsafe { command.pre_exec(hook) };
 }
 
+/// Makes `command` run with a `filter` that decides by itself. Only for an administrator, also of a
+/// user namespace.
+pub(crate) fn limit_on_start(command: &mut Command, filter: Vec<libc::sock_filter>) {
+    let hook = move || load(&filter, 0).map(drop);
+    // SAFETY: between fork and exec one system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(hook) };
+}
+
 /// Installs the filter for the calling thread.
 fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let wanted = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
@@ -66,10 +74,17 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
 }
 
 fn set_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
+    let fd = load(filter, flags)?;
+    // SAFETY: the kernel has just made the descriptor for us: every caller asks for a listener.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Gives the kernel the filter: a descriptor if `flags` ask for a listener, else 0.
+fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_int> {
     let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the program and its instructions live through the call; the kernel only reads them.
-    let fd = unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
@@ -77,9 +92,7 @@ fn set_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<
             &raw const program,
         )
     };
-    let fd = check(fd as libc::c_int)?;
-    // SAFETY: the kernel has just made the descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    check(result as libc::c_int)
 }
 
 /// A control message with room for one descriptor, aligned as the kernel wants it.

@@ -23,11 +23,13 @@ pub use situation::Situation;
 
 use self::network::{SERVERS, ZooNetwork};
 use self::situation::{Happening, Host, Plan};
+use crate::exec::filter;
 use crate::lab::LabError;
 use crate::netlink::{Endpoint, MptcpLimits, MptcpPm, NetlinkError, Prefix};
 use crate::network::build::write_setting;
 use crate::network::{HostSpace, NetworkError};
 use crate::sandbox::EmulatorThread;
+use crate::sys::seccomp;
 use crate::{interrupt, program, sandbox};
 
 /// Port on which the server takes connections.
@@ -41,6 +43,7 @@ pub struct Opened {
     network: Arc<ZooNetwork>,
     target: SocketAddr,
     server: Option<Child>,
+    old_kernel: bool,
 }
 
 impl Opened {
@@ -88,7 +91,7 @@ impl Opened {
             let (stage, due) = (Arc::clone(&network), plan.happenings.clone());
             thread::spawn(move || wait_and_happen(&stage, &due, plan.clients));
         }
-        Ok(Self { network, target, server })
+        Ok(Self { network, target, server, old_kernel: plan.old_kernel })
     }
 
     /// Where the client connects to.
@@ -106,6 +109,9 @@ impl Opened {
         };
         let mut program = Command::new(&name);
         program.args(arguments).env("TOWPATH_CONNECT", self.target.to_string());
+        if let Some(filter) = filter::without_multipath().filter(|_| self.old_kernel) {
+            seccomp::limit_on_start(&mut program, filter);
+        }
         let failed = |source| LabError::Program { program: name.to_string_lossy().into(), source };
         let mut child =
             program::start(&self.network.client.namespace, &mut program).map_err(failed)?;

@@ -39,6 +39,8 @@ pub(crate) enum Change {
     Clients(&'static [&'static str]),
     /// All interfaces of both hosts are in one subnet, at one switch.
     OneSubnet,
+    /// The client's kernel knows no Multipath TCP.
+    OldKernel,
     /// How the client finds its way.
     Routing(Routing),
     /// `NAME = VALUE`, when all else is configured.
@@ -141,6 +143,7 @@ pub(crate) enum Happening {
 pub(crate) struct Plan {
     pub(crate) clients: &'static [&'static str],
     pub(crate) one_subnet: bool,
+    pub(crate) old_kernel: bool,
     pub(crate) routing: Routing,
     pub(crate) sysctls: Vec<(Host, &'static str, &'static str)>,
     pub(crate) limits: [(u32, u32); 2],
@@ -164,6 +167,7 @@ impl Plan {
         let mut plan = Self {
             clients: &["c1", "c2"],
             one_subnet: false,
+            old_kernel: false,
             routing: Routing::BySource,
             sysctls: Vec::new(),
             limits: [(8, 8); 2],
@@ -194,6 +198,7 @@ impl Plan {
                 self.one_subnet = true;
                 self.connect = "192.0.2.21";
             }
+            Change::OldKernel => self.old_kernel = true,
             Change::Routing(routing) => self.routing = routing,
             Change::Sysctl(host, name, value) => self.sysctls.push((host, name, value)),
             Change::Limits(Host::Client, subflows, accepted) => {

@@ -10,6 +10,16 @@ const ENABLED: &str = "net.mptcp.enabled";
 
 pub(super) const SITUATIONS: &[Situation] = &[
     Situation {
+        name: "kernel-without-mptcp",
+        title: "the client's kernel knows no Multipath TCP",
+        seen: "Every program uses plain TCP; one that insists gets `Protocol not supported`.",
+        why: "The kernel is older than 5.6 or was built without CONFIG_MPTCP, so socket(…, \
+              IPPROTO_MPTCP) is refused with EPROTONOSUPPORT. (Here a filter refuses it.)",
+        cause: Some("kernel-without-mptcp"),
+        two_ends: false,
+        changes: &[Change::OldKernel],
+    },
+    Situation {
         name: "mptcp-disabled",
         title: "Multipath TCP is switched off on the client",
         seen: "Every program uses plain TCP; one that insists gets `Protocol not available`.",
