@@ -19,15 +19,28 @@ use towpath_measure::live::{
 use towpath_measure::result::{Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, no_files};
 
+#[path = "live/check.rs"]
+mod check;
+#[path = "live/quic.rs"]
+mod quic;
+
 /// Starts a server that lives as long as the test's process.
 fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
+    serve_as(None, secret, limits)
+}
+
+fn serve_as(
+    identity: Option<towpath_linux::live::Identity>,
+    secret: Option<&str>,
+    limits: Limits,
+) -> SocketAddr {
     let config = ServerConfig {
         ports: vec![0],
         bind: Some(Ipv4Addr::LOCALHOST.into()),
         secret: secret.and_then(|text| Secret::from_text(text.as_bytes())),
         limits,
         once: false,
-        identity: None,
+        identity,
     };
     let server = Server::open(config).unwrap();
     let address = *server.addresses().first().unwrap();
@@ -92,7 +105,7 @@ fn every_pattern_runs_between_two_hosts() {
         "pattern = \"trace\"\nmessages = [\"0 s up 2000 B 750 B\", \"50 ms down 90 B 40 B\"]"
             .to_owned(),
     ];
-    for transport in [Transport::Tcp, Transport::Mptcp] {
+    for transport in [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic] {
         if transport == Transport::Mptcp && !has_mptcp() {
             assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI");
             continue;
@@ -103,7 +116,8 @@ fn every_pattern_runs_between_two_hosts() {
             let summary = summary(&records);
             assert!(summary.ok, "{transport} {flow}: {summary:?}");
             assert!(told > 0, "{flow}: nothing was told while it ran");
-            assert_eq!(summary.multipath.used, transport == Transport::Mptcp, "{flow}");
+            let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
+            assert_eq!(summary.multipath.used, multipath, "{transport} {flow}");
             for figures in &summary.flows {
                 let messages = figures.messages.as_ref();
                 assert!(figures.bytes > 0 && figures.connect_ns.is_some(), "{flow}: {figures:?}");

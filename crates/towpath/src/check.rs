@@ -14,7 +14,7 @@ use crate::ui::Ui;
 
 /// Find out which ways to a server are open, and what shuts the others
 ///
-/// Tries TCP, Multipath TCP and UDP (which QUIC needs) over IPv4 and IPv6 on every port, towards a
+/// Tries TCP, Multipath TCP, UDP, QUIC and Multipath QUIC over IPv4 and IPv6 on every port, towards a
 /// host that runs `towpath server`. Tells Multipath TCP that something on the way removes from UDP
 /// that is blocked and from a server that is not there. Exit code 1 if anything does not work.
 #[derive(Debug, Args)]
@@ -95,6 +95,8 @@ fn line(tried: &Tried) -> String {
         Probe::Tcp => "tcp",
         Probe::Mptcp => "mptcp",
         Probe::Udp => "udp",
+        Probe::Quic => "quic",
+        Probe::Mpquic => "mpquic",
     };
     let (connect, answer) = (time(tried.connect_ns), time(tried.answer_ns));
     let target = tried.target.to_string();
@@ -112,6 +114,12 @@ pub(crate) fn in_words(finding: &Finding) -> String {
         Finding::Refused => "refused: nobody listens there".to_owned(),
         Finding::Silent => "no answer".to_owned(),
         Finding::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
+        Finding::Filtered => "filtered: UDP passes, packets of QUIC do not".to_owned(),
+        Finding::Without => "the server does not speak QUIC on this port".to_owned(),
+        Finding::Version => "another version of QUIC is spoken there".to_owned(),
+        Finding::SinglePath => {
+            "one path: the server does not speak this draft of Multipath QUIC".to_owned()
+        }
         Finding::Unreachable { why } => format!("unreachable: {why}"),
         Finding::NotTowpath { why } => format!("no towpath server: {why}"),
     }
@@ -130,6 +138,12 @@ fn advice(tried: &[Tried]) -> Vec<String> {
     }
     if any(&|one| one.finding == Finding::Blocked) {
         texts.push("UDP is blocked: QUIC cannot work on that port".to_owned());
+    }
+    if any(&|one| one.finding == Finding::Filtered) {
+        texts.push("something on the way drops QUIC: another port may pass".to_owned());
+    }
+    if any(&|one| one.finding == Finding::Without) {
+        texts.push("UDP was not free when the server started: it says so itself".to_owned());
     }
     if !any(&|one| one.finding == Finding::Works) {
         texts.push("is `towpath server` running there?".to_owned());

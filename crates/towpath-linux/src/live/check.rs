@@ -6,11 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use socket2::Socket;
 use towpath_measure::live::datagram::Datagram;
 use towpath_measure::live::{FromClient, FromServer, Kind, Preamble, Seen, Settings, Token};
 use towpath_measure::scenario::Transport;
+use towpath_quic::{ConnectionError, Trust};
 
+use super::client::quic_error;
+use super::dial::Dialer;
 use super::socket::{self, Source};
 use super::speaker::Speaker;
 use crate::clock::Clock;
@@ -31,6 +33,10 @@ pub enum Probe {
     Mptcp,
     /// A datagram and its answer, which is what QUIC needs.
     Udp,
+    /// A connection over QUIC.
+    Quic,
+    /// A connection over Multipath QUIC.
+    Mpquic,
 }
 
 /// What came of it.
@@ -53,8 +59,16 @@ pub enum Finding {
     Refused,
     /// No answer at all.
     Silent,
-    /// TCP reaches the server, which answers datagrams; none of them came back.
+    /// TCP reaches the server, which speaks UDP; nothing of that came back.
     Blocked,
+    /// Datagrams reach the server, which speaks QUIC; packets of QUIC do not, or not back.
+    Filtered,
+    /// The server does not speak QUIC on this port.
+    Without,
+    /// Somebody speaks QUIC, in no version that this host speaks.
+    Version,
+    /// It works with one path: the server does not speak this draft of Multipath QUIC.
+    SinglePath,
     /// There is no way.
     Unreachable {
         /// What the system says.
@@ -88,36 +102,61 @@ pub struct Tried {
 /// Tries everything towards each target, at the same time; in order of targets and probes.
 pub fn check(targets: &[SocketAddr]) -> Vec<Tried> {
     let clock = Clock::start();
+    let dialer = &Dialer::new(clock, Trust::Anybody);
     thread::scope(|scope| {
         let tried = targets.iter().map(|target| {
             let over = |transport| move || over_tcp(*target, transport, clock);
+            let over_quic = |transport| move || over_quic(*target, transport, dialer, clock);
             let tcp = scope.spawn(over(Transport::Tcp));
             let mptcp = scope.spawn(over(Transport::Mptcp));
             let udp = scope.spawn(move || over_udp(*target, clock));
-            (tcp, mptcp, udp)
+            let quic = scope.spawn(over_quic(Transport::Quic));
+            let mpquic = scope.spawn(over_quic(Transport::Mpquic));
+            (tcp, mptcp, udp, quic, mpquic)
         });
         let tried: Vec<_> = tried.collect();
         let mut all = Vec::new();
-        for (tcp, mptcp, udp) in tried {
-            let (Ok((tcp, word)), Ok((mptcp, _)), Ok(mut udp)) =
-                (tcp.join(), mptcp.join(), udp.join())
-            else {
+        for (tcp, mptcp, udp, quic, mpquic) in tried {
+            let (Ok((tcp, word)), Ok((mptcp, _))) = (tcp.join(), mptcp.join()) else { continue };
+            let (Ok(udp), Ok(quic), Ok(mpquic)) = (udp.join(), quic.join(), mpquic.join()) else {
                 continue;
             };
-            if udp.finding == Finding::Silent && word.is_some_and(|word| word.datagrams) {
-                udp.finding = Finding::Blocked;
-            }
-            all.extend([tcp, mptcp, udp]);
+            let mut over_udp = [udp, quic, mpquic];
+            conclude(word, &mut over_udp);
+            all.extend([tcp, mptcp]);
+            all.extend(over_udp);
         }
         all
     })
+}
+
+/// Nobody answers over UDP for many reasons: what the server says over TCP, and what else came
+/// back, tells which.
+fn conclude(word: Option<Word>, over_udp: &mut [Tried; 3]) {
+    let [udp, quic, mpquic] = over_udp;
+    let silent = |tried: &Tried| tried.finding == Finding::Silent;
+    let speaks = |tried: &Tried| matches!(tried.finding, Finding::Works | Finding::SinglePath);
+    if silent(udp) && (speaks(quic) || speaks(mpquic)) {
+        // A server with a secret does not answer strangers' datagrams, but these were some, too.
+        udp.finding = Finding::Works;
+    }
+    if silent(udp) && word.is_some_and(|word| word.quic) {
+        udp.finding = Finding::Blocked;
+    }
+    for tried in [quic, mpquic].into_iter().filter(|tried| silent(tried)) {
+        tried.finding = match (word, &udp.finding) {
+            (Some(Word { quic: false, .. }), _) => Finding::Without,
+            (_, Finding::Works) => Finding::Filtered,
+            (_, same) => same.clone(),
+        };
+    }
 }
 
 /// What a server says of itself and the connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Word {
     seen: Option<Seen>,
-    datagrams: bool,
+    quic: bool,
 }
 
 /// Connects, and says hello.
@@ -141,7 +180,8 @@ pub(super) fn over_tcp(
     };
     let connected = clock.now();
     tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
-    match greet(&socket, clock) {
+    let speaker = socket.try_clone().and_then(|socket| Speaker::new(socket, clock));
+    match speaker.and_then(greet) {
         Ok(word) => {
             tried.answer_ns = Some(clock.now().saturating_since(connected).as_nanos() as u64);
             tried.finding = if probe == Probe::Tcp || socket::is_multipath(&socket) {
@@ -159,13 +199,12 @@ pub(super) fn over_tcp(
 }
 
 /// Says hello and hears what the server has to say; a secret is asked for only after that.
-fn greet(socket: &Socket, clock: Clock) -> io::Result<Word> {
-    let mut speaker = Speaker::new(socket.try_clone()?, clock)?;
+fn greet(mut speaker: Speaker) -> io::Result<Word> {
     let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
     speaker.send_raw(&preamble.to_bytes())?;
     speaker.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     match speaker.hear::<FromServer>(PATIENCE)? {
-        Some(FromServer::Welcome { seen, datagrams, .. }) => Ok(Word { seen, datagrams }),
+        Some(FromServer::Welcome { seen, quic, .. }) => Ok(Word { seen, quic }),
         Some(_) => Err(io::Error::other("it says something else than a towpath server")),
         None => Err(io::Error::other("it accepts connections and says nothing")),
     }
@@ -181,6 +220,38 @@ fn plain(seen: Option<Seen>) -> Finding {
         }
         None => Finding::Plain { why: "the server does not say what it saw".to_owned() },
     }
+}
+
+fn over_quic(target: SocketAddr, transport: Transport, dialer: &Dialer, clock: Clock) -> Tried {
+    let probe = if transport == Transport::Mpquic { Probe::Mpquic } else { Probe::Quic };
+    let finding = Finding::Silent;
+    let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };
+    let began = clock.now();
+    let connected = dialer.quic(transport, (&Source::default(), target), PATIENCE);
+    let (connection, hold) = match connected {
+        Ok(connected) => connected,
+        Err(error) => {
+            tried.finding = match quic_error(&error) {
+                None => failure(&error, transport),
+                Some(ConnectionError::Version) => Finding::Version,
+                Some(ConnectionError::TimedOut) => Finding::Silent,
+                Some(other) => Finding::NotTowpath { why: other.to_string() },
+            };
+            return tried;
+        }
+    };
+    let connected = clock.now();
+    tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
+    let multipath = connection.status().is_some_and(|status| status.multipath);
+    let speaker = connection.open_stream().map(|stream| Speaker::over(stream, hold, clock));
+    tried.finding = match speaker.and_then(greet) {
+        Err(error) => Finding::NotTowpath { why: without_number(&error) },
+        Ok(_) if probe == Probe::Mpquic && !multipath => Finding::SinglePath,
+        Ok(_) => Finding::Works,
+    };
+    let spoken = matches!(tried.finding, Finding::Works | Finding::SinglePath);
+    tried.answer_ns = spoken.then(|| clock.now().saturating_since(connected).as_nanos() as u64);
+    tried
 }
 
 fn failure(error: &io::Error, transport: Transport) -> Finding {

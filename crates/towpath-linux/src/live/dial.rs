@@ -14,7 +14,7 @@ use super::line::{Hold, Line, Strand};
 use super::socket::{self, Source};
 use super::speaker::Speaker;
 use crate::clock::Clock;
-use crate::quic::{Host, HostConfig, Interfaces};
+use crate::quic::{self, Host, HostConfig, Interfaces};
 use crate::traffic::is_quic;
 use crate::traffic::quic::Connection;
 
@@ -57,6 +57,24 @@ impl Dialer {
         Ok(self.host.get_or_init(|| Arc::new(host)))
     }
 
+    /// A connection of QUIC for words, not for traffic.
+    pub(super) fn quic(
+        &self,
+        transport: Transport,
+        (source, target): (&Source, SocketAddr),
+        patience: Duration,
+    ) -> io::Result<(quic::Connection, Arc<Hold>)> {
+        let multipath = transport == Transport::Mpquic;
+        let config = self.config(Config { multipath, ..Config::default() }, target);
+        let host = self.host()?;
+        let connection = host.connect(local(source, target), target, config, patience)?;
+        let hold = Hold::new(host, connection.id());
+        if let Some(shown) = connection.status().and_then(|status| status.peer) {
+            self.shown.get_or_init(|| shown);
+        }
+        Ok((connection, hold))
+    }
+
     /// A control connection with its preamble.
     pub(super) fn control(
         &self,
@@ -66,14 +84,7 @@ impl Dialer {
         patience: Duration,
     ) -> io::Result<Speaker> {
         let mut speaker = if is_quic(transport) {
-            let multipath = transport == Transport::Mpquic;
-            let config = self.config(Config { multipath, ..Config::default() }, target);
-            let host = self.host()?;
-            let connection = host.connect(local(source, target), target, config, patience)?;
-            let hold = Hold::new(host, connection.id());
-            if let Some(shown) = connection.status().and_then(|status| status.peer) {
-                self.shown.get_or_init(|| shown);
-            }
+            let (connection, hold) = self.quic(transport, (source, target), patience)?;
             Speaker::over(connection.open_stream()?, hold, self.clock)
         } else {
             let settings = Settings::default();

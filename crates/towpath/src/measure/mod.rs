@@ -186,6 +186,12 @@ fn one(
         if failed.is_none() {
             failed = keep().err();
         }
+        if let Record::Meta(meta) = record
+            && let Some(shown) = meta.conditions.get("server certificate")
+            && !arguments.quiet
+        {
+            ui.progress(&format!("server certificate {shown}"));
+        }
         if let Some(lines) = live.take(record).filter(|_| !arguments.quiet) {
             ui.progress(&lines);
         }

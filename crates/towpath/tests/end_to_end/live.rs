@@ -39,6 +39,79 @@ fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
     assert!(result.meta.conditions.contains_key("kernel on server"));
 }
 
+/// What a server says of itself when it starts.
+fn certificate(server: &Running) -> String {
+    let print = |line: &str| line.strip_prefix("certificate sha256:").map(str::to_owned);
+    wait_for("the certificate", || server.said().lines().find_map(print))
+}
+
+#[test]
+fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
+    let (folder, port) = (Folder::new(), free_port());
+    let first = {
+        let server = server(&folder, &port, &[]);
+        let short = ["--transport", "quic,mpquic", "-t", "1", "-C", "cubic"];
+        let ended = measure(&folder, &port, &short);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let print = certificate(&server);
+        let named = format!("server certificate sha256:{print} (not checked)");
+        assert!(ended.err.contains(&named), "{ended}");
+        assert!(ended.err.contains("mpquic up"), "{ended}");
+        for transport in ["quic", "mpquic"] {
+            let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
+            let summary = result.summary.unwrap();
+            assert!(summary.flows[0].bytes > 1_000_000, "{:?}", summary.flows);
+            assert_eq!(summary.flows[0].congestion_control, ["cubic"]);
+            assert_eq!(summary.multipath.used, transport == "mpquic");
+            assert!(result.meta.conditions["server certificate"].contains(&print));
+        }
+        print
+    };
+    let port = free_port();
+    let server = server(&folder, &port, &[]);
+    assert_eq!(certificate(&server), first, "it was kept");
+    let bulk = ["bulk", "-n", "1M", "-q", "--transport", "quic", "--server-cert"];
+    let ended = measure(&folder, &port, &[&bulk[..], &[&first]].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let ended = measure(&folder, &port, &[&bulk[..], &[&"ab".repeat(32)]].concat());
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("is not the server that is expected"), "{ended}");
+    assert!(ended.err.contains(&first), "{ended}");
+}
+
+#[test]
+fn check_says_what_is_open_and_what_is_not() {
+    let (folder, port) = (Folder::new(), free_port());
+    let findings = |code: i32| {
+        let ended = folder.run(&["check", "127.0.0.1", "-p", &port, "--json"]);
+        assert_eq!(ended.code, Some(code), "{ended}");
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let rows = ended.json();
+        rows.iter().map(|row| (text(&row["probe"]), text(&row["finding"]))).collect::<Vec<_>>()
+    };
+    let rows = |findings: [&str; 5]| {
+        let probes = ["tcp", "mptcp", "udp", "quic", "mpquic"];
+        let rows = probes.into_iter().zip(findings);
+        rows.map(|(probe, finding)| (probe.to_owned(), finding.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(findings(1), rows(["refused"; 5]));
+    {
+        let _server = server(&folder, &port, &[]);
+        assert_eq!(findings(0), rows(["works"; 5]));
+    }
+    let taken = std::net::UdpSocket::bind(format!("127.0.0.1:{port}")).unwrap();
+    let server = server(&folder, &port, &[]);
+    assert!(server.said().contains("warning: no QUIC on port"), "{}", server.said());
+    let without = ["works", "works", "silent", "without", "without"];
+    assert_eq!(findings(1), rows(without));
+    drop(taken);
+    let ended = folder.run(&["check", "127.0.0.1", "-p", &port]);
+    let table = "the server does not speak QUIC on this port";
+    assert!(ended.out.contains(table) && ended.out.contains("nobody listens there"), "{ended}");
+    let ended = measure(&folder, &port, &["-t", "0.3", "-q"]);
+    assert_eq!(ended.code, Some(0), "TCP is served all the same: {ended}");
+}
+
 #[test]
 fn letters_of_iperf3_and_json_are_understood() {
     let (folder, port) = (Folder::new(), free_port());

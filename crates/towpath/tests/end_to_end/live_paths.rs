@@ -62,15 +62,20 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
     let still = "--require-multipath --udping";
     let moving = "--require-multipath --udping --mobile";
     // Only what the host itself sees of its network makes a measurement invalid.
-    for (how, options, wanted) in
-        [(silent, still, 0), (interface, moving, 0), (interface, still, 1)]
-    {
+    for (transport, how, options, wanted) in [
+        ("mptcp", silent, still, 0),
+        ("mptcp", interface, moving, 0),
+        ("mptcp", interface, still, 1),
+        ("mpquic", silent, still, 0),
+        ("mpquic", interface, moving, 0),
+    ] {
+        let options = &format!("--transport {transport} {options}");
         let folder = Folder::new();
         let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
         let (code, text) = measured(&folder, TWO_PATHS, &down, options);
         assert_eq!(code, wanted, "{how}, {options}: {text}");
         assert_eq!(text.contains("invalid: at 1."), wanted == 1, "{how}, {options}: {text}");
-        let result = folder.stored("results/live-mptcp-1.jsonl.zst");
+        let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
         let summary = result.summary.unwrap();
         let flow = &summary.flows[0];
         assert!(flow.completed && flow.bytes > 10_000_000, "{how}: {flow:?}");

@@ -137,7 +137,7 @@ impl Folder {
     pub(crate) fn program(&self, name: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(name);
         command.current_dir(self.work()).env("TMPDIR", self.temporary()).stdin(Stdio::null());
-        command.env_remove("TOWPATH_PARENT");
+        command.env_remove("TOWPATH_PARENT").env("XDG_STATE_HOME", self.path.join("state"));
         command
     }
 

@@ -1,0 +1,135 @@
+//! Which ways are open, towards servers that are what they should be, and others.
+
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use towpath_linux::Clock;
+use towpath_linux::live::{Finding, Probe, check};
+use towpath_linux::quic::{Host, HostConfig, Interfaces};
+use towpath_measure::live::datagram;
+use towpath_quic::Config;
+
+use super::*;
+
+/// Finding of each probe.
+fn found(target: SocketAddr) -> Vec<(Probe, Finding)> {
+    check(&[target]).into_iter().map(|tried| (tried.probe, tried.finding)).collect()
+}
+
+fn welcome(quic: bool) -> Vec<u8> {
+    let towpath = "0".to_owned();
+    let (challenge, seen, datagrams) = (None, None, quic);
+    frame::to_bytes(&FromServer::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
+}
+
+/// Says welcome to whoever comes over TCP.
+fn over_tcp(quic: bool) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut room = [0; 1_024];
+                let _gone = stream.read(&mut room);
+                let _gone = stream.write_all(&welcome(quic));
+                while stream.read(&mut room).is_ok_and(|length| length > 0) {}
+            });
+        }
+    });
+    address
+}
+
+/// What [`over_tcp`] is to be for QUIC: the findings over UDP, QUIC and Multipath QUIC.
+fn over_udp(target: SocketAddr) -> [Finding; 3] {
+    let all = found(target);
+    assert_eq!(all[0], (Probe::Tcp, Finding::Works));
+    let [udp, quic, mpquic] = [2, 3, 4].map(|at| all[at].clone());
+    assert_eq!((udp.0, quic.0, mpquic.0), (Probe::Udp, Probe::Quic, Probe::Mpquic));
+    [udp.1, quic.1, mpquic.1]
+}
+
+#[test]
+fn every_way_to_a_server_is_open_with_and_without_a_secret() {
+    for secret in [None, Some("words")] {
+        let all = found(serve(secret, Limits::default()));
+        assert_eq!(all.len(), 5);
+        for (probe, finding) in all {
+            if probe != Probe::Mptcp || has_mptcp() {
+                assert_eq!(finding, Finding::Works, "{probe:?}, {secret:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocked_udp_and_a_server_without_quic_are_told_apart() {
+    // It takes UDP, and nothing comes back.
+    let silent = over_tcp(true);
+    let _held = UdpSocket::bind(silent).unwrap();
+    assert_eq!(over_udp(silent), [Finding::Blocked, Finding::Blocked, Finding::Blocked]);
+    // Nobody listens on UDP, as the server says over TCP.
+    let without = over_tcp(false);
+    assert_eq!(over_udp(without), [Finding::Refused, Finding::Without, Finding::Without]);
+    // It should, and the host says that it does not.
+    let gone = over_tcp(true);
+    assert_eq!(over_udp(gone), [Finding::Refused, Finding::Refused, Finding::Refused]);
+}
+
+#[test]
+fn a_filter_of_quic_and_another_version_are_told_apart() {
+    for (version, finding) in [(false, Finding::Filtered), (true, Finding::Version)] {
+        let target = over_tcp(true);
+        let socket = UdpSocket::bind(target).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut room = [0; 2_000];
+                while !done.load(Ordering::Acquire) {
+                    let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
+                    let answer = datagram::answer(&room[..length], |_| true).map(Vec::from);
+                    let other = || version.then(|| other_version(&room[..length]));
+                    let Some(answer) = answer.or_else(other) else { continue };
+                    socket.send_to(&answer, from).unwrap();
+                }
+            });
+            let found = over_udp(target);
+            done.store(true, Ordering::Release);
+            assert_eq!(found, [Finding::Works, finding.clone(), finding]);
+        });
+    }
+}
+
+/// A Version Negotiation packet (RFC 9000 §17.2.1) in answer to a first packet.
+fn other_version(initial: &[u8]) -> Vec<u8> {
+    let to = 6 + initial[5] as usize;
+    let from = to + 1 + initial[to] as usize;
+    let mut answer = vec![0xc0, 0, 0, 0, 0];
+    answer.extend_from_slice(&initial[to..from]);
+    answer.extend_from_slice(&initial[5..to]);
+    answer.extend_from_slice(&0x6b33_43cf_u32.to_be_bytes());
+    answer
+}
+
+#[test]
+fn a_server_with_one_path_is_found() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let target = over_tcp(true);
+    let (name, clock, seed) = ("single".to_owned(), Clock::start(), None);
+    let (namespace, interfaces) = (None, Interfaces::all());
+    let host = HostConfig { name, clock, seed, namespace, interfaces };
+    let host = Arc::new(Host::start(host).unwrap());
+    let listener = host.listen(target.port(), Config::default()).unwrap();
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        while let Ok(connection) = listener.accept(PATIENCE) {
+            let stream = connection.accept_stream(PATIENCE).unwrap();
+            stream.read(&mut [0; 1_024], PATIENCE).unwrap();
+            stream.write(&welcome(true), PATIENCE).unwrap();
+            kept.push((connection, stream));
+        }
+    });
+    assert_eq!(over_udp(target), [Finding::Works, Finding::Works, Finding::SinglePath]);
+}

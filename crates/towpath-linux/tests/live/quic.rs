@@ -1,0 +1,248 @@
+//! Over QUIC: who the server is, and those that mean harm.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use towpath_linux::Clock;
+use towpath_linux::quic::{Connection, Host, HostConfig, Interfaces, Stream};
+use towpath_measure::live::Frames;
+use towpath_quic::{Config, LocalAddress, Trust, identity::Pem};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn client() -> Arc<Host> {
+    let (name, clock, seed) = ("stranger".to_owned(), Clock::start(), None);
+    let (namespace, interfaces) = (None, Interfaces::all());
+    Arc::new(Host::start(HostConfig { name, clock, seed, namespace, interfaces }).unwrap())
+}
+
+fn dial(host: &Arc<Host>, server: SocketAddr) -> io::Result<Connection> {
+    let config = Config { trust: Trust::Anybody, ..Config::default() };
+    host.connect(None, server, config, PATIENCE)
+}
+
+/// A stream that has said what it is for.
+fn begin(connection: &Connection, kind: Kind, token: Token) -> Stream {
+    let stream = connection.open_stream().unwrap();
+    let preamble = Preamble { kind, flow: 0, stream: 0, token };
+    stream.write(&preamble.to_bytes(), PATIENCE).unwrap();
+    stream
+}
+
+fn say(stream: &Stream, word: &FromClient) -> io::Result<()> {
+    stream.write(&frame::to_bytes(word).unwrap(), PATIENCE)
+}
+
+/// A short honest test over QUIC; how long it took.
+fn honest(server: SocketAddr, transport: Transport) -> Duration {
+    let began = Instant::now();
+    let records = measure(&order(server, transport, SMALL), &mut |_| {}).unwrap();
+    assert!(summary(&records).ok, "{:?}", summary(&records));
+    began.elapsed()
+}
+
+#[test]
+fn a_server_is_known_by_its_certificate_or_named() {
+    let pem = Pem::make(&["here".to_owned()]).unwrap();
+    let identity = towpath_quic::Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+    let (right, wrong) = (identity.fingerprint(), "ab".repeat(32).parse().unwrap());
+    let server = serve_as(Some(identity), None, Limits::default());
+    let mut asked = order(server, Transport::Quic, SMALL);
+    for expected in [None, Some(right)] {
+        asked.server = expected;
+        let records = measure(&asked, &mut |_| {}).unwrap();
+        let Some(Record::Meta(meta)) = records.first() else { panic!("no conditions") };
+        let named = &meta.conditions["server certificate"];
+        assert!(named.contains(&right.to_string()), "{named}");
+        assert_eq!(named.contains("not checked"), expected.is_none(), "{named}");
+    }
+    asked.server = Some(wrong);
+    let error = measure(&asked, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, LiveError::Untrusted { .. }), "{error}");
+    assert!(error.to_string().contains(&right.to_string()), "{error}");
+    assert!(error.hint().unwrap().contains("--server-cert"));
+}
+
+#[test]
+fn rates_and_limits_hold_over_quic() {
+    let limits = Limits { bytes: Some(2_000_000), ..Limits::default() };
+    let server = serve(None, limits);
+    for direction in ["up", "down"] {
+        let flow = format!("pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"{direction}\"");
+        let mut asked = order(server, Transport::Mpquic, &flow);
+        asked.plan.settings.rate_bps = Some(8_000_000);
+        asked.plan.settings.congestion_control = Some("lia".into());
+        let records = measure(&asked, &mut |_| {}).unwrap();
+        let flow = summary(&records).flows.first().unwrap();
+        assert!((700_000..=1_300_000).contains(&flow.bytes), "{direction}: {flow:?}");
+        assert_eq!(flow.congestion_control, ["lia"], "{direction}");
+        asked.plan.settings.rate_bps = Some(100_000_000);
+        let records = measure(&asked, &mut |_| {}).unwrap();
+        let bytes = summary(&records).flows.first().unwrap().bytes;
+        assert!(bytes < 9_000_000, "{direction}: {bytes} of 12.5 MB, and the limit is 2 MB");
+    }
+}
+
+#[test]
+fn an_echo_stream_gives_back_what_it_gets_and_strangers_are_closed() {
+    let server = serve(None, Limits::default());
+    let host = client();
+    let connection = dial(&host, server).unwrap();
+    let stream = begin(&connection, Kind::Echo, Token::NONE);
+    let sent: Vec<u8> = (0..500_000_u32).map(|n| (n % 251) as u8).collect();
+    let (mut back, mut room) = (Vec::new(), [0; 10_000]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stream.write(&sent, PATIENCE).unwrap();
+            stream.shutdown();
+        });
+        loop {
+            let length = stream.read(&mut room, PATIENCE).unwrap();
+            if length == 0 {
+                break;
+            }
+            back.extend_from_slice(&room[..length]);
+        }
+    });
+    assert!(back == sent, "{} of {} bytes came back", back.len(), sent.len());
+    let unknown = Preamble { kind: Kind::Data, flow: 0, stream: 0, token: Token([9; 16]) };
+    for wrong in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n......"[..], &unknown.to_bytes()] {
+        let connection = dial(&host, server).unwrap();
+        let stream = connection.open_stream().unwrap();
+        stream.write(wrong, PATIENCE).unwrap();
+        let error = stream.read(&mut room, PATIENCE).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
+    }
+}
+
+/// First packets of connections that never go on, from a few addresses.
+fn initials(server: SocketAddr, count: usize) {
+    let mut host = towpath_quic::Host::unpredictable();
+    let now = towpath_net::Instant::ZERO;
+    let address = Ipv4Addr::LOCALHOST.into();
+    let (interface, up, subflow, backup) = (1, true, false, false);
+    host.set_address(now, LocalAddress { address, interface, up, subflow, backup });
+    let sockets: Vec<_> =
+        (0..8).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+    for number in 0..count {
+        let config = Config { trust: Trust::Anybody, ..Config::default() };
+        let id = host.connect(now, None, server, config).unwrap();
+        let first = host.poll_transmit(now).unwrap();
+        assert!(first.payload.len() >= 1_200);
+        let _full = sockets[number % sockets.len()].send_to(&first.payload, server);
+        host.abandon(id);
+    }
+}
+
+/// Datagrams of any length that mean nothing, many of which look like QUIC or like ours.
+fn garbage(server: SocketAddr, count: u32) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for number in 0..count {
+        let length = (number.wrapping_mul(7_919) % 1_400 + 1) as usize;
+        let byte = |place: usize| (number.wrapping_mul(place as u32 * 2 + 77) >> 3) as u8;
+        let mut bytes: Vec<u8> = (0..length).map(byte).collect();
+        match number % 4 {
+            0 => bytes[0] |= 0xc0,
+            1 => bytes[0] |= 0x40,
+            2 if length > 4 => bytes[..4].copy_from_slice(b"\x01tp\x01"),
+            _ => {}
+        }
+        let _full = socket.send_to(&bytes, server);
+    }
+}
+
+/// Asks for data and for a result, and reads neither.
+fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
+    let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
+    let plan = order(server, Transport::Quic, flow).plan;
+    let connection = dial(host, server).unwrap();
+    let control = begin(&connection, Kind::Control, Token::NONE);
+    say(&control, &FromClient::Hello { towpath: String::new() }).unwrap();
+    say(&control, &FromClient::Plan(Box::new(plan))).unwrap();
+    let (mut frames, mut room) = (Frames::default(), [0; 1_024]);
+    let token = loop {
+        let length = control.read(&mut room, PATIENCE).unwrap();
+        assert!(length > 0, "the server has closed");
+        frames.push(&room[..length]);
+        let said = std::iter::from_fn(|| frames.take::<FromServer>().unwrap());
+        let mut tokens = said.filter_map(|said| {
+            let FromServer::Accepted { token } = said else { return None };
+            Some(token)
+        });
+        if let Some(token) = tokens.next() {
+            break token;
+        }
+    };
+    let data = begin(&dial(host, server).unwrap(), Kind::Data, token);
+    say(&control, &FromClient::Begin { at_ns: 0 }).unwrap();
+    for _ in 0..500 {
+        if say(&control, &FromClient::Fetch { offset: 0 }).is_err() {
+            break;
+        }
+    }
+    vec![control, data]
+}
+
+#[test]
+fn initials_garbage_silent_connections_and_slow_readers_keep_nobody_out() {
+    let limits = Limits { waiting: 48, patience: Duration::from_secs(2), ..Limits::default() };
+    let server = serve(None, limits);
+    honest(server, Transport::Quic);
+    let before = resident_bytes();
+    let host = client();
+    thread::scope(|scope| {
+        scope.spawn(|| initials(server, 3_000));
+        scope.spawn(|| garbage(server, 20_000));
+        // Twice as many as may wait, and they say nothing.
+        scope.spawn(|| {
+            for _ in 0..100 {
+                // Those that are in the way go without a word.
+                let _given_up = dial(&host, server);
+            }
+        });
+        let slow: Vec<_> = (0..3).map(|_| scope.spawn(|| slow_reader(&host, server))).collect();
+        scope.spawn(|| {
+            for transport in [Transport::Quic, Transport::Tcp, Transport::Mpquic] {
+                honest(server, transport);
+            }
+        });
+        let _kept: Vec<_> = slow.into_iter().map(|slow| slow.join().unwrap()).collect();
+    });
+    let took = honest(server, Transport::Mpquic);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 200 << 20, "{grown} bytes");
+}
+
+#[test]
+fn many_clients_at_once_are_served_over_quic() {
+    let server = serve(None, Limits { tests: 64, ..Limits::default() });
+    thread::scope(|scope| {
+        for number in 0..40 {
+            let one = if number % 2 == 0 { Transport::Quic } else { Transport::Mpquic };
+            scope.spawn(move || honest(server, one));
+        }
+    });
+}
+
+#[test]
+fn datagrams_and_quic_share_their_port() {
+    use towpath_measure::live::datagram::Datagram;
+    let server = serve(None, Limits::default());
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| honest(server, Transport::Quic));
+        for number in 0..200 {
+            let asked = Datagram { token: Token::NONE, number, sent_ns: 7 };
+            socket.send_to(&asked.to_bytes(), server).unwrap();
+            let mut room = [0; 100];
+            let (length, from) = socket.recv_from(&mut room).unwrap();
+            assert_eq!(from, server);
+            assert_eq!(Datagram::of_answer(&room[..length]), Some(asked));
+        }
+    });
+}
