@@ -76,25 +76,31 @@ impl TimeProvider for Today {
 
 /// TLS of the end that opens a connection.
 pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, SetupError> {
-    let tls = match trust {
-        Trust::Fixed => client_tls()?,
-        Trust::Pinned(pins) => pinning(Some(pins.clone()))?,
-        Trust::Anybody => pinning(None)?,
-    };
-    Ok(Arc::new(QuicClientConfig::try_from(tls)?))
+    Ok(Arc::new(QuicClientConfig::try_from(client_config(trust)?)?))
+}
+
+/// The same for any use.
+pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, SetupError> {
+    match trust {
+        Trust::Fixed => client_tls(),
+        Trust::Pinned(pins) => pinning(Some(pins.clone())),
+        Trust::Anybody => pinning(None),
+    }
 }
 
 /// TLS of the end that accepts connections.
 pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig>, SetupError> {
-    let tls = match identity {
-        None => server_tls()?,
-        Some(identity) => {
-            let (chain, key) = identity.parts()?;
-            let builder = rustls::ServerConfig::builder_with_provider(provider());
-            serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)?
-        }
-    };
-    Ok(Arc::new(QuicServerConfig::try_from(tls)?))
+    Ok(Arc::new(QuicServerConfig::try_from(server_config(identity)?)?))
+}
+
+/// The same for any use.
+pub(crate) fn server_config(
+    identity: Option<&Identity>,
+) -> Result<rustls::ServerConfig, SetupError> {
+    let Some(identity) = identity else { return server_tls() };
+    let (chain, key) = identity.parts()?;
+    let builder = rustls::ServerConfig::builder_with_provider(provider());
+    serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
 fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, SetupError> {

@@ -25,7 +25,7 @@ use thiserror::Error;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    fn of(certificate: &[u8]) -> Self {
+    pub(crate) fn of(certificate: &[u8]) -> Self {
         Self(Sha256::digest(certificate).into())
     }
 

@@ -12,7 +12,7 @@
 //!
 //! Reading order: [`host`] (sockets, datagrams in and out), `connection` (what happens to one),
 //! `paths` (opened, watched, given up) and `policy` (why), `streams`, [`congestion`], [`status`],
-//! [`config`], `certificate`, [`identity`].
+//! [`config`], `certificate`, [`identity`], [`tls`].
 
 mod certificate;
 pub mod config;
@@ -32,6 +32,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod time;
+pub mod tls;
 pub mod words;
 
 /// What speaks the protocol.

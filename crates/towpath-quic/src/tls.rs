@@ -1,0 +1,198 @@
+//! TLS by itself, for connections that are not QUIC: the same certificates, pins and versions, so
+//! that a comparison of transports can have the same encryption on both sides. No sockets.
+
+use std::io::{BufRead, Read, Write};
+use std::sync::Arc;
+
+use noq_proto::rustls::pki_types::ServerName;
+use noq_proto::rustls::{self, ClientConnection, Connection, ServerConnection};
+use thiserror::Error;
+
+use crate::certificate;
+use crate::error::SetupError;
+use crate::identity::{Fingerprint, Identity, Trust, Unpinned};
+
+/// Plain data that waits to be encrypted; more is not taken.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// What came is not TLS, or not the one that it should be.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// The peer is not the one that it should be; what it can be known by.
+    #[error("its certificate has the fingerprint {0}, which is not the expected one")]
+    Untrusted(Fingerprint),
+    /// The peer broke the protocol, or somebody between.
+    #[error("TLS: {0}")]
+    Protocol(rustls::Error),
+}
+
+impl From<rustls::Error> for TlsError {
+    fn from(error: rustls::Error) -> Self {
+        Unpinned::of(&error).map_or(Self::Protocol(error), Self::Untrusted)
+    }
+}
+
+/// One end of a connection with TLS 1.3 (RFC 8446).
+#[derive(Debug)]
+pub struct Session {
+    tls: Connection,
+    /// What has come and was not taken in.
+    incoming: Vec<u8>,
+    taken: usize,
+}
+
+impl Session {
+    /// The end that opened the connection.
+    pub fn client(trust: &Trust) -> Result<Self, SetupError> {
+        let config = Arc::new(certificate::client_config(trust)?);
+        let name = ServerName::try_from(certificate::SERVER_NAME)
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        Ok(Self::new(ClientConnection::new(config, name)?.into()))
+    }
+
+    /// The end that accepted it.
+    pub fn server(identity: &Identity) -> Result<Self, SetupError> {
+        let config = Arc::new(certificate::server_config(Some(identity))?);
+        Ok(Self::new(ServerConnection::new(config)?.into()))
+    }
+
+    fn new(mut tls: Connection) -> Self {
+        tls.set_buffer_limit(Some(ROOM_BYTES));
+        Self { tls, incoming: Vec::new(), taken: 0 }
+    }
+
+    /// Whether the ends do not know each other yet.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
+    }
+
+    /// What the peer can be known by, if it has shown it.
+    pub fn peer(&self) -> Option<Fingerprint> {
+        self.tls.peer_certificates()?.first().map(|certificate| Fingerprint::of(certificate))
+    }
+
+    /// Takes plain data to be sent, as much as there is room for.
+    pub fn write(&mut self, data: &[u8]) -> usize {
+        // Writing into memory fails only when the room is full.
+        self.tls.writer().write(data).unwrap_or(0)
+    }
+
+    /// Nothing more will be written.
+    pub fn close(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    /// Appends what is to be sent to the peer.
+    pub fn take_outgoing(&mut self, out: &mut Vec<u8>) {
+        while self.tls.wants_write() && self.tls.write_tls(out).is_ok_and(|bytes| bytes > 0) {}
+    }
+
+    /// Takes what has come from the peer.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        self.incoming.drain(..self.taken);
+        self.taken = 0;
+        self.incoming.extend_from_slice(bytes);
+        self.take_in()
+    }
+
+    /// Plain data that has come: how much of it was put into `buffer`, or was passed over where there
+    /// is none; 0 at its end, `None` while more must come.
+    pub fn read(&mut self, buffer: Option<&mut [u8]>) -> Result<Option<usize>, TlsError> {
+        self.take_in()?;
+        let mut reader = self.tls.reader();
+        let read = match buffer {
+            Some(buffer) => reader.read(buffer),
+            None => reader.fill_buf().map(<[u8]>::len).inspect(|length| {
+                self.tls.reader().consume(*length);
+            }),
+        };
+        match read {
+            Ok(length) => Ok(Some(length)),
+            // An end without the word for it: whoever counts bytes sees what is missing.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(Some(0)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// As much as the library takes: until plain data waits to be read.
+    fn take_in(&mut self) -> Result<(), TlsError> {
+        while let Some(mut rest) = self.incoming.get(self.taken..).filter(|rest| !rest.is_empty()) {
+            match self.tls.read_tls(&mut rest) {
+                Ok(length) if length > 0 => self.taken += length,
+                // Full: something must be read first.
+                Ok(_) | Err(_) => return Ok(()),
+            }
+            self.tls.process_new_packets()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Pem;
+
+    fn identity() -> Identity {
+        let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+        Identity::from_pem(&pem.certificate, &pem.key).unwrap()
+    }
+
+    /// Carries everything both ways until nobody has anything to say.
+    fn exchange(a: &mut Session, b: &mut Session) -> Result<(), TlsError> {
+        loop {
+            let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
+            a.take_outgoing(&mut from_a);
+            b.take_outgoing(&mut from_b);
+            if from_a.is_empty() && from_b.is_empty() {
+                return Ok(());
+            }
+            b.feed(&from_a)?;
+            a.feed(&from_b)?;
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_its_end_in_whatever_pieces() {
+        let identity = identity();
+        let trust = Trust::Pinned(vec![identity.fingerprint()]);
+        let mut client = Session::client(&trust).unwrap();
+        let mut server = Session::server(&identity).unwrap();
+        exchange(&mut client, &mut server).unwrap();
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        assert_eq!(client.peer(), Some(identity.fingerprint()));
+        let data: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
+        assert_eq!(client.write(&data), data.len());
+        client.close();
+        let mut wire = Vec::new();
+        client.take_outgoing(&mut wire);
+        let (mut read, mut buffer, mut ended) = (Vec::new(), vec![0; 10_000], false);
+        for piece in wire.chunks(7_001) {
+            server.feed(piece).unwrap();
+            while let Some(length) = server.read(Some(&mut buffer)).unwrap() {
+                ended = length == 0;
+                if ended {
+                    break;
+                }
+                read.extend_from_slice(&buffer[..length]);
+            }
+        }
+        assert!(ended && read == data, "{ended} {}", read.len());
+    }
+
+    #[test]
+    fn a_server_with_another_certificate_is_refused_with_what_it_showed() {
+        let (expected, shown) = (identity(), identity());
+        let mut client = Session::client(&Trust::Pinned(vec![expected.fingerprint()])).unwrap();
+        let mut server = Session::server(&shown).unwrap();
+        let error = exchange(&mut client, &mut server).unwrap_err();
+        let TlsError::Untrusted(fingerprint) = error else { panic!("{error}") };
+        assert_eq!(fingerprint, shown.fingerprint());
+    }
+
+    #[test]
+    fn something_else_than_tls_is_an_error() {
+        let mut server = Session::server(&identity()).unwrap();
+        assert!(matches!(server.feed(&[b'x'; 100]), Err(TlsError::Protocol(_))));
+    }
+}
