@@ -21,6 +21,11 @@ impl Pace {
         Self { clock, zero, interrupted: AtomicBool::new(false) }
     }
 
+    /// What it is counted on.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// Start of the traffic on the clock.
     pub(crate) fn zero(&self) -> Instant {
         self.zero

@@ -30,11 +30,13 @@ mod own;
 pub(crate) mod ping;
 pub(crate) mod quic;
 pub(crate) mod talk;
+pub(crate) mod wire;
 
 use self::quic::QuicListener;
 use kernel::{Manner, is_impatient};
 use own::OwnListener;
 use talk::Talks;
+use wire::Wire;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it.
 const FIRST_PORT: u16 = 5_201;
@@ -313,19 +315,22 @@ fn run_end(
             let (direction, _) = incoming?;
             Some((*direction, end::receive(&stage.pace, opened, start, deadline)))
         }
-        Opened::Kernel(socket) => thread::scope(|scope| {
-            if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
-                scope.spawn(move || {
-                    let _meter = stage.meters.thread(is_client);
-                    kernel::send(&stage.pace, socket, sender, Manner::default());
-                });
-            }
-            let (direction, received) = incoming?;
-            let _meter = stage.meters.thread(is_client);
-            let manner = Manner::default();
-            let log = kernel::receive(&stage.pace, socket, (start, deadline), received, manner);
-            Some((*direction, log))
-        }),
+        Opened::Kernel(socket) => {
+            let wire = &Wire::Plain(Arc::clone(socket));
+            thread::scope(|scope| {
+                if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
+                    scope.spawn(move || {
+                        let _meter = stage.meters.thread(is_client);
+                        kernel::send(&stage.pace, wire, sender, Manner::default());
+                    });
+                }
+                let (direction, received) = incoming?;
+                let _meter = stage.meters.thread(is_client);
+                let manner = Manner::default();
+                let log = kernel::receive(&stage.pace, wire, (start, deadline), received, manner);
+                Some((*direction, log))
+            })
+        }
     }
 }
 

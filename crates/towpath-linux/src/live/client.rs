@@ -18,6 +18,7 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_net::Instant;
+use towpath_quic::tls::TlsError;
 use towpath_quic::{ConnectionError as QuicError, Fingerprint, Trust};
 
 use super::LiveError;
@@ -237,7 +238,9 @@ fn refused(order: &Order, target: SocketAddr, error: &io::Error) -> LiveError {
     let transport = order.plan.transport;
     let same = target.ip().to_string() == order.name;
     let target = if same { target.to_string() } else { format!("{} ({target})", order.name) };
-    if let Some(QuicError::Untrusted(_)) = quic_error(error) {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let over_tls = matches!(inner, Some(TlsError::Untrusted(_)));
+    if over_tls || matches!(quic_error(error), Some(QuicError::Untrusted(_))) {
         return LiveError::Untrusted { target, reason: error.to_string() };
     }
     let reason = if is_quic(transport) && error.kind() == io::ErrorKind::TimedOut {
@@ -381,6 +384,7 @@ fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
     let checked = if order.server.is_some() { "as expected" } else { "not checked" };
     let shown = shown.map(|shown| format!("sha256:{shown} ({checked})"));
     note("server certificate", shown);
+    note("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
     note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
     let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
     for path in &mut meta.paths {

@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use socket2::Socket;
 use towpath_measure::live::{Kind, Plan, Preamble, Settings, Token};
 use towpath_measure::scenario::{Scenario, Transport};
+use towpath_quic::tls::Session;
 use towpath_quic::{Config, Fingerprint, Trust, congestion};
 
 use super::host::interfaces;
@@ -17,6 +19,7 @@ use crate::clock::Clock;
 use crate::quic::{self, Host, HostConfig, Interfaces};
 use crate::traffic::is_quic;
 use crate::traffic::quic::Connection;
+use crate::traffic::wire::Wire;
 
 /// UDP payload of an Ethernet's packets; path MTU discovery finds what is less.
 const LARGEST_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
@@ -128,10 +131,24 @@ impl Dialer {
             let socket = socket::connect(transport, source, target, settings, patience)?;
             first.get_or_insert_with(|| self.clock.now().saturating_since(began));
             io::Write::write_all(&mut &socket, &preamble(*number))?;
-            Ok(Line::Socket(Arc::new(socket)))
+            self.wire(socket, settings.tls, patience).map(Line::Socket)
         };
         let lines = numbers.iter().map(open).collect::<io::Result<_>>()?;
         Ok((lines, first.unwrap_or_default()))
+    }
+
+    /// What a connection's data goes through.
+    fn wire(&self, socket: Socket, tls: bool, patience: Duration) -> io::Result<Wire> {
+        if !tls {
+            return Ok(Wire::Plain(Arc::new(socket)));
+        }
+        let session = Session::client(&self.trust).map_err(io::Error::other)?;
+        let deadline = self.clock.now() + patience;
+        let (wire, shown) = Wire::secure(socket, session, (self.clock, deadline))?;
+        if let Some(shown) = shown {
+            self.shown.get_or_init(|| shown);
+        }
+        Ok(wire)
     }
 
     fn config(&self, config: Config, target: SocketAddr) -> Config {

@@ -230,12 +230,12 @@ impl End<'_> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
         let mut lines = Vec::new();
         for stream in streams {
-            let Line::Socket(socket) = &stream.line else { continue };
-            socket.set_nonblocking(true)?;
+            let Line::Socket(wire) = &stream.line else { continue };
+            wire.socket().set_nonblocking(true)?;
             let received = stream.received.iter().find(|(way, _)| *way == incoming);
             lines.extend(received.map(|(_, received)| talk::Line {
                 number: stream.number,
-                socket: Arc::clone(socket),
+                wire: wire.clone(),
                 received: Arc::clone(received),
             }));
         }
@@ -250,8 +250,8 @@ impl End<'_> {
         start: Instant,
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
-        let Line::Socket(socket) = &stream.line else { return None };
-        let (pace, socket, manner) = (self.pace, &**socket, self.manner(flow));
+        let Line::Socket(wire) = &stream.line else { return None };
+        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.manner(flow));
         // A socket that takes no options is gone; what follows says so.
         let _gone = socket
             .set_nonblocking(false)
@@ -261,11 +261,11 @@ impl End<'_> {
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
         let sender = Sender::new(&flow.pattern, start).filter(|_| outgoing);
         thread::scope(|scope| {
-            let sending = sender
-                .map(|sender| scope.spawn(move || kernel::send(pace, socket, sender, manner)));
+            let sending =
+                sender.map(|sender| scope.spawn(move || kernel::send(pace, wire, sender, manner)));
             if let Some((way, received)) = incoming {
-                let log = kernel::receive(pace, socket, (start, deadline), received, manner);
-                let _gone = socket.shutdown(std::net::Shutdown::Write);
+                let log = kernel::receive(pace, wire, (start, deadline), received, manner);
+                wire.close(pace.clock());
                 return Some((*way, log));
             }
             // What was written is on its way until the other end has closed, too.

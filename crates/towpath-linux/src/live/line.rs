@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use socket2::Socket;
 use towpath_quic::{ConnectionId, StreamId};
 
 use crate::quic::Host;
 use crate::sample;
 use crate::traffic::end::FlowEnd;
 use crate::traffic::quic::{Connection, Ended};
+use crate::traffic::wire::Wire;
 
 /// Keeps a QUIC connection; whoever drops the last of its copies closes it.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Drop for Hold {
 #[derive(Debug, Clone)]
 pub(super) enum Line {
     /// A connection of the kernel.
-    Socket(Arc<Socket>),
+    Socket(Wire),
     /// A stream of QUIC.
     Quic(Strand),
 }
@@ -73,7 +73,7 @@ impl Line {
     /// What this end says of its connection.
     pub(super) fn sample(&self, multipath: bool) -> io::Result<sample::Connection> {
         match self {
-            Self::Socket(socket) => sample::connection(socket, multipath),
+            Self::Socket(wire) => sample::connection(wire.socket(), multipath),
             Self::Quic(strand) => strand.ended.sample(),
         }
     }

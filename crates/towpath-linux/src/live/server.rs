@@ -15,6 +15,7 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
+use towpath_quic::tls::Session;
 use towpath_quic::{Fingerprint, Identity};
 
 use super::door::Door;
@@ -141,9 +142,10 @@ impl Drop for Seat {
 
 impl Server {
     /// Listens.
-    pub fn open(config: ServerConfig) -> Result<Self, LiveError> {
+    pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
         // Many connections need many descriptors; with fewer it works, too, for fewer clients.
         let _fewer = sys::raise_open_files();
+        config.identity = config.identity.or_else(|| super::identity::make().ok());
         let clock = Clock::start();
         let shared = Arc::new(Shared {
             clock,
@@ -235,10 +237,8 @@ impl Server {
 impl Shared {
     /// QUIC without ports, and what it is known by.
     fn reception(&self) -> Result<(Reception, Fingerprint), String> {
-        let identity = match &self.config.identity {
-            Some(identity) => identity.clone(),
-            None => super::identity::make().map_err(|error| error.to_string())?,
-        };
+        let identity = self.config.identity.clone();
+        let identity = identity.ok_or("no certificate could be made")?;
         let fingerprint = identity.fingerprint();
         let reception = Reception::open(identity, &self.config.limits, self.clock);
         Ok((reception.map_err(|error| error.to_string())?, fingerprint))
@@ -333,7 +333,7 @@ impl Shared {
         let known = self.tests.find(preamble.token);
         match (preamble.kind, known) {
             (Kind::Data, Some(test)) => {
-                let _not_needed = test.attach(preamble.flow, preamble.stream, socket);
+                self.attach(test, (preamble.flow, preamble.stream), socket);
             }
             (Kind::Control, Some(_)) => self.control_over_tcp(socket, Some(preamble.token)),
             (Kind::Control, None) if preamble.token == Token::NONE => {
@@ -379,6 +379,22 @@ impl Shared {
             Ok((Speaker::new(socket, shared.clock)?, origin))
         };
         in_a_thread(seat, open, token);
+    }
+
+    /// Gives a test one of its connections.
+    fn attach(self: &Arc<Self>, test: Arc<Test>, place: (u16, u16), socket: Socket) {
+        if !test.wants(place) {
+            return;
+        }
+        if !test.plan.settings.tls {
+            return test.attach(place, socket);
+        }
+        let session = self.config.identity.as_ref().map(Session::server);
+        let (Some(Ok(session)), Some(seat)) = (session, self.enter()) else { return };
+        // Without a thread it is closed.
+        let _spawned = thread::Builder::new().name("tls".into()).spawn(move || {
+            test.attach_with_tls(place, socket, session, seat.0.clock);
+        });
     }
 
     /// Gives back what comes, for as long as a test may take.

@@ -1,6 +1,7 @@
 //! The server's tests: those that run, and the results of those that have ended.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,12 +9,18 @@ use socket2::Socket;
 use towpath_measure::live::{Limits, Plan, Refusal, Token};
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
+use towpath_quic::tls::Session;
 
 use super::end::{Stream, wanted};
 use super::line::Line;
 use super::socket;
+use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::traffic::is_quic;
+use crate::traffic::wire::Wire;
+
+/// How long the handshake of TLS may take.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 
 /// One test.
 #[derive(Debug)]
@@ -40,19 +47,53 @@ impl Test {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection of the kernel; whether it is one of those that are needed.
-    pub(super) fn attach(&self, flow: u16, stream: u16, data: Socket) -> bool {
-        if is_quic(self.plan.transport) || data.set_nonblocking(false).is_err() {
-            return false;
+    /// Adds a connection of the kernel.
+    pub(super) fn attach(&self, place: (u16, u16), data: Socket) {
+        if self.set_up(&data).is_ok() {
+            self.add(place, Line::Socket(Wire::Plain(Arc::new(data))));
         }
+    }
+
+    /// Adds a connection of the kernel after a few words with its client, for which it waits.
+    pub(super) fn attach_with_tls(
+        &self,
+        place: (u16, u16),
+        data: Socket,
+        session: Session,
+        clock: Clock,
+    ) {
+        let deadline = clock.now() + INTRODUCTION;
+        if self.set_up(&data).is_ok()
+            && let Ok((wire, _)) = Wire::secure(data, session, (clock, deadline))
+        {
+            self.add(place, Line::Socket(wire));
+        }
+    }
+
+    fn set_up(&self, data: &Socket) -> io::Result<()> {
+        data.set_nonblocking(false)?;
         let _does_without = data.set_tcp_nodelay(true);
-        socket::configure(&data, &self.plan.settings);
-        self.add((flow, stream), Line::Socket(Arc::new(data)))
+        socket::configure(data, &self.plan.settings);
+        Ok(())
+    }
+
+    /// Whether a connection of the kernel is missing.
+    pub(super) fn wants(&self, place: (u16, u16)) -> bool {
+        let State::Gathering(found) = &*self.lock() else { return false };
+        !is_quic(self.plan.transport)
+            && wanted(&self.scenario).contains(&place)
+            && !found.contains_key(&place)
     }
 
     /// Adds a line; whether it is one of those that are needed.
     pub(super) fn add(&self, place: (u16, u16), line: Line) -> bool {
-        let fits = is_quic(self.plan.transport) == matches!(line, Line::Quic(_));
+        let fits = match &line {
+            Line::Quic(_) => is_quic(self.plan.transport),
+            Line::Socket(wire) => {
+                let has_tls = matches!(wire, Wire::Tls(_));
+                !is_quic(self.plan.transport) && has_tls == self.plan.settings.tls
+            }
+        };
         let State::Gathering(found) = &mut *self.lock() else { return false };
         if !fits || !wanted(&self.scenario).contains(&place) || found.contains_key(&place) {
             return false;

@@ -6,12 +6,12 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use socket2::Socket;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::traffic::{Allowance, Pacer, Receiver, Sender};
 use towpath_net::{Instant, Rate};
 
 use super::PATIENCE;
+use super::wire::Wire;
 use crate::pace::Pace;
 
 /// Bytes written or read at once: what `iperf3` uses.
@@ -57,7 +57,7 @@ pub(crate) fn is_impatient(error: &io::Error) -> bool {
 }
 
 /// Writes what `sender` allows, then ends the data; returns how many bytes the socket took.
-pub(crate) fn send(pace: &Pace, socket: &Socket, mut sender: Sender, manner: Manner) -> u64 {
+pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: Sender, manner: Manner) -> u64 {
     let began = pace.now();
     let mut data = vec![0x74; manner.first_block()];
     let mut pacer = manner.rate.map(|rate| Pacer::new(rate, began));
@@ -74,7 +74,7 @@ pub(crate) fn send(pace: &Pace, socket: &Socket, mut sender: Sender, manner: Man
             pace.sleep_until(due.min(now + PATIENCE));
             continue;
         }
-        match socket.send(data.get(..length).unwrap_or(&data)) {
+        match wire.send(data.get(..length).unwrap_or(&data)) {
             Ok(sent) => {
                 sender.on_sent(now, sent as u64);
                 if let Some(pacer) = &mut pacer {
@@ -86,14 +86,14 @@ pub(crate) fn send(pace: &Pace, socket: &Socket, mut sender: Sender, manner: Man
             Err(_) => break,
         }
     }
-    let _already_closed = socket.shutdown(std::net::Shutdown::Write);
+    wire.close(pace.clock());
     sender.sent_bytes()
 }
 
 /// Reads until the end of the data or `deadline`; a flow that began at `start`.
 pub(crate) fn receive(
     pace: &Pace,
-    socket: &Socket,
+    wire: &Wire,
     (start, deadline): (Instant, Instant),
     received: &AtomicU64,
     manner: Manner,
@@ -111,7 +111,7 @@ pub(crate) fn receive(
             now = pace.now();
             continue;
         }
-        match socket.recv_with_flags(&mut buffer, flags) {
+        match wire.count(&mut buffer, flags) {
             Ok(0) => {
                 meter.on_end(pace.now());
                 break;

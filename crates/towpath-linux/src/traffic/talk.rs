@@ -13,6 +13,7 @@ use towpath_measure::scenario::{DataDirection, Flow};
 use towpath_measure::traffic::{Output, Receiver, Role, Talk, messages};
 use towpath_net::Instant;
 
+use super::wire::Wire;
 use super::{Outcome, Stream, kernel, sends};
 use crate::pace::Pace;
 use crate::sys;
@@ -56,7 +57,7 @@ impl Talks {
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, is_client));
         let line = incoming.map(|(_, received)| Line {
             number: stream.number,
-            socket: Arc::clone(socket),
+            wire: Wire::Plain(Arc::clone(socket)),
             received: Arc::clone(received),
         });
         (if is_client { client } else { server }).extend(line);
@@ -96,7 +97,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) number: u32,
-    pub(crate) socket: Arc<Socket>,
+    pub(crate) wire: Wire,
     pub(crate) received: Arc<AtomicU64>,
 }
 
@@ -154,8 +155,7 @@ impl Part {
 
 fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
     while !progress.ended {
-        let mut plain: &Socket = &line.socket;
-        match io::Read::read(&mut plain, buffer) {
+        match line.wire.read(buffer) {
             Ok(length) if length > 0 => {
                 let now = pace.now();
                 progress.meter.on_bytes(now, length as u64);
@@ -173,27 +173,28 @@ fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, bu
 }
 
 fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
-    progress.full = false;
+    // Of what was taken, some may still wait to be encrypted and sent.
+    progress.full = !line.wire.is_flushed().unwrap_or(true);
     while !progress.closed {
         let output = lock(talk).poll_output(pace.now(), line.number);
         match output {
-            Output::Write(data) => match line.socket.send(&data) {
+            Output::Write(data) => match line.wire.send(&data) {
                 Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
                 Err(error) if is_waiting(&error) => {
                     progress.full = true;
                     return;
                 }
-                Err(_) => close(line, progress),
+                Err(_) => close(pace, line, progress),
             },
-            Output::Close => close(line, progress),
+            Output::Close => close(pace, line, progress),
             Output::Nothing => return,
         }
     }
 }
 
-fn close(line: &Line, progress: &mut Progress) {
+fn close(pace: &Pace, line: &Line, progress: &mut Progress) {
     progress.closed = true;
-    let _already_closed = line.socket.shutdown(std::net::Shutdown::Write);
+    line.wire.close(pace.clock());
 }
 
 /// Waits until a stream has data or room, or something is due.
@@ -213,7 +214,11 @@ fn wait(
             next = next.min(due);
         }
         if events != 0 {
-            fds.push(libc::pollfd { fd: line.socket.as_fd().as_raw_fd(), events, revents: 0 });
+            fds.push(libc::pollfd {
+                fd: line.wire.socket().as_fd().as_raw_fd(),
+                events,
+                revents: 0,
+            });
         }
     }
     sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(NAP)))?;

@@ -147,4 +147,7 @@ pub struct Settings {
     /// What a transfer delivers is counted, not copied.
     #[serde(default)]
     pub discard: bool,
+    /// TCP and Multipath TCP carry TLS, as QUIC always does.
+    #[serde(default)]
+    pub tls: bool,
 }

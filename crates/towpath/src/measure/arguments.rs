@@ -88,8 +88,11 @@ pub(crate) struct MeasureArguments {
     #[arg(short = '6', long = "ipv6")]
     pub(crate) v6: bool,
     /// What arrives is counted by the kernel and not copied
-    #[arg(long)]
+    #[arg(long, conflicts_with = "tls")]
     pub(crate) skip_rx_copy: bool,
+    /// TLS on TCP and MPTCP, too, as QUIC always has it: for comparisons on equal terms
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Repetitions of each transport
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,

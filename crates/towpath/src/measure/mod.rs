@@ -154,6 +154,7 @@ fn plan_of(
         rate_bps: arguments.bitrate.map(towpath_net::Rate::as_bps),
         congestion_control: arguments.congestion.clone(),
         discard: arguments.skip_rx_copy,
+        tls: arguments.tls,
     };
     Ok(Plan { scenario: scenario.source.clone(), transport, settings })
 }

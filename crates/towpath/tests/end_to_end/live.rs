@@ -80,6 +80,36 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
 }
 
 #[test]
+fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
+    let (folder, port) = (Folder::new(), free_port());
+    let server = server(&folder, &port, &[]);
+    let print = certificate(&server);
+    let pinned = ["--tls", "--server-cert", &print, "-q", "--transport", "tcp,mptcp"];
+    for (pattern, options) in [
+        ("bulk", &["-n", "3M"][..]),
+        ("iperf", &["-t", "1", "--bidir", "-P", "2", "-b", "40M"]),
+        ("interactive", &["-t", "2"]),
+    ] {
+        let ended = measure(&folder, &port, &[&[pattern], options, &pinned].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        for transport in ["tcp", "mptcp"] {
+            let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
+            assert!(result.meta.conditions.contains_key("tls"), "{:?}", result.meta.conditions);
+            let flows = result.summary.unwrap().flows;
+            assert!(flows.iter().all(|flow| flow.completed && flow.bytes > 0), "{flows:?}");
+            if pattern == "bulk" {
+                assert_eq!(flows[0].bytes, 3_000_000);
+            }
+        }
+    }
+    let other = "ab".repeat(32);
+    let wrong = ["bulk", "-n", "1M", "--tls", "--server-cert", &other];
+    let ended = measure(&folder, &port, &wrong);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("is not the server that is expected"), "{ended}");
+}
+
+#[test]
 fn check_says_what_is_open_and_what_is_not() {
     let (folder, port) = (Folder::new(), free_port());
     let findings = |code: i32| {

@@ -1,0 +1,229 @@
+//! What the bytes of a stream go through on their way to a socket of the kernel: nothing, or TLS.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use socket2::Socket;
+use towpath_net::Instant;
+use towpath_quic::Fingerprint;
+use towpath_quic::tls::{Session, TlsError};
+
+use super::PATIENCE;
+use super::kernel::is_impatient;
+use crate::clock::Clock;
+
+/// Encrypted bytes that are read at once.
+const ROOM: usize = 64 * 1024;
+/// Plain bytes that are encrypted at once.
+const PIECE: usize = 128 * 1024;
+/// How long the last encrypted bytes may take to leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One end of a stream over a socket of the kernel.
+#[derive(Debug, Clone)]
+pub(crate) enum Wire {
+    Plain(Arc<Socket>),
+    Tls(Arc<Tls>),
+}
+
+/// A socket with TLS.
+pub(crate) struct Tls {
+    socket: Arc<Socket>,
+    session: Mutex<Session>,
+    /// Encrypted, and not yet taken by the socket; whoever sends holds it, so that records leave in
+    /// their order.
+    outgoing: Mutex<Vec<u8>>,
+    /// Room to read into.
+    incoming: Mutex<Vec<u8>>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// Lets `session` introduce both ends to each other; what the peer has shown.
+    pub(crate) fn secure(
+        socket: Socket,
+        mut session: Session,
+        (clock, deadline): (Clock, Instant),
+    ) -> io::Result<(Self, Option<Fingerprint>)> {
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let (mut outgoing, mut room) = (Vec::new(), vec![0; ROOM]);
+        loop {
+            session.take_outgoing(&mut outgoing);
+            while !drained(&socket, &mut outgoing)? {
+                in_time(clock, deadline)?;
+            }
+            if !session.is_handshaking() {
+                break;
+            }
+            in_time(clock, deadline)?;
+            match io::Read::read(&mut &socket, &mut room) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => {
+                    let fed = session.feed(room.get(..length).unwrap_or_default());
+                    // The peer hears why.
+                    session.take_outgoing(&mut outgoing);
+                    let _gone = fed.is_err() && drained(&socket, &mut outgoing)?;
+                    fed.map_err(wrong)?;
+                }
+                Err(error) if is_impatient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let peer = session.peer();
+        let tls = Tls {
+            socket: Arc::new(socket),
+            session: Mutex::new(session),
+            outgoing: Mutex::new(outgoing),
+            incoming: Mutex::new(room),
+        };
+        Ok((Self::Tls(Arc::new(tls)), peer))
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => &tls.socket,
+        }
+    }
+
+    /// Sends some of `data`; how much was taken.
+    pub(crate) fn send(&self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.send(data),
+            Self::Tls(tls) => tls.send(data),
+        }
+    }
+
+    /// Reads what has come; 0 at the end.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => io::Read::read(&mut &**socket, buffer),
+            Self::Tls(tls) => tls.receive(Some(buffer)),
+        }
+    }
+
+    /// How much has come, whatever it is; 0 at the end. `flags` are those of recv(2).
+    pub(crate) fn count(
+        &self,
+        buffer: &mut [MaybeUninit<u8>],
+        flags: libc::c_int,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.recv_with_flags(buffer, flags),
+            Self::Tls(tls) => tls.receive(None),
+        }
+    }
+
+    /// Whether everything that was sent has reached the socket; tries to.
+    pub(crate) fn is_flushed(&self) -> io::Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(true),
+            Self::Tls(tls) => drained(&tls.socket, &mut lock(&tls.outgoing)),
+        }
+    }
+
+    /// Says that nothing more will come from this end.
+    pub(crate) fn close(&self, clock: Clock) {
+        if let Self::Tls(tls) = self {
+            let _gone = tls.close(clock);
+        }
+        let _already_closed = self.socket().shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl Tls {
+    fn send(&self, data: &[u8]) -> io::Result<usize> {
+        let mut outgoing = lock(&self.outgoing);
+        if !drained(&self.socket, &mut outgoing)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let piece = data.get(..data.len().min(PIECE)).unwrap_or(data);
+        let taken = {
+            let mut session = lock(&self.session);
+            let taken = session.write(piece);
+            session.take_outgoing(&mut outgoing);
+            taken
+        };
+        // What the socket does not take now goes first the next time.
+        drained(&self.socket, &mut outgoing)?;
+        Ok(taken)
+    }
+
+    fn receive(&self, mut buffer: Option<&mut [u8]>) -> io::Result<usize> {
+        let mut room = lock(&self.incoming);
+        loop {
+            let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(wrong)?;
+            if let Some(length) = read {
+                return Ok(length);
+            }
+            // Nobody waits for the session while the socket has nothing.
+            let length = io::Read::read(&mut &*self.socket, &mut room)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            let bytes = room.get(..length).unwrap_or_default();
+            lock(&self.session).feed(bytes).map_err(wrong)?;
+        }
+    }
+
+    fn close(&self, clock: Clock) -> io::Result<()> {
+        let deadline = clock.now() + FAREWELL;
+        let mut outgoing = lock(&self.outgoing);
+        {
+            let mut session = lock(&self.session);
+            session.close();
+            session.take_outgoing(&mut outgoing);
+        }
+        let was_nonblocking = self.socket.nonblocking()?;
+        self.socket.set_nonblocking(false)?;
+        self.socket.set_write_timeout(Some(PATIENCE))?;
+        let sent = loop {
+            let sent = drained(&self.socket, &mut outgoing);
+            if !matches!(sent, Ok(false)) || clock.now() >= deadline {
+                break sent;
+            }
+        };
+        self.socket.set_nonblocking(was_nonblocking)?;
+        sent.map(drop)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn in_time(clock: Clock, deadline: Instant) -> io::Result<()> {
+    if clock.now() < deadline { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
+fn wrong(error: TlsError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Sends what the socket takes; whether that was all.
+fn drained(socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<bool> {
+    let mut sent = 0;
+    let result = loop {
+        let Some(rest) = outgoing.get(sent..).filter(|rest| !rest.is_empty()) else {
+            break Ok(true);
+        };
+        match socket.send(rest) {
+            Ok(length) => sent += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_impatient(&error) => break Ok(false),
+            Err(error) => break Err(error),
+        }
+    };
+    outgoing.drain(..sent);
+    result
+}
