@@ -85,6 +85,8 @@ pub(crate) struct Hop {
     /// Addresses at the first port; empty: any.
     inside: Vec<Prefix>,
     rules: Vec<Rule>,
+    /// The time to live counts before the rules, as in a firewall's forward chain.
+    late: bool,
     translator: Translator,
 }
 
@@ -139,7 +141,13 @@ impl Packets {
 
 impl Hop {
     pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr, inside: Vec<Prefix>, rules: &[Rule]) -> Self {
-        Self { v4, v6, inside, rules: rules.to_vec(), translator: Translator::new(v4) }
+        let (rules, translator) = (rules.to_vec(), Translator::new(v4));
+        Self { v4, v6, inside, rules, late: false, translator }
+    }
+
+    /// Its rules see only packets whose time is not up.
+    pub(crate) fn late(self) -> Self {
+        Self { late: true, ..self }
     }
 
     /// From now on the router does this instead; it keeps its translations.
@@ -152,6 +160,9 @@ impl Hop {
         let (from, to) = packet::addresses(&bytes)?;
         if is_local(from) || is_local(to) || (up && !self.is_inside(from)) {
             return None;
+        }
+        if self.late && !packet::age(&mut bytes) {
+            return self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (Way::Back, answer));
         }
         for index in 0..self.rules.len() {
             let Some(&rule) = self.rules.get(index) else { break };
@@ -168,7 +179,7 @@ impl Hop {
                 Left::Answer(answer) => return answer.map(|answer| (Way::Back, answer)),
             }
         }
-        if packet::age(&mut bytes) {
+        if self.late || packet::age(&mut bytes) {
             return Some((Way::On, bytes));
         }
         self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (Way::Back, answer))

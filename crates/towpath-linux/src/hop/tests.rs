@@ -81,6 +81,18 @@ fn a_packet_whose_time_is_up_is_quoted_with_all_its_options() {
 }
 
 #[test]
+fn a_late_box_quotes_what_it_would_have_stripped() {
+    let strip = [rule(Packets::of(Phase::Syn), Treatment::Strip(Kind::Every))];
+    let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
+    packet[8] = 1;
+    crate::emulator::headers::seal_v4(&mut packet);
+    let (_, answer) = hop(&strip).late().pass(true, packet.clone()).unwrap();
+    assert_eq!(answer[28..], packet);
+    let (_, answer) = hop(&strip).pass(true, packet.clone()).unwrap();
+    assert_ne!(answer[28..], packet);
+}
+
+#[test]
 fn foreign_addresses_from_the_inside_are_not_forwarded() {
     let packet =
         bytes(&Segment { source: "10.1.2.2:1".parse().unwrap(), ..segment(Flags::SYN, &[], b"") });

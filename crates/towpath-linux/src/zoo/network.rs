@@ -135,7 +135,12 @@ impl Builder {
             let number = index + 1;
             let gateway = router(&format!("gateway{number}"))?;
             self.cable((client, name), (&gateway, "lan"))?;
-            let (ports, carriers) = self.box_between(&gateway, &core, number)?;
+            let farther = plan.far_boxes.contains(&number);
+            let provider = farther.then(|| self.provider(&gateway, number)).transpose()?;
+            let last = provider.as_ref().unwrap_or(&gateway);
+            let (ports, carriers) = self.box_between(last, &core, number)?;
+            let at = NetworkError::kernel(&last.name);
+            address_wan(&mut last.route(), number).map_err(at)?;
             let at = NetworkError::kernel(&client.name);
             address_client(&mut client.route(), plan, index).map_err(at)?;
             let at = NetworkError::kernel(&gateway.name);
@@ -145,12 +150,13 @@ impl Builder {
             let hop = Hop::new(
                 Ipv4Addr::new(100, 64, octet(number), 2),
                 v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, 2]),
-                [client_net(number), wan_net(number)].concat(),
+                [client_net(number), wan_net(number), provider_net(number)].concat(),
                 &plan.rules(number),
             );
+            let hop = if plan.late_boxes.contains(&number) { hop.late() } else { hop };
             wires.lanes.push((ports, hop));
             wires.carriers.push(carriers);
-            self.between.push(gateway);
+            self.between.extend([Some(gateway), provider].into_iter().flatten());
         }
         for (index, name) in SERVERS.iter().enumerate() {
             let lan = format!("lan{}", index + 1);
@@ -165,6 +171,28 @@ impl Builder {
         }
         self.between.push(core);
         Ok(wires)
+    }
+
+    /// A router between a gateway and its box.
+    fn provider(&mut self, gateway: &HostSpace, number: usize) -> Result<HostSpace, NetworkError> {
+        let provider = router(&format!("provider{number}"))?;
+        self.cable((gateway, "up"), (&provider, "lan"))?;
+        let lead = |host: &HostSpace, link, own, next, targets: [Prefix; 2]| {
+            let mut route = host.route();
+            let ends = provider_host(number, own).into_iter().zip(provider_host(number, next));
+            for ((own, next), to) in ends.zip(targets) {
+                route.add_address(link, own)?;
+                let (gateway, source) = (Some(next.address()), None);
+                let (table, metric) = (None, None);
+                route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;
+            }
+            Ok(())
+        };
+        lead(gateway, "up", 1, 2, [Prefix::ALL_V4, Prefix::ALL_V6])
+            .map_err(NetworkError::kernel(&gateway.name))?;
+        lead(&provider, "lan", 2, 1, client_net(number))
+            .map_err(NetworkError::kernel(&provider.name))?;
+        Ok(provider)
     }
 
     /// A second host with the server's first address: what comes over path 2 goes there.
@@ -300,16 +328,15 @@ fn address_client(route: &mut Route, plan: &Plan, index: usize) -> Result<(), Ne
 }
 
 fn address_gateway(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
-    for own in client_host(number, 1) {
-        route.add_address("lan", own)?;
-    }
+    client_host(number, 1).into_iter().try_for_each(|own| route.add_address("lan", own))
+}
+
+/// The last router before the box.
+fn address_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
     for own in wan_host(number, 1) {
         route.add_address("wan", own)?;
     }
-    for to in [Prefix::ALL_V4, Prefix::ALL_V6] {
-        plain_route(route, to, "wan")?;
-    }
-    Ok(())
+    [Prefix::ALL_V4, Prefix::ALL_V6].into_iter().try_for_each(|to| plain_route(route, to, "wan"))
 }
 
 fn address_core_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
@@ -370,6 +397,18 @@ fn wan_host(number: usize, last: u8) -> [Prefix; 2] {
 
 fn wan_net(number: usize) -> [Prefix; 2] {
     wan_host(number, 0).map(Prefix::network)
+}
+
+/// Between gateway (1) and provider (2), where there is one.
+fn provider_host(number: usize, last: u8) -> [Prefix; 2] {
+    [
+        net(Ipv4Addr::new(100, 65, octet(number), last).into(), 24),
+        net(v6([0x2001, 0xdb8, 0xfe, number as u16, 0, 0, 0, last.into()]).into(), 64),
+    ]
+}
+
+fn provider_net(number: usize) -> [Prefix; 2] {
+    provider_host(number, 0).map(Prefix::network)
 }
 
 /// Core (1) and server (2) at the server's interface; its addresses look public.

@@ -57,6 +57,10 @@ pub(crate) enum Change {
     Down(Host, usize),
     /// A box on a path, two hops behind the client's interface.
     Box(usize, &'static [Rule]),
+    /// The box of a path counts the time to live before it does anything else.
+    LateBox(usize),
+    /// There is one more router before the box of a path.
+    FarBox(usize),
     /// The quality of a path.
     Quality(usize, Quality),
     /// What waits for connections.
@@ -152,6 +156,8 @@ pub(crate) struct Plan {
     pub(crate) lost_addresses: Vec<(Host, usize, &'static str)>,
     pub(crate) down: Vec<(Host, usize)>,
     pub(crate) boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) late_boxes: Vec<usize>,
+    pub(crate) far_boxes: Vec<usize>,
     pub(crate) former_boxes: Vec<(usize, &'static [Rule])>,
     pub(crate) qualities: Vec<(usize, Quality)>,
     pub(crate) listener: Listener,
@@ -176,6 +182,8 @@ impl Plan {
             lost_addresses: Vec::new(),
             down: Vec::new(),
             boxes: Vec::new(),
+            late_boxes: Vec::new(),
+            far_boxes: Vec::new(),
             former_boxes: Vec::new(),
             qualities: Vec::new(),
             listener: Listener::Multipath,
@@ -223,6 +231,8 @@ impl Plan {
             }
             Change::Down(host, link) => self.down.push((host, link)),
             Change::Box(path, rules) => self.boxes.push((path, rules)),
+            Change::LateBox(path) => self.late_boxes.push(path),
+            Change::FarBox(path) => self.far_boxes.push(path),
             Change::WasBox(path, rules) => self.former_boxes.push((path, rules)),
             Change::Quality(path, quality) => self.qualities.push((path, quality)),
             Change::Listener(listener) => self.listener = listener,

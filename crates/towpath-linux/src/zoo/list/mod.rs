@@ -10,7 +10,7 @@ mod variations;
 use super::situation::Situation;
 
 /// All situations: failures by layer, then the healthy networks.
-pub fn situations() -> impl Iterator<Item = &'static Situation> {
+pub fn situations() -> impl Iterator<Item = &'static Situation> + Send {
     let all = [
         application::SITUATIONS,
         configuration::SITUATIONS,
@@ -22,7 +22,7 @@ pub fn situations() -> impl Iterator<Item = &'static Situation> {
 }
 
 /// Variations of situations that no list shows.
-pub fn variations() -> impl Iterator<Item = &'static Situation> {
+pub fn variations() -> impl Iterator<Item = &'static Situation> + Send {
     variations::VARIATIONS.iter()
 }
 

@@ -1,5 +1,6 @@
 //! Variations that no list shows: a diagnosis that knows only the situations by heart fails here.
 
+use super::application::DROP_CAPABLE;
 use super::connection::{V6, strip};
 use super::{ANNOUNCED, NONE};
 use crate::hop::packet::Kind;
@@ -131,6 +132,38 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("join-reset"),
         false,
         &[Change::Box(1, &[NAT]), Change::Box(2, &[join(Treatment::Reset), NAT])],
+    ),
+    variation(
+        "late-box-strips",
+        "a box strips SYNs behind its own time to live, one router farther away",
+        Some("syn-option-stripped"),
+        false,
+        &[
+            Change::FarBox(1),
+            Change::LateBox(1),
+            Change::Box(1, &[strip(LinkSide::Up, Phase::Syn, Kind::Every)]),
+        ],
+    ),
+    variation(
+        "late-box-drops-v6",
+        "a box swallows IPv6 SYNs with the option behind its own time to live",
+        Some("syn-option-dropped"),
+        false,
+        &[Change::LateBox(1), Change::Box(1, &[DROP_CAPABLE]), Change::Connect(V6)],
+    ),
+    variation(
+        "far-box-join-dropped",
+        "MP_JOIN is swallowed one router farther away, after its time to live",
+        Some("join-dropped"),
+        false,
+        &[Change::FarBox(2), Change::LateBox(2), Change::Box(2, &[join(Treatment::Drop)])],
+    ),
+    variation(
+        "healthy-far",
+        "one more router on each path",
+        None,
+        true,
+        &[Change::FarBox(1), Change::FarBox(2)],
     ),
     variation(
         "healthy-phone-v6",
