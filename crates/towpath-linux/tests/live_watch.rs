@@ -121,13 +121,16 @@ fn a_check_tells_what_is_in_the_way() {
         let _silent = UdpSocket::bind(v4(5_300)).unwrap();
         let tried = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
         let found: Vec<_> = tried.iter().map(|one| (one.probe, one.finding.clone())).collect();
-        let works = [Probe::Tcp, Probe::Mptcp, Probe::Udp].map(|probe| (probe, Finding::Works));
+        let all = [Probe::Tcp, Probe::Mptcp, Probe::Udp, Probe::Quic, Probe::Mpquic];
+        let works = all.map(|probe| (probe, Finding::Works));
         let behind_proxy = [
             (Probe::Tcp, Finding::Works),
             (Probe::Mptcp, Finding::StrippedThere),
             (Probe::Udp, Finding::Blocked),
+            (Probe::Quic, Finding::Blocked),
+            (Probe::Mpquic, Finding::Blocked),
         ];
-        let nobody = [Probe::Tcp, Probe::Mptcp, Probe::Udp].map(|probe| (probe, Finding::Refused));
+        let nobody = all.map(|probe| (probe, Finding::Refused));
         assert_eq!(found, [works.clone(), works, behind_proxy, nobody].concat(), "{tried:?}");
         assert!(tried.iter().all(|one| one.finding != Finding::Works || one.answer_ns.is_some()));
     });

@@ -17,7 +17,16 @@ fn server(folder: &Folder, port: &str, options: &[&str]) -> Running {
 }
 
 fn measure(folder: &Folder, port: &str, options: &[&str]) -> crate::program::Ended {
-    let ours = ["measure", "127.0.0.1", "-p", port, "--transport", "tcp", "-o", "results"];
+    measure_over("tcp", folder, port, options)
+}
+
+fn measure_over(
+    transports: &str,
+    folder: &Folder,
+    port: &str,
+    options: &[&str],
+) -> crate::program::Ended {
+    let ours = ["measure", "127.0.0.1", "-p", port, "--transport", transports, "-o", "results"];
     folder.run(&[&ours[..], options].concat())
 }
 
@@ -50,8 +59,8 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
     let (folder, port) = (Folder::new(), free_port());
     let first = {
         let server = server(&folder, &port, &[]);
-        let short = ["--transport", "quic,mpquic", "-t", "1", "-C", "cubic"];
-        let ended = measure(&folder, &port, &short);
+        let short = ["-t", "1", "-C", "cubic"];
+        let ended = measure_over("quic,mpquic", &folder, &port, &short);
         assert_eq!(ended.code, Some(0), "{ended}");
         let print = certificate(&server);
         let named = format!("server certificate sha256:{print} (not checked)");
@@ -70,10 +79,10 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
     let port = free_port();
     let server = server(&folder, &port, &[]);
     assert_eq!(certificate(&server), first, "it was kept");
-    let bulk = ["bulk", "-n", "1M", "-q", "--transport", "quic", "--server-cert"];
-    let ended = measure(&folder, &port, &[&bulk[..], &[&first]].concat());
+    let bulk = ["bulk", "-n", "1M", "-q", "--server-cert"];
+    let ended = measure_over("quic", &folder, &port, &[&bulk[..], &[&first]].concat());
     assert_eq!(ended.code, Some(0), "{ended}");
-    let ended = measure(&folder, &port, &[&bulk[..], &[&"ab".repeat(32)]].concat());
+    let ended = measure_over("quic", &folder, &port, &[&bulk[..], &[&"ab".repeat(32)]].concat());
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("is not the server that is expected"), "{ended}");
     assert!(ended.err.contains(&first), "{ended}");
