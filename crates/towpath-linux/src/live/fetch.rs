@@ -63,7 +63,10 @@ impl Way {
         for source in sources {
             for target in &self.targets {
                 let family = |address: std::net::IpAddr| address.is_ipv4() == target.is_ipv4();
-                if source.address.is_some_and(|address| !family(address)) {
+                // From the loopback interface nobody gets out; QUIC would wait to find it out.
+                let stays =
+                    |address: std::net::IpAddr| address.is_loopback() && !target.ip().is_loopback();
+                if source.address.is_some_and(|address| !family(address) || stays(address)) {
                     continue;
                 }
                 all.extend(transports.iter().map(|one| (*one, source.clone(), *target)));
