@@ -107,7 +107,7 @@ fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
             let flows = result.summary.unwrap().flows;
             assert!(flows.iter().all(|flow| flow.completed && flow.bytes > 0), "{flows:?}");
             if pattern == "bulk" {
-                assert_eq!(flows[0].bytes, 3_000_000);
+                assert_eq!(flows[0].bytes, 3 << 20);
             }
         }
     }
