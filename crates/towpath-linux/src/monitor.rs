@@ -6,9 +6,18 @@
 //! A subflow belongs to the connection that has its token, and where an older kernel does not tell
 //! tokens, to the one with its inode.
 
+mod responder;
+mod timeline;
+mod watch;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+pub use responder::Responder;
+pub use timeline::{Happening, Source, Timeline};
+pub use watch::{Seen, SeenSubflow, Status, Watch};
 
 use crate::netlink::{
     DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState, States,
@@ -41,6 +50,8 @@ pub struct Connection {
     pub bytes_acked: u64,
     /// Bytes sent again on another subflow.
     pub bytes_reinjected: u64,
+    /// Number of the socket that is never used twice.
+    pub cookie: u64,
     /// Its subflows.
     pub subflows: Vec<Subflow>,
 }
@@ -87,6 +98,12 @@ pub struct Subflow {
     pub bytes_received: u64,
     /// Payload bytes acknowledged in total.
     pub bytes_acked: u64,
+    /// Number of the socket that is never used twice.
+    pub cookie: u64,
+    /// Since an acknowledgement last came.
+    pub since_ack: Duration,
+    /// Since payload was last sent.
+    pub since_sent: Duration,
 }
 
 /// What a subflow is good for.
@@ -165,6 +182,7 @@ fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
             bytes_received: info.bytes_received,
             bytes_acked: info.bytes_acked,
             bytes_reinjected: info.bytes_retrans,
+            cookie: whole.cookie,
             subflows: tcp.iter().filter(belongs).map(subflow).collect(),
         }
     };
@@ -191,6 +209,9 @@ fn subflow(part: &DiagSocket) -> Subflow {
         retransmissions: info.total_retrans,
         bytes_received: info.bytes_received,
         bytes_acked: info.bytes_acked,
+        cookie: part.cookie,
+        since_ack: Duration::from_millis(info.last_ack_received_ms.into()),
+        since_sent: Duration::from_millis(info.last_data_sent_ms.into()),
     }
 }
 

@@ -33,6 +33,10 @@ pub(crate) struct TcpInfo {
     pub(crate) sacked: u32,
     pub(crate) lost: u32,
     pub(crate) retrans_now: u32,
+    /// Since payload was last sent.
+    pub(crate) last_data_sent_ms: u32,
+    /// Since an acknowledgement last came.
+    pub(crate) last_ack_received_ms: u32,
     pub(crate) srtt_us: u32,
     pub(crate) rttvar_us: u32,
     pub(crate) ssthresh: u32,
@@ -65,6 +69,8 @@ impl TcpInfo {
             sacked: u32_at(28),
             lost: u32_at(32),
             retrans_now: u32_at(36),
+            last_data_sent_ms: u32_at(44),
+            last_ack_received_ms: u32_at(56),
             srtt_us: u32_at(68),
             rttvar_us: u32_at(72),
             ssthresh: u32_at(76),

@@ -13,6 +13,7 @@ use towpath_report::trace::TakenAt;
 use crate::check::CheckArguments;
 use crate::doctor::DoctorArguments;
 use crate::measure::MeasureArguments;
+use crate::monitor::MonitorArguments;
 use crate::server::ServerArguments;
 use crate::setup::SetupArguments;
 use crate::stacks::StackChoice;
@@ -216,20 +217,6 @@ pub(crate) enum ExecMethod {
     Godebug,
 }
 
-/// Show the Multipath TCP connections of this machine, with their subflows and processes
-#[derive(Debug, Args)]
-pub(crate) struct MonitorArguments {
-    /// One JSON object a line: each connection in each round, and the path manager's events
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Seconds between two rounds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub(crate) interval: Duration,
-    /// Rounds, the first at once [default: until it is interrupted]
-    #[arg(short = 'n', long, value_name = "N")]
-    pub(crate) count: Option<u32>,
-}
-
 /// Make an HTML report of stored results
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
@@ -367,7 +354,7 @@ impl BackendChoice {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let in_range =
         |span: &Duration| (Duration::from_millis(10)..=Duration::from_secs(3600)).contains(span);

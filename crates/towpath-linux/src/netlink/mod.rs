@@ -21,6 +21,9 @@ pub use diag::{
 };
 pub use error::{Cause, NetlinkError};
 pub use link_events::{LinkEvent, LinkEvents};
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+pub(crate) use mptcp::recorded_events;
 pub use mptcp::{
     Endpoint, EndpointFlags, MptcpEvent, MptcpEventKind, MptcpEvents, MptcpLimits, MptcpPm,
 };

@@ -9,6 +9,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::BitOr;
 
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+pub(crate) use events::tests::recorded as recorded_events;
 pub use events::{MptcpEvent, MptcpEventKind, MptcpEvents};
 use netlink_sys::protocols::NETLINK_GENERIC;
 

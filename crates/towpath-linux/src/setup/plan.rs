@@ -494,7 +494,25 @@ impl Planner<'_> {
         }
     }
 
+    /// What could be used, but for a state that may pass.
+    fn left_out(&mut self) {
+        for link in self.host.links.iter().filter(|link| !is_used(self.host, self.request, link)) {
+            let own =
+                self.host.addresses.iter().find(|it| it.link_index == link.index && it.is_global());
+            if own.is_none() || link.is_loopback() || !self.request.links.is_empty() {
+                continue;
+            }
+            let why = match (link.is_up(), link.is_running()) {
+                (false, _) => "is down",
+                (true, false) => "has no carrier",
+                (true, true) => "is a bridge without a default route",
+            };
+            self.note(format!("{} is left out: it {why}", link.name));
+        }
+    }
+
     fn remarks(&mut self, places: &[Place<'_>]) {
+        self.left_out();
         let links: BTreeSet<_> = places.iter().map(|place| place.link.index).collect();
         match (links.len(), places.len()) {
             (0, _) => self.note("no interface has an address that can be used".to_owned()),

@@ -131,6 +131,8 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
             sacked: 0,
             lost: 0,
             retrans_now: 0,
+            last_data_sent_ms: 0,
+            last_ack_received_ms: 0,
             srtt_us: micros(tcp.srtt),
             rttvar_us: micros(tcp.rttvar),
             // The kernel's "not yet" is a very large number of packets.

@@ -16,6 +16,7 @@ mod formats;
 mod lab;
 mod live;
 mod live_paths;
+mod monitor;
 mod nothing_stays;
 mod ordinary_user;
 mod processes;

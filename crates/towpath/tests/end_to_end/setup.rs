@@ -1,6 +1,12 @@
 //! `towpath setup` from outside; what it does to a host is tested where it is written.
 
-use crate::program::{Ended, Folder, missing, skip};
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use crate::program::{Ended, Folder, emulator, missing, skip};
 
 /// Two interfaces in one network, as in a lab with a switch.
 const HOST: &str = "
@@ -13,6 +19,13 @@ ip addr add 172.31.0.218/24 dev eth0
 ip addr add 172.31.0.237/24 dev wlan0
 ";
 
+/// Waits for the carrier: an interface without one is left out.
+const UP: &str = "
+for link in eth0 wlan0; do
+    until ip link show $link | grep -q 'state UP'; do sleep 0.01; done
+done
+";
+
 /// Runs a script as root of new user and network namespaces, in which `$TOWPATH` is the command.
 fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
@@ -20,7 +33,7 @@ fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
         return None;
     }
     let mut command = folder.program("unshare");
-    command.args(["-Urn", "sh", "-ec", &format!("{HOST}{script}")]);
+    command.args(["-Urn", "sh", "-ec", &format!("{HOST}{UP}{script}")]);
     command.env("TOWPATH", crate::program::binary()).env("XDG_STATE_HOME", folder.temporary());
     Some(folder.start(&mut command).wait())
 }
@@ -106,4 +119,139 @@ fn files_for_the_next_start_are_written_where_they_are_wanted() {
     assert!(ended.out.contains("\nsysctl -w net.ipv4.conf.eth0.arp_ignore=1\n"), "{ended}");
     assert!(ended.out.contains("\nip mptcp endpoint add 172.31.0.218 dev eth0 id"), "{ended}");
     assert!(ended.out.contains("connection.mptcp-flags enabled,"), "{ended}");
+}
+
+/// Two hosts, each in a network namespace of its own, that `$one` and `$two` name.
+const TWO_HOSTS: &str = r#"
+own=$(readlink /proc/self/ns/net)
+unshare -n sleep 300 & one=$!
+unshare -n sleep 300 & two=$!
+for host in $one $two; do
+    until [ "$(readlink /proc/$host/ns/net)" != "$own" ]; do sleep 0.01; done
+    nsenter -t $host -n ip link set lo up
+done
+on() { pid=$1; shift; nsenter -t $pid -n sh -c "$*"; }
+up() { until on $1 ip link show $2 | grep -q 'state UP'; do sleep 0.01; done; }
+"#;
+
+/// `eth0` and `wlan0` of both hosts at one switch, 172.31.0.0/24.
+const ONE_SWITCH: &str = r#"
+ip link add switch type bridge && ip link set switch up
+plug() {
+    ip link add $1-$3 type veth peer name $3 netns $2
+    ip link set $1-$3 master switch up
+    on $2 "ip addr add $4/24 dev $3 && ip link set $3 up"
+}
+plug c $one eth0 172.31.0.133
+plug c $one wlan0 172.31.0.173
+plug s $two eth0 172.31.0.218
+plug s $two wlan0 172.31.0.237
+for host in $one $two; do up $host eth0; up $host wlan0; done
+"#;
+
+/// `eno1` and `eno2` of both hosts, each pair a cable.
+const TWO_CABLES: &str = r#"
+cable() {
+    nsenter -t $one -n ip link add $1 type veth peer name $1 netns $two
+    on $one "ip addr add $2.1/24 dev $1 && ip link set $1 up"
+    on $two "ip addr add $2.2/24 dev $1 && ip link set $1 up"
+}
+cable eno1 10.0.0
+cable eno2 192.168.0
+for host in $one $two; do up $host eno1; up $host eno2; done
+"#;
+
+/// The commands of a section of docs/setup.md, as `host# command`, in order.
+fn transcript(section: &str) -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/setup.md");
+    let document = fs::read_to_string(path).unwrap();
+    let part = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
+    let prompts = part.lines().filter_map(|line| line.split_once("# "));
+    let known = |host: &str| ["client", "server", "one", "two"].contains(&host);
+    let prompts = prompts.filter(|(host, _)| known(host));
+    prompts.map(|(host, command)| (host.to_owned(), command.to_owned())).collect()
+}
+
+/// Plays a section between two hosts; what each command says is in `NUMBER.out` and `NUMBER.err`.
+fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(String, String)>)> {
+    let tools = ["ip", "unshare", "nsenter", "curl", "python3"];
+    if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
+        skip(test, &reason);
+        return None;
+    }
+    let folder = Folder::new();
+    fs::write(folder.work().join("big"), vec![7; 8_000_000]).unwrap();
+    let commands = transcript(section);
+    let mut script = format!("{TWO_HOSTS}{network}");
+    for (number, (host, command)) in commands.iter().enumerate() {
+        let host = if ["client", "one"].contains(&host.as_str()) { "$one" } else { "$two" };
+        let files = format!(">{number}.out 2>{number}.err");
+        let line = match command.strip_suffix(" &") {
+            // A server: the next command waits until it listens.
+            Some(server) => format!(
+                "on {host} 'exec {server}' {files} & python=$!\n\
+                 until on {host} 'cat /proc/net/tcp' | grep -q ':1F40 0*:0000 0A'; do sleep 0.02; done"
+            ),
+            None => format!("on {host} '{}' {files}", command.replace("-so big", "-so got")),
+        };
+        let _infallible = writeln!(script, "{line}");
+    }
+    script.push_str("cmp big got\nkill $python $one $two; wait; true\n");
+    folder.write("script.sh", script);
+    let place = folder.temporary().join("towpath");
+    symlink(fs::canonicalize(crate::program::binary()).unwrap(), place).unwrap();
+    let others = env::var_os("PATH").unwrap_or_default();
+    let search: Vec<_> =
+        [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
+    let mut command = folder.program("unshare");
+    command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-e", "script.sh"]);
+    command.env("PATH", env::join_paths(search).unwrap());
+    command.env("XDG_STATE_HOME", folder.temporary());
+    let _turn = emulator();
+    let ended = folder.start(&mut command).wait();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    Some((folder, commands))
+}
+
+fn said(folder: &Folder, number: usize, ending: &str) -> String {
+    fs::read_to_string(folder.work().join(format!("{number}.{ending}"))).unwrap()
+}
+
+/// What the last curl has used.
+fn assert_both_paths(folder: &Folder, commands: &[(String, String)]) {
+    let curl = commands.iter().position(|(_, command)| command.contains("curl")).unwrap();
+    let line = said(folder, curl, "err");
+    assert!(line.contains("1 was Multipath TCP (1 over several paths)"), "{line}");
+}
+
+#[test]
+fn the_documented_hosts_at_one_switch_use_both_interfaces() {
+    let test = "the_documented_hosts_at_one_switch_use_both_interfaces";
+    let section = "Two hosts with two interfaces each in one network";
+    let Some((folder, commands)) = played(test, section, ONE_SWITCH) else { return };
+    assert_both_paths(&folder, &commands);
+    let server = said(&folder, 3, "out");
+    // The wrong block goes, and the server's own addresses are announced.
+    assert!(server.contains("# 172.31.0.133 is no address of this host\n"), "{server}");
+    assert!(server.contains("\nsysctl -w net.ipv4.conf.wlan0.arp_ignore=1\n"), "{server}");
+    assert!(server.contains("\nip rule add from 172.31.0.237 lookup "), "{server}");
+    assert!(server.contains("\nip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"), "{server}");
+    for second in [5, 6] {
+        let again = said(&folder, second, "out");
+        assert!(again.starts_with("# nothing to do: all is right for 172.31.0."), "{again}");
+    }
+    let last = commands.len() - 1;
+    assert_eq!(said(&folder, last, "out"), "", "no endpoint is left");
+}
+
+#[test]
+fn the_documented_hosts_with_two_cables_use_both() {
+    let test = "the_documented_hosts_with_two_cables_use_both";
+    let Some((folder, commands)) = played(test, "Two hosts with two cables", TWO_CABLES) else {
+        return;
+    };
+    assert_both_paths(&folder, &commands);
+    let client = said(&folder, 0, "out");
+    assert!(client.contains("\nip mptcp endpoint add 192.168.0.1 dev eno2 laminar\n"), "{client}");
+    assert!(!client.contains("ip rule"), "{client}");
 }

@@ -1,5 +1,6 @@
 //! What the path manager tells about connections, subflows and addresses.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -216,7 +217,67 @@ impl MptcpEvent {
     }
 }
 
+impl fmt::Display for MptcpEvent {
+    /// As `ip mptcp monitor` of iproute2 writes it (since its version 6.18).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, token, local_id, remote_id, local, remote, local_port, .. } = self;
+        let Self { remote_port, backup, error, timeout, link_index, .. } = self;
+        if let MptcpEventKind::Other(number) = kind {
+            return write!(f, "[UNKNOWN {number}]");
+        }
+        write!(f, "[{:>14}]", kind.name())?;
+        let version = |address: &IpAddr| if address.is_ipv4() { '4' } else { '6' };
+        let some = |f: &mut fmt::Formatter<'_>, name: &str, value: Option<u64>| {
+            value.map_or(Ok(()), |value| write!(f, " {name}={value}"))
+        };
+        token.map_or(Ok(()), |token| write!(f, " token={token:08x}"))?;
+        some(f, "remid", remote_id.map(u64::from))?;
+        some(f, "locid", local_id.map(u64::from))?;
+        for (name, address) in [("saddr", local), ("daddr", remote)] {
+            if let Some(address) = address {
+                write!(f, " {name}{}={address}", version(address))?;
+            }
+        }
+        some(f, "sport", local_port.map(u64::from))?;
+        some(f, "dport", remote_port.map(u64::from))?;
+        some(f, "backup", backup.map(u64::from))?;
+        some(f, "error", error.map(u64::from))?;
+        some(f, "timeout", timeout.map(u64::from))?;
+        some(f, "ifindex", link_index.map(u64::from))?;
+        some(f, "reset_reason", self.reset_reason.map(u64::from))?;
+        self.reset_flags.map_or(Ok(()), |flags| write!(f, " reset_flags=0x{flags:x}"))?;
+        let flags = self.flags.unwrap_or(0);
+        if flags & FLAG_SERVER_SIDE != 0 || self.server_side == Some(true) {
+            f.write_str(" server_side")?;
+        }
+        if flags & FLAG_DENY_JOIN_ID0 != 0 {
+            f.write_str(" deny_join_id0")?;
+        }
+        match flags & !(FLAG_SERVER_SIDE | FLAG_DENY_JOIN_ID0) {
+            0 => Ok(()),
+            unknown => write!(f, " flags=0x{unknown:x}"),
+        }
+    }
+}
+
 impl MptcpEventKind {
+    /// As iproute2 calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "CREATED",
+            Self::Established => "ESTABLISHED",
+            Self::Closed => "CLOSED",
+            Self::Announced => "ANNOUNCED",
+            Self::Removed => "REMOVED",
+            Self::SubflowEstablished => "SF_ESTABLISHED",
+            Self::SubflowClosed => "SF_CLOSED",
+            Self::SubflowPriority => "SF_PRIO",
+            Self::ListenerCreated => "LISTENER_CREATED",
+            Self::ListenerClosed => "LISTENER_CLOSED",
+            Self::Other(_) => "UNKNOWN",
+        }
+    }
+
     const fn from_kernel(number: u8) -> Self {
         match number {
             1 => Self::Created,
@@ -236,13 +297,13 @@ impl MptcpEventKind {
 
 #[cfg(test)]
 #[cfg(target_endian = "little")]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::netlink::wire::tests::{never_panics, parse_all};
 
     const RECORDED: &str = include_str!("../recorded/mptcp_events.hex");
 
-    fn recorded() -> Vec<MptcpEvent> {
+    pub(crate) fn recorded() -> Vec<MptcpEvent> {
         parse_all(RECORDED, |message| MptcpEvent::parse(message).unwrap())
     }
 
@@ -284,6 +345,46 @@ mod tests {
         let denied = MptcpEvent { flags, ..MptcpEvent::new(MptcpEventKind::Established) };
         assert!(denied.denies_join_to_first_address());
         assert_eq!(denied.is_server_side(), Some(false));
+    }
+
+    #[test]
+    fn events_are_written_as_iproute2_writes_them() {
+        let events = recorded();
+        let written: Vec<_> = events.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            written[1],
+            "[       CREATED] token=d32090b2 remid=0 locid=0 saddr4=10.0.0.1 daddr4=10.0.1.1 \
+             sport=44283 dport=38785"
+        );
+        assert_eq!(
+            written[3],
+            "[   ESTABLISHED] token=c3038cde remid=0 locid=0 saddr4=10.0.1.1 daddr4=10.0.0.1 \
+             sport=38785 dport=44283 server_side"
+        );
+        assert_eq!(
+            written[5],
+            "[     SF_CLOSED] token=c3038cde remid=0 locid=5 saddr4=10.0.2.1 daddr4=10.0.0.1 \
+             sport=54349 dport=44283 backup=0 error=111"
+        );
+        assert_eq!(
+            written[16],
+            "[     ANNOUNCED] token=e6b7e4b2 remid=9 daddr4=10.0.1.2 dport=4321"
+        );
+        let reset = MptcpEvent {
+            token: Some(1),
+            flags: Some(FLAG_DENY_JOIN_ID0 | 8),
+            link_index: Some(3),
+            reset_reason: Some(6),
+            reset_flags: Some(1),
+            local: Some("fd00::1".parse().unwrap()),
+            ..MptcpEvent::new(MptcpEventKind::SubflowClosed)
+        };
+        assert_eq!(
+            reset.to_string(),
+            "[     SF_CLOSED] token=00000001 saddr6=fd00::1 ifindex=3 reset_reason=6 \
+             reset_flags=0x1 deny_join_id0 flags=0x8"
+        );
+        assert_eq!(MptcpEvent::new(MptcpEventKind::Other(77)).to_string(), "[UNKNOWN 77]");
     }
 
     #[test]

@@ -1,0 +1,130 @@
+//! A page over HTTP, for those who scrape figures. One request at a time, and never for long.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest request that is read, in bytes.
+const REQUEST: usize = 8 * 1024;
+/// How long a request and its answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After an error of the listener, such as no free descriptor.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Answers `GET /metrics` with the newest page, on a thread of its own that ends with the process.
+#[derive(Debug)]
+pub struct Responder {
+    page: Arc<Mutex<String>>,
+    address: SocketAddr,
+}
+
+impl Responder {
+    /// Listens at `address`.
+    pub fn start(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let page = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&page);
+        thread::Builder::new().name("metrics".into()).spawn(move || {
+            for stream in listener.incoming() {
+                match stream {
+                    // Whoever asks in a wrong or slow way gets nothing; the next one may do better.
+                    Ok(stream) => drop(answer(stream, &shown)),
+                    Err(_) => thread::sleep(PAUSE),
+                }
+            }
+        })?;
+        Ok(Self { page, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Replaces the page.
+    pub fn show(&self, page: String) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
+    }
+}
+
+fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = Vec::new();
+    let mut part = [0; 1_024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || request.len() > REQUEST {
+            return Ok(());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let length = stream.read(&mut part)?;
+        if length == 0 {
+            return Ok(());
+        }
+        request.extend_from_slice(part.get(..length).unwrap_or_default());
+    }
+    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (status, kind, body) = match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", "text/plain; version=0.0.4", page),
+        (b"GET" | b"HEAD", _) => {
+            ("404 Not Found", "text/plain", "the figures are at /metrics\n".to_owned())
+        }
+        _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    if method != b"HEAD" {
+        stream.write_all(body.as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn the_newest_page_is_answered_and_nothing_else() {
+        let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        responder.show("towpath_connections 1\n".to_owned());
+        let answer = ask(responder.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\ntowpath_connections 1\n"), "{answer}");
+        let answer = ask(responder.address(), "GET /etc/passwd HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        let answer = ask(responder.address(), "POST /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    }
+
+    #[test]
+    fn whoever_asks_for_too_much_is_left_and_the_next_one_answered() {
+        let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut stream = TcpStream::connect(responder.address()).unwrap();
+        // Closed in the middle, so that either end may fail.
+        let _closed = stream.write_all(&vec![b'x'; 4 * REQUEST]);
+        let mut nothing = Vec::new();
+        let _closed = stream.read_to_end(&mut nothing);
+        assert!(nothing.is_empty());
+        let answer = ask(responder.address(), "GET /metrics HTTP/1.0\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+}

@@ -1,0 +1,257 @@
+//! One line of time for events of the path manager, of links, addresses and routes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::netlink::{
+    Address, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, NetlinkError, Route,
+    RouteEntry, RouteKind,
+};
+
+use super::Monitor;
+
+/// Something that has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Happening {
+    /// Who says so.
+    pub source: Source,
+    /// What, in a line.
+    pub text: String,
+}
+
+/// Who says that something has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The path manager.
+    PathManager,
+    /// The kernel, of an interface or an address.
+    Link,
+    /// The kernel, of a route.
+    Route,
+    /// Nobody: it follows from figures.
+    Inferred,
+    /// The kernel dropped events, because they came too fast.
+    Lost,
+}
+
+impl Source {
+    /// As it is shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PathManager => "mptcp",
+            Self::Link => "link",
+            Self::Route => "route",
+            Self::Inferred => "inferred",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Follows the interfaces of a network namespace, and tells what happens to them.
+#[derive(Debug)]
+pub struct Timeline {
+    events: LinkEvents,
+    route: Route,
+    /// Name of each interface, and whether it runs.
+    links: BTreeMap<u32, (String, bool)>,
+    addresses: BTreeMap<IpAddr, u32>,
+}
+
+impl Timeline {
+    /// Opens it in the calling thread's network namespace; needs no privilege.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let events = LinkEvents::open_with_routes()?;
+        let route = Route::open()?;
+        let (links, addresses) = (BTreeMap::new(), BTreeMap::new());
+        let mut timeline = Self { events, route, links, addresses };
+        timeline.list()?;
+        Ok(timeline)
+    }
+
+    /// Name of the interface that has an address, and whether it can carry packets.
+    pub fn interface(&self, address: IpAddr) -> Option<(String, bool)> {
+        self.links.get(self.addresses.get(&address)?).cloned()
+    }
+
+    /// What has happened since the last call: events of the path manager as well, which are
+    /// returned as they are too.
+    pub fn read(
+        &mut self,
+        monitor: &mut Monitor,
+    ) -> Result<(Vec<Happening>, Vec<MptcpEvent>), NetlinkError> {
+        let mut all = Vec::new();
+        let received = self.events.drain()?;
+        for event in received.events {
+            all.extend(self.take(event));
+        }
+        if received.lost {
+            all.push(lost("of interfaces and routes"));
+            self.list()?;
+        }
+        let (events, is_lost) = monitor.events()?;
+        if is_lost {
+            all.push(lost("of the path manager"));
+        }
+        let told = |event: &MptcpEvent| Happening { source: Source::PathManager, text: say(event) };
+        all.extend(events.iter().map(told));
+        Ok((all, events))
+    }
+
+    fn list(&mut self) -> Result<(), NetlinkError> {
+        let links = self.route.links()?;
+        self.links = links.into_iter().map(|it| (it.index, (it.name.clone(), runs(&it)))).collect();
+        let addresses = self.route.addresses()?;
+        self.addresses = addresses.iter().map(|it| (it.local.address(), it.link_index)).collect();
+        Ok(())
+    }
+
+    fn take(&mut self, event: LinkEvent) -> Option<Happening> {
+        let of_link = |text: String| Some(Happening { source: Source::Link, text });
+        let of_route =
+            |text: Option<String>| text.map(|text| Happening { source: Source::Route, text });
+        match event {
+            LinkEvent::Link(link) => {
+                let new = (link.name.clone(), runs(&link));
+                let old = self.links.insert(link.index, new.clone());
+                let word = match old {
+                    Some(old) if old == new => return None,
+                    None => "is new",
+                    Some(_) if new.1 => "is up",
+                    Some(_) if link.is_up() => "has lost its carrier",
+                    Some(_) => "is down",
+                };
+                of_link(format!("{} {word}", link.name))
+            }
+            LinkEvent::LinkRemoved(link) => {
+                self.links.remove(&link.index);
+                of_link(format!("{} is gone", link.name))
+            }
+            LinkEvent::AddressAdded(address) => {
+                let known = self.addresses.insert(address.local.address(), address.link_index);
+                let text = self.of_address(&address, "has the address");
+                if known.is_some() { None } else { of_link(text) }
+            }
+            LinkEvent::AddressRemoved(address) => {
+                self.addresses.remove(&address.local.address());
+                of_link(self.of_address(&address, "has lost the address"))
+            }
+            LinkEvent::RouteAdded(route) => of_route(self.of_route(&route, "new")),
+            LinkEvent::RouteRemoved(route) => of_route(self.of_route(&route, "gone")),
+        }
+    }
+
+    fn name(&self, index: u32) -> &str {
+        self.links.get(&index).map_or("?", |(name, _)| name)
+    }
+
+    fn of_address(&self, address: &Address, verb: &str) -> String {
+        format!("{} {verb} {}", self.name(address.link_index), address.local)
+    }
+
+    /// What the kernel makes for its own addresses is left out.
+    fn of_route(&self, route: &RouteEntry, word: &str) -> Option<String> {
+        if route.kind != RouteKind::Unicast || route.to.address().is_multicast() {
+            return None;
+        }
+        let to = if route.is_default() { "default".to_owned() } else { route.to.to_string() };
+        let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        let link = route.link_index.map(|index| format!(" on {}", self.name(index)));
+        let table = if route.table == u32::from(libc::RT_TABLE_MAIN) {
+            String::new()
+        } else {
+            format!(" (table {})", route.table)
+        };
+        Some(format!("{word}: {to}{via}{}{table}", link.unwrap_or_default()))
+    }
+}
+
+/// `SF_CLOSED 10.0.2.1:5000 → 10.0.0.1:80, error 111 (Connection refused)`.
+fn say(event: &MptcpEvent) -> String {
+    let place = |address: Option<IpAddr>, port: Option<u16>| match (address, port) {
+        (Some(address), Some(port)) => Some(SocketAddr::new(address, port).to_string()),
+        (Some(address), None) => Some(address.to_string()),
+        (None, _) => None,
+    };
+    let mut text = event.kind.name().to_owned();
+    if let Some(local) = place(event.local, event.local_port) {
+        let _infallible = write!(text, " {local}");
+    }
+    if let Some(remote) = place(event.remote, event.remote_port) {
+        let _infallible =
+            write!(text, "{} {remote}", if event.local.is_some() { " →" } else { "" });
+    }
+    if let (MptcpEventKind::Announced | MptcpEventKind::Removed, Some(id)) =
+        (event.kind, event.remote_id)
+    {
+        let _infallible = write!(text, " (id {id} of the peer)");
+    }
+    if event.backup == Some(true) {
+        text.push_str(", backup");
+    }
+    if let Some(error) = event.error.filter(|&error| error != 0) {
+        let meaning = io::Error::from_raw_os_error(error.into()).to_string();
+        let meaning = meaning.split(" (os error").next().unwrap_or_default();
+        let _infallible = write!(text, ", error {error} ({meaning})");
+    }
+    if let Some(reason) = event.reset_reason {
+        let _infallible = write!(text, ", reset: {}", reset_reason(reason));
+    }
+    if event.is_server_side() == Some(true) {
+        text.push_str(", accepted here");
+    }
+    if event.denies_join_to_first_address() {
+        text.push_str(", no further subflows to this address");
+    }
+    if let Some(token) = event.token {
+        let _infallible = write!(text, " [{token:08x}]");
+    }
+    text
+}
+
+/// Why the peer reset a subflow (RFC 8684 §3.6).
+fn reset_reason(reason: u32) -> String {
+    let known = match reason {
+        0 => "unspecified",
+        1 => "MPTCP-specific error",
+        2 => "lack of resources",
+        3 => "administratively prohibited",
+        4 => "too much outstanding data",
+        5 => "unacceptable performance",
+        6 => "middlebox interference",
+        other => return format!("reason {other}"),
+    };
+    known.to_owned()
+}
+
+/// The loopback interface has no state of operation but is usable when it is up.
+fn runs(link: &Link) -> bool {
+    link.is_up() && (link.is_running() || link.is_loopback())
+}
+
+fn lost(what: &str) -> Happening {
+    let text = format!("events {what} came too fast, some are missing here");
+    Happening { source: Source::Lost, text }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+    use crate::netlink::recorded_events;
+
+    #[test]
+    fn an_event_is_told_in_a_line() {
+        let events = recorded_events();
+        let told: Vec<_> = [1, 3, 5, 16].iter().map(|at| say(&events[*at])).collect();
+        let expected = [
+            "CREATED 10.0.0.1:44283 → 10.0.1.1:38785 [d32090b2]",
+            "ESTABLISHED 10.0.1.1:38785 → 10.0.0.1:44283, accepted here [c3038cde]",
+            "SF_CLOSED 10.0.2.1:54349 → 10.0.0.1:44283, error 111 (Connection refused) [c3038cde]",
+            "ANNOUNCED 10.0.1.2:4321 (id 9 of the peer) [e6b7e4b2]",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(reset_reason(6), "middlebox interference");
+    }
+}

@@ -1,0 +1,104 @@
+//! One JSON object a line.
+
+use serde_json::{Value, json};
+use towpath_linux::monitor::{Condition, Happening, Seen, SeenSubflow, Source, Subflow};
+use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
+
+/// One connection in one round.
+pub(super) fn connection_line(t_ns: u64, seen: &Seen) -> Value {
+    let connection = &seen.connection;
+    let pairs = connection.subflows.iter().zip(&seen.subflows);
+    let processes = connection.processes.iter();
+    let processes = processes.map(|process| json!({"id": process.id, "name": process.name}));
+    json!({
+        "type": "connection",
+        "t_ns": t_ns,
+        "token": format!("{:08x}", connection.token),
+        "state": format!("{:?}", connection.state),
+        "fallback": connection.fallback,
+        "local": connection.local,
+        "remote": connection.remote,
+        "inode": connection.inode,
+        "uid": connection.uid,
+        "processes": processes.collect::<Vec<_>>(),
+        "bytes_received": connection.bytes_received,
+        "bytes_acked": connection.bytes_acked,
+        "bytes_reinjected": connection.bytes_reinjected,
+        "down_bps": seen.down_bps.round(),
+        "up_bps": seen.up_bps.round(),
+        "subflows": pairs.map(|(subflow, seen)| subflow_value(subflow, seen)).collect::<Vec<_>>(),
+    })
+}
+
+fn subflow_value(subflow: &Subflow, seen: &SeenSubflow) -> Value {
+    let condition = match subflow.condition {
+        Condition::Trying => "trying",
+        Condition::Established => "established",
+        Condition::Silent => "silent",
+        Condition::Closing => "closing",
+    };
+    json!({
+        "local": subflow.local,
+        "remote": subflow.remote,
+        "state": format!("{:?}", subflow.state),
+        "condition": condition,
+        "status": seen.status.name(),
+        "why": seen.why,
+        "inferred": seen.is_inferred,
+        "interface": seen.interface,
+        "down_bps": seen.down_bps.round(),
+        "up_bps": seen.up_bps.round(),
+        "share": seen.share,
+        "backup": subflow.backup,
+        "local_id": subflow.local_id,
+        "remote_id": subflow.remote_id,
+        "congestion_control": subflow.congestion,
+        "srtt_us": subflow.srtt_us,
+        "cwnd_packets": subflow.cwnd_packets,
+        "backoff": subflow.backoff,
+        "unacked_packets": subflow.unacked_packets,
+        "retransmissions": subflow.retransmissions,
+        "bytes_received": subflow.bytes_received,
+        "bytes_acked": subflow.bytes_acked,
+    })
+}
+
+/// An event of the path manager, with its details.
+pub(super) fn event_line(t_ns: u64, event: &MptcpEvent) -> Value {
+    let mut name = event.kind.name().to_owned();
+    if let MptcpEventKind::Other(number) = event.kind {
+        name = number.to_string();
+    }
+    let mut line = json!({"type": "event", "t_ns": t_ns, "event": name});
+    let details = [
+        ("token", event.token.map(|token| json!(format!("{token:08x}")))),
+        ("local_id", event.local_id.map(|id| json!(id))),
+        ("remote_id", event.remote_id.map(|id| json!(id))),
+        ("local", event.local.map(|address| json!(address))),
+        ("local_port", event.local_port.map(|port| json!(port))),
+        ("remote", event.remote.map(|address| json!(address))),
+        ("remote_port", event.remote_port.map(|port| json!(port))),
+        ("backup", event.backup.map(|backup| json!(backup))),
+        ("error", event.error.map(|error| json!(error))),
+        ("reset_reason", event.reset_reason.map(|reason| json!(reason))),
+        ("interface", event.link_index.map(|index| json!(index))),
+    ];
+    if let Some(fields) = line.as_object_mut() {
+        for (name, value) in details {
+            fields.extend(value.map(|value| (name.to_owned(), value)));
+        }
+    }
+    line
+}
+
+/// Any other event.
+pub(super) fn happening_line(t_ns: u64, happening: &Happening) -> Value {
+    let kind = match happening.source {
+        Source::Lost => "lost",
+        Source::Link => "link",
+        Source::Route => "route",
+        Source::Inferred => "inferred",
+        Source::PathManager => "mptcp",
+    };
+    json!({"type": kind, "t_ns": t_ns, "text": happening.text})
+}

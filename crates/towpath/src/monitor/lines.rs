@@ -1,0 +1,106 @@
+//! Lines of text, where there is no terminal to draw on; also the words that the screen uses.
+
+use std::io::{self, Write};
+
+use towpath_linux::monitor::{Connection, Seen, SeenSubflow, Status};
+
+use super::Look;
+
+/// Prints a round.
+pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
+    let at = format!("{:>8.1}", look.at.as_secs_f64());
+    for happening in &look.happened {
+        writeln!(out, "{at} {:<8} {}", happening.source.name(), happening.text)?;
+    }
+    for seen in &look.connections {
+        writeln!(out, "{at} {}", connection(seen))?;
+        for (subflow, what) in seen.connection.subflows.iter().zip(&seen.subflows) {
+            let (local, remote) = (subflow.local, subflow.remote);
+            write!(
+                out,
+                "{at}   {:<12} {}",
+                status(what),
+                what.interface.as_deref().unwrap_or("?")
+            )?;
+            write!(out, " {local} → {remote} {}", moved(what.down_bps, what.up_bps))?;
+            write!(out, " {}", share(what.share))?;
+            write!(out, " srtt {} cwnd {}", milliseconds(subflow.srtt_us), subflow.cwnd_packets)?;
+            writeln!(out, "{}", why(what))?;
+        }
+    }
+    out.flush()
+}
+
+/// `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
+pub(super) fn connection(seen: &Seen) -> String {
+    let Connection { local, remote, .. } = seen.connection;
+    let moves = moved(seen.down_bps, seen.up_bps);
+    format!("{} {local} → {remote} {moves}, {}", owner(&seen.connection), counted(seen))
+}
+
+/// Who has the connection open.
+pub(super) fn owner(connection: &Connection) -> String {
+    match connection.processes.first() {
+        Some(process) => format!("{} ({})", process.name, process.id),
+        None if connection.inode == 0 => "closed".to_owned(),
+        None => format!("user {}", connection.uid),
+    }
+}
+
+/// `2 subflows (1 trying, 1 stale)`: what only tries is none.
+pub(super) fn counted(seen: &Seen) -> String {
+    if seen.connection.fallback {
+        return "fell back to TCP".to_owned();
+    }
+    let count = |status| seen.subflows.iter().filter(|it| it.status == status).count();
+    let trying = count(Status::Trying);
+    let all = seen.subflows.len() - trying;
+    let plural = if all == 1 { "" } else { "s" };
+    let special: Vec<_> = [(trying, "trying"), (count(Status::Stale), "stale")]
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, word)| format!("{number} {word}"))
+        .collect();
+    if special.is_empty() {
+        return format!("{all} subflow{plural}");
+    }
+    format!("{all} subflow{plural} ({})", special.join(", "))
+}
+
+/// `~stale` where it is inferred.
+pub(super) fn status(seen: &SeenSubflow) -> String {
+    format!("{}{}", if seen.is_inferred { "~" } else { "" }, seen.status.name())
+}
+
+/// ` (why)`.
+fn why(seen: &SeenSubflow) -> String {
+    seen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+}
+
+fn moved(down_bps: f64, up_bps: f64) -> String {
+    format!("↓ {} ↑ {}", rate(down_bps), rate(up_bps))
+}
+
+/// `12 M`: bits per second in at most five columns.
+pub(super) fn rate(bps: f64) -> String {
+    let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match units.iter().find(|(unit, _)| bps >= *unit) {
+        Some((unit, name)) if bps < 10.0 * unit => format!("{:.1} {name}", bps / unit),
+        Some((unit, name)) => format!("{:.0} {name}", bps / unit),
+        None => format!("{bps:.0}"),
+    }
+}
+
+/// `75 %`.
+pub(super) fn share(share: Option<f64>) -> String {
+    share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+/// `12.3 ms`.
+pub(super) fn milliseconds(us: u32) -> String {
+    match us {
+        0 => "–".to_owned(),
+        us if us < 10_000 => format!("{:.1} ms", f64::from(us) / 1e3),
+        us => format!("{:.0} ms", f64::from(us) / 1e3),
+    }
+}

@@ -1,0 +1,119 @@
+//! The figures as Prometheus reads them (text format, version 0.0.4).
+
+use std::fmt::Write as _;
+
+use towpath_linux::monitor::{Seen, SeenSubflow, Status, Subflow};
+
+/// More subflows than this are left out: every one is a line in each family.
+const MOST: usize = 2_000;
+
+const STATUSES: [Status; 6] = [
+    Status::Trying,
+    Status::Established,
+    Status::Active,
+    Status::Backup,
+    Status::Stale,
+    Status::Closing,
+];
+
+type Row<'a> = (String, &'a Subflow, &'a SeenSubflow);
+
+/// The page.
+pub(super) fn page(connections: &[Seen]) -> String {
+    let mut page = String::new();
+    let fallbacks = connections.iter().filter(|seen| seen.connection.fallback).count();
+    one(&mut page, "connections", "Multipath TCP connections.", connections.len());
+    one(&mut page, "fallbacks", "Connections that fell back to TCP.", fallbacks);
+    head(&mut page, "subflows", "gauge", "Subflows by status; one that is trying carries nothing.");
+    for status in STATUSES {
+        let all = connections.iter().flat_map(|seen| &seen.subflows);
+        let count = all.filter(|subflow| subflow.status == status).count();
+        let _infallible =
+            writeln!(page, "towpath_mptcp_subflows{{status=\"{}\"}} {count}", status.name());
+    }
+    let rows: Vec<Row<'_>> = connections
+        .iter()
+        .flat_map(|seen| {
+            let token = seen.connection.token;
+            let pairs = seen.connection.subflows.iter().zip(&seen.subflows);
+            pairs.map(move |(subflow, what)| (labels(token, subflow, what), subflow, what))
+        })
+        .take(MOST)
+        .collect();
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Row<'_>) -> f64| {
+        head(&mut page, name, kind, help);
+        for row in &rows {
+            let _infallible = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
+        }
+    };
+    family("subflow_received_bytes_total", "counter", "Payload received.", &|(_, subflow, _)| {
+        subflow.bytes_received as f64
+    });
+    family("subflow_acked_bytes_total", "counter", "Payload acknowledged.", &|(_, subflow, _)| {
+        subflow.bytes_acked as f64
+    });
+    let help = "Packets sent again on the same subflow.";
+    family("subflow_retransmissions_total", "counter", help, &|(_, subflow, _)| {
+        f64::from(subflow.retransmissions)
+    });
+    family("subflow_srtt_seconds", "gauge", "Smoothed round-trip time.", &|(_, subflow, _)| {
+        f64::from(subflow.srtt_us) / 1e6
+    });
+    family("subflow_cwnd_packets", "gauge", "Congestion window.", &|(_, subflow, _)| {
+        f64::from(subflow.cwnd_packets)
+    });
+    let help = "1 if what was sent is not answered, or the interface is down (inferred).";
+    family("subflow_stale", "gauge", help, &|(_, _, what)| {
+        f64::from(u8::from(what.status == Status::Stale))
+    });
+    page
+}
+
+fn head(page: &mut String, name: &str, kind: &str, help: &str) {
+    let _infallible = writeln!(page, "# HELP towpath_mptcp_{name} {help}");
+    let _infallible = writeln!(page, "# TYPE towpath_mptcp_{name} {kind}");
+}
+
+fn one(page: &mut String, name: &str, help: &str, value: usize) {
+    head(page, name, "gauge", help);
+    let _infallible = writeln!(page, "towpath_mptcp_{name} {value}");
+}
+
+fn labels(token: u32, subflow: &Subflow, what: &SeenSubflow) -> String {
+    let interface = escaped(what.interface.as_deref().unwrap_or(""));
+    format!(
+        "connection=\"{token:08x}\",local=\"{}\",remote=\"{}\",interface=\"{interface}\"",
+        subflow.local, subflow.remote
+    )
+}
+
+/// A name of an interface may have anything but spaces and slashes.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::screen::tests::two_connections;
+
+    #[test]
+    fn figures_are_written_as_prometheus_reads_them() {
+        let page = page(&two_connections().connections);
+        assert!(page.contains("\ntowpath_mptcp_connections 2\n"), "{page}");
+        assert!(page.contains("\ntowpath_mptcp_subflows{status=\"stale\"} 1\n"), "{page}");
+        let row = "towpath_mptcp_subflow_srtt_seconds{connection=\"26d472c7\",\
+                   local=\"172.31.0.133:56420\",remote=\"172.31.0.218:5201\",interface=\"eth0\"} \
+                   0.0123\n";
+        assert!(page.contains(row), "{page}");
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let (_, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_label_cannot_be_left() {
+        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
+    }
+}

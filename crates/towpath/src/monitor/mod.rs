@@ -1,0 +1,199 @@
+//! `towpath monitor`.
+
+mod json;
+mod lines;
+mod metrics;
+mod screen;
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use towpath_linux::monitor::{Happening, Monitor, Responder, Seen, Source, Timeline, Watch};
+use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
+use towpath_linux::{Clock, interrupt};
+use towpath_measure::result::Warning;
+
+use crate::arguments::seconds;
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Show the Multipath TCP connections of this machine, with their subflows and processes
+///
+/// On a terminal a live view, elsewhere lines of text. What the kernel does not say but what follows
+/// from its figures is marked with ~.
+#[derive(Debug, Args)]
+pub(crate) struct MonitorArguments {
+    /// One JSON object a line: each connection in each round, and events
+    #[arg(long)]
+    json: bool,
+    /// Only the path manager's events, as `ip mptcp monitor` prints them
+    #[arg(long, conflicts_with_all = ["json", "prometheus"])]
+    classic: bool,
+    /// Answer `/metrics` over HTTP at ADDR, such as 127.0.0.1:9262 or just a port, for Prometheus
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    prometheus: Option<SocketAddr>,
+    /// Seconds between two rounds [default: 1; on a terminal 0.2]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    interval: Option<Duration>,
+    /// Rounds, the first at once [default: until it is interrupted]
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u32>,
+}
+
+/// How often `--classic` looks for events.
+const CLASSIC_PAUSE: Duration = Duration::from_millis(20);
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    text.parse().map_err(|_| "expected an address and a port, such as 127.0.0.1:9262".to_owned())
+}
+
+pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    if arguments.classic {
+        return classic(arguments, ui);
+    }
+    let mut round = Round::open()?;
+    let responder = match arguments.prometheus {
+        Some(address) => {
+            Some(Responder::start(address).map_err(|error| CliError::Unavailable {
+                what: format!("cannot listen at {address}: {error}"),
+                hint: "another port may be free: --prometheus 127.0.0.1:0".to_owned(),
+            })?)
+        }
+        None => None,
+    };
+    if let Some(responder) = &responder {
+        ui.progress(&format!("listening at http://{}/metrics", responder.address()));
+    }
+    interrupt::catch();
+    if !arguments.json && responder.is_none() && ui.out.is_terminal() {
+        return screen::show(&mut round, arguments.interval, arguments.count);
+    }
+    if !round.monitor.hears_events() {
+        ui.warn(&Warning {
+            text: "the path manager's events are left out: they need CAP_NET_ADMIN".to_owned(),
+            hint: Some("as root, they are shown too".to_owned()),
+        });
+    }
+    let interval = arguments.interval.unwrap_or(Duration::from_secs(1));
+    let mut rounds = 0;
+    while !interrupt::seen() && arguments.count.is_none_or(|count| rounds < count) {
+        round.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
+        rounds += 1;
+        let look = round.look()?;
+        match &responder {
+            Some(responder) => responder.show(metrics::page(&look.connections)),
+            None if arguments.json => print_json(&look, ui)?,
+            None => lines::print(&look, &mut ui.out)?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
+fn failed(error: NetlinkError) -> CliError {
+    CliError::Unavailable {
+        what: error.to_string(),
+        hint: "the kernel must have socket listings (CONFIG_INET_DIAG)".to_owned(),
+    }
+}
+
+/// All that looks at the kernel.
+#[derive(Debug)]
+struct Round {
+    clock: Clock,
+    monitor: Monitor,
+    timeline: Timeline,
+    watch: Watch,
+}
+
+/// What one round has shown.
+#[derive(Debug)]
+struct Look {
+    /// Since the start.
+    at: Duration,
+    connections: Vec<Seen>,
+    /// All that happened since the last round, events of the path manager among it.
+    happened: Vec<Happening>,
+    events: Vec<MptcpEvent>,
+}
+
+impl Round {
+    fn open() -> Result<Self, CliError> {
+        Ok(Self {
+            monitor: Monitor::open().map_err(failed)?,
+            timeline: Timeline::open().map_err(failed)?,
+            watch: Watch::default(),
+            clock: Clock::start(),
+        })
+    }
+
+    fn look(&mut self) -> Result<Look, CliError> {
+        let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
+        let connections = self.monitor.connections().map_err(failed)?;
+        let at = Duration::from_nanos(self.clock.now().as_nanos());
+        let timeline = &self.timeline;
+        let interface = |address| timeline.interface(address);
+        let (connections, inferred) = self.watch.look(at, connections, &interface);
+        let inferred = inferred.into_iter();
+        happened.extend(inferred.map(|text| Happening { source: Source::Inferred, text }));
+        Ok(Look { at, connections, happened, events })
+    }
+}
+
+fn print_json(look: &Look, ui: &mut Ui) -> Result<(), CliError> {
+    let t_ns = look.at.as_nanos() as u64;
+    for event in &look.events {
+        writeln!(ui.out, "{}", json::event_line(t_ns, event))?;
+    }
+    for happening in look.happened.iter().filter(|it| it.source != Source::PathManager) {
+        writeln!(ui.out, "{}", json::happening_line(t_ns, happening))?;
+    }
+    for seen in &look.connections {
+        writeln!(ui.out, "{}", json::connection_line(t_ns, seen))?;
+    }
+    ui.out.flush()?;
+    Ok(())
+}
+
+fn classic(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let mut events = MptcpEvents::open().map_err(|error| CliError::Unavailable {
+        what: error.to_string(),
+        hint: "the path manager's events need root (CAP_NET_ADMIN)".to_owned(),
+    })?;
+    interrupt::catch();
+    let clock = Clock::start();
+    let pause = arguments.interval.unwrap_or(CLASSIC_PAUSE);
+    let mut rounds = 0;
+    while !interrupt::seen() && arguments.count.is_none_or(|count| rounds < count) {
+        rounds += 1;
+        clock.sleep_until(clock.now() + pause);
+        let received = events.drain().map_err(failed)?;
+        for event in &received.events {
+            writeln!(ui.out, "{event}")?;
+        }
+        if received.lost {
+            ui.progress("towpath: events came too fast, some are missing here");
+        }
+        ui.out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_one_of_the_loopback_interface() {
+        let shown = |text| listen_address(text).map(|address| address.to_string());
+        assert_eq!(shown("9262").as_deref(), Ok("127.0.0.1:9262"));
+        assert_eq!(shown("[::]:1").as_deref(), Ok("[::]:1"));
+        assert!(shown("host:1").is_err());
+    }
+}

@@ -1,0 +1,451 @@
+//! The live view. Drawing is a pure function of what was seen, so that it can be tested.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use towpath_linux::interrupt;
+use towpath_linux::monitor::{Happening, Seen, SeenSubflow, Source, Status, Subflow};
+
+use super::lines::{self, milliseconds, owner, rate, share};
+use super::{Look, Round};
+use crate::error::CliError;
+
+/// Between two rounds when nobody says otherwise.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Events that are remembered.
+const REMEMBERED: usize = 500;
+/// From this width on there is room for further columns.
+const WIDE: u16 = 96;
+
+/// Shows the live view until somebody leaves it.
+pub(super) fn show(
+    round: &mut Round,
+    interval: Option<Duration>,
+    count: Option<u32>,
+) -> Result<std::process::ExitCode, CliError> {
+    let mut view = View::new(round.monitor.hears_events());
+    let mut terminal = ratatui::try_init()?;
+    let mut draw = || -> Result<(), CliError> {
+        let interval = interval.unwrap_or(INTERVAL);
+        let mut rounds = 0;
+        while !interrupt::seen() && count.is_none_or(|count| rounds < count) {
+            rounds += 1;
+            view.take(round.look()?);
+            terminal.draw(|frame| view.draw(frame))?;
+            let next = round.clock.now() + interval;
+            // Keys are answered at once, rounds keep their time.
+            loop {
+                let left = next.saturating_since(round.clock.now());
+                if !event::poll(left)? {
+                    break;
+                }
+                if let Event::Key(key) = event::read()?
+                    && key.kind != KeyEventKind::Release
+                    && view.press(key.code, key.modifiers)
+                {
+                    return Ok(());
+                }
+                terminal.draw(|frame| view.draw(frame))?;
+            }
+        }
+        Ok(())
+    };
+    let drawn = draw();
+    let restored: io::Result<()> = ratatui::try_restore();
+    drawn?;
+    restored?;
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+/// What is shown.
+#[derive(Debug)]
+struct View {
+    at: Duration,
+    connections: Vec<Seen>,
+    /// The newest last.
+    happened: VecDeque<(Duration, Happening)>,
+    hears_events: bool,
+    /// Lines of connections above the upper edge.
+    above: u16,
+}
+
+impl View {
+    fn new(hears_events: bool) -> Self {
+        let (connections, happened) = (Vec::new(), VecDeque::new());
+        Self { at: Duration::ZERO, connections, happened, hears_events, above: 0 }
+    }
+
+    fn take(&mut self, look: Look) {
+        let Look { at, connections, happened, events: _ } = look;
+        (self.at, self.connections) = (at, connections);
+        self.happened.extend(happened.into_iter().map(|it| (at, it)));
+        let outdated = self.happened.len().saturating_sub(REMEMBERED);
+        self.happened.drain(..outdated);
+    }
+
+    /// Whether this key leaves the view.
+    fn press(&mut self, key: KeyCode, modifiers: KeyModifiers) -> bool {
+        if key == KeyCode::Up {
+            self.above = self.above.saturating_sub(1);
+        } else if key == KeyCode::Down {
+            self.above = self.above.saturating_add(1);
+        }
+        let interrupted = key == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL);
+        interrupted || key == KeyCode::Char('q') || key == KeyCode::Esc
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let events = (area.height / 3).clamp(3, 12);
+        let parts = [Constraint::Length(2), Constraint::Min(3), Constraint::Length(events)];
+        let [head, body, log] = Layout::vertical(parts).areas(area);
+        frame.render_widget(Paragraph::new(self.head(area.width)), head);
+        let rows = self.rows(area.width);
+        // The last line stays in view.
+        let most = (rows.len() as u16).saturating_sub(body.height);
+        let shown = Paragraph::new(rows).scroll((self.above.min(most), 0));
+        frame.render_widget(shown, body);
+        self.log(frame, log);
+    }
+
+    fn head(&self, width: u16) -> Vec<Line<'static>> {
+        let all = self.connections.iter().flat_map(|seen| &seen.subflows);
+        let trying = all.clone().filter(|it| it.status == Status::Trying).count();
+        let stale = all.clone().filter(|it| it.status == Status::Stale).count();
+        let subflows = all.count() - trying;
+        let (down, up) = self
+            .connections
+            .iter()
+            .fold((0.0, 0.0), |(down, up), seen| (down + seen.down_bps, up + seen.up_bps));
+        let left = format!(
+            "{}, {}, {trying} trying, {stale} stale   ↓ {} ↑ {} bit/s",
+            plural(self.connections.len(), "connection"),
+            plural(subflows, "subflow"),
+            rate(down),
+            rate(up)
+        );
+        let right = "q quits";
+        let gap = usize::from(width).saturating_sub(left.chars().count() + right.len());
+        let title = Line::from(vec![
+            Span::styled(left, bold()),
+            Span::raw(" ".repeat(gap)),
+            Span::raw(right),
+        ]);
+        vec![title, Line::styled(Columns::new(width).head(), dim())]
+    }
+
+    fn rows(&self, width: u16) -> Vec<Line<'static>> {
+        if self.connections.is_empty() {
+            let text = "no Multipath TCP connection (`towpath exec -- COMMAND` makes some)";
+            return vec![Line::raw(text)];
+        }
+        let columns = Columns::new(width);
+        let mut rows = Vec::new();
+        for seen in &self.connections {
+            let connection = &seen.connection;
+            let text = format!(
+                "{}, {}, {} → {}",
+                owner(connection),
+                lines::counted(seen),
+                connection.local,
+                connection.remote
+            );
+            rows.push(Line::styled(cut(&text, usize::from(width)), bold()));
+            for (subflow, what) in connection.subflows.iter().zip(&seen.subflows) {
+                rows.push(columns.row(subflow, what));
+                if let Some(why) = &what.why {
+                    let text = format!("    {why}");
+                    rows.push(Line::styled(cut(&text, usize::from(width)), dim()));
+                }
+            }
+        }
+        rows
+    }
+
+    fn log(&self, frame: &mut Frame<'_>, area: Rect) {
+        let width = usize::from(area.width);
+        let title = if self.hears_events {
+            "── events "
+        } else {
+            "── events, without the path manager's: they need root "
+        };
+        let rule = "─".repeat(width.saturating_sub(title.chars().count()));
+        let mut rows = vec![Line::styled(format!("{title}{rule}"), dim())];
+        let room = usize::from(area.height).saturating_sub(1);
+        let newest = self.happened.iter().skip(self.happened.len().saturating_sub(room));
+        for (at, happening) in newest {
+            let mark = if happening.source == Source::Inferred { "~" } else { " " };
+            let seconds = at.as_secs_f64();
+            let name = happening.source.name();
+            let text = format!("{seconds:>8.1} s {mark}{name:<9}{}", happening.text);
+            rows.push(Line::raw(cut(&text, width)));
+        }
+        frame.render_widget(Paragraph::new(rows), area);
+    }
+}
+
+/// How wide each column of a subflow is.
+#[derive(Debug, Clone, Copy)]
+struct Columns {
+    addresses: usize,
+    is_wide: bool,
+}
+
+impl Columns {
+    /// Status and interface.
+    const LEFT: usize = 2 + 12 + 8;
+    /// Share, rates, round-trip time.
+    const RIGHT: usize = 6 + 7 + 7 + 7;
+    /// Window and retransmissions.
+    const FURTHER: usize = 6 + 7;
+
+    fn new(width: u16) -> Self {
+        let is_wide = width >= WIDE;
+        let taken = Self::LEFT + Self::RIGHT + if is_wide { Self::FURTHER } else { 0 };
+        Self { addresses: usize::from(width).saturating_sub(taken).max(10), is_wide }
+    }
+
+    fn head(self) -> String {
+        let further = if self.is_wide { ["CWND", "RETX"] } else { ["", ""] };
+        self.line("STATUS", "IF", "LOCAL → REMOTE", ["SHARE", "DOWN", "UP", "SRTT"], further)
+    }
+
+    fn row(self, subflow: &Subflow, what: &SeenSubflow) -> Line<'static> {
+        let interface = what.interface.as_deref().unwrap_or("?");
+        let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
+        let pair = format!("{} → {}", local.to_canonical(), remote.to_canonical());
+        let figures = [
+            share(what.share),
+            rate(what.down_bps),
+            rate(what.up_bps),
+            milliseconds(subflow.srtt_us),
+        ];
+        let figures = figures.each_ref().map(String::as_str);
+        let (window, again) =
+            (subflow.cwnd_packets.to_string(), subflow.retransmissions.to_string());
+        let further = [window.as_str(), again.as_str()];
+        let text = self.line(&lines::status(what), interface, &pair, figures, further);
+        Line::styled(text, Style::new().fg(colour(what.status)))
+    }
+
+    fn line(
+        self,
+        status: &str,
+        interface: &str,
+        addresses: &str,
+        [share, down, up, srtt]: [&str; 4],
+        [window, again]: [&str; 2],
+    ) -> String {
+        let (room, interface) = (self.addresses, cut(interface, 7));
+        let addresses = cut(addresses, room.saturating_sub(1));
+        let left = format!("  {status:<12}{interface:<8}{addresses:<room$}");
+        let right = format!("{share:>6}{down:>7}{up:>7}{srtt:>7}");
+        if self.is_wide { format!("{left}{right}{window:>6}{again:>7}") } else { left + &right }
+    }
+}
+
+/// At most `width` characters, with a mark where something is missing.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+fn plural(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Colours only repeat what the words say.
+const fn colour(status: Status) -> Color {
+    match status {
+        Status::Active => Color::Green,
+        Status::Trying => Color::Yellow,
+        Status::Stale => Color::Red,
+        Status::Backup => Color::Cyan,
+        Status::Established => Color::Reset,
+        Status::Closing => Color::DarkGray,
+    }
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use towpath_linux::monitor::{Condition, Connection, Process};
+    use towpath_linux::netlink::SocketState;
+
+    use super::*;
+
+    fn subflow(local: &str, remote: &str, condition: Condition) -> Subflow {
+        Subflow {
+            local: local.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+            state: SocketState::Established,
+            condition,
+            backup: false,
+            local_id: Some(0),
+            remote_id: Some(0),
+            congestion: Some("cubic".to_owned()),
+            srtt_us: 12_300,
+            cwnd_packets: 42,
+            backoff: 0,
+            unacked_packets: 0,
+            retransmissions: 7,
+            bytes_received: 5_000_000,
+            bytes_acked: 1_000,
+            cookie: 1,
+            since_ack: Duration::ZERO,
+            since_sent: Duration::ZERO,
+        }
+    }
+
+    fn connection(token: u32, name: &str, subflows: Vec<Subflow>) -> Connection {
+        Connection {
+            token,
+            state: SocketState::Established,
+            fallback: false,
+            local: subflows[0].local,
+            remote: subflows[0].remote,
+            inode: 5,
+            uid: 1_000,
+            processes: vec![Process { id: 4_711, name: name.to_owned() }],
+            bytes_received: 0,
+            bytes_acked: 0,
+            bytes_reinjected: 0,
+            cookie: 1,
+            subflows,
+        }
+    }
+
+    fn what(status: Status, why: Option<&str>, interface: &str, down_bps: f64) -> SeenSubflow {
+        SeenSubflow {
+            status,
+            why: why.map(str::to_owned),
+            is_inferred: status == Status::Stale,
+            interface: Some(interface.to_owned()),
+            down_bps,
+            up_bps: down_bps / 100.0,
+            share: Some(down_bps / 900e6),
+        }
+    }
+
+    /// What a round may show.
+    pub(in crate::monitor) fn two_connections() -> Look {
+        let first = vec![
+            subflow("172.31.0.133:56420", "172.31.0.218:5201", Condition::Established),
+            subflow("172.31.0.173:58871", "172.31.0.218:5201", Condition::Silent),
+        ];
+        let second = vec![
+            subflow("[2001:db8:1::7]:40000", "[2001:db8:ffff:1::80]:443", Condition::Established),
+            subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", Condition::Trying),
+        ];
+        let stale = "nothing heard for 2.3 s, 12 unanswered, 3 timeouts";
+        let iperf = Seen {
+            connection: connection(0x26d4_72c7, "iperf3", first),
+            subflows: vec![
+                what(Status::Active, None, "eth0", 900e6),
+                what(Status::Stale, Some(stale), "wlan0", 0.0),
+            ],
+            down_bps: 900e6,
+            up_bps: 9e6,
+        };
+        let curl = Seen {
+            connection: connection(7, "curl", second),
+            subflows: vec![
+                what(Status::Backup, None, "eth0", 0.0),
+                what(Status::Trying, Some("no answer for 0.6 s"), "wlan0", 0.0),
+            ],
+            down_bps: 0.0,
+            up_bps: 0.0,
+        };
+        let happened = [
+            (
+                Source::PathManager,
+                "SF_ESTABLISHED 172.31.0.173:58871 → 172.31.0.218:5201 [26d472c7]",
+            ),
+            (Source::Link, "wlan0 is down"),
+            (Source::Inferred, "subflow 172.31.0.173:58871 → 172.31.0.218:5201 is stale"),
+        ];
+        let happened = happened.map(|(source, text)| Happening { source, text: text.to_owned() });
+        Look {
+            at: Duration::from_millis(12_340),
+            connections: vec![iperf, curl],
+            happened: happened.into(),
+            events: Vec::new(),
+        }
+    }
+
+    fn drawn(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_view_fits_a_terminal_of_80_columns() {
+        let mut view = View::new(true);
+        view.take(two_connections());
+        insta::assert_snapshot!("screen_80", drawn(&view, 80, 24));
+    }
+
+    #[test]
+    fn a_wider_terminal_shows_more() {
+        let mut view = View::new(false);
+        view.take(two_connections());
+        insta::assert_snapshot!("screen_100", drawn(&view, 100, 20));
+    }
+
+    #[test]
+    fn no_size_and_no_scrolling_breaks_it() {
+        let mut view = View::new(false);
+        for _ in 0..3 {
+            for _ in 0..REMEMBERED {
+                view.take(two_connections());
+            }
+            for (width, height) in [(1, 1), (10, 3), (30, 5), (500, 200)] {
+                drawn(&view, width, height);
+            }
+            view.press(KeyCode::Down, KeyModifiers::NONE);
+        }
+        assert!(view.happened.len() <= REMEMBERED);
+        let empty = drawn(&View::new(true), 80, 24);
+        assert!(empty.contains("no Multipath TCP connection"), "{empty}");
+    }
+
+    #[test]
+    fn what_is_known_shows_without_colours() {
+        let mut view = View::new(true);
+        view.take(two_connections());
+        let text = drawn(&view, 80, 24);
+        for word in ["active", "~stale", "backup", "trying", "1 subflow (1 trying)"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn q_escape_and_an_interrupt_leave() {
+        let mut view = View::new(true);
+        assert!(view.press(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert!(view.press(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(view.press(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(!view.press(KeyCode::Char('c'), KeyModifiers::NONE));
+    }
+}
