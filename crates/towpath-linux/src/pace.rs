@@ -1,7 +1,8 @@
 //! What everybody who moves bytes at planned times shares, in every world of this crate: the clock,
 //! where its time begins, and whether all of it is to end early.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use towpath_net::Instant;
 
@@ -13,12 +14,17 @@ pub(crate) struct Pace {
     clock: Clock,
     zero: Instant,
     interrupted: AtomicBool,
+    /// Nanoseconds of the traffic from which on nothing more is begun, and when all of it is given up.
+    end_ns: AtomicU64,
+    limit_ns: AtomicU64,
 }
 
 impl Pace {
     /// Traffic that starts at `zero` on `clock`.
     pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
-        Self { clock, zero, interrupted: AtomicBool::new(false) }
+        let never = || AtomicU64::new(u64::MAX);
+        let (end_ns, limit_ns) = (never(), never());
+        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns }
     }
 
     /// What it is counted on.
@@ -46,6 +52,19 @@ impl Pace {
         self.interrupted.store(true, Ordering::Relaxed);
     }
 
+    /// Nothing is begun that is due at `at` or later; what was begun goes on to its end, but no longer
+    /// than `patience`.
+    pub(crate) fn end_at(&self, at: Instant, patience: Duration) {
+        self.end_ns.fetch_min(at.as_nanos(), Ordering::AcqRel);
+        self.limit_ns.fetch_min((at + patience).as_nanos(), Ordering::AcqRel);
+    }
+
+    /// From when on nothing is begun any more, if it ends before its time.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        let end_ns = self.end_ns.load(Ordering::Acquire);
+        (end_ns < u64::MAX).then(|| Instant::from_nanos(end_ns))
+    }
+
     /// Whether it was interrupted.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
@@ -53,6 +72,7 @@ impl Pace {
 
     /// Whether nothing is to be done any more that was to be done before `deadline`.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
-        self.is_interrupted() || self.now() >= deadline
+        let limit = Instant::from_nanos(self.limit_ns.load(Ordering::Acquire));
+        self.is_interrupted() || self.now() >= deadline.min(limit)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) trait Path: Send {
     fn open(&self) -> io::Result<UdpSocket>;
     /// Where the other end is now.
     fn target(&self) -> io::Result<SocketAddr>;
+    /// Something has come back.
+    fn on_answer(&self, _at: Instant) {}
 }
 
 /// A path, from the end that asks.
@@ -83,7 +85,9 @@ impl<P: Path> Way<P> {
                 Ok((length, _)) => {
                     let answer = Datagram::of_answer(room.get(..length).unwrap_or_default());
                     if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
-                        self.pinger.on_answer(pace.now(), answer.number);
+                        let now = pace.now();
+                        self.pinger.on_answer(now, answer.number);
+                        self.path.on_answer(now);
                     }
                 }
                 // The system tells here what happened to an earlier question.

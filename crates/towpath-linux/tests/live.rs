@@ -60,6 +60,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
         name: target.ip().to_string(),
         targets: vec![target],
         choice: None,
+        session: None,
         source: Source::default(),
         plan,
         scenario,

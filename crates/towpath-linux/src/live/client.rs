@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::fetch::{Fetch, Way};
 use super::host::{Before, path_name, system_congestion_control};
 use super::probe::Aim;
 use super::proof::{self, proof_of};
+use super::session::{self, Session, Shared};
 use super::socket::Source;
 use super::speaker::Speaker;
 use super::watch::{Change, Watch};
@@ -71,6 +73,8 @@ pub struct Order {
     pub seed: u64,
     /// How long the server may be silent, after the traffic, before its half is given up.
     pub patience: Duration,
+    /// With what it runs at the same time, until this host has left a network.
+    pub session: Option<Session>,
     /// This host moves: a network that changes is what is measured, and makes nothing invalid.
     pub mobile: bool,
 }
@@ -81,7 +85,7 @@ pub fn measure(
     order: &Order,
     tell: &mut (dyn FnMut(&Record) + Send),
 ) -> Result<Vec<Record>, LiveError> {
-    let clock = Clock::start();
+    let clock = order.session.as_ref().map_or_else(Clock::start, Session::clock);
     let before = Before::read();
     let mut opened = open(order, clock)?;
     let offset = probe(&mut opened.speaker, clock)?;
@@ -92,53 +96,123 @@ pub fn measure(
     let mut meta = meta(order, offset, opened.way.dialer.shown());
     tell(&Record::Meta(Box::new(meta.clone())));
     let pace = Pace::new(clock, begin);
-    let end = End {
-        pace: &pace,
-        scenario: &order.scenario,
-        transport: order.plan.transport,
-        settings: &order.plan.settings,
-        is_client: true,
-        aim: opened
-            .way
-            .targets
-            .first()
-            .map(|target| Aim { target: *target, token: opened.way.token }),
-        rate: None,
-        bytes: None,
-    };
-    let (mut own, changes) = watched(&pace, || end.play(&opened.streams, &before, tell));
-    let events = changes.iter().map(|(at, change)| Record::Event(as_event(*at, change)));
-    own.records.extend(events);
+    let Seen { mut own, changes, departed } =
+        play((order, offset), &pace, &mut opened, &before, tell);
     let interrupted = pace.is_interrupted();
     let other = finish(order, &mut own, opened, interrupted, &pace);
     let mut records = Vec::new();
     let warnings = conditions(&mut meta, &own, &other, offset, interrupted);
+    if let Some(end) = pace.end() {
+        meta.duration_ns = end.as_nanos().min(meta.duration_ns);
+    }
     records.push(Record::Meta(Box::new(meta)));
-    conclude(order, &own, other.as_ref().map(|(half, _)| half), warnings, &mut records);
+    let ended = pace.end().map(|end| Early { end, departed });
+    conclude(
+        order,
+        (&own, other.as_ref().map(|(half, _)| half)),
+        warnings,
+        ended.as_ref(),
+        &mut records,
+    );
     if let Some(Record::Summary(summary)) = records.last_mut().filter(|_| !order.mobile) {
         invalidate(summary, &changes);
     }
     Ok(records)
 }
 
-/// Does something while it listens for changes of this host's network, and tells when they were.
-fn watched<T>(pace: &Pace, what: impl FnOnce() -> T) -> (T, Vec<(Instant, Change)>) {
+/// What this host saw of the traffic.
+struct Seen {
+    own: Half,
+    changes: Vec<(Instant, Change)>,
+    /// Since when a network was gone, and how that was seen.
+    departed: Option<(Instant, String)>,
+}
+
+/// Runs this end's traffic, and follows what becomes of the host's network meanwhile.
+fn play(
+    (order, offset): (&Order, Offset),
+    pace: &Pace,
+    opened: &mut Opened,
+    before: &Before,
+    tell: &mut (dyn FnMut(&Record) + Send),
+) -> Seen {
+    // A host that does not let us listen can still be measured from.
+    let watch = Watch::open().ok();
+    let departure = order
+        .session
+        .as_ref()
+        .map(|_| Arc::new(Mutex::new(session::departure(&order.scenario, watch.as_ref()))));
+    let end = End {
+        pace,
+        scenario: &order.scenario,
+        transport: order.plan.transport,
+        settings: &order.plan.settings,
+        is_client: true,
+        aim: opened.way.targets.first().map(|target| Aim {
+            target: *target,
+            token: opened.way.token,
+            departure: departure.clone(),
+        }),
+        rate: None,
+        bytes: None,
+    };
+    let Opened { speaker, streams, .. } = opened;
+    let followed = order.session.as_ref().zip(departure.as_ref());
+    let follow = |done: &AtomicBool| {
+        if let Some((session, departure)) = followed {
+            session.follow(pace, departure, done, |at| session::tell(speaker, offset, at));
+        }
+    };
+    let traffic = || end.play(streams, before, tell);
+    let (mut own, changes) = watched((pace, watch, departure.as_ref()), traffic, follow);
+    let events = changes.iter().map(|(at, change)| Record::Event(as_event(*at, change)));
+    own.records.extend(events);
+    let departed = order.session.as_ref().and_then(|session| session.departed(pace));
+    own.records.extend(departed.iter().map(|(since, why)| Record::Event(gone(*since, why))));
+    Seen { own, changes, departed }
+}
+
+/// Does something while it listens for changes of this host's network, and tells when they were;
+/// `follow` runs beside it.
+fn watched<T>(
+    (pace, watch, departure): (&Pace, Option<Watch>, Option<&Shared>),
+    what: impl FnOnce() -> T,
+    follow: impl FnOnce(&AtomicBool) + Send,
+) -> (T, Vec<(Instant, Change)>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
-        // A host that does not let us listen can still be measured from.
-        let watching = Watch::open().ok().map(|mut watch| {
+        let watching = watch.map(|mut watch| {
             scope.spawn(move || {
                 let mut changes = Vec::new();
-                watch.run(done, &mut |change| changes.push((pace.now(), change)));
+                watch.run(done, &mut |change| {
+                    let now = pace.now();
+                    if let Some(departure) = departure {
+                        session::lock(departure).on_change(now, &change);
+                    }
+                    changes.push((now, change));
+                });
                 changes
             })
         });
+        scope.spawn(move || follow(done));
         let result = what();
         done.store(true, Ordering::Release);
         let changes = watching.and_then(|watching| watching.join().ok());
         (result, changes.unwrap_or_default())
     })
+}
+
+/// That a network is gone, and what follows from it.
+fn gone(since: Instant, why: &str) -> Event {
+    Event {
+        t_ns: since.as_nanos(),
+        kind: EventKind::Link,
+        host: HOSTS.first().map(|name| (*name).to_owned()),
+        path: None,
+        text: format!("the first network is gone: {why}"),
+        detail: BTreeMap::new(),
+    }
 }
 
 fn as_event(at: Instant, change: &Change) -> Event {
@@ -454,16 +528,27 @@ fn conditions(
     warnings
 }
 
+/// An end before the planned one.
+#[derive(Debug)]
+struct Early {
+    end: Instant,
+    /// Since when a network was gone, and how that was seen.
+    departed: Option<(Instant, String)>,
+}
+
 /// Puts the result together.
 fn conclude(
     order: &Order,
-    own: &Half,
-    other: Result<&Half, &String>,
+    (own, other): (&Half, Result<&Half, &String>),
     warnings: Vec<Warning>,
+    ended: Option<&Early>,
     records: &mut Vec<Record>,
 ) {
     let other = other.map_err(String::as_str);
-    let merged = merge(&order.scenario, own, other);
+    let mut merged = merge(&order.scenario, own, other);
+    if let Some(Early { end, .. }) = ended {
+        merged.leave_out_from(*end);
+    }
     let transport = order.plan.transport;
     let proved = proof_of(transport, &merged, (own, other.ok()));
     let Merged { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
@@ -499,5 +584,10 @@ fn conclude(
     records.extend(messages.into_iter().map(Record::Message));
     records.extend(probes.into_iter().map(Record::Probe));
     records.extend(counters.into_iter().map(Record::Counter));
-    records.push(Record::Summary(Box::new(summarizer.finish())));
+    let mut summary = summarizer.finish();
+    if let Some(Early { departed: Some((since, why)), .. }) = ended {
+        let seconds = since.saturating_since(Instant::ZERO).as_secs_f64();
+        summary.verdict = format!("{why} at {seconds:.1} s; {}", summary.verdict);
+    }
+    records.push(Record::Summary(Box::new(summary)));
 }

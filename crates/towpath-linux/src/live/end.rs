@@ -95,7 +95,9 @@ impl End<'_> {
                     streams.iter().filter(|stream| stream.flow as usize == index).collect();
                 scope.spawn(move || {
                     if let Pattern::Udping(plan) = &flow.pattern {
-                        let is_enough = || !alone && left.load(Ordering::Acquire) == 0;
+                        let is_last = || !alone && left.load(Ordering::Acquire) == 0;
+                        let is_late = || self.pace.end().is_some_and(|end| self.pace.now() >= end);
+                        let is_enough = || is_last() || is_late();
                         let own = self.datagrams((index as u32, flow), plan, &is_enough);
                         probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
                         return FlowHalf { flow: index as u32, ..FlowHalf::default() };
@@ -182,7 +184,7 @@ impl End<'_> {
         is_enough: &dyn Fn() -> bool,
     ) -> Vec<Probe> {
         let start = Instant::ZERO + flow.start;
-        let Some(aim) = self.aim else {
+        let Some(aim) = &self.aim else {
             while !self.pace.is_over(start + plan.duration) && !is_enough() {
                 self.pace.sleep_until((self.pace.now() + NAP).min(start + plan.duration));
             }
@@ -217,9 +219,14 @@ impl End<'_> {
             strand.attach(end);
             all.push((ears, incoming.map(|(way, _)| *way), outgoing));
         }
+        let end_early = || {
+            if let (Some(talk), Some(end)) = (talk, self.pace.end()) {
+                lock(talk).end_at(end);
+            }
+        };
         let ended = all.into_iter().filter_map(|(ears, incoming, outgoing)| {
             let both = (incoming.is_some(), outgoing);
-            let log = ears.receive(self.pace, (start, deadline), both);
+            let log = ears.receive(self.pace, (start, deadline), both, &end_early);
             Some((incoming?, log))
         });
         ended.collect()

@@ -8,6 +8,7 @@
 
 mod check;
 mod client;
+mod departure;
 mod dial;
 mod door;
 mod echo;
@@ -22,6 +23,7 @@ mod proof;
 mod reception;
 mod series;
 mod server;
+mod session;
 pub(crate) mod socket;
 pub(crate) mod speaker;
 mod test;
@@ -42,6 +44,7 @@ pub use host::{Interface, interfaces_towards, path_name, system_congestion_contr
 pub use identity::{KeepError, kept_identity, read_identity};
 pub use nearest::{PINGS, Pinged, ping};
 pub use server::{Server, ServerConfig, ServerSaid};
+pub use session::Session;
 pub use socket::Source;
 pub use towpath_quic::{Fingerprint, Identity};
 pub use watch::{Change, Watch};

@@ -9,14 +9,17 @@ use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
 use super::host::{interfaces, path_name};
+use super::session::{Shared, lock};
 use crate::ping::{self, Path, Way};
 
 /// Whom a client asks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Aim {
     pub(super) target: SocketAddr,
     /// Of the test: where a secret is needed, nobody else gets an answer.
     pub(super) token: Token,
+    /// Who wants to know that a path works.
+    pub(super) departure: Option<Shared>,
 }
 
 /// A path: an interface of this host.
@@ -25,14 +28,21 @@ pub(super) struct Over {
     /// Name of the path; the interface's may be longer.
     path: String,
     target: SocketAddr,
+    departure: Option<Shared>,
 }
 
 impl Aim {
     /// The paths of a scenario, each with what is asked over it from `start` on.
-    pub(super) fn ways(self, scenario: &Scenario, plan: &Udping, start: Instant) -> Vec<Way<Over>> {
+    pub(super) fn ways(
+        &self,
+        scenario: &Scenario,
+        plan: &Udping,
+        start: Instant,
+    ) -> Vec<Way<Over>> {
         let names = scenario.paths.iter().map(|path| path.name.clone());
         let way = |name: String| {
-            let over = Over { path: name.clone(), target: self.target };
+            let departure = self.departure.clone();
+            let over = Over { path: name.clone(), target: self.target, departure };
             Way::new(name, over, Pinger::new(*plan, start), self.token)
         };
         names.map(way).collect()
@@ -51,5 +61,11 @@ impl Path for Over {
 
     fn target(&self) -> io::Result<SocketAddr> {
         Ok(self.target)
+    }
+
+    fn on_answer(&self, at: Instant) {
+        if let Some(departure) = &self.departure {
+            lock(departure).on_answer(at, &self.path);
+        }
     }
 }

@@ -493,6 +493,10 @@ impl Shared {
                     }
                     Act::Begin(token, at_ns) => self.begin(token, at_ns, peer)?,
                     Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
+                    Act::End(token, at_ns) => {
+                        let at = Instant::from_nanos(at_ns);
+                        self.tests.find(token).iter().for_each(|test| test.end_by(at));
+                    }
                     Act::Deliver(token, offset) => self.deliver(speaker, token, offset)?,
                     Act::Forget(token) => {
                         self.tests.forget(token);

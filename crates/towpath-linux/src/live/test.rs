@@ -13,6 +13,7 @@ use towpath_quic::tls::Session;
 
 use super::end::{Stream, wanted};
 use super::line::Line;
+use super::session::patience;
 use super::socket;
 use crate::clock::Clock;
 use crate::pace::Pace;
@@ -132,6 +133,15 @@ impl Test {
     pub(super) fn stop(&self) {
         if let State::Running(pace) = &*self.lock() {
             pace.interrupt();
+        }
+    }
+
+    /// Ends the traffic early; what was begun before `at`, on the server's clock, is brought to its
+    /// end.
+    pub(super) fn end_by(&self, at: Instant) {
+        if let State::Running(pace) = &*self.lock() {
+            let at = Instant::ZERO + at.saturating_since(pace.zero());
+            pace.end_at(at, patience(&self.scenario));
         }
     }
 

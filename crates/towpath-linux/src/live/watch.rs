@@ -122,6 +122,12 @@ impl Watch {
         Ok(Self { events, route, known })
     }
 
+    /// The interface to which the best default route of a family leads.
+    pub fn default_interface(&self, v6: bool) -> Option<String> {
+        let (index, _) = (*self.known.defaults.get(usize::from(v6))?)?;
+        self.known.links.get(&index).map(|(name, _)| name.clone())
+    }
+
     /// What has changed since the last call; never blocks.
     pub fn changes(&mut self) -> Result<Vec<Change>, NetlinkError> {
         let received = self.events.drain()?;

@@ -254,15 +254,18 @@ impl Ears {
     }
 
     /// Waits for the end of the data, or of the flow, and takes the log; where the other end is in
-    /// another program, also until it has got all that was written here.
+    /// another program, also until it has got all that was written here. Now and then `meanwhile` is
+    /// done.
     pub(crate) fn receive(
         &self,
         pace: &Pace,
         (start, deadline): (Instant, Instant),
         (incoming, outgoing): (bool, bool),
+        meanwhile: &dyn Fn(),
     ) -> DeliveryLog {
         let (mut incoming, mut outgoing) = (incoming, outgoing);
         while (incoming || outgoing) && !pace.is_over(deadline) {
+            meanwhile();
             match self.heard.recv_timeout(PATIENCE) {
                 Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Said::Ended) => incoming = false,
@@ -285,7 +288,7 @@ pub(super) fn receive(
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
-    opened.ears.receive(pace, (start, deadline), (true, false))
+    opened.ears.receive(pace, (start, deadline), (true, false), &|| {})
 }
 
 /// What both kinds of threads call.

@@ -137,6 +137,9 @@ impl Part {
         }
         let mut buffer = vec![0; kernel::BLOCK];
         while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
+            if let Some(end) = pace.end() {
+                lock(&talk).end_at(end);
+            }
             for (line, progress) in &mut all {
                 read(pace, &talk, line, progress, &mut buffer);
             }

@@ -29,8 +29,10 @@ pub enum Act {
     Look(u16),
     /// Start the traffic of a test at this time of the server's clock.
     Begin(Token, u64),
-    /// End the traffic of a test.
+    /// End the traffic of a test at once.
     Stop(Token),
+    /// End the traffic of a test at this time of the server's clock, with what was begun before.
+    End(Token, u64),
     /// Say [`FromServer::Part`]s of a test's result from here on, or [`FromServer::Pending`].
     Deliver(Token, u64),
     /// The result of a test is not needed any more.
@@ -169,6 +171,9 @@ impl Control {
                 FromClient::Probe { client_ns },
             ) => (state, vec![Act::TellTime { client_ns }]),
             (state @ State::Running(token), FromClient::Stop) => (state, vec![Act::Stop(token)]),
+            (state @ State::Running(token), FromClient::End { at_ns }) => {
+                (state, vec![Act::End(token, at_ns)])
+            }
             (state @ State::Running(token), FromClient::Fetch { offset }) => {
                 (state, vec![Act::Deliver(token, offset)])
             }
@@ -184,6 +189,7 @@ impl Control {
                 | FromClient::Probe { .. }
                 | FromClient::Begin { .. }
                 | FromClient::Stop
+                | FromClient::End { .. }
                 | FromClient::Fetch { .. }
                 | FromClient::Bye,
             ) => (State::Closed, vec![Act::Close]),

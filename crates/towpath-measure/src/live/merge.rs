@@ -44,6 +44,18 @@ pub struct Merged {
     pub one_sided: bool,
 }
 
+impl Merged {
+    /// Leaves out messages that were due at `end` or later: one host may have heard late that it is the
+    /// end.
+    pub fn leave_out_from(&mut self, end: Instant) {
+        let counts = |message: &Message| message.due_ns < end.as_nanos();
+        self.messages.retain(counts);
+        for input in &mut self.inputs {
+            input.messages.retain(counts);
+        }
+    }
+}
+
 type StreamKey = (u32, u32);
 type SubflowKey = (u32, u32, u32);
 

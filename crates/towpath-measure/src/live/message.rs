@@ -38,8 +38,13 @@ pub enum FromClient {
         /// When, on the server's clock.
         at_ns: u64,
     },
-    /// The traffic ends early.
+    /// The traffic ends early, at once.
     Stop,
+    /// The traffic ends early: nothing is asked that is due later, and what was asked is answered.
+    End {
+        /// When, on the server's clock.
+        at_ns: u64,
+    },
     /// The result, from some byte on.
     Fetch {
         /// Bytes that are there already.

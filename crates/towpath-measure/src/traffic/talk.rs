@@ -5,6 +5,7 @@
 //! its answers are there, and who answers closes it then.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_net::Instant;
@@ -127,6 +128,10 @@ pub struct Talk {
     lines: Vec<Line>,
     asker: Option<Box<dyn Asker>>,
     limit: Instant,
+    /// How long answers are waited for behind the last request.
+    patience: Duration,
+    /// Nothing is asked that is due then or later.
+    until: Instant,
     begun: bool,
 }
 
@@ -155,8 +160,17 @@ impl Talk {
             lines: (0..streams(pattern)).map(line).collect(),
             asker: asker.filter(|_| asks.contains(&own)),
             limit: start + pattern.limit(),
+            patience: pattern.limit().saturating_sub(pattern.duration()),
+            until: start + pattern.limit(),
             begun: false,
         })
+    }
+
+    /// Ends early: nothing is asked that is due at `at` or later, and answers are waited for as long
+    /// as planned.
+    pub fn end_at(&mut self, at: Instant) {
+        self.until = self.until.min(at);
+        self.limit = self.limit.min(at + self.patience);
     }
 
     /// A stream is open.
@@ -210,7 +224,7 @@ impl Talk {
     /// What to do with a stream that is open and has room. Called again after each
     /// [`Output::Write`] that was taken in full.
     pub fn poll_output(&mut self, now: Instant, stream: u32) -> Output {
-        let limit = self.limit;
+        let (limit, until) = (self.limit, self.until);
         let Self { lines, asker, begun, .. } = self;
         let Some(line) = lines.get_mut(stream as usize).filter(|line| line.phase == Phase::Open)
         else {
@@ -221,11 +235,13 @@ impl Talk {
             return Output::Close;
         }
         if let (Some(asker), true, true) = (asker.as_mut(), *begun, line.asks) {
-            while let Some(ask) = asker.poll(now, stream) {
+            while !is_over(asker.as_ref(), stream, until)
+                && let Some(ask) = asker.poll(now, stream)
+            {
                 line.ask(ask);
             }
         }
-        if line.may_close(asker.as_deref(), stream) {
+        if line.may_close(asker.as_deref(), stream, until) {
             line.phase = Phase::Closed;
             return Output::Close;
         }
@@ -248,7 +264,7 @@ impl Talk {
     /// is always due: who drives a stream that takes nothing waits for it instead.
     pub fn next_due(&self, stream: u32) -> Option<Instant> {
         let line = self.lines.get(stream as usize).filter(|line| line.phase == Phase::Open)?;
-        if !line.outbox.is_empty() || line.may_close(self.asker.as_deref(), stream) {
+        if !line.outbox.is_empty() || line.may_close(self.asker.as_deref(), stream, self.until) {
             return Some(Instant::ZERO);
         }
         let asker = self.asker.as_ref().filter(|_| self.begun && line.asks);
@@ -309,9 +325,11 @@ impl Line {
         finished
     }
 
-    fn may_close(&self, asker: Option<&dyn Asker>, stream: u32) -> bool {
+    fn may_close(&self, asker: Option<&dyn Asker>, stream: u32, until: Instant) -> bool {
         let done = if self.asks {
-            let answered = self.waiting == 0 && asker.is_none_or(|asker| asker.is_done(stream));
+            let everything =
+                asker.is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
+            let answered = self.waiting == 0 && everything;
             // Nobody will answer any more.
             answered || self.ended
         } else {
@@ -319,6 +337,11 @@ impl Line {
         };
         done && self.outbox.is_empty() || self.broken.is_some()
     }
+}
+
+/// Whether what would be asked next is due too late.
+fn is_over(asker: &dyn Asker, stream: u32, until: Instant) -> bool {
+    asker.next_due(stream).is_some_and(|due| due >= until)
 }
 
 /// The direction of the requests on a stream.

@@ -12,6 +12,9 @@ use towpath_net::Rate;
 use super::amounts;
 use crate::arguments::{order, transport};
 
+/// What a host that moves is measured over, at the same time.
+const MOBILE: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
+
 /// Measure towards a host that runs `towpath server`
 ///
 /// Sends a traffic pattern over each transport, with lines for every subflow while it runs, a table
@@ -24,7 +27,7 @@ pub(crate) struct MeasureArguments {
     #[arg(value_name = "HOST")]
     first: Option<String>,
     /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping
-    /// [default: iperf]
+    /// [default: iperf; with --mobile: interactive]
     #[arg(value_name = "PATTERN")]
     second: Option<String>,
     /// The server, in place of HOST; `auto` for the nearest of --servers
@@ -36,9 +39,9 @@ pub(crate) struct MeasureArguments {
     /// Port of the server
     #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
     pub(crate) port: u16,
-    /// Transports: tcp, mptcp, quic, mpquic
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "mptcp", value_parser = transport)]
-    pub(crate) transport: Vec<Transport>,
+    /// Transports: tcp, mptcp, quic, mpquic [default: mptcp; with --mobile: mptcp, mpquic]
+    #[arg(long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    transports: Vec<Transport>,
     /// How long, as `10` (seconds), `10s` or `"500 ms"`
     #[arg(short, long, value_name = "TIME", value_parser = amounts::time)]
     pub(crate) time: Option<Duration>,
@@ -129,7 +132,9 @@ pub(crate) struct MeasureArguments {
     /// How long a silent server is waited for, after the traffic, until its half is given up
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) patience: Duration,
-    /// This host moves: record changes of its network, in place of calling the run invalid
+    /// This host moves: changes of its network are what is measured, and make no run invalid.
+    /// Requests and datagrams (interactive, reqres, onoff, udping) run over all transports at the same
+    /// time, with --udping, until a network that was there at first is gone (or -t, 10 min, is over)
     #[arg(long)]
     pub(crate) mobile: bool,
     /// Folder for results and report [default: towpath-results/live-PATTERN/NUMBER]
@@ -155,6 +160,20 @@ impl MeasureArguments {
     pub(crate) fn pattern(&self) -> &str {
         let alone = self.server.is_some() && self.second.is_none();
         let given = if alone { self.first.as_deref() } else { self.second.as_deref() };
-        given.unwrap_or("iperf")
+        given.unwrap_or(if self.mobile { "interactive" } else { "iperf" })
+    }
+
+    /// Over what.
+    pub(crate) fn transports(&self) -> &[Transport] {
+        match (self.transports.as_slice(), self.is_session()) {
+            ([], true) => &MOBILE,
+            ([], false) => &[Transport::Mptcp],
+            (given, _) => given,
+        }
+    }
+
+    /// Whether it lasts until a network is left. Transfers, pages and videos end by themselves.
+    pub(crate) fn is_session(&self) -> bool {
+        self.mobile && matches!(self.pattern(), "interactive" | "reqres" | "onoff" | "udping")
     }
 }

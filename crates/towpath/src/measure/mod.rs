@@ -2,6 +2,7 @@
 
 pub(crate) mod amounts;
 mod arguments;
+mod mobile;
 mod plan;
 mod servers;
 
@@ -31,20 +32,41 @@ use servers::Server;
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let server = servers::server(arguments, ui)?;
     let (targets, source, paths) = ends(arguments, &server)?;
-    let scenario = plan::scenario(arguments, (&server.host, &paths))?;
-    if arguments.rt
-        && let Err(error) = live::real_time()
-    {
-        ui.warn(&Warning {
-            text: format!("no real-time priority: {error}"),
-            hint: Some("run it as root, or with a limit of real-time priority (rtprio)".to_owned()),
-        });
+    let planned = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
+    let scenario = planned(arguments.udping || arguments.is_session())?;
+    if arguments.rt {
+        ask_for_priority(ui);
     }
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let transports = plan::unique(&arguments.transport);
+    let transports = plan::unique(arguments.transports());
+    let make = |scenario: &Scenario, transport, repeat, turn| -> Result<Order, CliError> {
+        Ok(Order {
+            name: server.host.clone(),
+            choice: server.choice.clone(),
+            session: None,
+            targets: targets.clone(),
+            source: source.clone(),
+            plan: plan_of(arguments, scenario, transport)?,
+            scenario: scenario.clone(),
+            secret: secret.clone(),
+            server: arguments.server_cert,
+            repeat,
+            turn,
+            seed: arguments.seed,
+            patience: arguments.patience,
+            mobile: arguments.mobile,
+        })
+    };
+    if arguments.is_session() {
+        // What paths are like by themselves is asked once.
+        let other = planned(false)?;
+        let first = |at: usize| if at == 0 { &scenario } else { &other };
+        let make = |at, transport, repeat| make(first(at), transport, repeat, None);
+        return mobile::measure(arguments, (&transports, &make), &folder, ui);
+    }
     let turns = order::turns(&transports, arguments.repeat, arguments.order, arguments.seed);
     for (repeat, transport, turn) in &turns {
         if turn.position > 1 {
@@ -53,22 +75,8 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         if interrupt::seen() {
             break;
         }
-        let order = Order {
-            name: server.host.clone(),
-            choice: server.choice.clone(),
-            targets: targets.clone(),
-            source: source.clone(),
-            plan: plan_of(arguments, &scenario, *transport)?,
-            scenario: scenario.clone(),
-            secret: secret.clone(),
-            server: arguments.server_cert,
-            repeat: *repeat,
-            turn: Some(*turn),
-            seed: arguments.seed,
-            patience: arguments.patience,
-            mobile: arguments.mobile,
-        };
-        match one(arguments, &order, &folder, ui) {
+        let order = make(&scenario, *transport, *repeat, Some(*turn))?;
+        match one(arguments, &order, &folder, &mut |text| ui.progress(text)) {
             Ok(run) => runs.push(run),
             Err(error) if runs.is_empty() => {
                 folder.remove_if_empty();
@@ -82,12 +90,32 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         folder.remove_if_empty();
         return Ok(ExitCode::from(130));
     }
-    print(&runs, arguments.json, ui)?;
+    conclude(arguments, (&runs, turns.len()), &folder, ui)
+}
+
+/// Real-time priority, or why there is none.
+fn ask_for_priority(ui: &mut Ui) {
+    if let Err(error) = live::real_time() {
+        ui.warn(&Warning {
+            text: format!("no real-time priority: {error}"),
+            hint: Some("run it as root, or with a limit of real-time priority (rtprio)".to_owned()),
+        });
+    }
+}
+
+/// Table, report and exit code of what was measured, of `planned` runs.
+fn conclude(
+    arguments: &MeasureArguments,
+    (runs, planned): (&[Run], usize),
+    folder: &ResultFolder,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    print(runs, arguments.json, ui)?;
     let report = folder.path.join("report.html");
-    write_report(&runs, &report)?;
+    write_report(runs, &report)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
-    Ok(exit_code(arguments, &runs, runs.len() == turns.len(), ui))
+    Ok(exit_code(arguments, runs, runs.len() == planned, ui))
 }
 
 /// Where to, from where, and what the paths are called.
@@ -164,14 +192,14 @@ fn one(
     arguments: &MeasureArguments,
     order: &Order,
     folder: &ResultFolder,
-    ui: &mut Ui,
+    say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Run, CliError> {
     let transport = order.plan.transport;
     let name = format!("{}-{transport}-{}", World::Live, order.repeat);
     if !arguments.quiet {
         let what = &order.scenario.description;
-        ui.progress(&format!("\n{what} over {transport}, run {}", order.repeat));
-        ui.progress(&live_header());
+        say(&format!("\n{what} over {transport}, run {}", order.repeat));
+        say(&live_header());
     }
     let mut live = Live::every(arguments.interval, transport);
     let mut file: Option<ResultFile> = None;
@@ -191,17 +219,17 @@ fn one(
             && let Some(shown) = meta.conditions.get("server certificate")
             && !arguments.quiet
         {
-            ui.progress(&format!("server certificate {shown}"));
+            say(&format!("server certificate {shown}"));
         }
         if let Some(lines) = live.take(record).filter(|_| !arguments.quiet) {
-            ui.progress(&lines);
+            say(&lines);
         }
     })?;
     if let Some(error) = failed {
         return Err(error);
     }
     if let Some(lines) = live.rest().filter(|_| !arguments.quiet) {
-        ui.progress(&lines);
+        say(&lines);
     }
     let mut file = match file {
         Some(file) => file,

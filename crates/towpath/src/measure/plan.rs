@@ -13,15 +13,20 @@ use towpath_measure::scenario::{Flow, Pattern, Scenario, Transport, no_files};
 use super::MeasureArguments;
 use crate::error::CliError;
 
-/// The scenario that `arguments` ask for, between the host's `paths` and the server.
+/// A limit of what lasts until a network is left.
+const LONGEST_SESSION: &str = "10 min";
+
+/// The scenario that `arguments` ask for, between the host's `paths` and the server; `udping` puts
+/// datagrams beside it.
 pub(super) fn scenario(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
+    udping: bool,
 ) -> Result<Scenario, CliError> {
     let parse = |text: &str| Scenario::parse("the scenario of these arguments", text, &no_files);
     let scenario = parse(&text(arguments, (host, paths), None)?)?;
     let pings = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
-    if !arguments.udping || scenario.flows.iter().any(pings) {
+    if !udping || scenario.flows.iter().any(pings) {
         return Ok(scenario);
     }
     let lengths = scenario.flows.iter().map(|flow| flow.pattern.duration());
@@ -53,7 +58,7 @@ fn text(
         add(format!("duration = \"{}\"", duration_text(beside)));
     }
     let transports: Vec<_> =
-        unique(&arguments.transport).iter().map(|one| format!("\"{one}\"")).collect();
+        unique(arguments.transports()).iter().map(|one| format!("\"{one}\"")).collect();
     add(format!("[run]\ntransports = [{}]\nworlds = [\"live\"]", transports.join(", ")));
     add(format!("seed = {}\nrepeat = {}", arguments.seed & (u64::MAX >> 1), arguments.repeat));
     add(format!("sample = \"{}\"", duration_text(arguments.sample)));
@@ -82,6 +87,8 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
         keys.extend(value.map(|value| (key.to_owned(), value)));
     };
     add("duration", arguments.time.map(|time| quoted(&duration_text(time))));
+    let lasts = arguments.is_session() && arguments.time.is_none();
+    add("duration", lasts.then(|| quoted(LONGEST_SESSION)));
     let without_end = pattern(arguments) == "bulk"
         && arguments.time.is_none()
         && arguments.bytes.is_none()

@@ -40,11 +40,12 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
     let towpath = binary();
     let towpath = std::fs::canonicalize(towpath).unwrap();
     let towpath = towpath.display();
+    let once = if options.contains("-t 30") { "" } else { "--once" };
     let scenario = format!(
         "name = \"live-paths\"\n{network}\n{timeline}\n[[flows]]\nfrom = \"server\"\n\
-         to = \"client\"\nrun = \"{towpath} server --once > server.txt 2>&1\"\nduration = \"25 s\"\n\
+         to = \"client\"\nrun = \"{towpath} server {once} > server.txt 2>&1\"\nduration = \"25 s\"\n\
          [[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"sleep 0.4; {towpath} measure \
-         10.64.0.2 -t 5 -o results {options} > client.txt 2>&1; echo $? > code.txt\"\n\
+         10.64.0.2 -o results {options} > client.txt 2>&1; echo $? > code.txt\"\n\
          duration = \"40 s\"\n"
     );
     folder.write("scenario.toml", scenario);
@@ -59,8 +60,8 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
 #[test]
 fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
     let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
-    let still = "--require-multipath --udping";
-    let moving = "--require-multipath --udping --mobile";
+    let still = "iperf -t 5 --require-multipath --udping";
+    let moving = "iperf -t 5 --require-multipath --udping --mobile";
     // Only what the host itself sees of its network makes a measurement invalid.
     for (transport, how, options, wanted) in [
         ("mptcp", silent, still, 0),
@@ -101,7 +102,7 @@ fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
     let folder = Folder::new();
     let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
         [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
-    let (_, text) = measured(&folder, ONE_PATH, away, "--transport tcp");
+    let (_, text) = measured(&folder, ONE_PATH, away, "-t 5 --transport tcp");
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
     let summary = result.summary.unwrap();
     assert!(summary.flows[0].bytes > 1_000_000, "{text}");
@@ -112,10 +113,51 @@ fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
 fn the_only_path_of_tcp_is_gone_and_the_client_says_what_is_missing() {
     let folder = Folder::new();
     let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
-    let (code, text) = measured(&folder, ONE_PATH, gone, "--transport tcp --patience 3");
+    let (code, text) = measured(&folder, ONE_PATH, gone, "-t 5 --transport tcp --patience 3");
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("the server's half of the result is missing"), "{text}");
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
     let failure = result.summary.unwrap().flows[0].failure.clone().unwrap();
     assert!(failure.contains("were acknowledged"), "{failure}");
+}
+
+#[test]
+fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network() {
+    // Gone with its interface, which the host sees; silently, which only the datagrams tell.
+    for how in ["interface\"\nhost = \"client", "silent"] {
+        let folder = Folder::new();
+        let down = format!(
+            "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nhow = \"{how}\"\n"
+        );
+        // Without a word on transports it is Multipath TCP and Multipath QUIC.
+        let options = if how == "silent" {
+            "--mobile -t 30 --transport mptcp,tcp -B %wlan"
+        } else {
+            "--mobile -t 30"
+        };
+        let (code, text) = measured(&folder, TWO_PATHS, &down, options);
+        let result = folder.stored("results/live-mptcp-1.jsonl.zst");
+        let gone = result.records.iter().find_map(|record| {
+            let Record::Event(event) = record else { return None };
+            event.text.contains("first network is gone").then_some(event.t_ns)
+        });
+        let gone = gone.unwrap_or_else(|| panic!("{how}: {text}")) as f64 / 1e9;
+        assert!((1.0..3.0).contains(&gone), "{how}: {gone}: {text}");
+        // Until it is sure, and a while more.
+        let lasted = result.meta.duration_ns as f64 / 1e9;
+        assert!((gone + 4.9..gone + 7.5).contains(&lasted), "{how}: {gone} {lasted}: {text}");
+        let summary = result.summary.unwrap();
+        assert_eq!(code, 0, "{how}: {text}");
+        for flow in &summary.flows {
+            let messages = flow.messages.as_ref().unwrap();
+            assert_eq!(messages.answered, messages.count, "{how}: {flow:?}");
+            assert!((messages.count as f64 - lasted * 10.0).abs() < 3.0, "{how}: {flow:?}");
+        }
+        let lost = |name| summary.paths.iter().find(|path| path.path == name).unwrap().lost();
+        assert!(lost("eth") > 30 && lost("wlan") <= 2, "{how}: {:?}", summary.paths);
+        let other = if how == "silent" { "tcp" } else { "mpquic" };
+        let other = folder.stored(&format!("results/live-{other}-1.jsonl.zst"));
+        assert!(other.meta.duration_ns.abs_diff(result.meta.duration_ns) < 500_000_000);
+        assert_eq!(other.summary.unwrap().paths, []);
+    }
 }

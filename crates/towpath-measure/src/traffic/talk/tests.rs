@@ -191,3 +191,45 @@ fn a_page_is_loaded_over_all_its_connections() {
         assert!(found.iter().filter(|m| m.stream == stream).count() >= 3, "{stream}");
     }
 }
+
+#[test]
+fn an_early_end_leaves_out_what_is_due_later_and_answers_what_was_asked() {
+    let pattern = exchange(DataDirection::Both, 50, (100, 50, true));
+    let mut pair = Pair::new(&pattern);
+    let step = Duration::from_millis(50);
+    let mut now = at(0);
+    while now < at(3_000) && pair.closed.iter().flatten().any(|closed| !closed) {
+        if now == at(1_000) {
+            for end in &mut pair.ends {
+                end.end_at(at(1_120));
+            }
+        }
+        pair.write(now, 1_000);
+        pair.deliver(now + step, 1_000);
+        now += step;
+    }
+    // The last one was due at 1.1 s; nobody waited for the planned end.
+    assert!(now < at(1_400), "{now:?}");
+    let [client, server] = &pair.ends;
+    let messages = messages(0, client, server);
+    assert_eq!(messages.len(), 2 * 12);
+    assert!(messages.iter().all(|message| message.answered_ns.is_some()));
+    assert_eq!(messages.iter().map(|message| message.due_ns).max(), Some(1_100_000_000));
+}
+
+#[test]
+fn who_hears_nothing_of_an_early_end_is_ended_by_the_other() {
+    let pattern = exchange(DataDirection::Both, 50, (100, 50, false));
+    let mut pair = Pair::new(&pattern);
+    let mut now = at(0);
+    while now < at(8_000) && pair.closed.iter().flatten().any(|closed| !closed) {
+        if now == at(1_000) {
+            pair.ends[0].end_at(now);
+        }
+        pair.write(now, 1_000);
+        pair.deliver(now, 1_000);
+        now += Duration::from_millis(50);
+    }
+    // Three seconds of patience.
+    assert!((at(4_000)..at(4_200)).contains(&now), "{now:?}");
+}

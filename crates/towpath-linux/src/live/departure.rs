@@ -1,0 +1,196 @@
+//! When a host that moves has left a network that it was in at first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::host::path_name;
+use super::watch::Change;
+
+/// What is back before is not gone.
+const GONE: Duration = Duration::from_secs(2);
+/// Over a path that works, something comes back before.
+const SILENT: Duration = Duration::from_secs(3);
+
+/// Something that a network consists of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Link(String),
+    /// All addresses of one family; whether it is IPv6.
+    Addresses(String, bool),
+    /// The best default route; whether of IPv6.
+    DefaultRoute(bool),
+}
+
+/// Follows what happens to the networks that were there at first.
+#[derive(Debug)]
+pub(super) struct Departure {
+    /// Names of the paths that count.
+    paths: Vec<String>,
+    addresses: BTreeMap<(String, bool), BTreeSet<IpAddr>>,
+    /// To which interface the default routes of IPv4 and IPv6 led.
+    defaults: [Option<String>; 2],
+    /// Since when, and how it was said.
+    missing: BTreeMap<Part, (Instant, String)>,
+    /// What came later may go again.
+    later: BTreeSet<Part>,
+    /// When something came back over a path at last.
+    heard: BTreeMap<String, Instant>,
+}
+
+impl Departure {
+    /// Of `paths`; interfaces and their `addresses` are as they are now.
+    pub(super) fn new(
+        paths: Vec<String>,
+        addresses: impl IntoIterator<Item = (String, IpAddr)>,
+        defaults: [Option<String>; 2],
+    ) -> Self {
+        let mut known: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
+        for (interface, address) in addresses {
+            known.entry((interface, address.is_ipv6())).or_default().insert(address);
+        }
+        let (missing, later, heard) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { paths, addresses: known, defaults, missing, later, heard }
+    }
+
+    /// The network has changed.
+    pub(super) fn on_change(&mut self, at: Instant, change: &Change) {
+        let counts = |interface: &str| self.paths.contains(&path_name(interface));
+        let (part, there) = match change {
+            Change::Link { interface, .. }
+            | Change::Removed { interface }
+            | Change::Address { interface, .. }
+                if !counts(interface) =>
+            {
+                return;
+            }
+            Change::Link { interface, running } => (Part::Link(interface.clone()), *running),
+            Change::Removed { interface } => (Part::Link(interface.clone()), false),
+            Change::Address { interface, address, present } => {
+                let key = (interface.clone(), address.is_ipv6());
+                let all = self.addresses.entry(key).or_default();
+                if *present {
+                    all.insert(*address);
+                } else {
+                    all.remove(address);
+                }
+                // One that is replaced by another is no network that is left.
+                (Part::Addresses(interface.clone(), address.is_ipv6()), !all.is_empty())
+            }
+            Change::DefaultRoute { v6, now } => {
+                let first = self.defaults.get(usize::from(*v6)).cloned().flatten();
+                let Some(first) = first else { return };
+                let same = now.as_ref().is_some_and(|(interface, _)| *interface == first);
+                (Part::DefaultRoute(*v6), same)
+            }
+        };
+        if !there {
+            if !self.later.contains(&part) {
+                self.missing.entry(part).or_insert_with(|| (at, change.to_string()));
+            }
+        } else if self.missing.remove(&part).is_none() && matches!(part, Part::Link(_)) {
+            self.later.insert(part);
+        }
+    }
+
+    /// Something came back over a path.
+    pub(super) fn on_answer(&mut self, at: Instant, path: &str) {
+        self.heard.insert(path.to_owned(), at);
+    }
+
+    /// Since when a network is gone, and what has become of it; `None` while all of them are there.
+    pub(super) fn gone(&self, now: Instant) -> Option<(Instant, String)> {
+        let missing = self.missing.values().filter(|(since, _)| *since + GONE <= now);
+        let silent = self.heard.iter().filter(|(_, last)| **last + SILENT <= now);
+        let silent = silent.map(|(path, last)| (*last, format!("nothing comes back over {path}")));
+        missing.cloned().chain(silent).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn departure() -> Departure {
+        let addresses = [("wlan0", "10.0.0.1"), ("wwan0", "10.1.0.1")];
+        let addresses = addresses.map(|(name, text)| (name.to_owned(), address(text)));
+        let paths = vec!["wlan0".to_owned(), "wwan0".to_owned()];
+        Departure::new(paths, addresses, [Some("wlan0".to_owned()), None])
+    }
+
+    fn link(interface: &str, running: bool) -> Change {
+        Change::Link { interface: interface.to_owned(), running }
+    }
+
+    #[test]
+    fn a_link_that_is_away_for_a_moment_is_not_gone() {
+        let mut departure = departure();
+        departure.on_change(at(1_000), &link("wlan0", false));
+        assert_eq!(departure.gone(at(2_900)), None);
+        departure.on_change(at(2_900), &link("wlan0", true));
+        assert_eq!(departure.gone(at(9_000)), None);
+        departure.on_change(at(9_000), &Change::Removed { interface: "wlan0".to_owned() });
+        let (since, why) = departure.gone(at(11_000)).unwrap();
+        assert!(since == at(9_000) && why.contains("wlan0"), "{why}");
+    }
+
+    #[test]
+    fn what_is_no_path_and_what_came_later_may_go() {
+        let mut departure = departure();
+        departure.on_change(at(0), &link("docker0", false));
+        // A third network, which was not there at first.
+        departure.on_change(at(0), &link("wwan0", true));
+        departure.on_change(at(1_000), &link("wwan0", false));
+        let v6 = Change::DefaultRoute { v6: true, now: None };
+        departure.on_change(at(1_000), &v6);
+        assert_eq!(departure.gone(at(9_000)), None);
+    }
+
+    #[test]
+    fn an_address_counts_when_its_interface_has_no_other_one() {
+        let mut departure = departure();
+        let change = |text: &str, present| Change::Address {
+            interface: "wlan0".to_owned(),
+            address: address(text),
+            present,
+        };
+        departure.on_change(at(0), &change("10.0.0.9", true));
+        departure.on_change(at(0), &change("10.0.0.1", false));
+        assert_eq!(departure.gone(at(9_000)), None);
+        departure.on_change(at(9_000), &change("10.0.0.9", false));
+        assert_eq!(departure.gone(at(11_000)).map(|(since, _)| since), Some(at(9_000)));
+    }
+
+    #[test]
+    fn a_default_route_that_leads_elsewhere_was_left() {
+        let mut departure = departure();
+        let now = |name: &str| Change::DefaultRoute { v6: false, now: Some((name.into(), None)) };
+        departure.on_change(at(0), &now("wwan0"));
+        departure.on_change(at(500), &now("wlan0"));
+        assert_eq!(departure.gone(at(9_000)), None);
+        departure.on_change(at(9_000), &now("wwan0"));
+        assert!(departure.gone(at(11_000)).is_some());
+    }
+
+    #[test]
+    fn a_path_over_which_nothing_comes_back_any_more_is_gone_and_one_that_never_worked_is_not() {
+        let mut departure = departure();
+        for step in 0..50 {
+            departure.on_answer(at(step * 100), "wwan0");
+            assert_eq!(departure.gone(at(step * 100)), None);
+        }
+        assert_eq!(departure.gone(at(7_899)), None);
+        let (since, why) = departure.gone(at(7_900)).unwrap();
+        assert_eq!((since, why.as_str()), (at(4_900), "nothing comes back over wwan0"));
+    }
+}

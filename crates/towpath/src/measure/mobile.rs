@@ -1,0 +1,88 @@
+//! A host that moves: all transports at the same time, until it has left a network that it was in.
+
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use towpath_linux::interrupt;
+use towpath_linux::live::{self, Order, Session};
+use towpath_measure::scenario::Transport;
+use towpath_report::Run;
+
+use super::{MeasureArguments, conclude, one};
+use crate::error::CliError;
+use crate::files::ResultFolder;
+use crate::ui::Ui;
+
+/// Makes the order of a transport: its place among them, the transport, the repetition.
+type Make<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<Order, CliError>;
+
+/// Measures over all transports at the same time, as often as asked for.
+pub(super) fn measure(
+    arguments: &MeasureArguments,
+    (transports, make): (&[Transport], Make<'_>),
+    folder: &ResultFolder,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let mut runs = Vec::new();
+    for repeat in 1..=arguments.repeat {
+        if repeat > 1 {
+            live::pause(arguments.wait);
+        }
+        if interrupt::seen() {
+            break;
+        }
+        let mut orders: Vec<Order> = Vec::new();
+        for (at, transport) in transports.iter().enumerate() {
+            let order = make(at, *transport, repeat)?;
+            let first = orders.first().and_then(|first| first.session.clone());
+            let session = first.unwrap_or_else(|| Session::new(&order.scenario));
+            orders.push(Order { session: Some(session), ..order });
+        }
+        for run in at_once(arguments, &orders, folder, ui) {
+            match run {
+                Ok(run) => runs.push(run),
+                Err(error) if runs.is_empty() && orders.len() == 1 => {
+                    folder.remove_if_empty();
+                    return Err(error);
+                }
+                // What the others measured is worth a report.
+                Err(error) => ui.error(&error),
+            }
+        }
+    }
+    if runs.is_empty() {
+        folder.remove_if_empty();
+        return Ok(ExitCode::from(if interrupt::seen() { 130 } else { 2 }));
+    }
+    let planned = transports.len() * arguments.repeat as usize;
+    conclude(arguments, (&runs, planned), folder, ui)
+}
+
+fn at_once(
+    arguments: &MeasureArguments,
+    orders: &[Order],
+    folder: &ResultFolder,
+    ui: &mut Ui,
+) -> Vec<Result<Run, CliError>> {
+    thread::scope(|scope| {
+        let (lines, said) = mpsc::channel::<String>();
+        let measured: Vec<_> = orders
+            .iter()
+            .map(|order| {
+                let lines = lines.clone();
+                scope.spawn(move || {
+                    one(arguments, order, folder, &mut |text| {
+                        let _nobody_reads = lines.send(text.to_owned());
+                    })
+                })
+            })
+            .collect();
+        drop(lines);
+        for line in said {
+            ui.progress(&line);
+        }
+        let failed = || CliError::Internal("a thread panicked".to_owned());
+        measured.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(failed()))).collect()
+    })
+}
