@@ -2,18 +2,12 @@
 
 mod tools;
 
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use crate::{Result, cargo, tidy};
-
-/// Name of the command, and of its crate.
-const BINARY: &str = "towpath";
 
 /// Runs all steps; stops at the first that fails.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
@@ -31,10 +25,6 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     )?;
     steps.run("cargo xtask tidy", |out| {
         if tidy::run(root, out)? { Ok(()) } else { Err("the repository broke a rule".into()) }
-    })?;
-    steps.run("cargo build --locked --release -p towpath", |_| {
-        environment.push(("TOWPATH_BIN".into(), build(root)?));
-        Ok(())
     })?;
     steps.run("cargo test --locked --workspace", |_| {
         let mut command = cargo(root);
@@ -80,30 +70,6 @@ impl Steps<'_> {
             expect_success(cargo(root).args(arguments).stdin(Stdio::null()).status()?)
         })
     }
-}
-
-/// Builds the command; gives its absolute path.
-fn build(root: &Path) -> Result<OsString> {
-    let output = cargo(root)
-        .args(["build", "--locked", "--release", "-p", BINARY])
-        .arg("--message-format=json-render-diagnostics")
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
-    expect_success(output.status)?;
-    let found = executable(&String::from_utf8_lossy(&output.stdout), BINARY);
-    Ok(found.ok_or("cargo named no executable")?.into())
-}
-
-/// The path of an executable in cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<String> {
-    let is_it =
-        |message: &Value| message.pointer("/target/name").and_then(Value::as_str) == Some(name);
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(is_it)
-        .find_map(|message| Some(message.get("executable")?.as_str()?.to_owned()))
 }
 
 fn expect_success(status: ExitStatus) -> Result<()> {
@@ -153,19 +119,6 @@ mod tests {
         let said = String::from_utf8(out).unwrap();
         assert!(said.contains("== passed in 0.0 s"), "{said}");
         assert!(said.contains("== failed after 0.0 s: b: broken"), "{said}");
-    }
-
-    #[test]
-    fn the_executable_is_the_one_that_cargo_names() {
-        let artifact = |name: &str, path: &str| {
-            format!("{{\"target\":{{\"name\":\"{name}\"}},\"executable\":{path}}}\n")
-        };
-        let messages = "not json\n".to_owned()
-            + &artifact("x", "\"/x\"")
-            + &artifact("towpath", "null")
-            + &artifact("towpath", "\"/t\"");
-        assert_eq!(executable(&messages, "towpath").as_deref(), Some("/t"));
-        assert_eq!(executable(&messages, "gone"), None);
     }
 
     #[test]
