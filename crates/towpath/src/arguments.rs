@@ -143,7 +143,13 @@ pub(crate) struct CompareArguments {
 /// one, a shell is opened in a network that stays as it is. Addresses are in variables such as
 /// `TOWPATH_SERVER_WIFI`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    subcommand_negates_reqs = true,
+    override_usage = "towpath lab [OPTIONS] <SCENARIO> [-- <COMMAND>...]\n       \
+                      towpath lab break [NAME] [-- <COMMAND>...]"
+)]
 pub(crate) struct LabArguments {
     #[command(subcommand)]
     pub(crate) action: Option<LabAction>,
@@ -180,7 +186,7 @@ pub(crate) struct BreakArguments {
     /// Print the list as a Markdown page for people
     #[arg(long, conflicts_with_all = ["command", "json", "name"])]
     pub(crate) markdown: bool,
-    /// Program and its arguments; your shell when left out
+    /// Program and its arguments; when left out your shell, on a terminal
     #[arg(last = true, value_name = "COMMAND", requires = "name")]
     pub(crate) command: Vec<OsString>,
 }

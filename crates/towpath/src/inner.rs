@@ -142,7 +142,7 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
         Work::Break { command } => {
             let situation = lab::find(&order.scenario)?;
             let opened = Opened::open(situation, thread).map_err(LabError::from)?;
-            ui.progress(&lab::introduction(situation, &opened));
+            ui.progress(&lab::introduction(situation));
             let command: Vec<_> = command.iter().map(OsString::from).collect();
             Ok(passed_on(opened.run(&command)?))
         }

@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{self, IsTerminal, Write as _};
 use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
-use towpath_linux::zoo::{self, Opened, Situation};
+use towpath_linux::zoo::{self, Situation};
 use towpath_linux::{interrupt, sandbox};
 
 use crate::arguments::{BackendChoice, BreakArguments, LabAction, LabArguments};
@@ -64,6 +64,10 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     let situation = find(name)?;
     if arguments.json {
         writeln!(ui.out, "{:#}", as_json(situation))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.command.is_empty() && !io::stdin().is_terminal() {
+        writeln!(ui.out, "{}", introduction(situation))?;
         return Ok(ExitCode::SUCCESS);
     }
     start(&Order {
@@ -125,10 +129,10 @@ fn page() -> String {
     page
 }
 
-/// What people are told of a situation that is open, in several lines.
-pub(crate) fn introduction(situation: &Situation, opened: &Opened) -> String {
+/// What people are told of a situation, in several lines.
+pub(crate) fn introduction(situation: &Situation) -> String {
     let Situation { name, title, seen, why, cause, .. } = situation;
-    let target = opened.target();
+    let target = situation.target();
     let cause = cause.unwrap_or("none: this network is healthy");
     format!(
         "{name}: {title}\n  seen   {seen}\n  why    {why}\n  cause  {cause}\n  \

@@ -54,6 +54,8 @@ pub(crate) enum Treatment {
     Reset,
     /// The sender gets an ICMP message.
     Unreachable(Reason),
+    /// The sender gets an ICMP message that so many bytes would have passed, as it should be.
+    TooBig(u16),
     /// One byte of the payload is changed, as gateways do that know the application.
     Rewrite,
     /// The inside's addresses are hidden behind the router's own (IPv4 only).
@@ -198,6 +200,7 @@ impl Hop {
             Treatment::Drop => Left::Answer(None),
             Treatment::Reset => Left::Answer(packet::reset(&bytes)),
             Treatment::Unreachable(reason) => Left::Answer(self.error(&bytes, reason.code())),
+            Treatment::TooBig(mtu) => Left::Answer(self.message(&bytes, packet::TOO_BIG, mtu)),
             Treatment::Rewrite => {
                 packet::rewrite(&mut bytes);
                 Left::Packet(bytes)
@@ -210,7 +213,12 @@ impl Hop {
     }
 
     /// An ICMP message about a packet, never about another message.
-    fn error(&self, about: &[u8], [v4, v6]: [(u8, u8); 2]) -> Option<Vec<u8>> {
+    fn error(&self, about: &[u8], codes: [(u8, u8); 2]) -> Option<Vec<u8>> {
+        self.message(about, codes, 0)
+    }
+
+    /// The same, with a number in its header's last word.
+    fn message(&self, about: &[u8], [v4, v6]: [(u8, u8); 2], word: u16) -> Option<Vec<u8>> {
         let (from, _) = packet::addresses(about)?;
         if packet::is_icmp_error(about) {
             return None;
@@ -220,7 +228,8 @@ impl Hop {
             IpAddr::V6(_) => (self.v6.into(), v6, QUOTE_V6),
         };
         let quote = about.get(..most).unwrap_or(about);
-        let head = [kind, code, 0, 0, 0, 0, 0, 0];
+        let [high, low] = word.to_be_bytes();
+        let head = [kind, code, 0, 0, 0, 0, high, low];
         icmp::router_error(router, from, head, quote).map(|message| message.to_vec())
     }
 }

@@ -9,6 +9,8 @@ use crate::emulator::headers::{self, Headers};
 
 /// `Time exceeded` in IPv4 and IPv6, as type and code.
 pub(crate) const TIME_EXCEEDED: [(u8, u8); 2] = [(11, 0), (3, 0)];
+/// `Packet too big`, the same.
+pub(crate) const TOO_BIG: [(u8, u8); 2] = [(3, 4), (2, 0)];
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 /// Bytes of an IPv4 header without options, and of an IPv6 header.

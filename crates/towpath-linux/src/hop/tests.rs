@@ -149,6 +149,14 @@ fn a_rewritten_packet_has_a_right_checksum() {
 }
 
 #[test]
+fn who_sends_too_much_is_told_what_passes() {
+    let rules = [rule(Packets::of(Phase::Later).carrying(3), Treatment::TooBig(1_300))];
+    let sent = bytes(&segment(Flags::ACK, &[], b"data"));
+    let (way, answer) = hop(&rules).pass(true, sent).unwrap();
+    assert_eq!((way, &answer[20..22], &answer[26..28]), (Way::Back, &[3, 4][..], &[5, 20][..]));
+}
+
+#[test]
 fn a_translated_connection_comes_back_to_its_inside() {
     let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
     let sent = segment(Flags::SYN, &[capable()], b"");

@@ -12,7 +12,7 @@ mod situation;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -53,11 +53,7 @@ impl Opened {
         let network = Arc::new(ZooNetwork::build(&plan, thread)?);
         configure(&plan, &network, Host::Client)?;
         configure(&plan, &network, Host::Server)?;
-        let address: IpAddr = plan.connect.parse().map_err(|_| {
-            let cause = io::ErrorKind::InvalidInput.into();
-            NetworkError::system("read the address to connect to")(cause)
-        })?;
-        let target = SocketAddr::new(address, PORT);
+        let target = situation.target();
         let server = if situation.two_ends {
             Some(start_server(&network.server).map_err(NetworkError::system("start the server"))?)
         } else {
@@ -74,10 +70,14 @@ impl Opened {
             suffer(&network, target).map_err(NetworkError::system("connect through the box"))?;
             network.set_rules(*path, &plan.rules(*path));
         }
-        for (host, link) in &plan.down {
+        for (host, link, again) in &plan.down {
             let space = side(&network, *host);
             let Some(name) = link_name(&plan, *host, *link) else { continue };
-            space.route().set_down(name).map_err(NetworkError::kernel(&space.name))?;
+            let at = NetworkError::kernel(&space.name);
+            space.route().set_down(name).map_err(&at)?;
+            if *again {
+                space.route().set_up(name).map_err(&at)?;
+            }
         }
         for kind in &plan.applications {
             listener::application(&network.client.namespace, target, *kind)
@@ -92,11 +92,6 @@ impl Opened {
             thread::spawn(move || wait_and_happen(&stage, &due, plan.clients));
         }
         Ok(Self { network, target, server, old_kernel: plan.old_kernel })
-    }
-
-    /// Where the client connects to.
-    pub fn target(&self) -> SocketAddr {
-        self.target
     }
 
     /// Runs a program (a shell when there is none) as on the client, and waits for it.

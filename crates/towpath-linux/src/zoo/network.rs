@@ -162,7 +162,7 @@ impl Builder {
             let lan = format!("lan{}", index + 1);
             self.cable((&core, &lan), (server, name))?;
             let at = NetworkError::kernel(&server.name);
-            address_server(&mut server.route(), index).map_err(at)?;
+            address_server(&mut server.route(), index, plan.server_routing).map_err(at)?;
             let at = NetworkError::kernel(&core.name);
             address_core_lan(&mut core.route(), &lan, index).map_err(at)?;
         }
@@ -200,7 +200,7 @@ impl Builder {
         let other = host("other")?;
         self.cable((core, "lan3"), (&other, "s1"))?;
         let at = NetworkError::kernel(&other.name);
-        address_server(&mut other.route(), 0).map_err(at)?;
+        address_server(&mut other.route(), 0, Routing::BySource).map_err(at)?;
         let mut route = core.route();
         let mut lead = || {
             let ends = server_net(0, 1).into_iter().zip(server_net(0, 2));
@@ -354,14 +354,16 @@ fn address_core_lan(route: &mut Route, link: &str, index: usize) -> Result<(), N
     server_net(index, 1).into_iter().try_for_each(|own| route.add_address(link, own))
 }
 
-fn address_server(route: &mut Route, index: usize) -> Result<(), NetlinkError> {
+fn address_server(route: &mut Route, index: usize, routing: Routing) -> Result<(), NetlinkError> {
     let Some(link) = SERVERS.get(index) else { return Ok(()) };
     let all = [Prefix::ALL_V4, Prefix::ALL_V6];
     let ends = server_net(index, 2).into_iter().zip(server_net(index, 1));
     for ((own, gateway), to) in ends.zip(all) {
         route.add_address(link, own)?;
         let gateway = Some(gateway.address());
-        by_source(route, own.address(), link, (to, gateway), index)?;
+        if routing == Routing::BySource {
+            by_source(route, own.address(), link, (to, gateway), index)?;
+        }
         if index == 0 {
             let (source, table, metric) = (None, None, None);
             route.add_route(&RouteSpec { to, link, gateway, source, table, metric })?;

@@ -1,6 +1,8 @@
 //! What a situation is, as data: what one sees and why, and how it differs from a network in which
 //! all is well.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use towpath_measure::scenario::LinkSide;
 
 use crate::hop::Rule;
@@ -43,6 +45,8 @@ pub(crate) enum Change {
     OldKernel,
     /// How the client finds its way.
     Routing(Routing),
+    /// How the server finds its way: by source, or not.
+    ServerRouting(Routing),
     /// `NAME = VALUE`, when all else is configured.
     Sysctl(Host, &'static str, &'static str),
     /// Subflows, and addresses accepted from the peer.
@@ -55,6 +59,8 @@ pub(crate) enum Change {
     NoAddress(Host, usize, &'static str),
     /// An interface is switched off.
     Down(Host, usize),
+    /// An interface was switched off and on again, which took its routes.
+    WasDown(Host, usize),
     /// A box on a path, two hops behind the client's interface.
     Box(usize, &'static [Rule]),
     /// The box of a path counts the time to live before it does anything else.
@@ -149,12 +155,14 @@ pub(crate) struct Plan {
     pub(crate) one_subnet: bool,
     pub(crate) old_kernel: bool,
     pub(crate) routing: Routing,
+    pub(crate) server_routing: Routing,
     pub(crate) sysctls: Vec<(Host, &'static str, &'static str)>,
     pub(crate) limits: [(u32, u32); 2],
     pub(crate) endpoints: [Vec<&'static str>; 2],
     pub(crate) addresses: Vec<(Host, usize, &'static str)>,
     pub(crate) lost_addresses: Vec<(Host, usize, &'static str)>,
-    pub(crate) down: Vec<(Host, usize)>,
+    /// With whether it is on again.
+    pub(crate) down: Vec<(Host, usize, bool)>,
     pub(crate) boxes: Vec<(usize, &'static [Rule])>,
     pub(crate) late_boxes: Vec<usize>,
     pub(crate) far_boxes: Vec<usize>,
@@ -168,6 +176,14 @@ pub(crate) struct Plan {
     pub(crate) connect: &'static str,
 }
 
+impl Situation {
+    /// Where the client connects to.
+    pub fn target(&self) -> SocketAddr {
+        let address = Plan::new(self.changes).connect.parse();
+        SocketAddr::new(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), super::PORT)
+    }
+}
+
 impl Plan {
     pub(crate) fn new(changes: &[Change]) -> Self {
         let mut plan = Self {
@@ -175,6 +191,7 @@ impl Plan {
             one_subnet: false,
             old_kernel: false,
             routing: Routing::BySource,
+            server_routing: Routing::BySource,
             sysctls: Vec::new(),
             limits: [(8, 8); 2],
             endpoints: [vec!["10.1.2.2 dev c2 subflow", "2001:db8:1:2::2 dev c2 subflow"], vec![]],
@@ -208,6 +225,7 @@ impl Plan {
             }
             Change::OldKernel => self.old_kernel = true,
             Change::Routing(routing) => self.routing = routing,
+            Change::ServerRouting(routing) => self.server_routing = routing,
             Change::Sysctl(host, name, value) => self.sysctls.push((host, name, value)),
             Change::Limits(Host::Client, subflows, accepted) => {
                 let [client, _] = &mut self.limits;
@@ -229,7 +247,8 @@ impl Plan {
             Change::NoAddress(host, link, address) => {
                 self.lost_addresses.push((host, link, address));
             }
-            Change::Down(host, link) => self.down.push((host, link)),
+            Change::Down(host, link) => self.down.push((host, link, false)),
+            Change::WasDown(host, link) => self.down.push((host, link, true)),
             Change::Box(path, rules) => self.boxes.push((path, rules)),
             Change::LateBox(path) => self.late_boxes.push(path),
             Change::FarBox(path) => self.far_boxes.push(path),

@@ -63,6 +63,15 @@ fn an_unknown_situation_is_refused_with_a_hint() {
 }
 
 #[test]
+fn without_a_terminal_a_situation_is_only_explained() {
+    let ended = Folder::new().run(&["lab", "break", "syn-stripped-v6"]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
+    for part in ["cause  syn-option-stripped\n", "doctor --connect [2001:db8:2:1::2]:4000\n"] {
+        assert!(ended.out.contains(part), "{part}: {ended}");
+    }
+}
+
+#[test]
 fn the_programs_exit_code_is_passed_on_from_a_situation() {
     let _turn = emulator();
     let ended = inside("healthy-v4", "exit 7");

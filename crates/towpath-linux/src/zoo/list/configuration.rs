@@ -223,6 +223,20 @@ pub(super) const SITUATIONS: &[Situation] = &[
         ],
     },
     Situation {
+        name: "server-reverse-path-filter",
+        title: "strict reverse path filtering at the server's second address",
+        seen: "The announced address is tried, and nothing comes back.",
+        why: "The server's rp_filter is 1 and its best route to the client is its first interface, \
+              so what comes in at the second is taken for spoofed (its IPReversePathFilter grows).",
+        cause: Some("reverse-path-filter"),
+        two_ends: true,
+        changes: &[
+            Change::Endpoints(Host::Server, ANNOUNCED),
+            Change::ServerRouting(Routing::FirstOnly),
+            Change::Sysctl(Host::Server, "net.ipv4.conf.all.rp_filter", "1"),
+        ],
+    },
+    Situation {
         name: "same-subnet",
         title: "all interfaces in one subnet: two subflows, one cable",
         seen: "Two healthy subflows, and no more than the throughput of one.",

@@ -2,7 +2,7 @@
 
 use super::application::DROP_CAPABLE;
 use super::connection::{V6, strip};
-use super::{ANNOUNCED, NONE};
+use super::{ANNOUNCED, NONE, SECOND};
 use crate::hop::packet::Kind;
 use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
 use crate::zoo::situation::{Change, Happening, Host, Quality, Routing, Situation};
@@ -159,6 +159,37 @@ pub(super) const VARIATIONS: &[Situation] = &[
         &[Change::FarBox(2), Change::LateBox(2), Change::Box(2, &[join(Treatment::Drop)])],
     ),
     variation(
+        "routes-lost",
+        "the second interface was off and on again, and nobody renewed its routes",
+        Some("no-gateway-on-interface"),
+        false,
+        &[Change::WasDown(Host::Client, 2)],
+    ),
+    variation(
+        "healthy-small-packets",
+        "a path that carries 1,300 bytes, and says so",
+        None,
+        true,
+        &[Change::Box(2, &[TELLS]), Change::Endpoints(Host::Client, SECOND)],
+    ),
+    variation(
+        "healthy-some-loss",
+        "a path that loses one packet in a hundred",
+        None,
+        true,
+        &[Change::Quality(2, Quality { loss_percent: 1, ..Quality::USUAL })],
+    ),
+    variation(
+        "healthy-far-away",
+        "a server at the other end of the world",
+        None,
+        true,
+        &[
+            Change::Quality(1, Quality { delay_ms: 120, ..Quality::USUAL }),
+            Change::Quality(2, Quality { delay_ms: 150, ..Quality::USUAL }),
+        ],
+    ),
+    variation(
         "healthy-far",
         "one more router on each path",
         None,
@@ -193,6 +224,13 @@ pub(super) const VARIATIONS: &[Situation] = &[
         ],
     ),
 ];
+
+/// A path of smaller packets whose router says so.
+const TELLS: Rule = Rule {
+    side: LinkSide::Both,
+    packets: Packets::of(Phase::Later).carrying(1_260),
+    treatment: Treatment::TooBig(1_300),
+};
 
 /// Translates addresses.
 const NAT: Rule =
