@@ -232,7 +232,7 @@ fn condition(state: SocketState, backoff: u8) -> Condition {
 }
 
 /// The processes that we may look into, by the inodes of the sockets that they have open.
-fn owners() -> BTreeMap<u32, Vec<Process>> {
+pub(crate) fn owners() -> BTreeMap<u32, Vec<Process>> {
     let mut owners: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use towpath_linux::doctor::{Confidence, Finding, Order, Report, Verdict, diagnose, examine};
+use towpath_linux::doctor::{
+    Action, Confidence, Finding, Order, Report, Verdict, Whose, actions, diagnose, examine,
+};
 
 use crate::error::CliError;
 use crate::ui::{Ui, wrap};
@@ -18,6 +20,7 @@ use crate::ui::{Ui, wrap};
 /// Says what it found in plain sentences, with evidence and commands that mend it. Takes less than 5 s
 /// and changes nothing. Exit code 1 if something is wrong.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct DoctorArguments {
     /// Connect to a server there, over Multipath TCP and TCP
     #[arg(long, value_name = "HOST:PORT")]
@@ -25,9 +28,18 @@ pub(crate) struct DoctorArguments {
     /// Ask a `towpath server` there what its host sees [default: as --connect, if it is one]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) peer: Option<String>,
+    /// Also look at the sockets of one process
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    pub(crate) pid: Option<u32>,
+    /// Also look at the sockets of all programs
+    #[arg(long)]
+    pub(crate) all: bool,
     /// File with the secret of these servers
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
+    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host
+    #[arg(long)]
+    pub(crate) fix: bool,
     /// Print what was found as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -39,8 +51,13 @@ pub(crate) struct DoctorArguments {
 pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
     let secret = arguments.secret_file.as_deref().map(crate::server::read_secret).transpose()?;
-    let order =
-        Order { connect: address(&arguments.connect)?, peer: address(&arguments.peer)?, secret };
+    let programs = match arguments.pid {
+        Some(id) => Whose::Process(id),
+        None if arguments.all => Whose::Everybody,
+        None => Whose::Multipath,
+    };
+    let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
+    let order = Order { connect, peer, secret, programs };
     let observation = examine(&order);
     let report = diagnose(&observation);
     let json = |text: Result<String, serde_json::Error>| {
@@ -53,8 +70,26 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     } else {
         print(&report, ui)?;
     }
+    if arguments.fix {
+        mend(&actions(&report), ui)?;
+    }
     let healthy = report.verdict == Verdict::Healthy;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Says what is done, and does it.
+fn mend(actions: &[Action], ui: &mut Ui) -> Result<(), CliError> {
+    if actions.is_empty() {
+        ui.progress("nothing here can be mended by a setting, a limit or an endpoint of this host");
+    }
+    for action in actions {
+        ui.progress(&format!("mending: {}", action.command));
+        action.apply().map_err(|error| CliError::Unavailable {
+            what: format!("`{}` was refused: {error}", action.command),
+            hint: "it takes root (CAP_NET_ADMIN)".to_owned(),
+        })?;
+    }
+    Ok(())
 }
 
 /// `HOST:PORT`, with an IPv6 address in brackets.

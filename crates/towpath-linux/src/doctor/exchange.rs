@@ -21,18 +21,35 @@ pub(super) struct Exchanging {
     done: Exchange,
     room: Vec<u8>,
     ended: bool,
+    /// Where the next byte that comes was sent. Some servers leave out what they cannot send at once.
+    place: u64,
 }
 
-/// The byte at a place: no short piece repeats itself, so that what is moved shows as well.
+/// So many bytes in a row show where they were sent.
+const RUN: usize = 16;
+
+/// The byte at a place (`SplitMix64`): no run repeats itself, so that what is left out shows as such.
 const fn byte(place: u64) -> u8 {
-    (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56) as u8
+}
+
+/// The length of what of `came` was sent from `place` on.
+fn agreement(came: &[u8], place: u64) -> usize {
+    came.iter().zip(place..).take_while(|(came, place)| **came == byte(*place)).count()
+}
+
+/// Where in what was sent a run of bytes stands.
+fn find(run: &[u8], mut places: std::ops::Range<u64>) -> Option<u64> {
+    places.find(|place| agreement(run, *place) == run.len())
 }
 
 impl Exchanging {
     pub(super) fn new(clock: Clock) -> Self {
         let now = clock.now();
         let (done, room) = (Exchange::default(), vec![0; BLOCK]);
-        Self { clock, began: now, heard: now, done, room, ended: false }
+        Self { clock, began: now, heard: now, done, room, ended: false, place: 0 }
     }
 
     /// Moves what can be moved without waiting, up to `limit` bytes in all.
@@ -88,13 +105,7 @@ impl Exchanging {
             match socket.read(&mut self.room) {
                 Ok(0) => self.ended = true,
                 Ok(length) => {
-                    let place = self.done.returned;
-                    let came = self.room.get(..length).unwrap_or_default();
-                    let expected = (place..).map(byte);
-                    let wrong = came.iter().zip(expected).position(|(came, sent)| *came != sent);
-                    if let Some(wrong) = wrong {
-                        self.done.changed_at.get_or_insert(place + wrong as u64);
-                    }
+                    self.compare(length);
                     self.done.returned += length as u64;
                     let now = self.clock.now();
                     let pause = now.saturating_since(self.heard).as_millis() as u64;
@@ -102,6 +113,32 @@ impl Exchanging {
                     self.heard = now;
                 }
                 Err(error) => return self.note(&error),
+            }
+        }
+    }
+
+    /// Compares what is in the room with what was sent.
+    fn compare(&mut self, length: usize) {
+        let mut came = self.room.get(..length).unwrap_or_default();
+        loop {
+            let same = agreement(came, self.place);
+            self.place += same as u64;
+            came = came.get(same..).unwrap_or_default();
+            let (Some(run), Some(after)) = (came.get(..RUN), came.get(1..=RUN)) else {
+                // Too little to tell what happened; what comes next shows.
+                self.place += came.len() as u64;
+                return;
+            };
+            if agreement(after, self.place + 1) == RUN {
+                self.done.changed_at.get_or_insert(self.place);
+                self.place += 1;
+                came = came.get(1..).unwrap_or_default();
+            } else if let Some(place) = find(run, self.place..self.done.sent) {
+                self.place = place;
+            } else {
+                self.done.changed_at.get_or_insert(self.place);
+                self.place += came.len() as u64;
+                return;
             }
         }
     }
@@ -132,5 +169,45 @@ pub(super) fn comes_back(
         }
         let writing = exchanging.sent() < limit;
         let _looked_at_again = super::attempt::wait(socket, writing, left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an exchange says of `came`, after 100,000 bytes were sent.
+    fn changed(came: &[u8]) -> Option<u64> {
+        let mut exchanging = Exchanging::new(Clock::start());
+        exchanging.done.sent = 100_000;
+        for piece in came.chunks(1_000) {
+            exchanging.room = piece.to_vec();
+            exchanging.compare(piece.len());
+        }
+        exchanging.done.changed_at
+    }
+
+    fn sent(places: std::ops::Range<u64>) -> Vec<u8> {
+        places.map(byte).collect()
+    }
+
+    #[test]
+    fn what_comes_back_as_it_was_is_not_changed() {
+        assert_eq!(changed(&sent(0..100_000)), None);
+    }
+
+    #[test]
+    fn what_a_server_leaves_out_is_not_changed() {
+        let came = [sent(0..30_000), sent(44_321..60_500), sent(70_000..99_000)].concat();
+        assert_eq!(changed(&came), None);
+    }
+
+    #[test]
+    fn one_byte_that_is_another_one_is_found_and_so_is_an_insertion() {
+        let mut came = sent(0..50_000);
+        came[12_345] ^= 0x20;
+        assert_eq!(changed(&came), Some(12_345));
+        let came = [&sent(0..5_500)[..], &[7; 40], &sent(5_500..9_000)].concat();
+        assert_eq!(changed(&came), Some(5_500));
     }
 }

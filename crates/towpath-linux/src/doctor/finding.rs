@@ -137,6 +137,7 @@ causes! {
     JoinId0Denied = "join-id0-denied" in Connection,
     DeadAnnouncedAddressesUseLimits = "dead-announced-addresses-use-limits" in Connection,
     SubflowLimit = "subflow-limit" in Configuration,
+    AnnouncementStripped = "announcement-stripped" in Path,
     AddAddrLimit = "add-addr-limit" in Configuration,
     PeerLimit = "peer-limit" in Configuration,
     SameSubnetArp = "same-subnet-arp" in Configuration,
@@ -198,6 +199,12 @@ impl Finding {
 
     pub(super) fn because(mut self, evidence: impl Into<String>) -> Self {
         self.evidence.push(evidence.into());
+        self
+    }
+
+    /// More evidence, if there is some.
+    pub(super) fn also(mut self, evidence: Option<String>) -> Self {
+        self.evidence.extend(evidence);
         self
     }
 

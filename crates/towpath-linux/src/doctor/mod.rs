@@ -5,14 +5,17 @@
 //! `look` (a host from inside), `trial` (a connection of our own), `watch` (its subflows), `controls`
 //! (plain TCP over single paths), `probe` (packets with rising time to live).
 //!
-//! Nothing is changed on the host, and no program is run.
+//! Nothing is changed on the host, unless `fix` is asked to, and no program is run.
 
 mod attempt;
 mod controls;
 mod exchange;
 pub mod finding;
+mod fix;
 mod look;
 pub mod observation;
+mod probe;
+mod programs;
 mod rules;
 mod session;
 mod trial;
@@ -21,18 +24,27 @@ mod ways;
 mod words;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
 use towpath_measure::live::Secret;
 
 pub use finding::{Cause, Confidence, Finding, Layer, NotChecked, Report, Verdict};
+pub use fix::{Action, FixError, actions};
 pub(crate) use look::{Question, look};
 pub use observation::Observation;
+pub use programs::Whose;
 pub use rules::diagnose;
 
-use self::observation::{Peer, Rights};
+use self::observation::{Peer, ProbeOption, Rights};
 use crate::clock::Clock;
 use crate::netlink::MptcpEvents;
+
+/// Everything together takes no longer.
+const LONGEST: Duration = Duration::from_millis(4_600);
+/// Ways, each with an option, that are looked at hop by hop.
+const MOST_PROBES: usize = 12;
 
 /// What is to be looked at.
 #[derive(Debug, Clone, Default)]
@@ -44,17 +56,22 @@ pub struct Order {
     pub peer: Option<SocketAddr>,
     /// What the servers want to know.
     pub secret: Option<Secret>,
+    /// Whose sockets are looked at.
+    pub programs: Whose,
 }
 
 /// Looks and tries; takes less than 5 s.
 pub fn examine(order: &Order) -> Observation {
     let clock = Clock::start();
+    let began = clock.now();
     let here = look(None);
-    let mut targets: BTreeSet<_> = order.connect.iter().map(SocketAddr::ip).collect();
+    let targets: BTreeSet<_> = order.connect.iter().map(SocketAddr::ip).collect();
     let mut observation = Observation {
         ways: ways::ways(&here, &targets),
-        rights: Rights { events: MptcpEvents::open().is_ok(), raw: false },
+        rights: Rights { events: MptcpEvents::open().is_ok(), raw: probe::is_allowed() },
         managers: managers(),
+        programs: programs::programs(order.programs).ok(),
+        asked_for_programs: order.programs != Whose::Multipath,
         here,
         ..Observation::default()
     };
@@ -63,42 +80,100 @@ pub fn examine(order: &Order) -> Observation {
     let mut asked = order.peer.map(|address| {
         let mut session = session::connect_and_open(address, port, secret, clock)?;
         let before = session.look()?;
-        Ok::<_, String>((session, Peer { address, before, after: None }))
+        Ok((session, Peer { address, before, after: None }))
     });
-    let mut done = order.connect.map(|target| {
+    let done = order.connect.map(|target| {
         let mut before = None;
         let mut done = trial::run(target, secret, clock, |session| before = session.look().ok());
-        if let (Some(before), None) = (before, &asked)
-            && let Some(session) = done.session.take()
-        {
+        if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
             asked = Some(Ok((session, Peer { address: target, before, after: None })));
         }
         done
     });
+    conclude(&mut observation, asked, done);
+    let end = began + LONGEST;
+    let (controls, probes) = thread::scope(|scope| {
+        let probes = scope.spawn(|| probe::probe(&probes(&observation), clock));
+        (controls::controls(&observation, clock, end), probes.join().unwrap_or_default())
+    });
+    if let Some(trial) = &mut observation.trial {
+        (trial.controls, trial.probes) = (controls, probes);
+    }
+    observation
+}
+
+/// The other host, as it looked before the connection, and the conversation with it.
+type Asked = Result<(session::Session, Peer), String>;
+
+/// Looks at both hosts once more, while the connection is still there.
+fn conclude(observation: &mut Observation, asked: Option<Asked>, done: Option<trial::Done>) {
     match asked {
         Some(Ok((mut session, peer))) => {
             let after = session.look().ok();
             observation.peer = Some(Peer { after, ..peer });
         }
         Some(Err(why)) => observation.peer_error = Some(why),
-        None => {}
+        None => observation.peer_error = done.as_ref().and_then(|done| done.stranger.clone()),
     }
     let after = look(None);
-    if let Some(done) = &mut done {
-        let mut trial = done.trial.clone();
+    if let Some(done) = done {
+        let mut trial = done.trial;
         trial.counters = after.counters_since(&observation.here);
-        targets.extend(trial.events_of("ANNOUNCED").filter_map(|event| event.remote));
-        targets.extend(trial.subflows.iter().map(|one| one.remote.ip()));
+        let announced = trial.events_of("ANNOUNCED").filter_map(|event| event.remote);
+        let joined = trial.subflows.iter().map(|one| one.remote.ip());
+        let targets = announced.chain(joined).chain([trial.target.ip()]).collect();
         observation.ways = ways::ways(&observation.here, &targets);
         observation.trial = Some(trial);
-        done.socket = None;
+        drop(done.socket);
     }
     observation.after = Some(after);
-    let controls = controls::controls(&observation, clock);
-    if let Some(trial) = &mut observation.trial {
-        trial.controls = controls;
+}
+
+/// Ways that are worth a look hop by hop: those over which Multipath TCP does not work.
+fn probes(observation: &Observation) -> Vec<probe::Wanted> {
+    let Some(trial) = observation.trial.as_ref().filter(|_| observation.rights.raw) else {
+        return Vec::new();
+    };
+    let mut wanted = Vec::new();
+    let mut add = |local, bound_to: Option<u32>, remote, option| {
+        let link = bound_to.and_then(|index| observation.here.link(index));
+        let device = link.map(|link| link.name.clone());
+        for option in [ProbeOption::Plain, option] {
+            wanted.push(probe::Wanted { local, device: device.clone(), remote, option });
+        }
+    };
+    if !(trial.multipath && trial.multipath_at_end)
+        && let Some(local) = local_address_towards(trial.target)
+    {
+        add(local, None, trial.target, ProbeOption::Capable);
     }
-    observation
+    let works = |local, remote| {
+        let mut all = trial.subflows.iter();
+        all.any(|one| {
+            one.established && !one.gone && one.local.ip() == local && one.remote.ip() == remote
+        })
+    };
+    for path in controls::suspects(observation) {
+        let local = path.local.or_else(|| local_address_towards(path.remote));
+        let Some(local) = local.filter(|local| !works(*local, path.remote.ip())) else { continue };
+        let here = observation.here.link_of(local).is_some();
+        if here && trial.multipath && local.is_ipv4() == path.remote.is_ipv4() {
+            add(local, path.bound_to, path.remote, ProbeOption::Join);
+        }
+    }
+    wanted.truncate(MOST_PROBES);
+    wanted
+}
+
+/// The address from which this host would speak; nothing is sent.
+fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Programs that set up Multipath TCP by themselves.

@@ -20,8 +20,10 @@ pub struct Observation {
     pub managers: Vec<String>,
     /// Which way packets go.
     pub ways: Vec<Way>,
-    /// Connections and listeners of applications, if they were asked for.
+    /// Sockets of programs: those over Multipath TCP, or all that were asked for.
     pub programs: Option<Vec<Program>>,
+    /// Whether plain TCP is among them.
+    pub asked_for_programs: bool,
     /// A connection of our own, if there is somebody to connect to.
     pub trial: Option<Trial>,
     /// The other host, if it tells.
@@ -113,9 +115,15 @@ pub struct Trial {
     pub target: SocketAddr,
     /// Attempts to connect, in order: plain TCP and Multipath TCP, more of each when in doubt.
     pub attempts: Vec<Attempt>,
-    /// A towpath server is there, which gives back what it gets.
+    /// The server gives back what it gets.
+    #[serde(default)]
+    pub echoes: bool,
+    /// It takes a preamble first: it is a towpath server.
     #[serde(default)]
     pub is_towpath: bool,
+    /// Where plain TCP came back changed.
+    #[serde(default)]
+    pub plain_changed_at: Option<u64>,
     /// The connection was Multipath TCP when it was new.
     #[serde(default)]
     pub multipath: bool,
@@ -298,6 +306,15 @@ pub struct Control {
     /// So did packets of full size.
     #[serde(default)]
     pub large: Option<bool>,
+    /// Small packets sent one after the other, with room between them.
+    #[serde(default)]
+    pub packets: u32,
+    /// How many of them had to be sent again.
+    #[serde(default)]
+    pub resent: u32,
+    /// Smallest round-trip time.
+    #[serde(default)]
+    pub min_rtt_us: u32,
 }
 
 /// SYN packets with rising time to live over one path.
@@ -349,8 +366,11 @@ pub enum Answer {
         /// With the option.
         option: bool,
     },
-    /// It refuses.
-    Reset,
+    /// It refuses, with a reason of Multipath TCP or without.
+    Reset {
+        /// With the option.
+        option: bool,
+    },
 }
 
 /// The other host.
@@ -366,6 +386,26 @@ pub struct Peer {
 }
 
 impl Trial {
+    /// A trial of which nothing is known yet.
+    pub fn new(target: SocketAddr) -> Self {
+        Self {
+            target,
+            attempts: Vec::new(),
+            echoes: false,
+            is_towpath: false,
+            plain_changed_at: None,
+            multipath: false,
+            multipath_at_end: false,
+            closed_by_peer: false,
+            counters: BTreeMap::new(),
+            events: None,
+            subflows: Vec::new(),
+            exchange: None,
+            controls: Vec::new(),
+            probes: Vec::new(),
+        }
+    }
+
     /// The growth of a counter of Multipath TCP.
     pub fn grew(&self, name: &str) -> u64 {
         self.counters.get(&format!("MPTcpExt.{name}")).copied().unwrap_or(0)

@@ -1,7 +1,7 @@
 //! A conversation with a towpath server about how it looks from inside.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::Socket;
@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::live::speaker::Speaker;
 
 /// Whoever is a towpath server answers at once.
-const PATIENCE: Duration = Duration::from_millis(800);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A server that has let us in.
 #[derive(Debug)]
@@ -23,41 +23,86 @@ pub(super) struct Session {
     pub(super) echoes: bool,
 }
 
-impl Session {
-    /// Greets; the error says in words why there is no conversation.
-    pub(super) fn open(
-        socket: Socket,
-        port: u16,
-        secret: Option<&Secret>,
-        clock: Clock,
-    ) -> Result<Self, String> {
-        let say = |error: &io::Error| {
-            let gone = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-            if gone.contains(&error.kind()) {
-                return "it closes the connection".to_owned();
-            }
-            error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
-        };
-        let greet = || -> io::Result<(Speaker, Option<FromServer>)> {
-            let mut speaker = Speaker::new(socket, clock)?;
-            speaker.send_raw(&greeting())?;
-            speaker.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-            let word = speaker.hear(PATIENCE)?;
-            Ok((speaker, word))
-        };
-        let (mut speaker, word) = greet().map_err(|error| say(&error))?;
-        let Some(FromServer::Welcome { challenge, .. }) = word else {
-            return Err("it accepts connections and is no towpath server".to_owned());
-        };
-        let echoes = challenge.is_none();
-        if let Some(challenge) = challenge {
-            let secret = secret.ok_or("it wants a secret: give it with --secret-file")?;
-            let proof = secret.prove(challenge).ok_or("the secret cannot be used")?;
-            speaker.say(&FromClient::Proof { proof }).map_err(|error| say(&error))?;
-        }
-        Ok(Self { speaker, port, echoes })
-    }
+/// Who answers at a port.
+#[derive(Debug)]
+pub(super) enum Greeted {
+    /// A towpath server.
+    Server(Session),
+    /// Somebody who gives back what he gets; changed, if he or somebody on the way changes it.
+    Echo {
+        /// The first byte that came back as another one, counted from 0.
+        changed_at: Changed,
+    },
+    /// Somebody else, in words.
+    Stranger(String),
+}
 
+/// The first answer.
+enum Heard {
+    Word(Box<Speaker>, Option<FromServer>),
+    Echo(Changed),
+}
+
+/// The first byte that came back as another one, counted from 0.
+type Changed = Option<u64>;
+
+/// Says hello and hears who is there.
+pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: Clock) -> Greeted {
+    let say = |error: &io::Error| {
+        let gone = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+        if gone.contains(&error.kind()) {
+            return "it closes the connection".to_owned();
+        }
+        error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
+    };
+    let hear = || -> io::Result<Heard> {
+        let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
+        let words = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
+        let words = [&greeting()[..], &words].concat();
+        let peeking = TcpStream::from(socket.try_clone()?);
+        let mut speaker = Speaker::new(socket.try_clone()?, clock)?;
+        speaker.send_raw(&words)?;
+        peeking.set_read_timeout(Some(PATIENCE))?;
+        let mut came = vec![0; words.len()];
+        let length = peeking.peek(&mut came)?;
+        let came = came.get(..length).unwrap_or_default();
+        if is_echo(&words, came) {
+            let changed = words.iter().zip(came).position(|(sent, came)| sent != came);
+            return Ok(Heard::Echo(changed.map(|at| at as u64)));
+        }
+        let word = speaker.hear(PATIENCE)?;
+        Ok(Heard::Word(Box::new(speaker), word))
+    };
+    let (mut speaker, word) = match hear() {
+        Ok(Heard::Word(speaker, word)) => (*speaker, word),
+        Ok(Heard::Echo(changed_at)) => return Greeted::Echo { changed_at },
+        Err(error) => return Greeted::Stranger(say(&error)),
+    };
+    let Some(FromServer::Welcome { challenge, .. }) = word else {
+        let what = "it accepts connections and is no towpath server";
+        return Greeted::Stranger(what.to_owned());
+    };
+    let echoes = challenge.is_none();
+    if let Some(challenge) = challenge {
+        let Some(proof) = secret.and_then(|secret| secret.prove(challenge)) else {
+            let what = "it wants a secret: give it with --secret-file";
+            return Greeted::Stranger(what.to_owned());
+        };
+        if let Err(error) = speaker.say(&FromClient::Proof { proof }) {
+            return Greeted::Stranger(say(&error));
+        }
+    }
+    Greeted::Server(Session { speaker, port, echoes })
+}
+
+/// Whether an answer is nothing but what was sent, though some of it may have been changed.
+fn is_echo(sent: &[u8], came: &[u8]) -> bool {
+    const FEWEST: usize = 16;
+    let same = sent.iter().zip(came).filter(|(sent, came)| sent == came).count();
+    came.len() >= FEWEST && same * 2 > came.len()
+}
+
+impl Session {
     /// How it looks now.
     pub(super) fn look(&mut self) -> Result<Look, String> {
         let mut ask = || {
@@ -94,5 +139,25 @@ pub(super) fn connect_and_open(
     let Some(socket) = socket else {
         return Err(super::words::outcome(attempt.outcome));
     };
-    Session::open(socket, port, secret, clock)
+    match greet(&socket, port, secret, clock) {
+        Greeted::Server(session) => Ok(session),
+        Greeted::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
+        Greeted::Stranger(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_echo_is_recognised_even_if_somebody_changes_it() {
+        let sent = greeting();
+        assert!(is_echo(&sent, &sent));
+        let mut changed = sent;
+        changed[9] ^= 1;
+        assert!(is_echo(&sent, &changed));
+        assert!(!is_echo(&sent, b"SSH-2.0-OpenSSH_9.2p1 Debian-2"));
+        assert!(!is_echo(&sent, &sent[..4]), "too short to tell");
+    }
 }

@@ -14,8 +14,8 @@ use towpath_measure::live::Secret;
 
 use super::attempt::{self, Manner, PATIENCE};
 use super::exchange::Exchanging;
-use super::observation::{Attempt, Trial};
-use super::session::{self, Session};
+use super::observation::{Attempt, Outcome, Trial};
+use super::session::{self, Greeted, Session};
 use super::watch::Watch;
 use crate::clock::Clock;
 use crate::live::socket::is_multipath;
@@ -31,9 +31,9 @@ const SETTLING: Duration = Duration::from_millis(1_350);
 const QUIET: Duration = Duration::from_millis(250);
 /// Data, and the time for it.
 const DATA_BYTES: u64 = 1 << 20;
-const DATA_TIME: Duration = Duration::from_millis(900);
+const DATA_TIME: Duration = Duration::from_millis(700);
 /// Longer than a retransmission timeout: what is not acknowledged by then is lost.
-const ACKNOWLEDGING: Duration = Duration::from_millis(700);
+const ACKNOWLEDGING: Duration = Duration::from_millis(550);
 /// How often subflows are looked at.
 const STEP: Duration = Duration::from_millis(40);
 
@@ -49,7 +49,8 @@ pub(super) struct Done {
     pub(super) socket: Option<Socket>,
 }
 
-/// Connects, sends, watches. `on_session` is called before anything is sent over Multipath TCP.
+/// Connects, sends, watches. `on_session` is called before anything is sent over Multipath TCP, if
+/// plain TCP gets through in time.
 pub(super) fn run(
     target: SocketAddr,
     secret: Option<&Secret>,
@@ -57,36 +58,33 @@ pub(super) fn run(
     on_session: impl FnOnce(&mut Session),
 ) -> Done {
     let events = MptcpEvents::open().ok();
-    let (attempts, plain, multipath) = connect(target, clock);
-    let mut done = Done {
-        trial: Trial {
-            target,
-            attempts,
-            is_towpath: false,
-            multipath: false,
-            multipath_at_end: false,
-            closed_by_peer: false,
-            counters: std::collections::BTreeMap::new(),
-            events: None,
-            subflows: Vec::new(),
-            exchange: None,
-            controls: Vec::new(),
-            probes: Vec::new(),
-        },
-        session: None,
-        stranger: None,
-        socket: None,
-    };
-    if let Some(plain) = plain {
-        match Session::open(plain, target.port(), secret, clock) {
-            Ok(mut session) => {
-                on_session(&mut session);
-                done.trial.is_towpath = session.echoes;
-                done.session = Some(session);
-            }
-            Err(why) => done.stranger = Some(why),
+    let mut done = Done { trial: Trial::new(target), session: None, stranger: None, socket: None };
+    let multipath = thread::scope(|scope| {
+        let connect = |manner: Manner, tell: mpsc::Sender<Tried>| {
+            scope.spawn(move || {
+                let _nobody_waits = tell.send(attempt::connect(target, &manner, clock));
+            });
+        };
+        let (tell, told) = mpsc::channel();
+        let mut met = Met::default();
+        connect(Manner::tcp(), tell.clone());
+        met.hear(&told, PATIENCE, true);
+        if let Some(plain) = met.plain.take() {
+            greet(&mut done, &plain, secret, clock, on_session);
         }
-    }
+        connect(Manner::mptcp(), tell.clone());
+        met.hear(&told, DOUBT, true);
+        if met.is_doubtful() {
+            let patience = PATIENCE.saturating_sub(DOUBT);
+            for manner in [Manner::tcp(), Manner::mptcp(), Manner::tcp(), Manner::mptcp()] {
+                connect(Manner { patience, ..manner }, tell.clone());
+            }
+        }
+        drop(tell);
+        met.hear(&told, PATIENCE.saturating_add(DOUBT), false);
+        done.trial.attempts = met.attempts;
+        met.multipath
+    });
     if let Some(socket) = multipath {
         follow(&mut done.trial, &socket, events, clock);
         done.socket = Some(socket);
@@ -94,62 +92,62 @@ pub(super) fn run(
     done
 }
 
-/// Plain TCP and Multipath TCP at once; more of each when only one is answered.
-fn connect(target: SocketAddr, clock: Clock) -> (Vec<Attempt>, Option<Socket>, Option<Socket>) {
-    let (plain, multipath) = (Manner::tcp(), Manner::mptcp());
-    thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
-        let first = {
-            let (plain, tell) = (&plain, tell.clone());
-            scope.spawn(move || {
-                let done = attempt::connect(target, plain, clock);
-                let _nobody_waits = tell.send(false);
-                done
-            })
-        };
-        let second = {
-            let multipath = &multipath;
-            scope.spawn(move || {
-                let done = attempt::connect(target, multipath, clock);
-                let _nobody_waits = tell.send(true);
-                done
-            })
-        };
-        let deadline = clock.now() + DOUBT;
-        let mut answered = [false; 2];
-        while answered != [true; 2] {
+/// An attempt, and the connection if it became one.
+type Tried = (Attempt, Option<Socket>);
+
+/// Attempts that have come to an end.
+#[derive(Debug, Default)]
+struct Met {
+    attempts: Vec<Attempt>,
+    plain: Option<Socket>,
+    multipath: Option<Socket>,
+}
+
+impl Met {
+    /// Hears of attempts until the time is over and all have ended, or only the next one.
+    fn hear(&mut self, told: &mpsc::Receiver<Tried>, patience: Duration, next: bool) {
+        let clock = Clock::start();
+        let deadline = clock.now() + patience;
+        loop {
             let left = deadline.saturating_since(clock.now());
-            match told.recv_timeout(left) {
-                Ok(multipath) => {
-                    if let Some(slot) = answered.get_mut(usize::from(multipath)) {
-                        *slot = true;
-                    }
-                }
-                Err(_) => break,
-            }
-        }
-        let shorter =
-            |manner: &Manner| Manner { patience: PATIENCE.saturating_sub(DOUBT), ..manner.clone() };
-        let doubtful = answered != [true; 2] && answered != [false; 2];
-        let more: Vec<_> = [&plain, &multipath, &plain, &multipath]
-            .into_iter()
-            .filter(|_| doubtful)
-            .map(|manner| {
-                let manner = shorter(manner);
-                scope.spawn(move || attempt::connect(target, &manner, clock))
-            })
-            .collect();
-        let ended = [first, second].into_iter().chain(more).filter_map(|one| one.join().ok());
-        let (mut attempts, mut tcp, mut mptcp) = (Vec::new(), None, None);
-        for (attempt, socket) in ended {
-            let slot = if attempt.multipath { &mut mptcp } else { &mut tcp };
+            let Ok((attempt, socket)) = told.recv_timeout(left) else { return };
+            let slot = if attempt.multipath { &mut self.multipath } else { &mut self.plain };
             if slot.is_none() {
                 *slot = socket;
             }
-            attempts.push(attempt);
+            self.attempts.push(attempt);
+            if next {
+                return;
+            }
         }
-        (attempts, tcp, mptcp)
-    })
+    }
+
+    /// Whether plain TCP was answered and Multipath TCP was not, yet.
+    fn is_doubtful(&self) -> bool {
+        let plain = |one: &Attempt| !one.multipath && one.outcome == Outcome::Connected;
+        self.attempts.iter().any(plain) && !self.attempts.iter().any(|one| one.multipath)
+    }
+}
+
+/// Finds out who answers.
+fn greet(
+    done: &mut Done,
+    plain: &Socket,
+    secret: Option<&Secret>,
+    clock: Clock,
+    on_session: impl FnOnce(&mut Session),
+) {
+    match session::greet(plain, done.trial.target.port(), secret, clock) {
+        Greeted::Server(mut session) => {
+            on_session(&mut session);
+            (done.trial.is_towpath, done.trial.echoes) = (true, session.echoes);
+            done.session = Some(session);
+        }
+        Greeted::Echo { changed_at } => {
+            (done.trial.echoes, done.trial.plain_changed_at) = (true, changed_at);
+        }
+        Greeted::Stranger(why) => done.stranger = Some(why),
+    }
 }
 
 /// Watches the connection while data goes over it.
@@ -165,11 +163,13 @@ fn follow(trial: &mut Trial, socket: &Socket, events: Option<MptcpEvents>, clock
         return;
     }
     let _small_at_once = socket.set_tcp_nodelay(true);
-    let word = if trial.is_towpath { session::echo() } else { session::greeting() };
-    let mut writer = socket;
-    let _shows_below = std::io::Write::write(&mut writer, &word);
+    if trial.is_towpath || !trial.echoes {
+        let word = if trial.echoes { session::echo() } else { session::greeting() };
+        let mut writer = socket;
+        let _shows_below = std::io::Write::write(&mut writer, &word);
+    }
     settle(trial, socket, &mut watch, &mut exchanging, clock);
-    if trial.is_towpath && !exchanging.has_ended() {
+    if trial.echoes && !exchanging.has_ended() {
         let deadline = clock.now() + DATA_TIME;
         while clock.now() < deadline && !exchanging.has_ended() {
             turn(&mut watch, &mut exchanging, socket, DATA_BYTES, clock);
@@ -186,13 +186,13 @@ fn follow(trial: &mut Trial, socket: &Socket, events: Option<MptcpEvents>, clock
     trial.multipath_at_end = is_multipath(socket);
     trial.closed_by_peer = exchanging.has_ended();
     let exchange = exchanging.result();
-    trial.exchange = trial.is_towpath.then_some(exchange);
+    trial.exchange = trial.echoes.then_some(exchange);
     (trial.subflows, trial.events) = watch.end();
 }
 
 /// Waits until no more subflows are to be expected. Linux opens them only after data was
-/// acknowledged, so some is sent to everybody; whoever is no towpath server sees at the first byte
-/// that it is not meant.
+/// acknowledged, so some is sent to everybody; whoever is no towpath server sees at the first bytes
+/// that they are not for it.
 fn settle(
     trial: &Trial,
     socket: &Socket,
@@ -202,7 +202,7 @@ fn settle(
 ) {
     const FIRST_BYTES: u64 = 64;
     let began = clock.now();
-    let limit = if trial.is_towpath { FIRST_BYTES } else { 0 };
+    let limit = if trial.echoes { FIRST_BYTES } else { 0 };
     loop {
         turn(watch, exchanging, socket, limit, clock);
         let now = clock.now();

@@ -12,6 +12,8 @@ use crate::scenario::Scenario;
 const GATHERING: Duration = Duration::from_secs(30);
 /// How long it may be silent while nothing can be wrong: a test runs, or a result is kept.
 const SILENCE: Duration = Duration::from_secs(3_600);
+/// How often a client may ask how the server looks, which costs a few listings of the kernel.
+const MOST_LOOKS: u32 = 16;
 
 /// What the server has to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,8 @@ pub struct Control {
     seen: Option<Seen>,
     datagrams: bool,
     quic: bool,
+    /// Questions how this host looks.
+    looks: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +74,7 @@ impl Control {
     /// belongs to a test that exists: its client has lost the first one.
     pub fn new(token: Option<Token>, secret: Option<Secret>, challenge: Challenge) -> Self {
         let state = token.map_or(State::Greeting, State::Running);
-        Self { state, secret, challenge, seen: None, datagrams: false, quic: false }
+        Self { state, secret, challenge, seen: None, datagrams: false, quic: false, looks: 0 }
     }
 
     /// What the client is told with the greeting: what was seen of its connection, and whether, on
@@ -121,6 +125,12 @@ impl Control {
 
     /// The client said something.
     pub fn on_message(&mut self, message: FromClient, limits: &Limits) -> Vec<Act> {
+        self.looks =
+            self.looks.saturating_add(u32::from(matches!(message, FromClient::Look { .. })));
+        if self.looks > MOST_LOOKS {
+            self.state = State::Closed;
+            return vec![Act::Close];
+        }
         let (state, acts) = self.step(message, limits);
         self.state = state;
         acts
@@ -154,7 +164,6 @@ impl Control {
                 Ok(scenario) => (State::Planning, vec![Act::Admit(Box::new((*plan, scenario)))]),
                 Err(refusal) => (State::Closed, vec![Act::Say(refusal.into()), Act::Close]),
             },
-            // As often as it likes: a question costs a few system calls, and its answer has a limit.
             (State::Planning, FromClient::Look { port }) => {
                 (State::Planning, vec![Act::Look(port)])
             }
@@ -277,7 +286,10 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(open.on_message(look.clone(), &limits), [Act::Look(80)]);
         }
-        assert!(matches!(&open.on_message(plan(), &limits)[..], [Act::Admit(_)]));
+        assert!(matches!(&open.clone().on_message(plan(), &limits)[..], [Act::Admit(_)]));
+        let answers =
+            (0..100).filter(|_| open.on_message(look.clone(), &limits) == [Act::Look(80)]);
+        assert_eq!(answers.count() as u32 + 2, MOST_LOOKS);
         let mut closed = control(Some("key"));
         closed.on_message(hello(), &limits);
         let acts = closed.on_message(look, &limits);

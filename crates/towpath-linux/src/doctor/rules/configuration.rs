@@ -46,32 +46,35 @@ pub(super) fn endpoint_trouble(view: &View<'_>, address: IpAddr) -> Option<Findi
             .hint("addresses change (DHCP, IPv6): add an endpoint for the new one"),
         );
     };
-    down(view, link, named())
+    down(view, link)
 }
 
 /// An interface that carries nothing.
-fn down(view: &View<'_>, link: &Link, place: String) -> Option<Finding> {
+fn down(view: &View<'_>, link: &Link) -> Option<Finding> {
+    let name = &link.name;
     let after = view.all.after.as_ref().and_then(|after| after.link(link.index));
     let now = after.unwrap_or(link);
-    if !now.up {
+    if !link.up {
         return Some(
-            Finding::new(
-                Cause::EndpointInterfaceDown,
-                format!("the interface {} is down", link.name),
-            )
-            .at(place)
-            .because(format!("{}: not UP (ip link)", link.name))
-            .fix(format!("ip link set {} up", link.name)),
+            Finding::new(Cause::EndpointInterfaceDown, format!("the interface {name} is down"))
+                .at(name)
+                .because(format!("{name}: not UP (ip link)"))
+                .fix(format!("ip link set {name} up")),
+        );
+    }
+    if link.running && !now.up {
+        return Some(
+            Finding::new(Cause::LinkDown, format!("the interface {name} went down meanwhile"))
+                .at(name)
+                .because(format!("{name} was UP at first, and is not UP any more (ip link)"))
+                .hint("the kernel sends no event of the path manager for that"),
         );
     }
     (!now.running).then(|| {
-        Finding::new(
-            Cause::LinkDown,
-            format!("the link of {} is down: there is no carrier", link.name),
-        )
-        .at(place)
-        .because(format!("{}: UP, and NO-CARRIER (ip link)", link.name))
-        .hint("cable, radio, or the other end of the link")
+        Finding::new(Cause::LinkDown, format!("the link of {name} is down: there is no carrier"))
+            .at(name)
+            .because(format!("{name}: UP, and NO-CARRIER (ip link)"))
+            .hint("cable, radio, or the other end of the link")
     })
 }
 
@@ -92,7 +95,8 @@ fn managers(view: &View<'_>) -> Option<Finding> {
     };
     let after = view.all.after.as_ref().map(|after| ids(&after.endpoints));
     let changed = after.is_some_and(|after| after != ids(&view.here.endpoints));
-    if managers.len() < 2 && !changed {
+    let removed = view.trial.map_or(0, |trial| trial.grew("RmAddrTx"));
+    if managers.len() < 2 && !changed && removed == 0 {
         return None;
     }
     let mut finding = Finding::new(
@@ -105,7 +109,10 @@ fn managers(view: &View<'_>) -> Option<Finding> {
     if changed {
         finding = finding.because("the endpoints changed while they were looked at");
     }
-    if !(changed && managers.len() > 1) {
+    if removed > 0 {
+        finding = finding.because(format!("{removed} withdrawn meanwhile (RmAddrTx)"));
+    }
+    if managers.len() < 2 && !(changed && removed > 0) {
         finding = finding.sure(Confidence::Likely);
     }
     Some(finding.hint(
@@ -172,7 +179,8 @@ fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
         one.opens() && !one.is_announced() && !one.is_implicit() && one.address != trial.target.ip()
     };
     let wrong: Vec<_> = look.endpoints.iter().filter(wrong).collect();
-    let one = wrong.first().filter(|_| !counted.is_empty())?;
+    let silent = !look.endpoints.iter().any(|one| one.is_announced());
+    let one = wrong.first().filter(|_| silent || !counted.is_empty())?;
     let foreign = look.link_of(one.address).is_none();
     let mut finding = Finding::new(
         Cause::EndpointWrongRole,
@@ -185,7 +193,14 @@ fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
         ),
     )
     .at("other host")
-    .because(format!("the other host tried to open subflows: {}", counted.join(", ")));
+    .because(if counted.is_empty() {
+        "it announces no address at all".to_owned()
+    } else {
+        format!("it tried to open subflows: {}", counted.join(", "))
+    });
+    if counted.is_empty() && !foreign {
+        finding = finding.sure(Confidence::Likely);
+    }
     if foreign {
         finding = finding.because(format!("it does not even have the address {}", one.address));
     }

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use super::handshake::{dead_end, hop_of};
 use super::path::{Missing, place};
 use super::routes::{reverse_path, routing};
 use super::view::{View, private_block};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Event, Outcome, Trial};
+use crate::doctor::observation::{Answer, Event, Outcome, ProbeOption, Trial};
 use crate::doctor::words;
 
 /// The SYN of a subflow gets no answer.
@@ -34,7 +35,11 @@ pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> F
             )
             .at(&here)
             .because(evidence)
-            .because(format!("plain TCP from {} to {}: connected", control.local, control.remote));
+            .because(format!("plain TCP from {} to {}: connected", control.local, control.remote))
+            .also(
+                hop_of(trial, ProbeOption::Join, one.local)
+                    .map(|place| format!("hop by hop: {place}")),
+            );
             finding.hint(
                 "a firewall or middlebox of that path drops SYN packets with the option \
                           MP_JOIN: use that path for the first subflow, or a tunnel over it",
@@ -69,6 +74,8 @@ fn dead_path(
         (Cause::PathSilent, format!("nothing comes back over {here}: the path is dead"))
     };
     let finding = Finding::new(cause, sentence).at(&here);
+    let finding =
+        finding.also(dead_end(trial, one.local).map(|place| format!("hop by hop: {place}")));
     let finding = match control {
         Some(outcome) => {
             finding.because(format!("plain TCP over the same path: {}", words::outcome(outcome)))
@@ -133,6 +140,9 @@ pub(super) fn closed(
             .at(&here),
         )
         .because("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
+        .also(
+            hop_of(trial, ProbeOption::Join, one.local).map(|place| format!("hop by hop: {place}")),
+        )
         .hint(
             "plain TCP and a first subflow fall back there; use another path, or a tunnel over it",
         ),
@@ -162,9 +172,14 @@ fn refused(view: &View<'_>, trial: &Trial, one: &Missing<'_>, event: Option<&Eve
         return listener_closed(trial);
     }
     let reason = event.and_then(|event| event.reset_reason);
-    let unknown = view.peer.is_some_and(|peer| peer.grew("MPJoinNoTokenFound") > 0);
-    if unknown || reason.is_some() {
-        return other_host(&here, unknown, reason);
+    // A host with Multipath TCP resets the probe, whose token nobody has, and says why; a firewall
+    // does not. So whoever refused the real one is such a host, and does not know the connection.
+    let probed = trial.probes.iter().any(|probe| {
+        (Some(probe.local), probe.remote.ip()) == (one.local, remote)
+            && probe.answer == Some(Answer::Reset { option: true })
+    });
+    if probed || reason.is_some() {
+        return other_host(&here, probed, reason);
     }
     let same = view.control(one.local, remote).or_else(|| view.control(None, remote));
     match same.map(|control| control.outcome) {
@@ -202,16 +217,16 @@ fn listener_closed(trial: &Trial) -> Finding {
     )
 }
 
-fn other_host(here: &str, unknown: bool, reason: Option<u32>) -> Finding {
+fn other_host(here: &str, probed: bool, reason: Option<u32>) -> Finding {
     Finding::new(
         Cause::LoadBalancerOtherHost,
         format!("over {here}, another host answers, which does not know the connection"),
     )
     .at(here)
-    .sure(if unknown { Confidence::Certain } else { Confidence::Likely })
+    .sure(if probed { Confidence::Certain } else { Confidence::Likely })
     .because(match reason {
         Some(reason) => format!("its reset has a reason of Multipath TCP ({reason})"),
-        None => "it counts MPJoinNoTokenFound".to_owned(),
+        None => "it speaks Multipath TCP: its resets have the option MP_TCPRST".to_owned(),
     })
     .hint(
         "a load balancer spreads subflows over several hosts: let each announce an address of its \

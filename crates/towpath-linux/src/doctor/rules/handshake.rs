@@ -1,5 +1,7 @@
 //! Is our own connection Multipath TCP, and does it stay so?
 
+use std::net::IpAddr;
+
 use super::view::View;
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{Answer, Attempt, Outcome, Probe, ProbeOption, Trial};
@@ -7,10 +9,12 @@ use crate::doctor::words;
 
 pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
-    let finding = if !trial.connected(true) {
+    let finding = if let Some(finding) = rewritten(trial) {
+        Some(finding)
+    } else if !trial.connected(true) {
         Some(not_connected(view, trial))
     } else if trial.multipath {
-        fell_back(trial)
+        fell_back(view, trial)
     } else {
         Some(plain(view, trial))
     };
@@ -66,6 +70,7 @@ fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
             )
             .at(target),
         )
+        .also(dead_end(trial, None).map(|place| format!("hop by hop: {place}")))
         .hint("the host is down, or a firewall drops what is sent to this port"),
     }
 }
@@ -87,15 +92,18 @@ fn dropped(trial: &Trial) -> Finding {
          (net.mptcp.blackhole_timeout)",
     );
     let finding = if count(true) > 1 { finding } else { finding.sure(Confidence::Likely) };
-    match hop_of(trial, ProbeOption::Capable) {
-        Some(place) => finding.because(format!("hop by hop: {place}")),
-        None => finding,
-    }
+    finding
+        .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
 }
 
 /// What probes with and without the option say about where one of them ends.
-pub(super) fn hop_of(trial: &Trial, option: ProbeOption) -> Option<String> {
-    let of = |option| trial.probes.iter().find(|probe| probe.option == option);
+pub(super) fn hop_of(trial: &Trial, option: ProbeOption, local: Option<IpAddr>) -> Option<String> {
+    let of = |option| {
+        let same = |probe: &&Probe| {
+            probe.option == option && local.is_none_or(|local| probe.local == local)
+        };
+        trial.probes.iter().find(same)
+    };
     let (with, without) = (of(option)?, of(ProbeOption::Plain)?);
     if let Some(place) = stripped_at(with) {
         return Some(place);
@@ -110,11 +118,25 @@ pub(super) fn hop_of(trial: &Trial, option: ProbeOption) -> Option<String> {
     let before = reached(with).checked_sub(1).and_then(address);
     let beyond = address(reached(with));
     Some(match (before, beyond) {
-        (Some(before), Some(beyond)) => format!("it is lost between {before} and {beyond}"),
-        (Some(before), None) => format!("it is lost behind {before}"),
-        (None, Some(beyond)) => format!("it is lost before {beyond}"),
+        (Some(before), Some(beyond)) => {
+            format!("it is lost between {before} and {beyond}, without the option it is not")
+        }
+        (Some(before), None) => format!("it is lost behind {before}, without the option it is not"),
+        (None, Some(beyond)) => format!("it is lost before {beyond}, without the option it is not"),
         (None, None) => "it is lost before the first hop that answers".to_owned(),
     })
+}
+
+/// Where a packet without any option ends, if it does not arrive.
+pub(super) fn dead_end(trial: &Trial, local: Option<IpAddr>) -> Option<String> {
+    let plain = |probe: &&Probe| {
+        probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
+    };
+    let probe = trial.probes.iter().find(plain).filter(|probe| probe.answer.is_none())?;
+    match probe.hops.iter().rev().find_map(|hop| hop.address) {
+        Some(last) => Some(format!("{last} is the last hop that answers")),
+        None => Some("no hop answers".to_owned()),
+    }
 }
 
 /// Between which hops the option disappears.
@@ -145,11 +167,7 @@ fn plain(view: &View<'_>, trial: &Trial) -> Finding {
     let stripped = capable.and_then(stripped_at);
     let because = |finding: Finding| {
         let answer = "the answer to the SYN came without the option (MPCapableFallbackSYNACK)";
-        let finding = finding.because(answer);
-        match &stripped {
-            Some(place) => finding.because(format!("hop by hop: {place}")),
-            None => finding,
-        }
+        finding.because(answer).also(stripped.as_ref().map(|place| format!("hop by hop: {place}")))
     };
     let on_the_way = |cause, sentence: String| {
         because(Finding::new(cause, sentence).at(target.ip()))
@@ -238,42 +256,45 @@ fn blackhole(view: &View<'_>, trial: &Trial) -> Finding {
         "writing the setting, even its old value, turns Multipath TCP on again at once. Then ask \
          once more: if something on the way still drops the option, it is found",
     );
-    match hop_of(trial, ProbeOption::Capable) {
-        Some(place) => finding.because(format!("hop by hop: {place}")),
-        None => finding,
+    finding
+        .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
+}
+
+/// What is sent does not arrive as it was.
+fn rewritten(trial: &Trial) -> Option<Finding> {
+    let target = trial.target;
+    let names = ["DataCsumErr", "MPFailTx", "MPFailRx"];
+    let counted = names.into_iter().find(|name| trial.grew(name) > 0);
+    let reset = trial.events.iter().flatten().any(|event| event.reset_reason == Some(6));
+    let changed = trial.exchange.and_then(|exchange| exchange.changed_at);
+    if counted.is_none() && !reset && changed.or(trial.plain_changed_at).is_none() {
+        return None;
     }
+    let mut finding = Finding::new(
+        Cause::PayloadRewritten,
+        format!("something on the way to {target} changes the data that is sent"),
+    )
+    .at(target.ip());
+    if let Some(place) = changed {
+        finding = finding.because(format!("byte {place} came back as another one"));
+    }
+    if let Some(place) = trial.plain_changed_at {
+        finding = finding.because(format!("over plain TCP, too, byte {place} came back changed"));
+    }
+    if let Some(name) = counted {
+        finding = finding.because(format!("the checksum of the data is wrong ({name})"));
+    }
+    if reset {
+        finding = finding.because("a subflow was reset for a middlebox's interference (reason 6)");
+    }
+    Some(finding.hint(
+        "an application gateway (FTP, SIP) or a proxy edits the stream: use another port, or encrypt",
+    ))
 }
 
 /// It was Multipath TCP when it was new.
-fn fell_back(trial: &Trial) -> Option<Finding> {
+fn fell_back(view: &View<'_>, trial: &Trial) -> Option<Finding> {
     let target = trial.target;
-    let reason = |event: &crate::doctor::observation::Event| event.reset_reason == Some(6);
-    let checksum = trial.grew("MPFailRx") + trial.grew("MPFailTx") + trial.grew("DataCsumErr");
-    let events = trial.events.iter().flatten().any(reason);
-    let changed = trial.exchange.and_then(|exchange| exchange.changed_at);
-    if checksum > 0 || events || changed.is_some() {
-        let mut finding = Finding::new(
-            Cause::PayloadRewritten,
-            format!("something on the way to {target} changes the data that is sent"),
-        )
-        .at(target.ip());
-        if let Some(place) = changed {
-            finding = finding.because(format!("byte {place} came back as another one"));
-        }
-        if checksum > 0 {
-            finding = finding.because("the checksum of the data is wrong (MPFail, DataCsumErr)");
-        }
-        if events {
-            finding = finding.because("a subflow was reset for a middlebox's interference");
-        }
-        return Some(finding.hint(
-            "an application gateway (FTP, SIP) or a proxy edits the stream: use another port, or \
-             encrypt",
-        ));
-    }
-    if trial.multipath_at_end || trial.closed_by_peer {
-        return None;
-    }
     let names = [
         "MPCapableDataFallback",
         "DssFallback",
@@ -282,6 +303,25 @@ fn fell_back(trial: &Trial) -> Option<Finding> {
         "InfiniteMapTx",
     ];
     let why = names.into_iter().find(|name| trial.grew(name) > 0);
+    if trial.multipath_at_end || (trial.closed_by_peer && why.is_none()) {
+        return None;
+    }
+    // With checksums, data that was changed ends Multipath TCP as well; then the server did not
+    // understand what plain TCP brought, either.
+    let checked = view.here.number("mptcp.checksum_enabled") == Some(1);
+    if checked && trial.closed_by_peer && !trial.echoes && !trial.is_towpath {
+        return Some(
+            Finding::new(
+                Cause::PayloadRewritten,
+                format!("something on the way to {target} changes the data that is sent"),
+            )
+            .at(target.ip())
+            .sure(Confidence::Likely)
+            .also(why.map(|name| format!("the connection fell back with its first data ({name})")))
+            .because("checksums are on, and the server closed this connection and the one over TCP")
+            .hint("another port or another first path may pass; encryption or a tunnel does"),
+        );
+    }
     Some(
         Finding::new(
             Cause::OptionStrippedAfterHandshake,

@@ -15,6 +15,9 @@ mod quality;
 mod routes;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 use super::finding::{Cause, Confidence, Finding, NotChecked, Report, Verdict};
 use super::observation::Observation;
 use view::View;
@@ -76,7 +79,7 @@ fn verdict(view: &View<'_>, findings: &[Finding]) -> Verdict {
 
 fn checked(observation: &Observation) -> Vec<String> {
     let mut checked = vec!["kernel".to_owned(), "configuration".to_owned()];
-    if observation.programs.is_some() {
+    if observation.asked_for_programs {
         checked.push("sockets of applications".to_owned());
     }
     if let Some(trial) = &observation.trial {
@@ -128,7 +131,7 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
             ),
         );
     }
-    if observation.programs.is_none() {
+    if !observation.asked_for_programs {
         add("which programs use Multipath TCP", "needs --all or --pid N");
     }
     missing

@@ -1,5 +1,6 @@
 //! Of each subflow that there should be and is not: why.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use towpath_measure::live::look::Endpoint;
@@ -45,13 +46,44 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let missing = missing(view, trial);
+    let swallowed = swallowed(view, trial);
     let causes = missing.iter().filter_map(|one| match one.how {
         How::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
         How::Unanswered => Some(unanswered(view, trial, one)),
         How::Closed(event) => Some(closed(view, trial, one, event)),
         How::Rejected(event) => Some(rejected(view, one, event)),
     });
-    causes.collect()
+    swallowed.into_iter().chain(causes).collect()
+}
+
+/// The other host announced an address, and nothing of it arrived.
+fn swallowed(view: &View<'_>, trial: &Trial) -> Option<Finding> {
+    let peer = view.peer?;
+    let sent = peer.grew("AddAddrTx");
+    if sent == 0 || trial.grew("AddAddr") > 0 || trial.grew("AddAddrDrop") > 0 {
+        return None;
+    }
+    let looks = peer.latest();
+    let announced = looks.endpoints.iter().find(|one| one.is_announced())?;
+    Some(
+        Finding::new(
+            Cause::AnnouncementStripped,
+            format!(
+                "the other host announces {}, and something on the way removes the announcement",
+                announced.address
+            ),
+        )
+        .at(trial.target.ip())
+        .because(format!(
+            "sent there: {sent} (AddAddrTx), answered: {} (EchoAdd)",
+            peer.grew("EchoAdd")
+        ))
+        .because("arrived here: 0 (AddAddr)")
+        .hint(
+            "open subflows from this host's own addresses (`subflow` endpoints): they need no \
+               announcement",
+        ),
+    )
 }
 
 /// What is missing: subflows that failed, endpoints that were not used, announcements that were not
@@ -177,11 +209,20 @@ fn never(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
     denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
 }
 
+/// Where subflows failed, each address once.
+fn dead(trial: &Trial) -> BTreeSet<IpAddr> {
+    let alive = |remote| trial.subflows.iter().any(|one| works(one) && one.remote.ip() == remote);
+    let failed = trial.subflows.iter().filter(|one| !one.first && !works(one));
+    let failed = failed.map(|one| one.remote.ip());
+    let closed = trial.events_of("SF_CLOSED").filter_map(|event| event.remote);
+    failed.chain(closed).filter(|remote| !alive(*remote)).collect()
+}
+
 /// A limit of this host forbids it.
 fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
     let limits = view.here.limits?;
     let begun = trial.subflows.iter().filter(|one| !one.first && !one.gone).count() as u64;
-    let dead = trial.subflows.iter().any(|one| !one.first && !works(one));
+    let dead = dead(trial);
     let said = format!(
         "limits of this host: subflows {}, add_addr_accepted {}",
         limits.subflows, limits.add_addr_accepted
@@ -194,8 +235,8 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
         announced.min(8)
     );
     if limits.subflows == 0 || begun >= u64::from(limits.subflows) {
-        if dead && begun > 0 {
-            return Some(dead_ones(view, trial, &said));
+        if !dead.is_empty() && begun > 0 {
+            return Some(dead_ones(&dead, said, enough));
         }
         let sentence = format!(
             "this host's limit allows {} beyond the first, and that is not enough",
@@ -215,7 +256,9 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
         let finding = Finding::new(Cause::AddAddrLimit, sentence).at(place(view, one));
         return Some(finding.because(said).because(counted).fix(enough));
     }
-    (one.announced && dead).then(|| dead_ones(view, trial, &said))
+    // Linux does not give the place of an address back that it has accepted in vain.
+    let full = dead.len() >= limits.add_addr_accepted as usize;
+    (one.announced && !dead.is_empty() && full).then(|| dead_ones(&dead, said, enough))
 }
 
 /// Nobody makes subflows.
@@ -238,21 +281,20 @@ pub(super) fn userspace(view: &View<'_>) -> Option<Finding> {
     )
 }
 
-fn dead_ones(view: &View<'_>, trial: &Trial, limit: &str) -> Finding {
-    let dead = trial.subflows.iter().filter(|one| !one.first && !works(one));
-    let names: Vec<String> = dead.map(|one| one.remote.ip().to_string()).collect();
+fn dead_ones(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
+    let names: Vec<String> = dead.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
-    let finding = Finding::new(
+    Finding::new(
         Cause::DeadAnnouncedAddressesUseLimits,
         format!(
-            "subflows that get no answer use up the limit, so that others are not begun: {names}"
+            "addresses that nobody can reach use up the limit, and others are not tried: {names}"
         ),
     )
     .at(&names)
-    .because(limit)
-    .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)");
-    let most = view.here.limits.map_or(8, |limits| limits.subflows.saturating_add(2).min(8));
-    finding.fix(format!("ip mptcp limits set subflows {most} add_addr_accepted {most}"))
+    .because(said)
+    .because("an address that was announced last was not tried")
+    .fix(enough)
+    .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)")
 }
 
 /// The peer does not want subflows to its first address.

@@ -1,8 +1,165 @@
 //! Do programs use it?
 
-use super::view::View;
-use crate::doctor::finding::Finding;
+use super::view::{View, works};
+use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::doctor::observation::{Program, Role, Speaks, SubflowSeen};
+use crate::doctor::words;
 
-pub(super) fn findings(_view: &View<'_>) -> Vec<Finding> {
-    Vec::new()
+/// Programs that are named; the others are counted.
+const NAMED: usize = 6;
+/// A connection that has been silent for so long while it waits for an acknowledgement.
+const SILENT_MS: u32 = 1_500;
+
+pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+    let Some(programs) = &view.all.programs else { return Vec::new() };
+    let mut findings = Vec::new();
+    findings.extend(plain(programs));
+    findings.extend(fallen_back(view, programs));
+    for program in programs.iter().filter(|one| one.speaks == Speaks::Multipath) {
+        findings.extend(program.subflows.iter().filter_map(|one| silent(view, program, one)));
+        findings.extend(not_recreated(view, program));
+    }
+    findings
+}
+
+/// How a program is called.
+fn name(program: &Program) -> String {
+    match (program.id, program.name.as_str()) {
+        (Some(id), name) => format!("{name} ({id})"),
+        (None, _) => "a program of another user".to_owned(),
+    }
+}
+
+/// Programs that never asked for Multipath TCP.
+fn plain(programs: &[Program]) -> Option<Finding> {
+    let plain = || programs.iter().filter(|one| one.speaks == Speaks::Tcp);
+    let connected: Vec<_> = plain().filter(|one| one.role == Role::Connected).collect();
+    let listening: Vec<_> = plain().filter(|one| one.role == Role::Listens).collect();
+    let (cause, all, what) = if connected.is_empty() {
+        (Cause::ListenerPlainTcp, &listening, "listening socket")
+    } else {
+        (Cause::ApplicationPlainTcp, &connected, "connection")
+    };
+    let first = all.first()?;
+    let mut names: Vec<String> = all.iter().map(|one| name(one)).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let mut whom = names.join(", ");
+    if more > 0 {
+        whom = format!("{whom} and {more} more");
+    }
+    let count = words::count(all.len() as u64, what);
+    let mut finding = Finding::new(
+        cause,
+        format!(
+            "{count} of programs of this host: plain TCP, as they asked for nothing else: {whom}"
+        ),
+    )
+    .at(name(first));
+    for one in all.iter().take(NAMED) {
+        finding = finding.because(match one.role {
+            Role::Connected => format!("{}: {} -> {}", name(one), one.local, one.remote),
+            Role::Listens => format!("{}: listens on {}", name(one), one.local),
+        });
+    }
+    let program = if first.name.is_empty() { "PROGRAM" } else { &first.name };
+    Some(
+        finding
+            .fix(format!("towpath exec -- {program}"))
+            .hint("or the program's own switch; Go programs have GODEBUG=multipathtcp=1"),
+    )
+}
+
+/// Programs that asked for it and have plain TCP.
+fn fallen_back(view: &View<'_>, programs: &[Program]) -> Option<Finding> {
+    let all: Vec<_> = programs.iter().filter(|one| one.speaks == Speaks::FellBack).collect();
+    let first = all.first()?;
+    let counted = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
+    let (cause, name_of_it) = if counted("MD5SigFallback") > 0 {
+        (Cause::SocketOptionRefused, "MD5SigFallback")
+    } else if counted("MPCapableSYNTXDisabled") > 0 {
+        (Cause::BlackholeFallbackActive, "MPCapableSYNTXDisabled")
+    } else if counted("MPCapableDataFallback") > 0 {
+        (Cause::OptionStrippedAfterHandshake, "MPCapableDataFallback")
+    } else {
+        (Cause::ListenerPlainTcp, "MPCapableFallbackSYNACK")
+    };
+    let count = words::count(all.len() as u64, "connection");
+    Some(
+        Finding::new(
+            cause,
+            format!("{count} asked for Multipath TCP and fell back to plain TCP: {}", name(first)),
+        )
+        .at(first.remote)
+        .sure(Confidence::Possible)
+        .because(format!("{}: {} -> {}", name(first), first.local, first.remote))
+        .because(format!(
+            "counted since this host was started: {name_of_it} {}",
+            counted(name_of_it)
+        ))
+        .hint(format!("`towpath doctor --connect {}` finds out why", first.remote)),
+    )
+}
+
+/// A subflow of a program that waits for an acknowledgement in vain.
+fn silent(view: &View<'_>, program: &Program, one: &SubflowSeen) -> Option<Finding> {
+    let tcp = one.tcp;
+    if !works(one) || tcp.unacked == 0 || tcp.backoff < 2 || tcp.silent_ms < SILENT_MS {
+        return None;
+    }
+    let (local, remote) = (one.local.ip(), one.remote.ip());
+    let link = view.here.link_of(local);
+    let interface = link.map_or_else(|| local.to_string(), |link| link.name.clone());
+    let down = link.is_none_or(|link| !link.up || !link.running);
+    let cause = if down { Cause::LinkDown } else { Cause::PathSilent };
+    Some(
+        Finding::new(
+            cause,
+            format!(
+                "a connection of {} has a dead subflow: nothing comes back over {interface}",
+                name(program)
+            ),
+        )
+        .at(format!("{interface} ({local}) -> {remote}"))
+        .because(format!(
+            "{} not acknowledged, {} in a row, nothing heard for {} ms",
+            words::count(tcp.unacked.into(), "packet"),
+            words::count(tcp.backoff.into(), "timeout"),
+            tcp.silent_ms
+        ))
+        .hint("the kernel sends no event for that; data goes over the other subflows"),
+    )
+}
+
+/// A connection that lost a subflow, which a new connection to the same place has.
+fn not_recreated(view: &View<'_>, program: &Program) -> Option<Finding> {
+    let trial = view.trial.filter(|trial| trial.target == program.remote)?;
+    let missing = view.joined().find(|one| {
+        one.opened_here
+            && !program.subflows.iter().any(|other| {
+                other.local.ip() == one.local.ip() && other.remote.ip() == one.remote.ip()
+            })
+    })?;
+    let endpoint = view.endpoint(missing.local.ip())?;
+    Some(
+        Finding::new(
+            Cause::SubflowNotRecreated,
+            format!(
+                "a connection of {} has no subflow from {}, and a new connection to {} has one",
+                name(program),
+                missing.local.ip(),
+                trial.target
+            ),
+        )
+        .at(name(program))
+        .because(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
+        .because("Linux does not open a subflow again that it has lost")
+        .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
+        .fix(format!(
+            "ip mptcp endpoint add {} {}",
+            endpoint.address,
+            endpoint.flag_names().join(" ")
+        )),
+    )
 }

@@ -1,14 +1,23 @@
 //! There are several paths: does data take them as it should?
 
+use std::net::IpAddr;
+
 use towpath_measure::live::Look;
 use towpath_measure::live::look::{Link, Subflow};
 
 use super::configuration::arp_finding;
 use super::view::{View, in_network, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{SubflowSeen, Trial};
+use crate::doctor::observation::{Control, SubflowSeen, Trial};
 use crate::doctor::words;
 
+/// A subflow that has not heard anything for so long while it waits for an acknowledgement.
+const SILENT_MS: u32 = 400;
+/// One packet in so many sent again is more than chance.
+const LOSSY: u32 = 10;
+/// So many times as long, and so much longer.
+const SLOWER: u32 = 10;
+const SLOWER_BY_US: u32 = 150_000;
 /// Fewer bytes on an interface may be anything.
 const ENOUGH_BYTES: u64 = 60_000;
 /// A receive buffer below this is too small for any two paths worth having.
@@ -20,75 +29,102 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     findings.extend(shared_link_here(view, trial));
     findings.extend(shared_link_there(view));
     let working = || trial.subflows.iter().filter(|one| works(one));
-    findings.extend(working().filter_map(|one| silent(view, one)));
+    findings.extend(working().filter_map(|one| stuck(view, one)));
+    findings.extend(trial.controls.iter().filter_map(|control| lossy(view, trial, control)));
+    findings.extend(slower(view, trial));
     findings.extend(backup(trial));
     findings.extend(buffer(view));
     findings
 }
 
-/// Bytes of subflows by the interface that has their address.
+/// How much of its own traffic an interface carried, in one direction.
 #[derive(Debug, Clone, Copy)]
 struct Load<'a> {
     link: &'a Link,
-    /// What subflows say that arrived.
+    /// What subflows say.
     expected: u64,
     /// What the interface says.
     counted: u64,
 }
 
-/// Interfaces of a host with what they should have received and what they did.
-fn loads<'a>(
-    before: &'a Look,
-    after: &Look,
-    subflows: &[(std::net::IpAddr, u64)],
-) -> Vec<Load<'a>> {
+/// What subflows moved, by their local address: bytes that arrived and bytes that left.
+type Moved = (IpAddr, [u64; 2]);
+
+/// Interfaces of a host with what they should have carried and what they did; `direction` 0 is what
+/// arrived, 1 what left.
+fn loads<'a>(before: &'a Look, after: &Look, moved: &[Moved], direction: usize) -> Vec<Load<'a>> {
     let links = before.links.iter().filter(|link| link.up && !link.loopback);
     let load = |link: &'a Link| {
         let on = |address| before.link_of(address).is_some_and(|one| one.index == link.index);
-        let expected =
-            subflows.iter().filter(|(local, _)| on(*local)).map(|(_, bytes)| bytes).sum();
-        let now = after.link(link.index)?.rx_bytes;
-        Some(Load { link, expected, counted: now.saturating_sub(link.rx_bytes) })
+        let its = moved.iter().filter(|(local, _)| on(*local));
+        let expected = its.filter_map(|(_, bytes)| bytes.get(direction)).sum();
+        let now = after.link(link.index)?;
+        let count = |link: &Link| if direction == 0 { link.rx_bytes } else { link.tx_bytes };
+        Some(Load { link, expected, counted: count(now).saturating_sub(count(link)) })
     };
     links.filter_map(load).collect()
 }
 
-/// An interface got almost nothing of what its subflows received, and another in the same network
-/// got it.
-fn misled(look: &Look, loads: &[Load<'_>], host: &str) -> Option<Finding> {
-    let of = |link: &Link| {
-        let index = link.index;
-        look.addresses.iter().filter(move |one| one.link == index)
-    };
-    for one in loads.iter().filter(|one| one.expected > ENOUGH_BYTES) {
-        if one.counted > one.expected / 2 {
-            continue;
-        }
-        let taker = loads.iter().find(|other| {
-            let shared = of(one.link).any(|mine| {
-                of(other.link).any(|its| {
-                    in_network(mine.address, mine.prefix_length.min(its.prefix_length), its.address)
-                })
-            });
+/// An interface carried almost nothing of what its subflows moved, and another one carried it.
+fn misled<'a>(loads: &[Load<'a>]) -> Option<(Load<'a>, Load<'a>)> {
+    let missing = |one: &&Load<'_>| one.expected > ENOUGH_BYTES && one.counted < one.expected / 2;
+    loads.iter().filter(missing).find_map(|one| {
+        let took = |other: &&Load<'_>| {
             other.link.index != one.link.index
-                && shared
                 && other.counted > other.expected.saturating_add(one.expected / 2)
-        });
-        if let Some(other) = taker {
-            let said = |load: &Load<'_>| {
-                format!(
-                    "{}: subflows received {}, the interface {}",
-                    load.link.name,
-                    words::bytes(load.expected),
-                    words::bytes(load.counted)
+        };
+        Some((*one, *loads.iter().find(took)?))
+    })
+}
+
+/// Whether two interfaces are in the same network.
+fn share_network(look: &Look, one: &Link, other: &Link) -> bool {
+    let of = |index: u32| look.addresses.iter().filter(move |address| address.link == index);
+    of(one.index).filter(|mine| mine.address.is_ipv4()).any(|mine| {
+        of(other.index).any(|its| {
+            let length = mine.prefix_length.min(its.prefix_length);
+            length < 32 && in_network(mine.address, length, its.address)
+        })
+    })
+}
+
+/// Data that leaves or arrives by another interface than its address has.
+fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Option<Finding> {
+    let directions = [(0, "received"), (1, "sent")];
+    for (direction, verb) in directions {
+        let Some((one, other)) = misled(&loads(before, after, moved, direction)) else { continue };
+        let said = |load: &Load<'_>| {
+            format!(
+                "{}: subflows {verb} {}, the interface {}",
+                load.link.name,
+                words::bytes(load.expected),
+                words::bytes(load.counted)
+            )
+        };
+        let (name, taker) = (&one.link.name, &other.link.name);
+        if share_network(before, one.link, other.link) {
+            let ignore = format!("net.ipv4.conf.{name}.arp_ignore = {}", one.link.arp_ignore);
+            let finding = arp_finding(name, taker, host).because(said(&one)).because(said(&other));
+            return Some(finding.because(ignore));
+        }
+        if direction == 1 {
+            let address = before.addresses.iter().find(|address| address.link == one.link.index);
+            let address = address.map_or_else(|| name.clone(), |one| one.address.to_string());
+            let table = one.link.index.saturating_add(100);
+            let there = if host == "this host" { "" } else { "   # on the other host" };
+            return Some(
+                Finding::new(
+                    Cause::NoSourceRoute,
+                    format!(
+                        "data from the address of {name} leaves by {taker}: they share one link"
+                    ),
                 )
-            };
-            let finding = arp_finding(&one.link.name, &other.link.name, host);
-            let finding = finding.because(said(one)).because(said(other));
-            return Some(finding.because(format!(
-                "net.ipv4.conf.{}.arp_ignore = {}",
-                one.link.name, one.link.arp_ignore
-            )));
+                .at(format!("{host}, {name}"))
+                .because(said(&one))
+                .because(said(&other))
+                .fix(format!("ip rule add from {address} table {table}{there}"))
+                .fix(format!("ip route add default via GATEWAY dev {name} table {table}{there}")),
+            );
         }
     }
     None
@@ -96,45 +132,49 @@ fn misled(look: &Look, loads: &[Load<'_>], host: &str) -> Option<Finding> {
 
 fn shared_link_here(view: &View<'_>, trial: &Trial) -> Option<Finding> {
     let after = view.all.after.as_ref()?;
-    let bytes = |one: &SubflowSeen| (one.local.ip(), one.tcp.bytes_received);
-    let subflows: Vec<_> = trial.subflows.iter().map(bytes).collect();
-    misled(view.here, &loads(view.here, after, &subflows), "this host")
+    let bytes = |one: &SubflowSeen| (one.local.ip(), [one.tcp.bytes_received, one.tcp.bytes_acked]);
+    let moved: Vec<_> = trial.subflows.iter().map(bytes).collect();
+    shared_link(view.here, after, &moved, "this host")
 }
 
 fn shared_link_there(view: &View<'_>) -> Option<Finding> {
     let peer = view.peer?;
     let after = peer.after.as_ref()?;
     let all = after.connections.iter().flat_map(|connection| &connection.subflows);
-    let bytes = |one: &Subflow| (one.local.ip(), one.bytes_received);
-    let subflows: Vec<_> = all.map(bytes).collect();
-    misled(&peer.before, &loads(&peer.before, after, &subflows), "other host")
+    let bytes = |one: &Subflow| (one.local.ip(), [one.bytes_received, one.bytes_acked]);
+    let moved: Vec<_> = all.map(bytes).collect();
+    shared_link(&peer.before, after, &moved, "other host")
 }
 
-/// An established subflow over which nothing is acknowledged.
-fn silent(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
+/// An established subflow over which data is not acknowledged.
+fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     let tcp = one.tcp;
-    let stuck = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
-    if !stuck || (tcp.backoff < 2 && tcp.bytes_acked > u64::from(tcp.mss_bytes) * 4) {
+    let waits = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
+    if !waits || tcp.silent_ms < SILENT_MS {
         return None;
     }
     let (local, remote) = (one.local.ip(), one.remote.ip());
+    let control = view.control(Some(local), remote);
+    if control.is_some_and(is_lossy) {
+        return None; // told as such
+    }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
     let place = format!("{name} ({local}) -> {remote}");
-    let after = view.all.after.as_ref().and_then(|after| after.link_of(local));
     let evidence = format!(
-        "{} not acknowledged, {} in a row",
+        "{} not acknowledged, {} in a row, nothing heard for {} ms",
         words::count(tcp.unacked.into(), "packet"),
-        words::count(tcp.backoff.into(), "timeout")
+        words::count(tcp.backoff.into(), "timeout"),
+        tcp.silent_ms
     );
+    let after = view.all.after.as_ref().and_then(|after| after.link_of(local));
     if after.is_some_and(|link| !link.running) {
         return Some(
             Finding::new(Cause::LinkDown, format!("the link of {name} is down"))
-                .at(place)
+                .at(name)
                 .because(evidence)
-                .hint("the kernel sends no event for that"),
+                .hint("the kernel sends no event of the path manager for that"),
         );
     }
-    let control = view.control(Some(local), remote);
     let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
     if (small, large) == (Some(true), Some(false)) {
         return Some(
@@ -167,46 +207,106 @@ fn silent(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
 }
 
-/// Data on backups while there is something better.
+/// Whether packets are lost that had room.
+fn is_lossy(control: &Control) -> bool {
+    control.packets > 0 && control.resent.saturating_mul(LOSSY) >= control.packets
+}
+
+/// A path that loses packets though there is room.
+fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option<Finding> {
+    let (local, remote) = (control.local, control.remote.ip());
+    let same = |one: &&SubflowSeen| one.local.ip() == local && one.remote.ip() == remote;
+    let subflow = trial.subflows.iter().find(same)?;
+    if !is_lossy(control) {
+        return None;
+    }
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let place = format!("{name} ({local}) -> {remote}");
+    Some(
+        Finding::new(Cause::PathLossy, format!("{place} loses packets, and not for want of room"))
+            .at(&place)
+            .because(format!(
+                "plain TCP over it: of {} small packets with room between them, {} were sent again",
+                control.packets, control.resent
+            ))
+            .because(format!(
+                "the subflow sent {} again",
+                words::count(subflow.tcp.retransmissions.into(), "packet")
+            ))
+            .hint(
+                "radio, a bad cable, a policer: Multipath TCP repeats on another path what is lost",
+            ),
+    )
+}
+
+/// One path takes so much longer than another that data of both arrives out of order for long.
+fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
+    let timed = |one: &SubflowSeen| {
+        let idle = view.control(Some(one.local.ip()), one.remote.ip()).map(|one| one.min_rtt_us);
+        idle.filter(|time| *time > 0).or(Some(one.tcp.srtt_us).filter(|time| *time > 0))
+    };
+    let all = trial.subflows.iter().filter(|one| works(one));
+    let round_trips: Vec<_> = all.filter_map(|one| Some((timed(one)?, one))).collect();
+    let (fast, _) = round_trips.iter().min_by_key(|(time, _)| *time)?;
+    let (slow, one) = round_trips.iter().max_by_key(|(time, _)| *time)?;
+    if *slow < fast.saturating_mul(SLOWER) || slow.saturating_sub(*fast) < SLOWER_BY_US {
+        return None;
+    }
+    let (local, remote) = (one.local.ip(), one.remote.ip());
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let place = format!("{name} ({local}) -> {remote}");
+    Some(
+        Finding::new(
+            Cause::PathMuchSlower,
+            format!(
+                "{place} takes {} ms there and back, another path {} ms",
+                slow / 1_000,
+                fast / 1_000
+            ),
+        )
+        .at(&place)
+        .because("round-trip times of small packets on each path")
+        .hint(
+            "what is sent there arrives late, and all that follows waits for it: make it a backup \
+               (`ip mptcp endpoint change id N backup`)",
+        ),
+    )
+}
+
+/// The flags of the two hosts differ, or data is on backups while there is something better.
 fn backup(trial: &Trial) -> Option<Finding> {
     let alive = |one: &&SubflowSeen| works(one) && one.tcp.backoff == 0;
     let is_backup = |one: &SubflowSeen| one.backup_here || one.backup_there;
     let bytes = |one: &SubflowSeen| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
+    let further = || trial.subflows.iter().filter(alive).filter(|one| !one.first);
+    let place = |one: &SubflowSeen| format!("{} -> {}", one.local.ip(), one.remote.ip());
+    if let Some(one) = further().find(|one| one.backup_there && !one.backup_here) {
+        return Some(
+            Finding::new(
+                Cause::BackupFlagAsymmetric,
+                format!("the other host wants {} as a backup, and this host does not", place(one)),
+            )
+            .at(place(one))
+            .because("its answer to MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours has not")
+            .hint("set the flag on both hosts, or on none: each end obeys what the other asks for"),
+        );
+    }
     let regular = trial.subflows.iter().filter(alive).any(|one| !is_backup(one));
     let all: u64 = trial.subflows.iter().map(bytes).sum();
-    let one = trial
-        .subflows
-        .iter()
-        .filter(alive)
-        .find(|one| is_backup(one) && bytes(one) > ENOUGH_BYTES && bytes(one) > all / 10)?;
-    if !regular {
-        return None;
-    }
-    let place = format!("{} -> {}", one.local.ip(), one.remote.ip());
-    let asymmetric = one.backup_here != one.backup_there;
-    let asked = if one.backup_here { "this host" } else { "the other host" };
-    let (cause, sentence) = if asymmetric {
-        (
-            Cause::BackupFlagAsymmetric,
-            format!(
-                "{asked} wants {place} as a backup, and the other end sends over it all the same"
-            ),
-        )
-    } else {
-        (
-            Cause::BackupUsed,
-            format!("{place} is a backup and carries data while another path works"),
-        )
-    };
+    let used = |one: &&SubflowSeen| is_backup(one) && bytes(one) > ENOUGH_BYTES.max(all / 10);
+    let one = further().find(used).filter(|_| regular)?;
     Some(
-        Finding::new(cause, sentence)
-            .at(place)
-            .because(format!(
-                "{} sent and {} received over it",
-                words::bytes(one.tcp.bytes_acked),
-                words::bytes(one.tcp.bytes_received)
-            ))
-            .hint("set the flag on both hosts"),
+        Finding::new(
+            Cause::BackupUsed,
+            format!("{} is a backup and carries data while another path works", place(one)),
+        )
+        .at(place(one))
+        .because(format!(
+            "{} sent and {} received over it",
+            words::bytes(one.tcp.bytes_acked),
+            words::bytes(one.tcp.bytes_received)
+        ))
+        .hint("set the flag on both hosts"),
     )
 }
 

@@ -1,0 +1,177 @@
+//! Carries out the safe ones of a report's commands.
+//!
+//! A command of a finding is text, to be pasted. What is carried out is read from that same text, so
+//! that nothing is done that was not shown. Only settings, limits and endpoints of this host are
+//! touched: nothing that could cut it off.
+
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use super::finding::{Confidence, Report};
+use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Route};
+use crate::sysctl::{Sysctl, SysctlError};
+
+/// Something that can be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// The command that does the same.
+    pub command: String,
+    step: Step,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Set { name: String, value: String },
+    Limits(MptcpLimits),
+    Add { address: IpAddr, device: Option<String>, flags: EndpointFlags },
+    Delete { id: u8 },
+    NoBackup { id: u8 },
+}
+
+/// Why something could not be done.
+#[derive(Debug, Error)]
+pub enum FixError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A setting was refused.
+    #[error(transparent)]
+    Setting(#[from] SysctlError),
+}
+
+/// What can be done about a report's findings that are sure enough, in order.
+pub fn actions(report: &Report) -> Vec<Action> {
+    let sure = report.findings.iter().filter(|finding| finding.confidence > Confidence::Possible);
+    let mut actions: Vec<Action> = Vec::new();
+    for command in sure.flat_map(|finding| &finding.fix) {
+        let step = parse(command);
+        let new = step.filter(|step| !actions.iter().any(|known| known.step == *step));
+        actions.extend(new.map(|step| Action { command: command.clone(), step }));
+    }
+    actions
+}
+
+impl Action {
+    /// Does it.
+    pub fn apply(&self) -> Result<(), FixError> {
+        match &self.step {
+            Step::Set { name, value } => Sysctl::new(name).write(value)?,
+            Step::Limits(limits) => MptcpPm::open()?.set_limits(*limits)?,
+            Step::Add { address, device, flags } => {
+                let link = device.as_ref().map(|name| Route::open()?.link(name)).transpose()?;
+                MptcpPm::open()?.add_endpoint(&Endpoint {
+                    address: *address,
+                    id: None,
+                    port: None,
+                    flags: *flags,
+                    link_index: link.map(|link| link.index),
+                })?;
+            }
+            Step::Delete { id } => MptcpPm::open()?.delete_endpoint(*id)?,
+            Step::NoBackup { id } => {
+                let mut manager = MptcpPm::open()?;
+                let all = manager.endpoints()?;
+                let flags = all.iter().find(|one| one.id == Some(*id)).map(|one| one.flags);
+                let mesh = flags.is_some_and(|flags| flags.contains(EndpointFlags::FULLMESH));
+                let flags = if mesh { EndpointFlags::FULLMESH } else { EndpointFlags::default() };
+                manager.set_endpoint_flags(*id, flags)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a command; none if it is not for this host, or not one of the safe ones.
+fn parse(command: &str) -> Option<Step> {
+    if command.contains('#') {
+        return None; // for the other host, or with a part that people must fill in
+    }
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match *words.as_slice() {
+        ["sysctl", "-w", _, ..] => {
+            let (name, value) = command.strip_prefix("sysctl -w ")?.split_once('=')?;
+            let value = value.trim_matches('"').to_owned();
+            let safe = name.starts_with("net.");
+            safe.then(|| Step::Set { name: name.to_owned(), value })
+        }
+        ["ip", "mptcp", "limits", "set", "subflows", subflows, "add_addr_accepted", accepted] => {
+            let (subflows, add_addr_accepted) = (subflows.parse().ok()?, accepted.parse().ok()?);
+            Some(Step::Limits(MptcpLimits { subflows, add_addr_accepted }))
+        }
+        ["ip", "mptcp", "endpoint", "delete", "id", id] => {
+            Some(Step::Delete { id: id.parse().ok()? })
+        }
+        ["ip", "mptcp", "endpoint", "change", "id", id, "nobackup"] => {
+            Some(Step::NoBackup { id: id.parse().ok()? })
+        }
+        ["ip", "mptcp", "endpoint", "add", address, "dev", device, ref names @ ..] => {
+            let (address, flags) = (address.parse().ok()?, flags(names)?);
+            Some(Step::Add { address, device: Some(device.to_owned()), flags })
+        }
+        ["ip", "mptcp", "endpoint", "add", address, ref names @ ..] => {
+            let (address, flags) = (address.parse().ok()?, flags(names)?);
+            Some(Step::Add { address, device: None, flags })
+        }
+        _ => None,
+    }
+}
+
+fn flags(names: &[&str]) -> Option<EndpointFlags> {
+    names.iter().try_fold(EndpointFlags::default(), |all, name| {
+        Some(
+            all | match *name {
+                "signal" => EndpointFlags::SIGNAL,
+                "subflow" => EndpointFlags::SUBFLOW,
+                "backup" => EndpointFlags::BACKUP,
+                "fullmesh" => EndpointFlags::FULLMESH,
+                "laminar" => EndpointFlags::LAMINAR,
+                _ => return None,
+            },
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_what_is_done() {
+        let limits = MptcpLimits { subflows: 4, add_addr_accepted: 2 };
+        for (command, step) in [
+            (
+                "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"",
+                Step::Set { name: "net.ipv4.tcp_rmem".into(), value: "4096 131072 6291456".into() },
+            ),
+            ("ip mptcp limits set subflows 4 add_addr_accepted 2", Step::Limits(limits)),
+            ("ip mptcp endpoint delete id 3", Step::Delete { id: 3 }),
+            ("ip mptcp endpoint change id 3 nobackup", Step::NoBackup { id: 3 }),
+            (
+                "ip mptcp endpoint add 10.0.0.1 dev wifi subflow fullmesh",
+                Step::Add {
+                    address: "10.0.0.1".parse().unwrap(),
+                    device: Some("wifi".into()),
+                    flags: EndpointFlags::SUBFLOW | EndpointFlags::FULLMESH,
+                },
+            ),
+        ] {
+            assert_eq!(parse(command), Some(step), "{command}");
+        }
+    }
+
+    #[test]
+    fn what_could_cut_a_host_off_or_is_for_another_one_is_left_to_people() {
+        for command in [
+            "ip rule add from 10.0.0.1 table 102",
+            "ip route add default via 10.0.0.254 dev wifi table 102",
+            "ip link set wifi up",
+            "sysctl -w kernel.panic=1",
+            "sysctl -w net.mptcp.enabled=1   # on the other host",
+            "ip mptcp endpoint add 10.0.0.1 dev wifi strange",
+            "towpath exec -- curl",
+        ] {
+            assert_eq!(parse(command), None, "{command}");
+        }
+    }
+}

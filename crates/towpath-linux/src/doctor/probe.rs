@@ -1,0 +1,378 @@
+//! SYN packets with rising time to live: which router removes the option, which drops the packet.
+//!
+//! A router quotes the packet that it cannot forward (RFC 792, RFC 1812 §4.3.2.3, RFC 4443), so it
+//! shows what the packet had become when it arrived there. The packets are of our own making, over
+//! raw sockets; answers of the target are reset by this host's kernel, which knows no such connection.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use towpath_mptcp::wire::{Capable, Flags, Join, MptcpOption, Options, Packet, Segment};
+use towpath_net::Instant;
+
+use super::observation::{Answer, Hop, Probe, ProbeOption};
+use crate::clock::Clock;
+use crate::sys;
+
+/// Time to live of the first packets, and of those that follow if the last of these was answered.
+const NEAR: std::ops::RangeInclusive<u8> = 1..=5;
+const FAR: std::ops::RangeInclusive<u8> = 6..=14;
+/// How long answers are waited for, in each of the two rounds.
+const PATIENCE: Duration = Duration::from_millis(450);
+/// Above the ports that Linux gives to connections; each packet has one of its own.
+const FIRST_PORT: u16 = 61_000;
+/// Ports of one path and option.
+const PORTS: u16 = 16;
+/// Options of the protocol of the internet: kinds of TCP options.
+const END: u8 = 0;
+const PADDING: u8 = 1;
+const MPTCP: u8 = 30;
+
+/// A way to be probed, with one of the options.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) local: IpAddr,
+    pub(super) device: Option<String>,
+    pub(super) remote: SocketAddr,
+    pub(super) option: ProbeOption,
+}
+
+/// Whether this process may send packets of its own making.
+pub(super) fn is_allowed() -> bool {
+    Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).is_ok()
+}
+
+/// Probes all at once.
+pub(super) fn probe(wanted: &[Wanted], clock: Clock) -> Vec<Probe> {
+    let (v4, v6): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| one.local.is_ipv4());
+    let mut probes = Vec::new();
+    for family in [v4, v6] {
+        if !family.is_empty() {
+            probes.extend(Probing::open(family, clock).map(Probing::run).unwrap_or_default());
+        }
+    }
+    probes
+}
+
+/// Probes of one address family.
+#[derive(Debug)]
+struct Probing {
+    clock: Clock,
+    errors: UdpSocket,
+    ways: Vec<OneWay>,
+}
+
+#[derive(Debug)]
+struct OneWay {
+    socket: UdpSocket,
+    first_port: u16,
+    probe: Probe,
+    /// Smallest time to live with which the target was reached.
+    reached: Option<u8>,
+}
+
+impl Probing {
+    fn open(wanted: Vec<Wanted>, clock: Clock) -> io::Result<Self> {
+        let v4 = wanted.first().is_some_and(|one| one.local.is_ipv4());
+        let (domain, protocol) =
+            if v4 { (Domain::IPV4, Protocol::ICMPV4) } else { (Domain::IPV6, Protocol::ICMPV6) };
+        let errors = Socket::new(domain, Type::RAW, Some(protocol))?;
+        errors.set_nonblocking(true)?;
+        let mut first_port = FIRST_PORT;
+        let mut ways = Vec::new();
+        for one in wanted {
+            ways.push(OneWay::open(domain, first_port, one)?);
+            first_port = first_port.wrapping_add(PORTS);
+        }
+        Ok(Self { clock, errors: errors.into(), ways })
+    }
+
+    fn run(mut self) -> Vec<Probe> {
+        self.round(NEAR);
+        let last = usize::from(*NEAR.end());
+        let goes_on = |way: &OneWay| way.reached.is_none() && way.probe.hops.len() >= last;
+        if self.ways.iter().any(goes_on) {
+            self.round(FAR);
+        }
+        self.ways.into_iter().map(OneWay::end).collect()
+    }
+
+    fn round(&mut self, range: std::ops::RangeInclusive<u8>) {
+        for ttl in range.clone() {
+            for way in self.ways.iter().filter(|way| way.reached.is_none()) {
+                let _lost_like_any_other = way.send(ttl);
+            }
+        }
+        let deadline = self.clock.now() + PATIENCE;
+        while !self.is_complete(*range.end()) && self.wait(deadline) {
+            self.hear();
+        }
+    }
+
+    /// Whether every packet is answered, so that nothing more can come.
+    fn is_complete(&self, last: u8) -> bool {
+        self.ways.iter().all(|way| {
+            let until = usize::from(way.reached.map_or(last, |ttl| ttl.saturating_sub(1)));
+            let answered =
+                |at: usize| way.probe.hops.get(at).is_some_and(|hop| hop.address.is_some());
+            (0..until).all(answered)
+        })
+    }
+
+    /// Whether there is time left; returns when something came.
+    fn wait(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_since(self.clock.now());
+        let mut fds = vec![sys::wait_for_input(&self.errors)];
+        fds.extend(self.ways.iter().map(|way| sys::wait_for_input(&way.socket)));
+        !left.is_zero() && sys::poll(&mut fds, Some(left)).is_ok()
+    }
+
+    fn hear(&mut self) {
+        let mut room = [0; 2_048];
+        while let Ok((length, from)) = self.errors.recv_from(&mut room) {
+            let message = room.get(..length).unwrap_or_default();
+            if let Some(quote) = Quote::parse(message, from.is_ipv4()) {
+                for way in &mut self.ways {
+                    way.on_error(from.ip(), &quote);
+                }
+            }
+        }
+        for way in &mut self.ways {
+            while let Ok((length, from)) = way.socket.recv_from(&mut room) {
+                let packet = room.get(..length).unwrap_or_default();
+                way.on_answer(from.ip(), packet);
+            }
+        }
+    }
+}
+
+impl OneWay {
+    fn open(domain: Domain, first_port: u16, wanted: Wanted) -> io::Result<Self> {
+        let Wanted { local, device, remote, option } = wanted;
+        let socket = Socket::new(domain, Type::RAW, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        if let Some(device) = &device {
+            socket.bind_device(Some(device.as_bytes()))?;
+        }
+        socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
+        let probe = Probe { local, remote, option, hops: Vec::new(), answer: None };
+        Ok(Self { socket: socket.into(), first_port, probe, reached: None })
+    }
+
+    fn send(&self, ttl: u8) -> io::Result<()> {
+        let Probe { local, remote, option, .. } = self.probe;
+        let port = self.first_port.wrapping_add(ttl.into());
+        let packet = Packet::emit(&syn(SocketAddr::new(local, port), remote, option), 0);
+        let bytes = packet.to_vec();
+        let header = if local.is_ipv4() { 20 } else { 40 };
+        let socket = SockRef::from(&self.socket);
+        if local.is_ipv4() {
+            socket.set_ttl_v4(ttl.into())?;
+        } else {
+            socket.set_unicast_hops_v6(ttl.into())?;
+        }
+        let to = SocketAddr::new(remote.ip(), 0);
+        self.socket.send_to(bytes.get(header..).unwrap_or_default(), to).map(drop)
+    }
+
+    /// With which time to live a packet of this way was sent.
+    fn ttl_of(&self, port: u16) -> Option<u8> {
+        let ttl = port.checked_sub(self.first_port).filter(|ttl| (1..PORTS).contains(ttl))?;
+        u8::try_from(ttl).ok()
+    }
+
+    fn on_error(&mut self, router: IpAddr, quote: &Quote) {
+        let ends = (quote.source_port, quote.remote);
+        let Some(ttl) = self.ttl_of(ends.0).filter(|_| ends.1 == self.probe.remote) else { return };
+        let at = usize::from(ttl.saturating_sub(1));
+        if self.probe.hops.len() <= at {
+            self.probe.hops.resize(at + 1, Hop::default());
+        }
+        if let Some(hop) = self.probe.hops.get_mut(at) {
+            let has_option = quote.has_option;
+            *hop = Hop { address: Some(router), has_option, refused: quote.refused };
+        }
+    }
+
+    fn on_answer(&mut self, from: IpAddr, packet: &[u8]) {
+        // A raw IPv4 socket gives the IP header as well, one of IPv6 does not.
+        let tcp = if from.is_ipv4() { behind_v4(packet) } else { Some(packet) };
+        let Some(tcp) = tcp else { return };
+        let &[s0, s1, d0, d1, _, _, _, _, _, _, _, _, _, flags, ..] = tcp else { return };
+        let (source, local) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+        let Some(ttl) = self.ttl_of(local) else { return };
+        if SocketAddr::new(from.to_canonical(), source) != self.probe.remote {
+            return;
+        }
+        let flags = Flags(flags);
+        let answer = if flags.has(Flags::RST) {
+            Answer::Reset { option: has_option(tcp) == Some(true) }
+        } else if flags.has(Flags::SYN.with(Flags::ACK)) {
+            Answer::SynAck { option: has_option(tcp) == Some(true) }
+        } else {
+            return;
+        };
+        if self.reached.is_none_or(|reached| ttl < reached) {
+            self.reached = Some(ttl);
+            self.probe.answer = Some(answer);
+        }
+    }
+
+    fn end(self) -> Probe {
+        let Self { mut probe, reached, .. } = self;
+        if let Some(ttl) = reached {
+            probe.hops.truncate(usize::from(ttl.saturating_sub(1)));
+        }
+        probe
+    }
+}
+
+/// A first packet as Linux would send it.
+fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
+    let mptcp = match option {
+        ProbeOption::Plain => Vec::new(),
+        ProbeOption::Capable => vec![MptcpOption::Capable(Capable {
+            version: 1,
+            checksum: false,
+            extensibility: false,
+            no_join_to_source: false,
+            hmac_sha256: true,
+            sender_key: None,
+            receiver_key: None,
+            data: None,
+        })],
+        // Nobody has this token; what matters is how far the packet gets.
+        ProbeOption::Join => vec![MptcpOption::Join(Join::Syn {
+            backup: false,
+            address_id: 1,
+            token: 0x746f_7770,
+            nonce: 0x6174_6821,
+        })],
+    };
+    let options = Options {
+        mss: Some(1_400),
+        window_scale: Some(7),
+        sack_permitted: true,
+        mptcp,
+        ..Options::default()
+    };
+    let (seq, window) = (u32::from(source.port()) << 12, 64_240);
+    Segment { source, destination, seq, window, flags: Flags::SYN, options, ..Segment::EMPTY }
+}
+
+/// What a router quotes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Quote {
+    remote: SocketAddr,
+    source_port: u16,
+    has_option: Option<bool>,
+    /// Type and code, if the packet was not just too old.
+    refused: Option<(u8, u8)>,
+}
+
+impl Quote {
+    fn parse(message: &[u8], v4: bool) -> Option<Self> {
+        // A raw IPv4 socket gives the IP header as well.
+        let message = if v4 { behind_v4(message)? } else { message };
+        let &[kind, code, _, _, _, _, _, _, ref packet @ ..] = message else { return None };
+        let refused = match (v4, kind) {
+            (true, 11) | (false, 3) => None,
+            (true, 3) | (false, 1) => Some((kind, code)),
+            _ => return None,
+        };
+        let destination: IpAddr = if v4 {
+            Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()
+        } else {
+            Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?).into()
+        };
+        let tcp = tcp_of(packet, v4)?;
+        let &[s0, s1, d0, d1, ..] = tcp else { return None };
+        Some(Self {
+            remote: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
+            source_port: u16::from_be_bytes([s0, s1]),
+            has_option: has_option(tcp),
+            refused,
+        })
+    }
+}
+
+/// What is behind an IPv4 header.
+fn behind_v4(packet: &[u8]) -> Option<&[u8]> {
+    let first = *packet.first()?;
+    packet.get(usize::from(first & 0x0f) * 4..)
+}
+
+/// The TCP header of a packet, if it has one.
+fn tcp_of(packet: &[u8], v4: bool) -> Option<&[u8]> {
+    const TCP: u8 = 6;
+    if v4 {
+        return (*packet.get(9)? == TCP).then(|| behind_v4(packet))?;
+    }
+    (*packet.get(6)? == TCP).then(|| packet.get(40..))?
+}
+
+/// Whether a TCP header has an option of Multipath TCP; none if too little of it is there to tell.
+fn has_option(tcp: &[u8]) -> Option<bool> {
+    let length = usize::from(*tcp.get(12)? >> 4) * 4;
+    let mut rest = tcp.get(20..length.min(tcp.len()))?;
+    loop {
+        match rest {
+            [] => return (tcp.len() >= length).then_some(false),
+            [END, ..] => return Some(false),
+            [PADDING, after @ ..] => rest = after,
+            [MPTCP, ..] => return Some(true),
+            [_, length, ..] => rest = rest.get(usize::from(*length).max(2)..).unwrap_or_default(),
+            [_] => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packet(option: ProbeOption) -> Vec<u8> {
+        let (from, to) = ("10.0.0.1:61003".parse().unwrap(), "10.0.9.1:80".parse().unwrap());
+        Packet::emit(&syn(from, to, option), 0).to_vec()
+    }
+
+    fn quoted(kind: u8, code: u8, packet: &[u8]) -> Vec<u8> {
+        let ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 5, 1, 10, 0, 0, 1];
+        [&ip[..], &[kind, code, 0, 0, 0, 0, 0, 0], packet].concat()
+    }
+
+    #[test]
+    fn a_quote_shows_whether_the_option_was_still_there() {
+        for (option, has) in
+            [(ProbeOption::Plain, false), (ProbeOption::Capable, true), (ProbeOption::Join, true)]
+        {
+            let quote = Quote::parse(&quoted(11, 0, &packet(option)), true).unwrap();
+            assert_eq!((quote.source_port, quote.has_option), (61_003, Some(has)), "{option:?}");
+            assert_eq!((quote.remote.to_string().as_str(), quote.refused), ("10.0.9.1:80", None));
+        }
+    }
+
+    #[test]
+    fn a_router_that_quotes_eight_bytes_tells_nothing_of_options() {
+        let packet = packet(ProbeOption::Capable);
+        let quote = Quote::parse(&quoted(3, 13, &packet[..28]), true).unwrap();
+        assert_eq!((quote.has_option, quote.refused), (None, Some((3, 13))));
+        assert_eq!(
+            Quote::parse(&quoted(0, 0, &packet), true),
+            None,
+            "an echo reply quotes nothing"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120), v4: bool) {
+            let _ = Quote::parse(&bytes, v4);
+            let _ = tcp_of(&bytes, v4).and_then(has_option);
+        }
+    }
+}

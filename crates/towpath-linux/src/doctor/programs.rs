@@ -1,0 +1,98 @@
+//! What the programs of this host speak.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::look::plain_end;
+use super::observation::{Program, Role, Speaks};
+use super::watch;
+use crate::monitor::{self, Process};
+use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, SocketState, States};
+use crate::sample::MptcpInfo;
+
+/// Sockets that are told at most.
+const MOST: usize = 256;
+
+/// Whose sockets are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Whose {
+    /// Only connections over Multipath TCP, of all programs.
+    #[default]
+    Multipath,
+    /// All of one process.
+    Process(u32),
+    /// All.
+    Everybody,
+}
+
+/// The sockets of programs, without those of this process.
+pub(super) fn programs(whose: Whose) -> Result<Vec<Program>, NetlinkError> {
+    let mut diag = SocketDiag::open()?;
+    let (tcp, mptcp) = (diag.tcp(States::ALL)?, diag.mptcp(States::ALL).unwrap_or_default());
+    let owners = monitor::owners();
+    let tokens: BTreeSet<u32> = mptcp.iter().map(|one| MptcpInfo::parse(&one.info).token).collect();
+    let inodes: BTreeSet<u32> = mptcp.iter().map(|one| one.inode).filter(|one| *one != 0).collect();
+    let part = |one: &DiagSocket| {
+        let token = one.subflow.and_then(|flow| flow.token_local);
+        token.is_some_and(|token| tokens.contains(&token)) || inodes.contains(&one.inode)
+    };
+    let connections = mptcp.iter().filter_map(|one| {
+        let info = MptcpInfo::parse(&one.info);
+        let speaks = if info.fallback { Speaks::FellBack } else { Speaks::Multipath };
+        let its = |part: &&DiagSocket| {
+            part.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
+        };
+        let subflows = tcp.iter().filter(its).map(watch::subflow).collect();
+        Some(Program { speaks, subflows, ..program(one, &owners)? })
+    });
+    let plain = tcp.iter().filter(|one| one.subflow.is_none() && !part(one));
+    let plain = plain.filter_map(|one| program(one, &owners));
+    let us = std::process::id();
+    let wanted = |one: &Program| {
+        one.id != Some(us)
+            && match whose {
+                Whose::Multipath => one.speaks != Speaks::Tcp && one.role == Role::Connected,
+                Whose::Process(id) => one.id == Some(id),
+                Whose::Everybody => true,
+            }
+    };
+    let mut found: Vec<_> = connections.chain(plain).filter(wanted).collect();
+    found.truncate(MOST);
+    Ok(found)
+}
+
+/// A socket that waits or is connected, to others than this host itself.
+fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<Program> {
+    let role = match socket.state {
+        SocketState::Listen => Role::Listens,
+        SocketState::Established | SocketState::CloseWait => Role::Connected,
+        SocketState::SynSent
+        | SocketState::SynReceived
+        | SocketState::FinWait1
+        | SocketState::FinWait2
+        | SocketState::TimeWait
+        | SocketState::Closed
+        | SocketState::LastAck
+        | SocketState::Closing
+        | SocketState::Other(_) => return None,
+    };
+    let (local, remote) = (plain_end(socket.local), plain_end(socket.remote));
+    let inside = |end: SocketAddr| end.ip().is_loopback();
+    if inside(local) || inside(remote) || is_link_local(remote.ip()) {
+        return None;
+    }
+    let owner = owners.get(&socket.inode).and_then(|all| all.first());
+    Some(Program {
+        id: owner.map(|owner| owner.id),
+        name: owner.map_or_else(String::new, |owner| owner.name.clone()),
+        role,
+        local,
+        remote,
+        speaks: Speaks::Tcp,
+        subflows: Vec::new(),
+    })
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}

@@ -1,0 +1,409 @@
+//! Diagnoses of observations: recorded ones, made ones, and any at all.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use proptest::prelude::*;
+use towpath_measure::live::Look;
+use towpath_measure::live::look::{Address, Endpoint, Link, Listener, PathLimits};
+
+use super::super::observation::{
+    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, SubflowSeen, TcpFigures,
+    Trial, Way,
+};
+use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
+
+const TARGET: &str = "10.9.0.1:5210";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn link(index: u32, name: &str) -> Link {
+    let (name, mtu_bytes) = (name.to_owned(), 1_500);
+    Link { index, name, up: true, running: true, mtu_bytes, ..Link::default() }
+}
+
+fn endpoint(id: u8, address: &str, flags: u32) -> Endpoint {
+    Endpoint { id, address: ip(address), port: None, link: None, flags }
+}
+
+/// A host with two interfaces, each with its own network and gateway, and one endpoint.
+fn host() -> Look {
+    let on = |link, address| Address { link, address: ip(address), prefix_length: 24 };
+    Look {
+        kernel: "6.18.0".to_owned(),
+        links: vec![link(2, "a"), link(3, "b")],
+        addresses: vec![on(2, "10.0.1.1"), on(3, "10.0.2.1")],
+        endpoints: vec![endpoint(1, "10.0.2.1", 2)],
+        limits: Some(PathLimits { subflows: 2, add_addr_accepted: 2 }),
+        ..Look::default()
+    }
+}
+
+fn ways() -> Vec<Way> {
+    let to = ip("10.9.0.1");
+    let way = |from: Option<&str>, bound_to, link: u32| Way {
+        to,
+        from: from.map(ip),
+        bound_to,
+        link: Some(link),
+        gateway: Some(ip(&format!("10.0.{}.254", link - 1))),
+        errno: None,
+    };
+    vec![
+        way(None, None, 2),
+        way(Some("10.0.1.1"), None, 2),
+        way(Some("10.0.1.1"), Some(2), 2),
+        way(Some("10.0.2.1"), None, 3),
+        way(Some("10.0.2.1"), Some(3), 3),
+    ]
+}
+
+fn subflow(local: &str, first: bool) -> SubflowSeen {
+    SubflowSeen {
+        local: SocketAddr::new(ip(local), 40_000),
+        remote: TARGET.parse().unwrap(),
+        local_id: None,
+        remote_id: None,
+        first,
+        opened_here: true,
+        backup_here: false,
+        backup_there: false,
+        established: true,
+        state: "established".to_owned(),
+        gone: false,
+        tcp: TcpFigures {
+            srtt_us: 10_000,
+            mss_bytes: 1_448,
+            bytes_sent: 500_000,
+            bytes_acked: 500_000,
+            bytes_received: 500_000,
+            ..TcpFigures::default()
+        },
+    }
+}
+
+fn trial() -> Trial {
+    let attempt = |multipath| Attempt { multipath, outcome: Outcome::Connected, took_ms: 10 };
+    Trial {
+        attempts: vec![attempt(false), attempt(true)],
+        multipath: true,
+        multipath_at_end: true,
+        events: Some(Vec::new()),
+        subflows: vec![subflow("10.0.1.1", true), subflow("10.0.2.1", false)],
+        ..Trial::new(TARGET.parse().unwrap())
+    }
+}
+
+/// Two paths, and both are used.
+fn healthy() -> Observation {
+    let (here, trial) = (host(), Some(trial()));
+    Observation { after: Some(here.clone()), here, ways: ways(), trial, ..Observation::default() }
+}
+
+/// The same, where the further subflow did not come about.
+fn one_path(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
+    let mut observation = healthy();
+    let mut trial = observation.trial.take().unwrap();
+    trial.subflows.pop();
+    change(&mut observation, &mut trial);
+    observation.trial = Some(trial);
+    diagnose(&observation)
+}
+
+fn counters(names: &[&str]) -> BTreeMap<String, u64> {
+    names.iter().map(|name| (format!("MPTcpExt.{name}"), 1)).collect()
+}
+
+fn first(report: &Report) -> (Cause, Confidence) {
+    let finding = report.findings.first().unwrap();
+    (finding.cause, finding.confidence)
+}
+
+fn closed(error: Option<i32>) -> Event {
+    Event {
+        kind: "SF_CLOSED".to_owned(),
+        local: Some(ip("10.0.2.1")),
+        remote: Some(ip("10.9.0.1")),
+        error,
+        ..Event::default()
+    }
+}
+
+fn control(outcome: Outcome) -> Control {
+    Control {
+        local: ip("10.0.2.1"),
+        bound_to: None,
+        remote: TARGET.parse().unwrap(),
+        outcome,
+        small: None,
+        large: None,
+        packets: 0,
+        resent: 0,
+        min_rtt_us: 0,
+    }
+}
+
+#[test]
+fn two_paths_that_are_both_used_are_healthy() {
+    let report = diagnose(&healthy());
+    assert_eq!((report.verdict, report.findings), (Verdict::Healthy, vec![]));
+    assert!(report.not_checked.iter().any(|one| one.why.contains("--peer")));
+}
+
+#[test]
+fn a_kernel_without_it_is_all_that_is_told() {
+    for (errno, setting, cause) in [
+        (libc::ENOPROTOOPT, "mptcp.enabled", Cause::MptcpDisabled),
+        (libc::EPROTONOSUPPORT, "other", Cause::KernelWithoutMptcp),
+        (libc::EINVAL, "mptcp.mptcp_enabled", Cause::OldMptcpFork),
+    ] {
+        let mut observation = healthy();
+        observation.here.socket_errno = errno;
+        observation.here.settings.insert(setting.to_owned(), "0".to_owned());
+        observation.here.endpoints.clear();
+        let report = diagnose(&observation);
+        assert_eq!((first(&report).0, report.findings.len()), (cause, 1));
+        assert_eq!(report.verdict, Verdict::Broken);
+    }
+}
+
+#[test]
+fn limits_of_this_host_come_before_everything_on_the_way() {
+    let report = one_path(|all, _| {
+        all.here.limits = Some(PathLimits { subflows: 0, add_addr_accepted: 0 });
+    });
+    assert_eq!(first(&report), (Cause::SubflowLimit, Confidence::Certain));
+    let fix = &report.findings[0].fix[0];
+    assert!(fix.starts_with("ip mptcp limits set subflows"), "{fix}");
+}
+
+#[test]
+fn an_announcement_without_an_answer_is_a_limit_whether_events_are_heard_or_not() {
+    for heard in [true, false] {
+        let report = one_path(|all, trial| {
+            all.here.endpoints.clear();
+            all.here.limits = Some(PathLimits { subflows: 2, add_addr_accepted: 0 });
+            trial.counters = counters(&["AddAddr"]);
+            let kind = "ANNOUNCED".to_owned();
+            let remote = Some(ip("10.9.2.1"));
+            let event = Event { kind, remote, ..Event::default() };
+            trial.events = heard.then(|| vec![event]);
+        });
+        assert_eq!(first(&report), (Cause::AddAddrLimit, Confidence::Certain), "{heard}");
+    }
+}
+
+#[test]
+fn what_plain_tcp_does_over_the_path_tells_the_path_from_the_option() {
+    for (outcome, cause) in
+        [(Outcome::Connected, Cause::JoinDropped), (Outcome::Silent, Cause::PathSilent)]
+    {
+        let report = one_path(|_, trial| {
+            let trying = SubflowSeen { established: false, ..subflow("10.0.2.1", false) };
+            trial.subflows.push(trying);
+            trial.controls.push(control(outcome));
+        });
+        assert_eq!(first(&report), (cause, Confidence::Certain));
+    }
+}
+
+#[test]
+fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
+    let report = one_path(|all, trial| {
+        let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+        way.link = Some(2);
+        let trying = SubflowSeen { established: false, ..subflow("10.0.2.1", false) };
+        trial.subflows.push(trying);
+        trial.controls.push(control(Outcome::Silent));
+    });
+    assert_eq!(first(&report).0, Cause::NoSourceRoute);
+    assert!(report.findings[0].fix[0].contains("ip rule add from 10.0.2.1"));
+}
+
+#[test]
+fn each_end_of_a_subflow_has_its_own_cause() {
+    for (error, names, cause) in [
+        (Some(libc::ECONNREFUSED), &[][..], Cause::JoinReset),
+        (None, &["MPRstTx"], Cause::JoinOptionStripped),
+        (Some(libc::EHOSTUNREACH), &[], Cause::JoinProhibited),
+        (Some(libc::ENETUNREACH), &[], Cause::JoinUnreachable),
+        (None, &["MPJoinSynAckRx"], Cause::PeerLimit),
+    ] {
+        let report = one_path(|_, trial| {
+            trial.events = Some(vec![closed(error)]);
+            trial.counters = counters(names);
+            trial.controls.push(control(Outcome::Connected));
+        });
+        assert_eq!(first(&report).0, cause, "{error:?} {names:?}");
+    }
+}
+
+#[test]
+fn a_router_that_quotes_the_packet_without_its_option_is_named() {
+    let mut observation = healthy();
+    let trial = observation.trial.as_mut().unwrap();
+    (trial.multipath, trial.multipath_at_end) = (false, false);
+    trial.subflows.clear();
+    trial.counters = counters(&["MPCapableFallbackSYNACK"]);
+    let hop = |address, has_option| Hop {
+        address: Some(ip(address)),
+        has_option: Some(has_option),
+        refused: None,
+    };
+    trial.probes.push(Probe {
+        local: ip("10.0.1.1"),
+        remote: trial.target,
+        option: ProbeOption::Capable,
+        hops: vec![hop("10.0.1.254", true), hop("10.5.0.1", false)],
+        answer: None,
+    });
+    let report = diagnose(&observation);
+    assert_eq!(first(&report), (Cause::SynOptionStripped, Confidence::Certain));
+    let said = report.findings[0].evidence.join(" ");
+    assert!(said.contains("between 10.0.1.254 and 10.5.0.1"), "{said}");
+    assert_eq!(report.verdict, Verdict::Broken);
+}
+
+#[test]
+fn the_other_host_tells_the_way_there_from_the_way_back() {
+    for (arrived, cause) in [(0, Cause::SynOptionStripped), (1, Cause::SynackOptionStripped)] {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        (trial.multipath, trial.multipath_at_end) = (false, false);
+        trial.subflows.clear();
+        let listener = Some(Listener { plain: false, multipath: true });
+        let mut after = Look { listener, ..Look::default() };
+        after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), arrived);
+        let (address, before) = (trial.target, Look { listener, ..Look::default() });
+        observation.peer = Some(Peer { address, before, after: Some(after) });
+        assert_eq!(first(&diagnose(&observation)).0, cause);
+    }
+}
+
+#[test]
+fn bytes_on_the_wrong_interface_show_a_shared_link() {
+    let mut observation = healthy();
+    let after = observation.after.as_mut().unwrap();
+    (after.links[0].rx_bytes, after.links[1].rx_bytes) = (1_100_000, 900);
+    (after.links[0].tx_bytes, after.links[1].tx_bytes) = (600_000, 600_000);
+    assert_eq!(diagnose(&observation).verdict, Verdict::Healthy, "not the same network");
+    for look in [Some(&mut observation.here), observation.after.as_mut()].into_iter().flatten() {
+        look.addresses.iter_mut().for_each(|one| one.prefix_length = 16);
+    }
+    assert_eq!(first(&diagnose(&observation)).0, Cause::SameSubnetArp);
+}
+
+#[test]
+fn every_cause_has_a_name_of_its_own_and_is_explained() {
+    let page = include_str!("../../../../../docs/doctor.md");
+    let mut names: Vec<_> = Cause::ALL.iter().map(|cause| cause.id()).collect();
+    for name in &names {
+        assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/doctor.md");
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+/// Any observation: a good one of which some parts are spoilt.
+fn any_observation() -> impl Strategy<Value = Observation> {
+    let flags = proptest::collection::vec(any::<bool>(), 24);
+    let numbers = proptest::collection::vec(0_u32..6, 16);
+    let names = proptest::sample::subsequence(
+        vec![
+            "MPCapableFallbackSYNACK",
+            "MPCapableSYNTXDisabled",
+            "MPJoinSynTx",
+            "MPJoinSynAckRx",
+            "MPRstTx",
+            "MPRstRx",
+            "AddAddr",
+            "AddAddrTx",
+            "RmAddrTx",
+            "MPFailRx",
+            "MPCapableDataFallback",
+            "MPJoinSynTxBindErr",
+            "MPJoinSynAckHMacFailure",
+        ],
+        0..6,
+    );
+    let errors = proptest::option::of(prop_oneof![Just(101), Just(104), Just(111), Just(113)]);
+    (flags, numbers, names, errors)
+        .prop_map(|(flags, numbers, names, error)| spoilt(&flags, &numbers, &names, error))
+}
+
+fn spoilt(flags: &[bool], numbers: &[u32], names: &[&str], error: Option<i32>) -> Observation {
+    let mut all = healthy();
+    let mut trial = all.trial.take().unwrap();
+    let (mut flags, mut numbers) = (flags.iter().copied(), numbers.iter().copied());
+    let mut flag = || flags.next().unwrap_or(false);
+    let mut number = || numbers.next().unwrap_or(0);
+    all.here.limits =
+        flag().then(|| PathLimits { subflows: number(), add_addr_accepted: number() });
+    all.here.links[1].up = flag();
+    all.here.links[1].running = flag();
+    all.here.links[1].rp_filter = u8::try_from(number()).unwrap();
+    all.here.endpoints[0].flags = number() << number();
+    if flag() {
+        all.here.addresses.pop();
+    }
+    if flag() {
+        all.here.settings.insert("mptcp.pm_type".into(), "1".into());
+    }
+    if flag() {
+        all.ways[3].link = Some(number());
+        all.ways[3].gateway = None;
+    }
+    (trial.multipath, trial.multipath_at_end, trial.closed_by_peer) = (flag(), flag(), flag());
+    trial.echoes = flag();
+    let silent = flag();
+    for attempt in trial.attempts.iter_mut().filter(|one| one.multipath == silent) {
+        attempt.outcome =
+            [Outcome::Silent, Outcome::Refused, Outcome::Failed(101), Outcome::Connected]
+                [number().min(3) as usize];
+    }
+    trial.subflows[1].established = flag();
+    trial.subflows[1].gone = flag();
+    trial.subflows[1].backup_there = flag();
+    trial.subflows[1].tcp.unacked = number();
+    trial.subflows[1].tcp.backoff = number();
+    trial.subflows[1].tcp.silent_ms = number() * 300;
+    if flag() {
+        trial.subflows.pop();
+    }
+    trial.counters = counters(names);
+    trial.events = flag().then(|| vec![closed(error)]);
+    trial.controls.push(control(if flag() { Outcome::Connected } else { Outcome::Silent }));
+    all.trial = flag().then_some(trial);
+    all
+}
+
+proptest! {
+    #[test]
+    fn no_observation_panics_or_is_contradicted(observation in any_observation()) {
+        let report = diagnose(&observation);
+        prop_assert_eq!(report.verdict == Verdict::Healthy, report.findings.is_empty());
+        let mut keys: Vec<_> =
+            report.findings.iter().map(|one| (one.cause, one.place.clone())).collect();
+        let has = |cause| report.findings.iter().any(|one| one.cause == cause);
+        // A connection is one or the other.
+        let ends = [
+            Cause::RemoteRefused, Cause::RemoteSilent, Cause::SynOptionDropped,
+            Cause::SynOptionStripped, Cause::SynackOptionStripped, Cause::ListenerPlainTcp,
+        ];
+        prop_assert!(ends.into_iter().filter(|cause| has(*cause)).count() <= 1, "{:?}", keys);
+        prop_assert!(!(has(Cause::NoEndpoints) && has(Cause::SubflowLimit)), "{:?}", keys);
+        for finding in &report.findings {
+            prop_assert!(!finding.sentence.is_empty() && !finding.evidence.is_empty());
+            prop_assert_eq!(finding.layer, finding.cause.layer());
+        }
+        keys.sort_unstable();
+        let count = keys.len();
+        keys.dedup();
+        prop_assert_eq!(keys.len(), count, "one thing is told once");
+        prop_assert_eq!(diagnose(&observation), report, "the same evidence, the same words");
+    }
+}
