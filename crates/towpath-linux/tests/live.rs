@@ -66,6 +66,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
         scenario,
         secret: None,
         server: None,
+        qlog: None,
         repeat: 1,
         turn: None,
         seed: 1,

@@ -10,6 +10,7 @@ pub use towpath_multipath::settings::SettingError;
 
 use crate::congestion::Factory;
 use crate::identity::{Identity, Trust};
+use crate::qlog::Qlog;
 
 /// Flow-control window at most. Above it the library takes many small packets in the reorder buffer
 /// for an attack and closes the connection ("too many gaps in stream buffer").
@@ -72,6 +73,8 @@ pub struct Config {
     pub trust: Trust,
     /// Who a listener is; without one, anybody with this program.
     pub identity: Option<Identity>,
+    /// Where a connection that this host begins is logged.
+    pub qlog: Option<Qlog>,
     /// How a listener protects itself, and others, from forged source addresses.
     pub validation: Validation,
 }
@@ -111,6 +114,7 @@ impl Default for Config {
             segments: 10,
             trust: Trust::Fixed,
             identity: None,
+            qlog: None,
             validation: Validation::NONE,
         }
     }
@@ -170,6 +174,9 @@ impl Config {
             .allow_spin(false)
             .datagram_receive_buffer_size(None)
             .congestion_controller_factory(factory);
+        if let Some(qlog) = &self.qlog {
+            transport.qlog_factory(Arc::new(qlog.clone()));
+        }
         if self.multipath {
             // Never a path's own idle timeout: acknowledgements of all paths return on one of
             // them, so that healthy paths would be given up.

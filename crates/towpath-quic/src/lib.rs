@@ -27,6 +27,7 @@ pub mod identity;
 mod interop;
 mod paths;
 mod policy;
+mod qlog;
 pub mod status;
 mod streams;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use config::{Config, PathPolicy, Validation};
 pub use error::{ConnectionError, SetupError, StreamError};
 pub use host::{Arrival, Datagram, Departure, Host, LocalAddress};
 pub use identity::{Fingerprint, Identity, Trust};
+pub use qlog::Qlog;
 pub use status::{
     ConnectionId, EndReason, Event, ListenerId, MULTIPATH_DRAFT, Notice, PathState, PathStatus,
     Status, StreamId, SwitchReason,

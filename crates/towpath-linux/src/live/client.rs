@@ -1,8 +1,10 @@
 //! `towpath measure`: a measurement from the first connection to the summary.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -20,7 +22,7 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsError;
-use towpath_quic::{ConnectionError as QuicError, Fingerprint, Trust};
+use towpath_quic::{ConnectionError as QuicError, Fingerprint, Qlog, Trust};
 
 use super::LiveError;
 use super::dial::Dialer;
@@ -65,6 +67,8 @@ pub struct Order {
     pub secret: Option<Secret>,
     /// What a server of QUIC must be known by; without one, anybody is taken and named.
     pub server: Option<Fingerprint>,
+    /// Folder for a log of each flow's connection of QUIC.
+    pub qlog: Option<PathBuf>,
     /// Number of the repetition, from 1.
     pub repeat: u32,
     /// Its place among the runs of one call.
@@ -280,7 +284,8 @@ fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
     for (flow, numbers) in flows {
         let Some(described) = order.scenario.flows.get(usize::from(flow)) else { continue };
         let (what, ends) = ((&order.plan, &order.scenario), (&order.source, target));
-        let dialed = way.dialer.flow(what, ends, (flow, &numbers), way.token, PATIENCE);
+        let qlog = qlog(order, flow)?;
+        let dialed = way.dialer.flow(what, ends, (flow, &numbers), (way.token, qlog), PATIENCE);
         let (lines, took) = dialed.map_err(|error| refused(order, target, &error))?;
         connect.push((flow.into(), took));
         let lines = numbers.into_iter().zip(lines);
@@ -291,6 +296,18 @@ fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
     let said = hear(&mut speaker, "that all connections are there")?;
     let ready = said == FromServer::Ready;
     if ready { Ok(Opened { speaker, streams, way, connect }) } else { Err(unexpected(said)) }
+}
+
+/// Where a flow's connection is logged, if it is.
+fn qlog(order: &Order, flow: u16) -> Result<Option<Qlog>, LiveError> {
+    let Some(folder) = order.qlog.as_ref().filter(|_| is_quic(order.plan.transport)) else {
+        return Ok(None);
+    };
+    // The ending of logs with one record a line.
+    let name = format!("live-{}-{}-flow{flow}.sqlog", order.plan.transport, order.repeat);
+    let file = fs::create_dir_all(folder).and_then(|()| fs::File::create(folder.join(name)));
+    let file = file.map_err(LiveError::system("write the log of QUIC"))?;
+    Ok(Some(Qlog::new(io::BufWriter::new(file))))
 }
 
 fn first_connection(order: &Order, way: &Way) -> Result<(Speaker, SocketAddr), LiveError> {
@@ -454,6 +471,8 @@ fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
     let bytes = "UDP payload, with everything that QUIC adds to the data";
     note("bytes of paths", quic.then(|| bytes.to_owned()));
     let multipath = order.plan.transport == Transport::Mpquic;
+    let policy = order.scenario.hosts.first().map(|host| host.stack.path_policy.to_string());
+    note("path policy", policy.filter(|_| multipath));
     note("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
     let checked = if order.server.is_some() { "as expected" } else { "not checked" };
     let shown = shown.map(|shown| format!("sha256:{shown} ({checked})"));

@@ -9,7 +9,7 @@ use socket2::Socket;
 use towpath_measure::live::{Kind, Plan, Preamble, Settings, Token};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_quic::tls::Session;
-use towpath_quic::{Config, Fingerprint, Trust, congestion};
+use towpath_quic::{Config, Fingerprint, Qlog, Trust, congestion};
 
 use super::host::interfaces;
 use super::line::{Hold, Line, Strand};
@@ -106,14 +106,15 @@ impl Dialer {
         (plan, scenario): (&Plan, &Scenario),
         (source, target): (&Source, SocketAddr),
         (flow, numbers): (u16, &[u16]),
-        token: Token,
+        (token, qlog): (Token, Option<Qlog>),
         patience: Duration,
     ) -> io::Result<(Vec<Line>, Duration)> {
         let began = self.clock.now();
         let preamble = |stream: u16| Preamble { kind: Kind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
         if is_quic(transport) {
-            let config = self.config(config(scenario, 0, plan), target);
+            let config = Config { qlog, ..config(scenario, 0, plan) };
+            let config = self.config(config, target);
             let host = self.host()?;
             let connection =
                 Connection::connect(host, (local(source, target), target), config, patience)?;

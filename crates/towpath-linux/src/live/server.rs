@@ -19,20 +19,18 @@ use towpath_quic::tls::Session;
 use towpath_quic::{Fingerprint, Identity};
 
 use super::door::Door;
-use super::echo::Echo;
 use super::end::End;
 use super::host::Before;
-use super::line::{Line, Strand};
-use super::reception::{Admits, Guest, LetIn, Reception};
+use super::reception::{Admits, LetIn, Reception};
 use super::speaker::Speaker;
 use super::test::{Test, Tests};
-use super::{LiveError, dial, random, socket};
+use super::{LiveError, random, socket};
 use crate::clock::Clock;
 use crate::pace::Pace;
-use crate::quic::{Stream, Turn};
 use crate::traffic::is_quic;
-use crate::traffic::quic::Connection;
 use crate::{doctor, interrupt, sys};
+
+mod over_quic;
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
 const PART_BYTES: usize = 24 * 1024;
@@ -235,15 +233,6 @@ impl Server {
 }
 
 impl Shared {
-    /// QUIC without ports, and what it is known by.
-    fn reception(&self) -> Result<(Reception, Fingerprint), String> {
-        let identity = self.config.identity.clone();
-        let identity = identity.ok_or("no certificate could be made")?;
-        let fingerprint = identity.fingerprint();
-        let reception = Reception::open(identity, &self.config.limits, self.clock);
-        Ok((reception.map_err(|error| error.to_string())?, fingerprint))
-    }
-
     /// Takes a port for TCP and UDP; or for TCP alone, and why.
     fn listen(
         self: &Arc<Self>,
@@ -288,43 +277,6 @@ impl Shared {
         while self.threads.load(Ordering::Acquire) > 0 && self.clock.now() < deadline {
             self.clock.sleep_until(self.clock.now() + NAP);
         }
-    }
-
-    /// The same as [`Self::let_in`] for a stream of QUIC. Runs in the thread that speaks it, so
-    /// nothing here may wait; a guest that is dropped is not kept.
-    fn let_in_over_quic(self: &Arc<Self>, turn: &mut Turn<'_>, guest: Guest) {
-        let preamble = guest.preamble;
-        let known = self.tests.find(preamble.token);
-        match (preamble.kind, known) {
-            (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
-            (Kind::Control, Some(_)) => self.control_over_quic(turn, guest, Some(preamble.token)),
-            (Kind::Control, None) if preamble.token == Token::NONE => {
-                self.control_over_quic(turn, guest, None);
-            }
-            (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
-                if let Some(seat) = self.enter() {
-                    let Guest { connection, stream, hold, .. } = guest;
-                    let deadline = turn.now + self.config.limits.duration;
-                    let echo = Echo::new(deadline, (seat, hold));
-                    turn.attach(connection, stream, Box::new(echo));
-                }
-            }
-            (Kind::Control | Kind::Data | Kind::Echo, _) => {}
-        }
-    }
-
-    fn control_over_quic(
-        self: &Arc<Self>,
-        turn: &mut Turn<'_>,
-        guest: Guest,
-        token: Option<Token>,
-    ) {
-        let Some(seat) = self.enter() else { return };
-        let Guest { host, connection, stream, hold, peer, port, .. } = guest;
-        let stream = Stream::attach(&host, turn, connection, stream);
-        let speaker = Speaker::over(stream, hold, self.clock);
-        let origin = Origin { peer: Some(peer), seen: None, port: Some(port) };
-        in_a_thread(seat, move |_| Ok((speaker, origin)), token);
     }
 
     /// Takes a connection that has said what it is for; whatever is not right is closed without a
@@ -623,17 +575,4 @@ fn in_a_thread(
             let _connection_lost = seat.0.control(opened, token);
         }
     });
-}
-
-/// Gives a test a stream, and its connection what the plan says.
-fn attach_over_quic(turn: &mut Turn<'_>, guest: Guest, test: &Test) {
-    let Guest { host, connection, stream, hold, log, preamble, .. } = guest;
-    let place = (preamble.flow, preamble.stream);
-    let own = Connection::accepted(host, connection, log);
-    let strand = Strand::new(own, (stream, preamble.stream == 0), hold);
-    if test.add(place, Line::Quic(strand)) {
-        let config = dial::config(&test.scenario, 1, &test.plan);
-        // All names were replaced that are not known.
-        let _known = turn.host.configure(turn.now, connection, &config);
-    }
 }

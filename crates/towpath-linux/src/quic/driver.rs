@@ -13,13 +13,14 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::{
-    Arrival, Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
+    Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
 };
 
 use super::addresses::{Addresses, Interfaces};
+use super::others::{self, Answer};
 use super::sockets::{self, Sent, Sockets};
 use crate::Namespace;
 use crate::clock::Clock;
@@ -95,7 +96,6 @@ pub enum Happened {
 
 type Accept = Box<dyn FnMut(&mut Turn<'_>, ConnectionId) + Send>;
 type Hear = Box<dyn FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send>;
-type Answer = Box<dyn Fn(&[u8]) -> Option<Bytes> + Send>;
 type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
 type Place = (ConnectionId, StreamId);
 
@@ -426,9 +426,6 @@ struct Driver {
     over: bool,
 }
 
-/// The first bit of all packets of QUIC that is the same in all of them.
-const FIXED_BIT: u8 = 0x40;
-
 impl Driver {
     fn open(config: HostConfig, inbox: Receiver<Work>) -> io::Result<Self> {
         if let Some(namespace) = &config.namespace {
@@ -539,9 +536,11 @@ impl Driver {
                 let Self { host, net, ends, answers, .. } = self;
                 let Net { addresses, sockets } = net;
                 let more = sockets.receive(index, |arrival, payload| {
-                    let is_other = payload.first().is_some_and(|first| first & FIXED_BIT == 0);
-                    match ends.others.get(&arrival.local.port()).filter(|_| is_other) {
-                        Some(answer) => sort_out(now, host, (arrival, payload), answer, answers),
+                    let other = ends.others.get(&arrival.local.port());
+                    match other.filter(|_| others::is_other(&payload)) {
+                        Some(answer) => {
+                            others::sort_out(now, host, (arrival, payload), answer, answers);
+                        }
                         None => host.receive(now, arrival, payload),
                     }
                 });
@@ -591,26 +590,5 @@ impl Driver {
             }
         }
         true
-    }
-}
-
-/// Datagrams that came in at once, of which the first is not QUIC's.
-fn sort_out(
-    now: Instant,
-    host: &mut towpath_quic::Host,
-    (arrival, mut payload): (Arrival, BytesMut),
-    answer: &Answer,
-    answers: &mut Vec<(Departure, Bytes)>,
-) {
-    while let Some(first) = payload.first().copied() {
-        let length = arrival.segment_bytes.clamp(1, payload.len());
-        let one = payload.split_to(length);
-        if first & FIXED_BIT != 0 {
-            host.receive(now, arrival, one);
-        } else if let Some(answer) = answer(&one) {
-            let Arrival { local, remote, .. } = arrival;
-            let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
-            answers.push((departure, answer));
-        }
     }
 }

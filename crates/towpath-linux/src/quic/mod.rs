@@ -1,11 +1,12 @@
 //! QUIC over the system's UDP sockets.
 //!
 //! Reading order: `sockets` (datagrams in and out), `addresses` (what the kernel says of interfaces
-//! and their addresses), `driver` (the thread that owns a [`towpath_quic::Host`], its sockets and the
+//! and their addresses), `others` (datagrams that are not QUIC), `driver` (the thread that owns a [`towpath_quic::Host`], its sockets and the
 //! clock), `stream` (connections and streams for other threads, which wait).
 
 mod addresses;
 mod driver;
+mod others;
 mod sockets;
 mod stream;
 #[cfg(test)]

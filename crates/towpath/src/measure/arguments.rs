@@ -81,6 +81,9 @@ pub(crate) struct MeasureArguments {
     /// Congestion control on both hosts [default: the systems']
     #[arg(short = 'C', long, value_name = "NAME")]
     pub(crate) congestion: Option<String>,
+    /// Multipath QUIC's use of paths, on both hosts: aggregate, backup, ios
+    #[arg(long, value_name = "NAME", default_value = "aggregate", value_parser = ["aggregate", "backup", "ios"])]
+    pub(crate) path_policy: String,
     /// Address (or %interface) from which connections start
     #[arg(short = 'B', long, value_name = "ADDRESS")]
     pub(crate) bind: Option<String>,
@@ -129,6 +132,9 @@ pub(crate) struct MeasureArguments {
     /// SHA-256 fingerprint of the server's certificate, for QUIC [default: anybody is taken, and named]
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
+    /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) qlog: Option<PathBuf>,
     /// How long a silent server is waited for, after the traffic, until its half is given up
     #[arg(long, value_name = "TIME", default_value = "20", value_parser = amounts::time)]
     pub(crate) patience: Duration,

@@ -53,6 +53,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             scenario: scenario.clone(),
             secret: secret.clone(),
             server: arguments.server_cert,
+            qlog: arguments.qlog.clone(),
             repeat,
             turn,
             seed: arguments.seed,

@@ -64,6 +64,9 @@ fn text(
     add(format!("sample = \"{}\"", duration_text(arguments.sample)));
     let control = arguments.congestion.clone().unwrap_or_else(system_congestion_control);
     add(format!("congestion-control = {}", quoted(&control)));
+    if arguments.path_policy != "aggregate" {
+        add(format!("path-policy = {}", quoted(&arguments.path_policy)));
+    }
     if !arguments.expect.is_empty() {
         add("[expect]".to_owned());
     }

@@ -80,8 +80,19 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
     let server = server(&folder, &port, &[]);
     assert_eq!(certificate(&server), first, "it was kept");
     let bulk = ["bulk", "-n", "1M", "-q", "--server-cert"];
-    let ended = measure_over("quic", &folder, &port, &[&bulk[..], &[&first]].concat());
+    let logged = ["--qlog", "logs", "--path-policy", "ios"];
+    let known = [&bulk[..], &[&first], &logged].concat();
+    let ended = measure_over("mpquic", &folder, &port, &known);
     assert_eq!(ended.code, Some(0), "{ended}");
+    let log =
+        std::fs::read_to_string(folder.work().join("logs/live-mpquic-1-flow0.sqlog")).unwrap();
+    // RFC 7464: each record begins with a separator.
+    let records = log.split('\u{1e}').skip(1).map(serde_json::from_str::<serde_json::Value>);
+    let records = records.collect::<Result<Vec<_>, _>>().unwrap();
+    let named = |record: &serde_json::Value| record["name"].as_str() == Some("quic:packet_sent");
+    assert!(records.iter().filter(|record| named(record)).count() > 100, "{}", records.len());
+    let result = folder.stored("results/live-mpquic-1.jsonl.zst");
+    assert_eq!(result.meta.conditions["path policy"], "ios");
     let ended = measure_over("quic", &folder, &port, &[&bulk[..], &[&"ab".repeat(32)]].concat());
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("is not the server that is expected"), "{ended}");

@@ -1,0 +1,37 @@
+//! Datagrams that share a port with QUIC.
+
+use bytes::{Bytes, BytesMut};
+use towpath_net::Instant;
+use towpath_quic::{Arrival, Departure};
+
+/// The answer to a datagram, if it gets one.
+pub(super) type Answer = Box<dyn Fn(&[u8]) -> Option<Bytes> + Send>;
+
+/// The bit that is set in the first byte of all packets of QUIC (RFC 9000 §17.2, §17.3).
+const FIXED_BIT: u8 = 0x40;
+
+/// Whether it is no packet of QUIC.
+pub(super) fn is_other(payload: &[u8]) -> bool {
+    payload.first().is_some_and(|first| first & FIXED_BIT == 0)
+}
+
+/// Datagrams that came in at once, of which the first is not QUIC's.
+pub(super) fn sort_out(
+    now: Instant,
+    host: &mut towpath_quic::Host,
+    (arrival, mut payload): (Arrival, BytesMut),
+    answer: &Answer,
+    answers: &mut Vec<(Departure, Bytes)>,
+) {
+    while !payload.is_empty() {
+        let length = arrival.segment_bytes.clamp(1, payload.len());
+        let one = payload.split_to(length);
+        if !is_other(&one) {
+            host.receive(now, arrival, one);
+        } else if let Some(answer) = answer(&one) {
+            let Arrival { local, remote, .. } = arrival;
+            let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
+            answers.push((departure, answer));
+        }
+    }
+}
