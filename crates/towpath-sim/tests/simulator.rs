@@ -215,6 +215,33 @@ fn check_tcp(packet: &[u8]) {
     assert_eq!(sum(&[&packet[12..20], &[0, 6], &len.to_be_bytes(), &packet[20..]]), 0xffff);
 }
 
+#[test]
+fn what_waits_behind_a_hole_of_one_subflow_is_in_the_largest_reorder_buffer() {
+    // One burst is lost, and the flow ends before it is filled: all that waits does so below the
+    // connection.
+    let hole = "[[timeline]]
+        at = \"500 ms\"
+        path = \"wifi\"
+        set = \"loss\"
+        loss = \"100 %\"
+        [[timeline]]
+        at = \"500300 us\"
+        path = \"wifi\"
+        set = \"loss\"
+        loss = \"0 %\"";
+    let text = two_paths(hole).source.replace("\"5 s\"", "\"650 ms\"");
+    let text = text.replace("delay = \"10 ms\"", "delay = \"10 ms\"\nqueue = \"9 s\"");
+    let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
+    let samples = ended.records.iter().filter_map(|record| {
+        let Record::Interval(interval) = record else { return None };
+        interval.connection.as_ref()?.reorder_bytes
+    });
+    let stack = ended.summary().flows[0].stack.unwrap();
+    let peak = stack.reorder_peak_bytes.unwrap();
+    // A round trip at 40 Mbit/s is 100 kB, and there is a queue.
+    assert!(peak > 100_000 && peak >= samples.max().unwrap_or(0), "{stack:?}");
+}
+
 /// Two paths with a flow that exchanges messages.
 fn exchange(flow: &str, rest: &str) -> Scenario {
     let text = two_paths("").source;

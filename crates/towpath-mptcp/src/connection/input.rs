@@ -315,6 +315,8 @@ impl Connection {
         }
         self.mapped = mapped;
         self.note_order(index);
+        // What arrived may wait in the subflow, for what is missing there.
+        self.note_reordering();
     }
 
     fn on_mapped(&mut self, start: u64, payload: Payload) {
@@ -333,6 +335,10 @@ impl Connection {
         let arrived = self.receive.insert(start, payload);
         self.on_arrived(arrived);
         self.window_changed = true;
+        self.note_reordering();
+    }
+
+    fn note_reordering(&mut self) {
         let reorder = self.reorder_bytes();
         self.counts.reorder_peak_bytes = self.counts.reorder_peak_bytes.max(reorder);
     }
