@@ -228,7 +228,9 @@ fn status(
         let why = format!("nothing heard for {silence}, {packets} unanswered, {timeouts} timeouts");
         return (Status::Stale, Some(why), true);
     }
-    match interface {
+    // A route may lead over another interface: what moves is not stale.
+    match interface.filter(|_| !is_active) {
+        None if is_active => {}
         Some((name, false)) => {
             return (Status::Stale, Some(format!("interface {name} is down")), true);
         }
@@ -360,6 +362,20 @@ mod tests {
         assert_eq!((established.status, established.is_inferred), (Status::Stale, true));
         assert_eq!(established.why.as_deref(), Some("interface wifi is down"));
         assert_eq!((trying.status, trying.is_inferred), (Status::Trying, false));
+    }
+
+    #[test]
+    fn what_moves_is_active_even_if_the_interface_of_its_address_is_down() {
+        let mut watch = Watch::default();
+        let down = |_: IpAddr| Some(("wifi".to_owned(), false));
+        let mut status = None;
+        for round in 0..3 {
+            let moved = Subflow { bytes_acked: 500 * round, ..subflow(Condition::Established) };
+            let now = Duration::from_millis(500 * round);
+            let (seen, _) = watch.look(now, vec![connection(vec![moved])], &down);
+            status = Some(seen[0].subflows[0].status);
+        }
+        assert_eq!(status, Some(Status::Active));
     }
 
     #[test]

@@ -382,6 +382,25 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_of_an_endpoint_is_read_and_called_by_its_name() {
+        let recorded = include_str!("recorded/mptcp_endpoint_flags.hex");
+        let endpoints = parse_all(recorded, |message| Endpoint::parse(message).unwrap());
+        let said = endpoints.iter().map(|endpoint| {
+            let link = endpoint.link_index.map(|_| " dev").unwrap_or_default();
+            format!("{endpoint}{link} {}", endpoint.flags)
+        });
+        let expected = [
+            "MPTCP endpoint 1 10.0.0.1 dev subflow backup",
+            "MPTCP endpoint 2 10.0.0.2 subflow fullmesh",
+            "MPTCP endpoint 3 10.0.0.3 port 443 signal",
+            "MPTCP endpoint 4 10.0.0.4 signal subflow",
+            "MPTCP endpoint 5 10.0.0.5 laminar",
+        ];
+        assert_eq!(said.collect::<Vec<_>>(), expected);
+        never_panics(recorded, Endpoint::parse);
+    }
+
+    #[test]
     fn recorded_limits_are_understood() {
         let recorded = include_str!("recorded/mptcp_limits.hex");
         let limits = MptcpLimits { subflows: 4, add_addr_accepted: 3 };

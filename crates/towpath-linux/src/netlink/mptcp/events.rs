@@ -300,6 +300,7 @@ impl MptcpEventKind {
 pub(crate) mod tests {
     use super::*;
     use crate::netlink::wire::tests::{never_panics, parse_all};
+    use crate::netlink::wire::{Messages, Payload};
 
     const RECORDED: &str = include_str!("../recorded/mptcp_events.hex");
 
@@ -385,6 +386,35 @@ pub(crate) mod tests {
              reset_flags=0x1 deny_join_id0 flags=0x8"
         );
         assert_eq!(MptcpEvent::new(MptcpEventKind::Other(77)).to_string(), "[UNKNOWN 77]");
+    }
+
+    #[test]
+    fn every_attribute_of_an_event_is_read() {
+        let payload = Payload::generic(11, 1)
+            .u32(TOKEN, 0xdead_beef)
+            .u8(LOC_ID, 3)
+            .u8(REM_ID, 4)
+            .ip(SADDR6, "fd00::1".parse().unwrap())
+            .ip(DADDR6, "fd00::2".parse().unwrap())
+            .attribute(SPORT, &443_u16.to_be_bytes())
+            .attribute(DPORT, &8_080_u16.to_be_bytes())
+            .u8(BACKUP, 1)
+            .u8(ERROR, libc::ECONNRESET as u8)
+            .u16(FLAGS, FLAG_DENY_JOIN_ID0)
+            .u32(TIMEOUT, 9)
+            .u32(IF_IDX, 7)
+            .u32(RESET_REASON, 6)
+            .u32(RESET_FLAGS, 1)
+            .u8(SERVER_SIDE, 1);
+        let bytes = payload.message(28, 0, 1);
+        let message = Messages::new(&bytes).next().unwrap().unwrap();
+        let text = MptcpEvent::parse(&message).unwrap().to_string();
+        assert_eq!(
+            text,
+            "[     SF_CLOSED] token=deadbeef remid=4 locid=3 saddr6=fd00::1 daddr6=fd00::2 \
+             sport=443 dport=8080 backup=1 error=104 timeout=9 ifindex=7 reset_reason=6 \
+             reset_flags=0x1 server_side deny_join_id0"
+        );
     }
 
     #[test]
