@@ -298,6 +298,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "what a watch asks for")]
     fn all_run(_: IpAddr) -> Option<(String, bool)> {
         Some(("wifi".to_owned(), true))
     }
