@@ -114,7 +114,7 @@ fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
             "healthy: nothing is wrong with Multipath TCP, as far as it was looked at"
         }
         Verdict::Impaired => "impaired: Multipath TCP works, and less well than it could",
-        Verdict::Broken => "broken: there is no Multipath TCP",
+        Verdict::Broken => "broken: Multipath TCP does not work here",
     };
     writeln!(out, "{verdict}")?;
     for (number, finding) in report.findings.iter().enumerate() {

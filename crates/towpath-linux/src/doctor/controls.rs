@@ -166,7 +166,8 @@ pub(super) fn suspects(observation: &Observation) -> Vec<Path> {
         }
     }
     for source in super::ways::sources(here) {
-        if !joined && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
+        let inside = trial.target.ip().is_loopback();
+        if !joined && !inside && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
             let bound_to = here.link_of(source).map(|link| link.index);
             add(Path { local: Some(source), bound_to, remote: trial.target });
         }

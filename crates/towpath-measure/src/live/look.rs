@@ -9,15 +9,15 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 /// Links in an answer.
-pub const MOST_LINKS: usize = 64;
+pub const MOST_LINKS: usize = 48;
 /// Addresses in an answer.
-pub const MOST_ADDRESSES: usize = 128;
-/// Endpoints in an answer; the kernel has fewer.
-pub const MOST_ENDPOINTS: usize = 64;
+pub const MOST_ADDRESSES: usize = 96;
+/// Endpoints in an answer; few hosts have more than the eight that a connection can use.
+pub const MOST_ENDPOINTS: usize = 32;
 /// Connections in an answer.
-pub const MOST_CONNECTIONS: usize = 16;
-/// Subflows of each.
-pub const MOST_SUBFLOWS: usize = 16;
+pub const MOST_CONNECTIONS: usize = 8;
+/// Subflows of each, as many as Linux has.
+pub const MOST_SUBFLOWS: usize = 9;
 
 /// A host's part in Multipath TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

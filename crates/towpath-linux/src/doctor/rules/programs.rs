@@ -13,8 +13,10 @@ const SILENT_MS: u32 = 1_500;
 pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let Some(programs) = &view.all.programs else { return Vec::new() };
     let mut findings = Vec::new();
-    findings.extend(plain(programs));
-    findings.extend(fallen_back(view, programs));
+    if view.all.asked_for_programs {
+        findings.extend(plain(programs));
+        findings.extend(fallen_back(view, programs));
+    }
     for program in programs.iter().filter(|one| one.speaks == Speaks::Multipath) {
         findings.extend(program.subflows.iter().filter_map(|one| silent(view, program, one)));
         findings.extend(not_recreated(view, program));
