@@ -356,7 +356,8 @@ fn backup_only(view: &View<'_>) -> Option<Finding> {
 /// Without a connection of our own: what will not work when somebody tries.
 fn untried(view: &View<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
-    let opening: Vec<_> = view.here.endpoints.iter().filter(|one| one.opens()).collect();
+    let opening: Vec<_> =
+        view.here.endpoints.iter().filter(|one| one.opens() && !one.is_implicit()).collect();
     let likely = |finding: Finding| finding.sure(Confidence::Likely);
     for endpoint in &opening {
         let to = view.all.ways.iter().map(|way| way.to);
