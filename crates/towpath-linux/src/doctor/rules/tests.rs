@@ -184,6 +184,7 @@ fn an_announcement_without_an_answer_is_a_limit_whether_events_are_heard_or_not(
     for heard in [true, false] {
         let report = one_path(|all, trial| {
             all.here.endpoints.clear();
+            all.after = None;
             all.here.limits = Some(PathLimits { subflows: 2, add_addr_accepted: 0 });
             trial.counters = counters(&["AddAddr"]);
             let kind = "ANNOUNCED".to_owned();
