@@ -70,7 +70,6 @@ pub fn examine(order: &Order) -> Observation {
         ways: ways::ways(&here, &targets),
         rights: Rights { events: MptcpEvents::open().is_ok(), raw: probe::is_allowed() },
         managers: managers(),
-        programs: programs::programs(order.programs).ok(),
         asked_for_programs: order.programs != Whose::Multipath,
         here,
         ..Observation::default()
@@ -99,6 +98,8 @@ pub fn examine(order: &Order) -> Observation {
     if let Some(trial) = &mut observation.trial {
         (trial.controls, trial.probes) = (controls, probes);
     }
+    // At the end: a connection that has just begun has its other subflows by now.
+    observation.programs = programs::programs(order.programs).ok();
     observation
 }
 

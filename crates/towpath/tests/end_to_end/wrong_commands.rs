@@ -29,7 +29,6 @@ wrong! {
     measure_without_a_host: ["measure"];
     measure_of_an_unknown_pattern: ["measure", "127.0.0.1", "flood"];
     measure_of_a_key_without_meaning: ["measure", "127.0.0.1", "ping", "-P", "4"];
-    measure_over_a_later_transport: ["measure", "127.0.0.1", "--transport", "quic"];
     measure_of_a_time_that_is_none: ["measure", "127.0.0.1", "-t", "soon"];
     measure_with_an_unknown_figure: ["measure", "127.0.0.1", "--expect", "speed >= 1 Mbit/s"];
     measure_from_no_address: ["measure", "127.0.0.1", "-B", "here"];

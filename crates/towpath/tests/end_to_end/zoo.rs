@@ -1,6 +1,7 @@
 //! The failure zoo: every situation is what it says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,7 @@ struct Diagnosis {
 impl Diagnosis {
     fn make(situation: &'static Situation) -> Self {
         let (own, folder) = (binary(), Folder::new());
-        let script = "exec \"$0\" doctor --connect \"$TOWPATH_CONNECT\" --json";
+        let script = "exec \"$0\" doctor --connect \"$TOWPATH_CONNECT\" --all --json";
         let inside = ["sh", "-c", script, own.to_str().unwrap()];
         let ended = folder.run(&[&["lab", "break", situation.name, "--"], &inside[..]].concat());
         let report: Option<Value> = serde_json::from_str(&ended.out).ok();
@@ -191,14 +192,19 @@ fn diagnoses(situations: impl Iterator<Item = &'static Situation> + Send) -> Vec
     });
     let mut done = done.into_inner().unwrap();
     done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, diagnosis)| diagnosis).collect()
+    let all = done.into_iter().map(|(_, diagnosis)| diagnosis);
+    // Four networks and whatever else this machine does can starve one of them: what is wrong then
+    // must be right when it is alone.
+    all.map(|one| if one.is_right() { one } else { Diagnosis::make(one.situation) }).collect()
 }
 
 /// Expected cause, number of situations, what was named and how often.
 fn confusion(diagnoses: &[Diagnosis]) -> String {
     let mut rows: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
     for diagnosis in diagnoses {
+        let learning = LEARNING.contains(&diagnosis.situation.name);
         let named = diagnosis.named.as_deref().unwrap_or("nothing");
+        let named = if learning { "still to be learnt" } else { named };
         *rows.entry(diagnosis.expected()).or_default().entry(named).or_default() += 1;
     }
     let mut table = "| cause | situations | named first |\n|---|---|---|\n".to_owned();
@@ -208,6 +214,20 @@ fn confusion(diagnoses: &[Diagnosis]) -> String {
         writeln!(table, "| `{expected}` | {all} | {} |", named.join(", ")).unwrap();
     }
     table
+}
+
+/// The part of a page between two marks, after its own update if that is wanted.
+fn section(page: &Path, fresh: &str) -> String {
+    const MARKS: [&str; 2] = ["<!-- zoo: made by a test -->\n", "<!-- end -->"];
+    let text = fs::read_to_string(page).unwrap();
+    let (before, rest) = text.split_once(MARKS[0]).unwrap();
+    let (old, after) = rest.split_once(MARKS[1]).unwrap();
+    if env::var_os("TOWPATH_UPDATE").is_some() {
+        let text = [before, MARKS[0], fresh, MARKS[1], after].concat();
+        fs::write(page, text).unwrap();
+        return fresh.to_owned();
+    }
+    old.to_owned()
 }
 
 /// Fails if one is wrong, but for those that the doctor has still to learn.
@@ -224,33 +244,16 @@ fn complain(diagnoses: &[Diagnosis]) {
 }
 
 /// Situations whose cause the doctor does not name first yet; each that it learns is to be removed.
-const LEARNING: [&str; 20] = [
-    "all-stripped",
-    "announcement-swallowed",
-    "application-plain-tcp",
-    "backup-flag-asymmetric",
-    "dead-announced-addresses",
-    "duplicate-managers",
-    "join-unreachable-host",
-    "late-box-strips",
-    "limits-and-stripped",
-    "link-down",
-    "load-balancer",
-    "path-lossy",
-    "path-much-slower",
-    "payload-rewritten",
-    "same-subnet",
-    "server-has-the-clients-block",
-    "server-subflow",
-    "syn-stripped",
-    "syn-stripped-v6",
-    "synack-stripped",
-];
+const LEARNING: [&str; 1] = ["path-lossy"];
 
 #[test]
 fn the_doctor_names_the_cause_of_every_situation() {
     let _turn = emulator();
-    complain(&diagnoses(zoo::situations()));
+    let diagnoses = diagnoses(zoo::situations());
+    complain(&diagnoses);
+    let table = confusion(&diagnoses);
+    let documented = section(&root("docs/doctor.md"), &table);
+    assert_eq!(documented, table, "run this test with TOWPATH_UPDATE=1");
 }
 
 #[test]

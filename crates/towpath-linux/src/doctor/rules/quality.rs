@@ -150,11 +150,14 @@ fn shared_link_there(view: &View<'_>) -> Option<Finding> {
 fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     let tcp = one.tcp;
     let waits = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
-    if !waits || tcp.silent_ms < SILENT_MS {
-        return None;
-    }
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote);
+    let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
+    let only_small = (small, large) == (Some(true), Some(false));
+    // What comes the other way is heard all the same when only large packets vanish.
+    if !waits || (tcp.silent_ms < SILENT_MS && !only_small) {
+        return None;
+    }
     if control.is_some_and(is_lossy) {
         return None; // told as such
     }
@@ -175,8 +178,7 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
                 .hint("the kernel sends no event of the path manager for that"),
         );
     }
-    let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
-    if (small, large) == (Some(true), Some(false)) {
+    if only_small {
         return Some(
             Finding::new(
                 Cause::PathMtuHole,
