@@ -58,7 +58,8 @@ fn is_missing(test: &str, tools: &[&str]) -> bool {
 /// The JSON lines that `exec` wrote to `name`; programs write there too.
 fn said(folder: &Folder, name: &str) -> Value {
     let text = fs::read_to_string(folder.work().join(name)).unwrap();
-    let line = text.lines().rfind(|line| line.starts_with("{\"accepted\""));
+    let is_it = |line: &&str| line.starts_with('{') && line.contains("\"accepted\"");
+    let line = text.lines().rfind(is_it);
     let line = line.unwrap_or_else(|| panic!("nothing was said in {name}: {text}"));
     serde_json::from_str(line).unwrap()
 }
