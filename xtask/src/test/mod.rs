@@ -2,10 +2,15 @@
 
 mod tools;
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::{Result, cargo, tidy};
 
@@ -26,15 +31,74 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     steps.run("cargo xtask tidy", |out| {
         if tidy::run(root, out)? { Ok(()) } else { Err("the repository broke a rule".into()) }
     })?;
-    steps.run("cargo test --locked --workspace", |_| {
-        let mut command = cargo(root);
-        command.args(["test", "--locked", "--workspace"]).envs(environment);
-        expect_success(command.stdin(Stdio::null()).status()?)
+    steps.cargo(root, &["test", "--locked", "--workspace", "--no-run"])?;
+    let lanes = Lanes::of(root)?;
+    steps.run("tests, those of the whole command beside all others", |out| {
+        lanes.run(root, &environment, out)
     })?;
+    steps.cargo(root, &["test", "--locked", "--workspace", "--doc"])?;
     let (verdict, took) =
         (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
     writeln!(out, "\n== xtask test {verdict} in {took}")?;
     Ok(verdict == "passed")
+}
+
+/// The tests of the whole command wait more than they work, and all others take as long: they run at
+/// the same time.
+struct Lanes {
+    /// Names of all other integration tests.
+    others: Vec<String>,
+}
+
+/// The integration tests of the whole command.
+const WHOLE: &str = "end_to_end";
+
+impl Lanes {
+    fn of(root: &Path) -> Result<Self> {
+        Ok(Self { others: integration_tests(&tidy::metadata(root)?) })
+    }
+
+    fn run(
+        &self,
+        root: &Path,
+        environment: &[(OsString, OsString)],
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let test = || {
+            let mut command = cargo(root);
+            command.args(["test", "--locked", "--workspace"]).stdin(Stdio::null());
+            command.envs(environment.iter().cloned());
+            command
+        };
+        let mut whole = test();
+        whole.args(["--test", WHOLE]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut others = test();
+        others.args(["--lib", "--bins"]);
+        others.args(self.others.iter().flat_map(|name| ["--test", name]));
+        // Both to their ends, whatever becomes of the first.
+        let (others, whole) = thread::scope(|scope| {
+            let whole = scope.spawn(|| whole.output());
+            (others.status(), whole.join())
+        });
+        let whole = whole.map_err(|_| "a thread panicked")??;
+        out.write_all(&whole.stderr)?;
+        out.write_all(&whole.stdout)?;
+        expect_success(others?)?;
+        expect_success(whole.status)
+    }
+}
+
+/// What cargo's metadata names as integration tests, but for those of the whole command.
+fn integration_tests(metadata: &Value) -> Vec<String> {
+    let list = |value: &Value, key: &str| {
+        value.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let packages = list(metadata, "packages");
+    let targets = packages.iter().flat_map(|package| list(package, "targets"));
+    let tests = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "test"));
+    let names = tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned()));
+    let names: BTreeSet<String> = names.filter(|name| name != WHOLE).collect();
+    names.into_iter().collect()
 }
 
 /// Runs steps until one fails, and says how long each took.
@@ -119,6 +183,16 @@ mod tests {
         let said = String::from_utf8(out).unwrap();
         assert!(said.contains("== passed in 0.0 s"), "{said}");
         assert!(said.contains("== failed after 0.0 s: b: broken"), "{said}");
+    }
+
+    #[test]
+    fn every_integration_test_has_its_lane() {
+        let target = |kind: &str, name: &str| serde_json::json!({"kind": [kind], "name": name});
+        let one = [target("lib", "x"), target("test", "peer"), target("test", WHOLE)];
+        let metadata = serde_json::json!({"packages": [
+            {"targets": one}, {"targets": [target("test", "live"), target("bench", "speed")]},
+        ]});
+        assert_eq!(integration_tests(&metadata), ["live", "peer"]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// What cargo says about the workspace; works without a network.
-pub(super) fn metadata(root: &Path) -> Result<Value> {
+pub(crate) fn metadata(root: &Path) -> Result<Value> {
     let output = cargo(root)
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
         .stderr(Stdio::inherit())

@@ -18,11 +18,13 @@ use crate::finding::{Finding, Severity};
 use crate::repository::Repository;
 use crate::specs;
 
+pub(crate) use manifest::metadata;
+
 /// Checks the repository at `root`; false if it broke a rule.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let mut findings = check(&repository);
-    findings.extend(manifest::check(&manifest::metadata(root)?, &repository));
+    findings.extend(manifest::check(&metadata(root)?, &repository));
     findings.sort();
     for finding in &findings {
         writeln!(out, "{finding}")?;
