@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["towpath-net", "towpath-multipath", "towpath-mptcp", "towpath-quic", "towpath-measure"],
     ),
     ("towpath-report", &["towpath-net", "towpath-measure", "towpath-mptcp"]),
+    ("towpath-study", &["towpath-net", "towpath-measure", "towpath-report"]),
     ("towpath-collect", &["towpath-measure", "towpath-report"]),
     (
         "towpath",
@@ -37,6 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "towpath-sim",
             "towpath-linux",
             "towpath-report",
+            "towpath-study",
             "towpath-collect",
         ],
     ),
