@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::prefix::Prefix;
+
 /// Bytes of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;
 /// Bytes of `struct nlattr`.
@@ -265,6 +267,11 @@ impl<'a> Attribute<'a> {
             return Ok(Ipv6Addr::from(octets).into());
         }
         self.reader().take::<4>().map(|octets| Ipv4Addr::from(octets).into())
+    }
+
+    /// An address whose first `length` bits count.
+    pub(crate) fn prefix(self, length: u8) -> Result<Prefix, Malformed> {
+        Prefix::new(self.ip()?, length).map_err(|_| Malformed::Missing("prefix length"))
     }
 
     /// A text, up to its NUL; what is not UTF-8 is replaced.

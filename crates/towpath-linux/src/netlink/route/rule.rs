@@ -159,13 +159,9 @@ impl RuleEntry {
     }
 
     fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
-        let prefix = |length| {
-            let prefix = Prefix::new(attribute.ip()?, length);
-            prefix.map_err(|_| Malformed::Missing("prefix length"))
-        };
         match attribute.kind {
-            FRA_DST => self.to = prefix(to)?,
-            FRA_SRC => self.from = prefix(from)?,
+            FRA_DST => self.to = attribute.prefix(to)?,
+            FRA_SRC => self.from = attribute.prefix(from)?,
             FRA_IIFNAME => self.input = Some(attribute.text()),
             FRA_OIFNAME => self.output = Some(attribute.text()),
             FRA_PRIORITY => self.priority = attribute.u32()?,

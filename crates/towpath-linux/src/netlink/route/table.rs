@@ -227,13 +227,9 @@ impl RouteEntry {
     }
 
     fn set(&mut self, attribute: Attribute<'_>, to: u8, from: u8) -> Result<(), Malformed> {
-        let prefix = |length| {
-            let prefix = Prefix::new(attribute.ip()?, length);
-            prefix.map_err(|_| Malformed::Missing("prefix length"))
-        };
         match attribute.kind {
-            libc::RTA_DST => self.to = prefix(to)?,
-            libc::RTA_SRC => self.from = Some(prefix(from)?),
+            libc::RTA_DST => self.to = attribute.prefix(to)?,
+            libc::RTA_SRC => self.from = Some(attribute.prefix(from)?),
             libc::RTA_OIF => self.link_index = Some(attribute.u32()?),
             libc::RTA_GATEWAY => self.gateway = Some(attribute.ip()?),
             libc::RTA_VIA => self.gateway = Some(via(attribute)?),
