@@ -16,8 +16,8 @@ fn mptcp(scenario: &Scenario) -> Ended {
     simulate(scenario, Transport::Mptcp, 1, false)
 }
 
-/// Two paths of these rates and delays, with what else the scenario says.
-fn two_paths(rest: &str) -> Scenario {
+/// Two paths with 20 and 50 ms there and back, with what else the scenario says.
+fn network(rest: &str) -> Scenario {
     scenario(&format!(
         "name = \"two-paths\"
         [hosts.phone]
@@ -30,13 +30,14 @@ fn two_paths(rest: &str) -> Scenario {
         between = [\"phone\", \"server\"]
         rate = \"20 Mbit/s\"
         delay = \"25 ms\"
-        [[flows]]
-        from = \"phone\"
-        to = \"server\"
-        pattern = \"bulk\"
-        duration = \"5 s\"
         {rest}"
     ))
+}
+
+/// The same with a transfer of 5 s.
+fn two_paths(rest: &str) -> Scenario {
+    let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n";
+    network(&format!("{flow}duration = \"5 s\"\n{rest}"))
 }
 
 #[test]
@@ -244,9 +245,7 @@ fn what_waits_behind_a_hole_of_one_subflow_is_in_the_largest_reorder_buffer() {
 
 /// Two paths with a flow that exchanges messages.
 fn exchange(flow: &str, rest: &str) -> Scenario {
-    let text = two_paths("").source;
-    let text = text.replace("pattern = \"bulk\"\n        duration = \"5 s\"", flow);
-    scenario(&format!("{text}\n{rest}"))
+    network(&format!("[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{flow}\n{rest}"))
 }
 
 /// Wi-Fi is gone from 3 s to 6 s.

@@ -4,27 +4,14 @@ use towpath_measure::result::{PathFigures, Probe, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
 use crate::ended::{Ended, scenario, simulate};
+use crate::network;
 
 const ALL: [Transport; 4] = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
 
-/// Two paths with 20 and 50 ms there and back, flows and what happens.
+/// Two paths for every transport, flows and what happens.
 fn two_paths(rest: &str) -> Scenario {
-    scenario(&format!(
-        "name = \"two-paths\"
-        [run]
-        transports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]
-        [hosts.phone]
-        [hosts.server]
-        [paths.wifi]
-        between = [\"phone\", \"server\"]
-        rate = \"40 Mbit/s\"
-        delay = \"10 ms\"
-        [paths.cellular]
-        between = [\"phone\", \"server\"]
-        rate = \"20 Mbit/s\"
-        delay = \"25 ms\"
-        {rest}"
-    ))
+    let run = "[run]\ntransports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]\n";
+    network(&format!("{run}{rest}"))
 }
 
 fn udping(rest: &str) -> Scenario {
