@@ -96,6 +96,9 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     if arguments.what.undo {
         return undo(&mut tools, &folder?, arguments.json, ui);
     }
+    if arguments.what.apply {
+        may_apply("applying a plan", "without --apply the plan is shown, for root to paste")?;
+    }
     let host = Host::read(&mut tools).map_err(SetupError::from)?;
     let request = request(arguments)?;
     let plan = setup::plan(&host, &request, &mut tools).map_err(SetupError::from)?;
@@ -119,6 +122,17 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
         ui.progress(&format!("{steps} made; `towpath setup --undo` takes all back"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what needs root before anything else can go wrong.
+fn may_apply(what: &str, otherwise: &str) -> Result<(), CliError> {
+    if setup::may_apply() {
+        return Ok(());
+    }
+    Err(CliError::Unavailable {
+        what: format!("{what} changes this host, which needs root (CAP_NET_ADMIN)"),
+        hint: format!("run it with sudo; {otherwise}"),
+    })
 }
 
 fn request(arguments: &SetupArguments) -> Result<Request, CliError> {
@@ -191,6 +205,9 @@ fn undo(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let mut state = State::open(folder).map_err(SetupError::from)?;
+    if !state.changes().is_empty() || setup::root_has_applied() {
+        may_apply("taking back what was applied", "nothing was changed")?;
+    }
     if state.changes().is_empty() && !as_json {
         writeln!(ui.out, "# nothing to undo: nothing was applied here since this machine started")?;
         return Ok(ExitCode::SUCCESS);

@@ -17,9 +17,25 @@ pub use change::{Change, ChangeError, Limits, NamedEndpoint, SourceRule, TableRo
 pub use host::{Host, Manager, Router, Ways};
 pub use persist::{Form, StoredFile, at_each_start, stored};
 pub use plan::{Plan, PlanError, Request, Role, Step, plan};
-pub use state::{State, StateError, folder};
+pub use state::{State, StateError, folder, root_has_applied};
 
 use crate::netlink::NetlinkError;
+
+/// `CAP_NET_ADMIN` among the bits of `CapEff` (`linux/capability.h`).
+const NET_ADMIN: u64 = 1 << 12;
+
+/// Whether this process may ask for changes: it has `CAP_NET_ADMIN`. That may be of a user namespace
+/// of its own only; then the kernel still refuses.
+pub fn may_apply() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    has_net_admin(&status).unwrap_or(true)
+}
+
+/// What `/proc/self/status` says; `None` if it does not say it.
+fn has_net_admin(status: &str) -> Option<bool> {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    Some(u64::from_str_radix(bits.trim(), 16).ok()? & NET_ADMIN != 0)
+}
 
 /// Why a plan was not applied, or not taken back.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +73,10 @@ impl SetupError {
             Self::Plan(PlanError::NoMptcp) => {
                 Some("it takes Linux 5.6 or newer with CONFIG_MPTCP".to_owned())
             }
-            Self::Netlink(_) | Self::Plan(_) | Self::State(_) => None,
+            Self::State(StateError::Write { .. } | StateError::Nowhere) => {
+                Some("XDG_STATE_HOME=FOLDER names another place".to_owned())
+            }
+            Self::Netlink(_) | Self::Plan(_) | Self::State(StateError::Read { .. }) => None,
         }
     }
 }
@@ -141,4 +160,18 @@ fn take_back<'a>(
     }
     left.reverse();
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privilege_is_read_from_the_bits_of_the_status() {
+        let status = |bits: &str| format!("CapPrm:\t000001ffffffffff\nCapEff:\t{bits}\n");
+        assert_eq!(has_net_admin(&status("0000000000000000")), Some(false));
+        assert_eq!(has_net_admin(&status("0000000000001000")), Some(true));
+        assert_eq!(has_net_admin(&status("000001ffffffefff")), Some(false));
+        assert_eq!(has_net_admin("Name:\tsh\n"), None);
+    }
 }

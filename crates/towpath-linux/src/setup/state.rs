@@ -17,6 +17,8 @@ use crate::sys;
 /// `SO_NETNS_COOKIE`: a number that no other network namespace of this start has or had.
 const SO_NETNS_COOKIE: i32 = 71;
 const VERSION: u32 = 1;
+/// Where root keeps it.
+const SHARED: &str = "/var/lib/towpath";
 
 /// The file.
 #[derive(Debug)]
@@ -59,7 +61,7 @@ pub enum StateError {
 
 /// The folder: `/var/lib/towpath` for root, else that of the user's programs.
 pub fn folder() -> Result<PathBuf, StateError> {
-    let shared = Path::new("/var/lib/towpath");
+    let shared = Path::new(SHARED);
     if sys::user_and_group().0 == 0 && may_write(shared) {
         return Ok(shared.to_owned());
     }
@@ -77,6 +79,11 @@ fn tempfile(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".probe-{}", std::process::id()));
     File::create(&probe)?;
     fs::remove_file(probe)
+}
+
+/// Whether root has applied something here that was not taken back, as far as that can be read.
+pub fn root_has_applied() -> bool {
+    State::open(Path::new(SHARED)).is_ok_and(|state| !state.changes().is_empty())
 }
 
 impl State {

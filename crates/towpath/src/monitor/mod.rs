@@ -43,6 +43,9 @@ pub(crate) struct MonitorArguments {
     count: Option<u32>,
 }
 
+/// What an ordinary user is not told.
+const WITHOUT_ROOT: &str = "without root (CAP_NET_ADMIN), the path manager's events are left out, \
+                            and other users' programs are shown as `user` and a number";
 /// How often `--classic` looks for events.
 const CLASSIC_PAUSE: Duration = Duration::from_millis(20);
 
@@ -74,10 +77,11 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     if !arguments.json && responder.is_none() && ui.out.is_terminal() {
         return screen::show(&mut round, arguments.interval, arguments.count);
     }
-    if !round.monitor.hears_events() {
+    // Figures for Prometheus have neither events nor processes.
+    if !round.monitor.hears_events() && responder.is_none() {
         ui.warn(&Warning {
-            text: "the path manager's events are left out: they need CAP_NET_ADMIN".to_owned(),
-            hint: Some("as root, they are shown too".to_owned()),
+            text: WITHOUT_ROOT.to_owned(),
+            hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
         });
     }
     let interval = arguments.interval.unwrap_or(Duration::from_secs(1));

@@ -5,7 +5,7 @@ use std::fs;
 use crate::program::{Ended, Folder, missing, skip};
 
 /// A connection of two subflows over the loopback interface, which does `$1` in its middle.
-const CONNECTION: &str = r#"
+pub(crate) const CONNECTION: &str = r#"
 import socket, subprocess, sys
 def end(kind):
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
+use crate::monitor::CONNECTION;
 use crate::program::{Ended, Folder, binary, emulator, is_root, missing, skip};
 
 /// A user and group that own nothing.
@@ -34,6 +37,17 @@ duration = "2 s"
 /// Runs a script as an ordinary user, or says why it cannot: `setup`, as root of its own mount
 /// namespace, and then `script`, in which `$TOWPATH` is the command.
 fn as_nobody(folder: &Folder, test: &str, setup: &str, script: &str) -> Option<Ended> {
+    as_nobody_in(&["--mount"], folder, test, setup, script)
+}
+
+/// In new namespaces of these kinds.
+fn as_nobody_in(
+    kinds: &[&str],
+    folder: &Folder,
+    test: &str,
+    setup: &str,
+    script: &str,
+) -> Option<Ended> {
     if !is_root() {
         skip(test, "only root can become another user");
         return None;
@@ -44,7 +58,7 @@ fn as_nobody(folder: &Folder, test: &str, setup: &str, script: &str) -> Option<E
     }
     folder.write("handover.toml", HANDOVER);
     let mut command = folder.program("unshare");
-    command.args(["--mount", "sh", "-ec"]);
+    command.args(kinds).args(["sh", "-ec"]);
     command.arg(format!("{setup}\nexec setpriv {} sh -c \"$0\"", NOBODY.join(" "))).arg(script);
     command.env("TOWPATH", readable_binary(folder));
     Some(folder.start(&mut command).wait())
@@ -135,4 +149,113 @@ fn where_nothing_can_be_written_results_go_among_the_temporary_files() {
     let place = folder.temporary().join("towpath-results-65534/handover/001");
     assert!(ended.err.contains(&format!("results: {}", place.display())), "{ended}");
     assert!(place.join("report.html").is_file());
+}
+
+/// A host of root's: set up as a server, with a connection of two subflows until a file is there.
+const ROOTS_HOST: &str = r#"
+mount -t tmpfs none /var/lib
+ip link set lo up
+ip addr add 10.0.0.2/32 dev lo
+ip link add eth0 type veth peer name far
+ip addr add 172.31.0.133/24 dev eth0
+ip link set eth0 up && ip link set far up
+until ip link show eth0 | grep -q 'state UP'; do sleep 0.01; done
+"$TOWPATH" setup --role server --apply >applied
+ip mptcp endpoint add 10.0.0.2 id 9 subflow
+python3 connection.py 'touch open; until test -e over; do sleep 0.02; done' &
+until test -e open; do sleep 0.02; done
+"#;
+
+/// Every verb for hosts, once with and once without what only root may do.
+const VERBS: &str = r#"
+set -u
+verb() {
+    name=$1; shift
+    "$TOWPATH" "$@" >"$name.out" 2>"$name.err" && code=0 || code=$?
+    echo "$code" >"$name.code"
+}
+verb plan setup --role client
+verb apply setup --role client --apply
+verb undo setup --undo
+verb persist setup --role client --persist systemd
+verb doctor doctor --json
+verb all doctor --all
+verb exec exec -- python3 -c 'import socket; print(socket.socket().getsockopt(1, 38))'
+verb record exec -q --report exec.jsonl -- true
+verb lines monitor -n 2 --interval 0.1
+verb json monitor --json -n 1
+verb figures monitor --prometheus 127.0.0.1:0 -n 1
+verb classic monitor --classic -n 1
+verb live trace -i lo --duration 100ms
+verb run run handover.toml --world sim -t mptcp -q -o results --pcap captures
+verb trace trace captures/sim-mptcp-1-phone.pcapng
+verb list lab break
+XDG_STATE_HOME=$PWD verb lab lab break join-dropped -- "$TOWPATH" setup --role client --apply
+touch over
+"#;
+
+/// What a verb has left: exit code, standard output and standard error.
+fn left(folder: &Folder, verb: &str) -> (i32, String, String) {
+    let read = |ending: &str| {
+        fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap()
+    };
+    (read("code").trim().parse().unwrap(), read("out"), read("err"))
+}
+
+#[test]
+fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
+    let (folder, test) =
+        (Folder::new(), "every_verb_for_hosts_works_as_nobody_or_says_what_it_needs");
+    if let Some(reason) = missing("ip").or_else(|| missing("python3")) {
+        return skip(test, &reason);
+    }
+    let _turn = emulator();
+    folder.write("connection.py", CONNECTION);
+    let kinds = ["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let Some(ended) = as_nobody_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let left = |verb| left(&folder, verb);
+
+    let shown = [
+        ("plan", "ip mptcp endpoint"),
+        ("persist", "ExecStart="),
+        ("exec", "262\n"),
+        ("record", ""),
+        ("figures", ""),
+        ("trace", "MPTCP v1"),
+        ("list", "join-dropped"),
+        ("lab", "try    towpath doctor --connect"),
+    ];
+    for (verb, text) in shown {
+        let (code, out, err) = left(verb);
+        assert!(code == 0 && out.contains(text), "{verb}: {code}\n{out}{err}");
+        assert!(!err.contains("root"), "{verb}: {err}");
+    }
+    let refused = [
+        ("apply", "applying a plan changes this host, which needs root (CAP_NET_ADMIN)"),
+        ("undo", "taking back what was applied changes this host, which needs root (CAP_NET"),
+        ("classic", "the path manager's events need root (CAP_NET_ADMIN)"),
+        ("live", "capturing needs CAP_NET_RAW: run it as root, or in a lab"),
+    ];
+    for (verb, text) in refused {
+        let (code, out, err) = left(verb);
+        assert!(code == 2 && out.is_empty() && err.contains(text), "{verb}: {code}\n{out}{err}");
+        assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{verb}: {err}");
+    }
+    // The connection is another user's.
+    for verb in ["lines", "json"] {
+        let (code, _, err) = left(verb);
+        assert!(code == 0 && err.contains("without root (CAP_NET_ADMIN), the path"), "{err}");
+        assert!(err.contains("other users' programs are shown as `user`"), "{err}");
+    }
+    let (_, lines, _) = left("lines");
+    assert!(lines.contains("user 0 127.0.0.1:") && lines.contains(", 2 subflows"), "{lines}");
+    let (_, json, _) = left("json");
+    let connection: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(connection["processes"], Value::Array(Vec::new()), "{connection}");
+    assert_eq!(connection["subflows"].as_array().unwrap().len(), 2, "{connection}");
+    for verb in ["doctor", "all"] {
+        let (code, out, err) = left(verb);
+        assert!(code < 2 && !out.is_empty(), "{verb}: {code}\n{out}{err}");
+    }
 }

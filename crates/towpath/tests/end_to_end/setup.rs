@@ -72,8 +72,8 @@ fn a_plan_is_a_script_that_does_what_apply_does() {
 fn without_privileges_there_is_a_plan_but_nothing_is_changed() {
     let test = "without_privileges_there_is_a_plan_but_nothing_is_changed";
     let folder = Folder::new();
-    // A user namespace inside the first owns no network namespace.
-    let script = "exec unshare -U sh -c '$TOWPATH setup --role client && \
+    // Root of a user namespace inside the first does not own its network.
+    let script = "exec unshare -Ur sh -c '$TOWPATH setup --role client && \
                   $TOWPATH setup --role client --apply'";
     let Some(ended) = on_a_host(test, &folder, script) else { return };
     assert_eq!(ended.code, Some(2), "{ended}");
