@@ -7,7 +7,7 @@ use crate::format;
 use crate::result::{
     Checked, FlowSummary, PathFigures, ProcessorTime, StackFigures, SubflowSummary, Summary,
 };
-use crate::scenario::{Expectation, Transport};
+use crate::scenario::{Expectation, Transport, metric_names};
 
 mod answers;
 mod udping;
@@ -74,6 +74,16 @@ pub enum Unit {
     Share,
     /// 1 for yes, 0 for no.
     YesNo,
+}
+
+/// The names of all metrics that a result can have whose paths are these.
+pub fn names<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let paths: Vec<_> = paths.into_iter().collect();
+    let of = |name: &str| match name.strip_suffix("PATH") {
+        Some(figure) => paths.iter().map(|path| format!("{figure}{path}")).collect(),
+        None => vec![name.to_owned()],
+    };
+    metric_names().flat_map(of).collect()
 }
 
 impl Metric {

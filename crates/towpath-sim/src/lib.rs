@@ -7,9 +7,8 @@
 //!
 //! Reading order: [`run`] (one run from beginning to end), `world` (the event loop, and the order of
 //! what happens at the same time), `host` and `network` (what is between the applications and the
-//! links), `traffic` (the applications), `record` (what the result says), [`batch`] (many runs).
+//! links), `traffic` (the applications), `record` (what the result says).
 
-pub mod batch;
 mod conclude;
 mod content;
 mod error;

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use towpath_measure::batch;
 use towpath_measure::result::{Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, no_files};
-use towpath_sim::{Job, batch, run};
+use towpath_sim::{Job, run};
 
 const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
 

@@ -8,9 +8,9 @@ mod ended;
 use std::io::Write;
 use std::process::Command;
 
+use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Meta, Record};
 use towpath_measure::scenario::{Scenario, Transport};
-use towpath_sim::batch;
 
 use ended::{Ended, named, scenario, simulate};
 

@@ -6,9 +6,9 @@
 mod datagrams;
 mod ended;
 
+use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Message, Record};
 use towpath_measure::scenario::{Scenario, Transport};
-use towpath_sim::batch;
 
 use ended::{Ended, named, scenario, simulate};
 

@@ -1,8 +1,10 @@
 //! Studies: many runs of one scenario, and what they say together.
 //!
-//! A [`plan`] says which runs there are: variants of a scenario (a curve each), every combination of
-//! some settings or random samples of them, and seeds. Each run ends as one [`row`](row::Row) of a
-//! table. Whoever calls decides how a run is done: this crate knows no world.
+//! Reading order: a [`plan`] says which runs there are: variants of a scenario (a curve each), every
+//! combination of some settings or random samples of them, and seeds. [`runs`] makes each of them:
+//! a scenario of its own, and a key that says what is run. What came of it is a [`row`] of a table.
+//! Whoever calls decides how a run is done: this crate knows no world.
 
 pub mod plan;
 pub mod row;
+pub mod runs;

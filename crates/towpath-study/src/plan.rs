@@ -1,9 +1,22 @@
-//! A plan as data: which runs there are.
+//! A plan as data: which runs there are. [`Plan::parse`] reads it from `plan.toml`.
 
-use std::collections::BTreeMap;
+mod document;
+mod draw;
+mod keys;
+mod read;
+
+use std::io;
 use std::time::Duration;
 
-use towpath_measure::scenario::{Transport, World};
+use towpath_measure::scenario::{ScenarioErrors, Transport, World};
+
+pub use document::{DocumentError, Path};
+pub(crate) use document::{remove, set};
+pub(crate) use keys::MOST_SEEDS;
+pub use keys::reference_markdown;
+
+/// Gives the text of a file whose name is relative to the plan's folder.
+pub type Load<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
 
 /// Which runs a study has: every variant at every point, with every seed.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,12 +25,16 @@ pub struct Plan {
     pub name: String,
     /// One line for lists.
     pub title: String,
-    /// The scenario's TOML text, from which every run's is made.
-    pub scenario: String,
+    /// The file of the scenario, relative to the plan's folder, or `builtin:NAME`.
+    pub scenario_name: String,
+    /// The scenario from which every run's is made.
+    pub scenario: toml::Table,
     /// In which worlds it may be run; the first is the usual one.
     pub worlds: Vec<World>,
     /// Seeds of each point: 1, 2, … up to this number.
     pub seeds: u32,
+    /// The same when there is little time.
+    pub thin_seeds: u32,
     /// Only what happens in this part of a run's traffic counts for `goodput` and its kin; all of
     /// it when not given.
     pub window: Option<[Duration; 2]>,
@@ -25,8 +42,10 @@ pub struct Plan {
     pub variants: Vec<Variant>,
     /// The grid: every combination of their values is a point.
     pub axes: Vec<Axis>,
-    /// Points that are drawn at random, beside the grid's.
+    /// Points that are drawn at random, at each point of the grid.
     pub random: Option<Random>,
+    /// How it is drawn: `[[figures]]` as they stand there.
+    pub figures: Vec<toml::Table>,
 }
 
 /// One curve: what its runs have that the scenario has not.
@@ -36,10 +55,12 @@ pub struct Variant {
     pub name: String,
     /// Transport.
     pub transport: Transport,
-    /// Values for keys of the scenario, such as `hosts.phone.scheduler`, as TOML.
-    pub set: BTreeMap<String, String>,
+    /// Values for keys of the scenario, such as `hosts.phone.scheduler`.
+    pub set: Vec<(Path, toml::Value)>,
     /// Keys that the scenario loses, such as `paths.umts`.
-    pub remove: Vec<String>,
+    pub remove: Vec<Path>,
+    /// The only worlds in which it is run, if not in all of the plan's.
+    pub worlds: Option<Vec<World>>,
 }
 
 /// One dimension of the grid.
@@ -48,11 +69,22 @@ pub struct Axis {
     /// Name, as on the figure's axis, such as `receive buffer`.
     pub name: String,
     /// Keys of the scenario that all get the value.
-    pub keys: Vec<String>,
-    /// The values, as TOML.
-    pub values: Vec<String>,
+    pub keys: Vec<Path>,
+    /// The values.
+    pub values: Vec<Setting>,
     /// Those that are run when there is little time.
-    pub thin: Vec<String>,
+    pub thin: Vec<Setting>,
+}
+
+/// A value of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// What the scenario is told.
+    pub value: toml::Value,
+    /// The same in words: a text without its quotes, else TOML.
+    pub text: String,
+    /// In base units (seconds, bit/s, bytes, shares), where it is a quantity or a number.
+    pub number: Option<f64>,
 }
 
 /// Points drawn at random.
@@ -72,25 +104,73 @@ pub struct Draw {
     /// Name, a column of the table.
     pub name: String,
     /// Keys of the scenario that get the value.
-    pub keys: Vec<String>,
+    pub keys: Vec<Path>,
     /// From what.
     pub from: Distribution,
+    /// Draws below or above are drawn again, in base units.
+    pub limits: [Option<f64>; 2],
 }
 
-/// A distribution of a quantity: values are in base units, `unit` is what the scenario is told.
+/// A distribution; numbers are in base units.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distribution {
     /// Every value between two is as likely.
-    Uniform([f64; 2]),
-    /// The logarithm is normal: median, and the standard deviation of the natural logarithm.
+    Uniform([f64; 2], Measure),
+    /// The logarithm is normal.
     LogNormal {
         /// Median.
         median: f64,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
+        /// What is drawn.
+        measure: Measure,
     },
     /// Exponential with this mean.
-    Exponential(f64),
-    /// One of these, as TOML, with weights.
-    Choice(Vec<(String, f64)>),
+    Exponential(f64, Measure),
+    /// One of these, with weights.
+    Choice(Vec<(Setting, f64)>),
+}
+
+/// How a number that was drawn is told to the scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// As a time.
+    Time,
+    /// As a rate.
+    Rate,
+    /// As a size.
+    Size,
+    /// As a number of packets.
+    Packets,
+    /// As a percentage.
+    Share,
+    /// As a whole number.
+    Whole,
+    /// As a number.
+    Number,
+}
+
+impl Plan {
+    /// Reads a plan. `file_name` is only for messages; `load` gives the text of the scenario and of
+    /// its traces.
+    pub fn parse(file_name: &str, text: &str, load: Load<'_>) -> Result<Self, ScenarioErrors> {
+        read::plan(file_name, text, load)
+    }
+}
+
+impl Setting {
+    /// A value of the plan as a setting.
+    pub fn new(value: toml::Value) -> Self {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let number = match &value {
+            toml::Value::Integer(number) => Some(*number as f64),
+            toml::Value::Float(number) => Some(*number),
+            toml::Value::String(text) => read::quantity(text),
+            toml::Value::Boolean(_)
+            | toml::Value::Datetime(_)
+            | toml::Value::Array(_)
+            | toml::Value::Table(_) => None,
+        };
+        Self { value, text, number }
+    }
 }

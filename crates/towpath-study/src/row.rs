@@ -1,9 +1,13 @@
 //! One run of a study, as a row of its table.
 
+mod figures;
+
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use towpath_measure::scenario::{Transport, World};
+
+pub use figures::figures;
 
 /// What became of one run. A run that failed is a row, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,12 +22,14 @@ pub struct Row {
     pub transport: Transport,
     /// Seed of the run.
     pub seed: u64,
-    /// The value of each axis, by the axis' name, as the plan writes it.
+    /// The value of each axis and draw, by its name, as the plan writes it.
     pub parameters: BTreeMap<String, Parameter>,
     /// Why there are no figures, if there are none.
     pub error: Option<String>,
     /// Figures in base units (bit/s, seconds, bytes, counts, shares from 0 to 1) by name, such as
-    /// `goodput` or `path.wifi.goodput`. What was not measured is not there.
+    /// `goodput` or `path.wifi.goodput`. What was not measured is not there; what never came is
+    /// infinite, and `null` as JSON.
+    #[serde(serialize_with = "finite", deserialize_with = "or_infinite")]
     pub figures: BTreeMap<String, f64>,
 }
 
@@ -34,4 +40,13 @@ pub struct Parameter {
     pub text: String,
     /// In base units, where it is a quantity or a number: 600000.
     pub number: Option<f64>,
+}
+
+fn finite<S: Serializer>(figures: &BTreeMap<String, f64>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(figures.iter().map(|(name, value)| (name, value.is_finite().then_some(value))))
+}
+
+fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let read = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(read.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::INFINITY))).collect())
 }

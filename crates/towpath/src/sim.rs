@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use towpath_linux::{Clock, interrupt};
+use towpath_measure::batch;
 use towpath_measure::format;
 use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
 use towpath_measure::store::write_record;
 use towpath_report::Run;
-use towpath_sim::{Job, Report, SimError, batch, known_names, known_quic_names};
+use towpath_sim::{Job, Report, SimError, known_names, known_quic_names};
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;

@@ -5,6 +5,7 @@
 //! the reference ([`reference_markdown`]) follow it.
 
 mod builtin;
+pub mod document;
 mod keys;
 mod model;
 mod nearest;
@@ -18,6 +19,7 @@ pub mod units;
 use std::io;
 
 pub use builtin::{Builtin, builtin, no_files};
+pub(crate) use keys::metric_names;
 pub use keys::{json_schema, reference_markdown};
 pub use model::{
     Bottleneck, Change, DataDirection, Down, Endpoint, Expectation, Family, Flow, Host, LinkSide,

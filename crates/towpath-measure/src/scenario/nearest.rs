@@ -4,10 +4,7 @@
 const LONGEST: usize = 40;
 
 /// The candidate that differs least from `word`, if it is near enough to be a slip of the fingers.
-pub(super) fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = word.to_lowercase().chars().take(LONGEST + 1).collect();
     if wanted.is_empty() || wanted.len() > LONGEST {
         return None;

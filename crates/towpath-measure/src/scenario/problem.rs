@@ -158,7 +158,7 @@ impl Excerpt {
 
 /// A problem as the reader finds it, placed by bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
+pub struct Finding {
     pub(super) span: Option<Range<usize>>,
     pub(super) message: String,
     pub(super) expected: String,
@@ -166,7 +166,9 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(
+    /// What is wrong at `span` (bytes of the text; `None` for the whole file), and what was expected
+    /// there.
+    pub fn new(
         span: impl Into<Option<Range<usize>>>,
         message: impl Into<String>,
         expected: impl Into<String>,
@@ -175,7 +177,9 @@ impl Finding {
         Self { span: span.into(), message, expected, hint: None }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// The way out.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -208,10 +212,11 @@ impl Finding {
 
 /// Collects what the reader finds; shared by all its parts.
 #[derive(Debug, Default)]
-pub(super) struct Problems(RefCell<Vec<Finding>>);
+pub struct Problems(RefCell<Vec<Finding>>);
 
 impl Problems {
-    pub(super) fn push(&self, finding: Finding) {
+    /// Notes a problem.
+    pub fn push(&self, finding: Finding) {
         self.0.borrow_mut().push(finding);
     }
 
@@ -221,7 +226,7 @@ impl Problems {
 }
 
 /// A piece of the input between backticks, on one line and not too long.
-pub(super) fn quote(input: &str) -> String {
+pub fn quote(input: &str) -> String {
     let mut text: String = input
         .chars()
         .take(QUOTED)
@@ -234,7 +239,7 @@ pub(super) fn quote(input: &str) -> String {
 }
 
 /// `a`, `b` or `c`
-pub(super) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+pub fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
     match (quoted.pop(), quoted.is_empty()) {
         (None, _) => String::new(),

@@ -42,7 +42,7 @@ static SYNONYMS: [(&str, &str); 16] = [
 
 /// A table that is being read.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
+pub struct Section<'a> {
     shape: &'static Shape,
     table: &'a DeTable<'a>,
     span: Range<usize>,
@@ -53,7 +53,8 @@ pub(super) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn new(
+    /// A table whose keys are those of `shape`; `what` is what messages call it.
+    pub fn new(
         shape: &'static Shape,
         table: &'a DeTable<'a>,
         span: Range<usize>,
@@ -64,7 +65,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of `key`, if the table has it.
-    pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+    pub fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.shape.has(key), "`{key}` is not in the table of {}", self.shape.noun);
         self.taken.push(key);
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, value)| Value {
@@ -76,12 +77,12 @@ impl<'a> Section<'a> {
     }
 
     /// Nothing is left over, whatever there is.
-    pub(super) fn take_all(&mut self) {
+    pub fn take_all(&mut self) {
         self.taken.extend(self.shape.keys().map(|key| key.name));
     }
 
     /// The value of `key`; that it is missing is a problem, and `example` shows the way out.
-    pub(super) fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
+    pub fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
         let value = self.take(key);
         if value.is_none() {
             let place = Some(self.span.clone()).filter(|span| !span.is_empty());
@@ -91,21 +92,23 @@ impl<'a> Section<'a> {
         value
     }
 
-    pub(super) fn span(&self) -> Range<usize> {
+    /// Where it stands.
+    pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    pub(super) fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
+    /// A problem of the table as a whole.
+    pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
         self.problems.push(Finding::new(self.span.clone(), message, expected));
     }
 
     /// From now on messages call it so.
-    pub(super) fn call(&mut self, what: String) {
+    pub fn call(&mut self, what: String) {
         self.what = what;
     }
 
     /// Whatever was not taken is a problem: unknown, or known but without meaning here.
-    pub(super) fn finish(self) {
+    pub fn finish(self) {
         let mut listed = false;
         for (name, _) in self.table {
             let key = name.get_ref().as_ref();
@@ -133,7 +136,7 @@ impl<'a> Section<'a> {
     }
 
     /// Whether every key of the table was taken, so that [`Self::finish`] has nothing to say.
-    pub(super) fn is_used_up(&self) -> bool {
+    pub fn is_used_up(&self) -> bool {
         self.table.keys().all(|name| self.taken.contains(&name.get_ref().as_ref()))
     }
 
@@ -150,7 +153,7 @@ impl<'a> Section<'a> {
 
 /// A value with its place.
 #[derive(Debug, Clone)]
-pub(super) struct Value<'a> {
+pub struct Value<'a> {
     key: String,
     key_span: Range<usize>,
     tree: &'a Spanned<DeValue<'a>>,
@@ -158,23 +161,28 @@ pub(super) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn span(&self) -> Range<usize> {
+    /// Where it stands.
+    pub fn span(&self) -> Range<usize> {
         self.tree.span()
     }
 
-    pub(super) fn key_span(&self) -> Range<usize> {
+    /// Where its key stands.
+    pub fn key_span(&self) -> Range<usize> {
         self.key_span.clone()
     }
 
-    pub(super) fn push(&self, finding: Finding) {
+    /// A problem.
+    pub fn push(&self, finding: Finding) {
         self.problems.push(finding);
     }
 
-    pub(super) fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
+    /// A problem of this value.
+    pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
         self.problems.push(Finding::new(self.span(), message, expected));
     }
 
-    pub(super) fn fail_at(
+    /// A problem of a part of it.
+    pub fn fail_at(
         &self,
         span: &Range<usize>,
         message: impl Into<String>,
@@ -184,7 +192,8 @@ impl<'a> Value<'a> {
     }
 
     /// A value inside this one.
-    pub(super) fn nested(
+    #[must_use]
+    pub fn nested(
         &self,
         key: &str,
         key_span: Range<usize>,
@@ -193,7 +202,8 @@ impl<'a> Value<'a> {
         Self { key: key.to_owned(), key_span, tree, problems: self.problems }
     }
 
-    pub(super) fn fail_with_hint(
+    /// A problem of this value with the way out.
+    pub fn fail_with_hint(
         &self,
         message: impl Into<String>,
         expected: impl Into<String>,
@@ -203,34 +213,36 @@ impl<'a> Value<'a> {
     }
 
     /// The text, if it is one; no complaint if not.
-    pub(super) fn as_str(&self) -> Option<&'a str> {
+    pub fn as_str(&self) -> Option<&'a str> {
         self.tree.get_ref().as_str()
     }
 
     /// The table, if it is one; no complaint if not.
-    pub(super) fn as_table(&self) -> Option<&'a DeTable<'a>> {
+    pub fn as_table(&self) -> Option<&'a DeTable<'a>> {
         self.tree.get_ref().as_table()
     }
 
-    pub(super) fn as_bool(&self) -> Option<bool> {
+    /// The truth value, if it is one; no complaint if not.
+    pub fn as_bool(&self) -> Option<bool> {
         self.tree.get_ref().as_bool()
     }
 
     /// An integer or floating-point number as written.
-    pub(super) fn as_number(&self) -> Option<String> {
+    pub fn as_number(&self) -> Option<String> {
         let value = self.tree.get_ref();
         let integer = value.as_integer().map(ToString::to_string);
         integer.or_else(|| value.as_float().map(|float| float.as_str().to_owned()))
     }
 
     /// Complains about the type: “`mtu` is a string”.
-    pub(super) fn wrong_type(&self, expected: &str) {
+    pub fn wrong_type(&self, expected: &str) {
         let got = self.tree.get_ref().type_str();
         let article = if got.starts_with(['a', 'i']) { "an" } else { "a" };
         self.fail(format!("`{}` is {article} {got}", self.key), expected);
     }
 
-    pub(super) fn text(&self) -> Option<&'a str> {
+    /// The text.
+    pub fn text(&self) -> Option<&'a str> {
         let text = self.as_str();
         if text.is_none() {
             self.wrong_type("expected a text in quotes");
@@ -238,7 +250,8 @@ impl<'a> Value<'a> {
         text
     }
 
-    pub(super) fn boolean(&self) -> Option<bool> {
+    /// The truth value.
+    pub fn boolean(&self) -> Option<bool> {
         let truth = self.as_bool();
         if truth.is_none() {
             self.wrong_type("expected `true` or `false`");
@@ -246,7 +259,8 @@ impl<'a> Value<'a> {
         truth
     }
 
-    pub(super) fn integer(&self, least: u64, most: u64) -> Option<u64> {
+    /// A whole number from `least` to `most`.
+    pub fn integer(&self, least: u64, most: u64) -> Option<u64> {
         let expected = match most {
             0..=0xffff_ffff => format!("expected a whole number from {least} to {most}"),
             _ => format!("expected a whole number, {least} or more"),
@@ -268,8 +282,13 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// The value itself, whatever it is.
+    pub fn to_toml(&self) -> toml::Value {
+        plain(self.tree.get_ref())
+    }
+
     /// The one of `words` that it names.
-    pub(super) fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+    pub fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
         let names = || words.iter().map(|&(name, _)| name);
         let expected = format!("expected {}", alternatives(names()));
         let Some(text) = self.as_str() else {
@@ -302,7 +321,8 @@ impl<'a> Value<'a> {
         parse(text).map_err(|error| self.unit_error(&error, wanted, wanted.expectation())).ok()
     }
 
-    pub(super) fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
+    /// Complains about a quantity.
+    pub fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
         let finding = Finding::new(self.span(), format!("`{}` {error}", self.key), expected);
         self.problems.push(match error.hint(wanted) {
             Some(hint) => finding.hint(hint),
@@ -321,18 +341,20 @@ impl<'a> Value<'a> {
         None
     }
 
-    pub(super) fn rate(&self) -> Option<Rate> {
+    /// A rate above zero.
+    pub fn rate(&self) -> Option<Rate> {
         let rate = self.quantity(Dimension::Rate, units::rate)?;
         self.at_most(rate.as_bps(), &FASTEST_BPS, "1000 Gbit/s").map(|_| rate)
     }
 
-    pub(super) fn duration(&self, longest: Duration) -> Option<Duration> {
+    /// A time of at most `longest`.
+    pub fn duration(&self, longest: Duration) -> Option<Duration> {
         let span = self.quantity(Dimension::Duration, units::duration)?;
         self.at_most(span, &longest, &units::duration_text(longest))
     }
 
     /// A time above zero.
-    pub(super) fn some_time(&self, longest: Duration) -> Option<Duration> {
+    pub fn some_time(&self, longest: Duration) -> Option<Duration> {
         let span = self.duration(longest)?;
         if span.is_zero() {
             self.fail(format!("`{}` is zero", self.key), Dimension::Duration.expectation());
@@ -342,13 +364,13 @@ impl<'a> Value<'a> {
     }
 
     /// A size above zero.
-    pub(super) fn size(&self) -> Option<u64> {
+    pub fn size(&self) -> Option<u64> {
         let bytes = self.quantity(Dimension::Size, units::size)?;
         self.some(self.at_most(bytes, &LARGEST_BYTES, "1000 TB")?, Dimension::Size)
     }
 
     /// A number of packets above zero.
-    pub(super) fn packets(&self) -> Option<u64> {
+    pub fn packets(&self) -> Option<u64> {
         let packets = self.quantity(Dimension::Packets, units::packets)?;
         self.some(self.at_most(packets, &MOST_PACKETS, "a thousand million")?, Dimension::Packets)
     }
@@ -361,12 +383,13 @@ impl<'a> Value<'a> {
         Some(value)
     }
 
-    pub(super) fn percent(&self) -> Option<Probability> {
+    /// A part of a whole.
+    pub fn percent(&self) -> Option<Probability> {
         self.quantity(Dimension::Share, units::probability)
     }
 
     /// The elements of an array.
-    pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
+    pub fn list(&self, expected: &str) -> Option<Vec<Self>> {
         let Some(array) = self.tree.get_ref().as_array() else {
             self.wrong_type(expected);
             return None;
@@ -375,7 +398,7 @@ impl<'a> Value<'a> {
     }
 
     /// A table of the given shape, called `what` in messages.
-    pub(super) fn section(
+    pub fn section(
         &self,
         shape: &'static Shape,
         what: impl Into<String>,
@@ -389,13 +412,13 @@ impl<'a> Value<'a> {
     }
 
     /// Where a table is best shown: its header or braces; its key if it has neither.
-    pub(super) fn place(&self) -> Range<usize> {
+    pub fn place(&self) -> Range<usize> {
         let span = self.span();
         if span.is_empty() { self.key_span.clone() } else { span }
     }
 
     /// Two values if it is `{ up = …, down = … }`, else twice the same.
-    pub(super) fn sides(&self) -> Option<[Self; 2]> {
+    pub fn sides(&self) -> Option<[Self; 2]> {
         let Some(table) = self
             .as_table()
             .filter(|t| t.iter().any(|(key, _)| matches!(key.get_ref().as_ref(), "up" | "down")))
@@ -409,5 +432,31 @@ impl<'a> Value<'a> {
         section.finish();
         let named = |side: Self| Self { key: self.key.clone(), ..side };
         Some([named(up?), named(down?)])
+    }
+}
+
+/// A value without places.
+fn plain(value: &DeValue<'_>) -> toml::Value {
+    match value {
+        DeValue::String(text) => toml::Value::String(text.clone().into_owned()),
+        DeValue::Integer(n) => match i64::from_str_radix(n.as_str(), n.radix()) {
+            Ok(n) => toml::Value::Integer(n),
+            // Larger than TOML's: whoever reads it complains about the text.
+            Err(_) => toml::Value::String(n.as_str().to_owned()),
+        },
+        DeValue::Float(n) => toml::Value::Float(n.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(truth) => toml::Value::Boolean(*truth),
+        DeValue::Datetime(time) => toml::Value::Datetime(*time),
+        DeValue::Array(array) => {
+            toml::Value::Array(array.iter().map(|value| plain(value.get_ref())).collect())
+        }
+        DeValue::Table(table) => {
+            let entries = table.iter();
+            toml::Value::Table(
+                entries
+                    .map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref())))
+                    .collect(),
+            )
+        }
     }
 }

@@ -9,6 +9,7 @@ mod tables;
 
 pub(super) use flow::FLOW;
 pub use reference::reference_markdown;
+pub(super) use reference::section;
 pub use schema::json_schema;
 pub(super) use stack::{MIDDLEBOX, SWITCHES};
 #[cfg(test)]
@@ -18,41 +19,53 @@ pub(super) use tables::{
     MPTCP, Metric, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
 };
 
+/// The metrics that an expectation may be about; `PATH` stands for the name of a path.
+pub(crate) fn metric_names() -> impl Iterator<Item = &'static str> {
+    METRICS.iter().map(|(name, _)| *name)
+}
+
 /// A kind of TOML table.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub struct Shape {
     /// With its article, as messages call it: “a path”.
-    pub(super) noun: &'static str,
+    pub noun: &'static str,
     /// How it is written, for the reference: `[paths.NAME]`.
-    pub(super) heading: &'static str,
+    pub heading: &'static str,
     /// What it is for.
-    pub(super) doc: &'static str,
+    pub doc: &'static str,
     /// Its keys, in groups that several shapes may share.
-    pub(super) groups: &'static [&'static [Key]],
+    pub groups: &'static [&'static [Key]],
 }
 
 impl Shape {
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+    /// All its keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> {
         self.groups.iter().flat_map(|group| group.iter())
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    /// Whether it has this one.
+    pub fn has(&self, name: &str) -> bool {
         self.keys().any(|key| key.name == name)
     }
 }
 
 /// One key of a table.
 #[derive(Debug)]
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) need: Need,
-    pub(super) doc: &'static str,
+pub struct Key {
+    /// As it is written.
+    pub name: &'static str,
+    /// What its value may be.
+    pub kind: Kind,
+    /// Whether it must be there.
+    pub need: Need,
+    /// What it means, for the reference.
+    pub doc: &'static str,
 }
 
 /// Whether a key must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub enum Need {
+    /// Without it the table is refused.
     Required,
     /// May be missing; the text says what holds then.
     Else(&'static str),
@@ -60,33 +73,47 @@ pub(super) enum Need {
 
 /// What a key's value may be.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Any text.
     Text,
     /// Lower-case letters, digits and hyphens, at most so many.
     Name(usize),
+    /// `true` or `false`.
     Bool,
+    /// A whole number between two.
     Integer(u64, u64),
+    /// Bits per second.
     Rate,
+    /// A time.
     Duration,
+    /// Bytes.
     Size,
+    /// A number of packets.
     Packets,
+    /// A part of a whole.
     Percent,
     /// One of these words.
     Words(&'static [&'static str]),
     /// An operator and a quantity.
     Bound,
+    /// Several values.
     List(&'static Self),
+    /// Any of these kinds.
     OneOf(&'static [Self]),
     /// The kind itself, or `{ up = …, down = … }`.
     Sides(&'static Self),
+    /// A table.
     Table(&'static Shape),
     /// Tables by name, the name at most so long.
     Named(&'static Shape, usize),
+    /// Whatever TOML can say; the text says what is meant.
+    Any(&'static str),
     /// `[[…]]`.
     Tables(&'static Shape),
 }
 
-const fn key(name: &'static str, kind: Kind, need: Need, doc: &'static str) -> Key {
+/// A key; a table of keys is a `static` of these.
+pub const fn key(name: &'static str, kind: Kind, need: Need, doc: &'static str) -> Key {
     Key { name, kind, need, doc }
 }
 

@@ -17,7 +17,8 @@ pub fn reference_markdown() -> String {
     out
 }
 
-fn section(out: &mut String, shape: &Shape) {
+/// One table and its keys.
+pub(in crate::scenario) fn section(out: &mut String, shape: &Shape) {
     let heading = match shape.heading {
         table if table.starts_with('[') => format!("`{table}`"),
         words => words.to_owned(),
@@ -55,6 +56,7 @@ fn value(kind: &Kind) -> String {
         Kind::Words(words) => {
             words.iter().map(|w| format!("`\"{w}\"`")).collect::<Vec<_>>().join(", ")
         }
+        Kind::Any(text) => (*text).to_owned(),
         Kind::Bound => "operator and value".to_owned(),
         Kind::List(inner) => format!("list of {}", value(inner)),
         Kind::OneOf(kinds) => kinds.iter().map(value).collect::<Vec<_>>().join(", "),

@@ -72,6 +72,7 @@ fn value(kind: &Kind) -> Value {
         Kind::Packets => quantity(Dimension::Packets),
         Kind::Percent => quantity(Dimension::Share),
         Kind::Words(words) => json!({ "enum": words }),
+        Kind::Any(text) => json!({ "description": text }),
         Kind::Bound => json!({ "type": "string" }),
         Kind::List(inner) => json!({ "type": "array", "items": value(inner) }),
         Kind::OneOf(kinds) => json!({ "anyOf": kinds.iter().map(value).collect::<Vec<_>>() }),

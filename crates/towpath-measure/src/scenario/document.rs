@@ -1,0 +1,42 @@
+//! Reads other files of ours as strictly as scenarios: unknown keys, wrong types and wrong units are
+//! told with line, column and the way out.
+
+use std::fmt::Write as _;
+
+pub use super::keys::{Key, Kind, Need, Shape, key};
+pub use super::nearest::nearest;
+pub use super::problem::{Finding, Problems, alternatives, quote};
+pub use super::section::{Section, Value};
+
+use super::problem::ScenarioErrors;
+
+/// Reads `text`, whose outermost table has `shape`, with `decode`. Keys that `decode` does not take
+/// are problems, too. `noun` is what the file is: “the plan”.
+pub fn read<T>(
+    file_name: &str,
+    text: &str,
+    (shape, noun): (&'static Shape, &str),
+    decode: impl FnOnce(&mut Section<'_>, &Problems) -> T,
+) -> Result<T, ScenarioErrors> {
+    super::check_size(file_name, text.len())?;
+    let refuse = |findings| ScenarioErrors::new(file_name, text, findings);
+    let root = toml::de::DeTable::parse(text)
+        .map_err(|error| refuse(vec![super::syntax_error(text, &error)]))?;
+    let problems = Problems::default();
+    let mut top = Section::new(shape, root.get_ref(), 0..0, &problems, noun.to_owned());
+    let decoded = decode(&mut top, &problems);
+    top.finish();
+    let findings = problems.into_findings();
+    if findings.is_empty() { Ok(decoded) } else { Err(refuse(findings)) }
+}
+
+/// The keys of some tables, as Markdown.
+pub fn reference<'a>(title: &str, shapes: impl IntoIterator<Item = &'a Shape>) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = write!(out, "{title}\n\n");
+    for shape in shapes {
+        super::keys::section(&mut out, shape);
+    }
+    out
+}

@@ -1,0 +1,225 @@
+//! A scenario's document as it is changed for a run: values are set and removed by dotted keys.
+
+use std::fmt;
+
+use toml::{Table, Value};
+
+/// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and numbers in
+/// arrays, from 0.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(Vec<String>);
+
+/// Why a document cannot be changed so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Nothing is there to remove.
+    #[error("the scenario has no `{0}`")]
+    Missing(String),
+    /// An array has fewer values.
+    #[error("the scenario has only {length} `{array}`, counted from 0")]
+    TooFar {
+        /// The array.
+        array: String,
+        /// How many values it has.
+        length: usize,
+    },
+    /// Neither table nor array, so that nothing can be in it.
+    #[error("`{0}` is a plain value in the scenario")]
+    Plain(String),
+}
+
+impl Path {
+    /// Reads a key as TOML writes it: names with points or spaces stand in double quotes. `None` when
+    /// it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (mut segments, mut rest) = (Vec::new(), text.trim());
+        loop {
+            let (segment, after) = match rest.strip_prefix('"') {
+                Some(quoted) => quoted.split_once('"')?,
+                None => rest.split_at(rest.find('.').unwrap_or(rest.len())),
+            };
+            let bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+            if segment.is_empty() || (!rest.starts_with('"') && !segment.chars().all(bare)) {
+                return None;
+            }
+            segments.push(segment.to_owned());
+            match after.strip_prefix('.') {
+                Some(further) => rest = further,
+                None if after.is_empty() => return Some(Self(segments)),
+                None => return None,
+            }
+        }
+    }
+
+    /// Whether `self` is `other`, or in it.
+    pub fn is_in(&self, other: &Self) -> bool {
+        self.0.starts_with(&other.0)
+    }
+
+    /// The first `count` names, for messages.
+    fn beginning(&self, count: usize) -> String {
+        Self(self.0.iter().take(count).cloned().collect()).to_string()
+    }
+
+    /// In an order in which removing one value does not move those that come after it.
+    fn removal_order(&self) -> Vec<(u64, &str)> {
+        self.0.iter().map(|name| (name.parse().unwrap_or(0), name.as_str())).collect()
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, name) in self.0.iter().enumerate() {
+            let point = if i > 0 { "." } else { "" };
+            if name.contains(['.', ' ']) {
+                write!(f, "{point}\"{name}\"")?;
+            } else {
+                write!(f, "{point}{name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a step of a path leads.
+enum Place<'a> {
+    Table(&'a mut Table, &'a str),
+    Array(&'a mut Vec<Value>, usize),
+}
+
+/// Sets the value at `path`; tables on the way that are not there are made. The place after an
+/// array's last value adds one.
+pub(crate) fn set(document: &mut Table, path: &Path, value: Value) -> Result<(), DocumentError> {
+    match place(document, path, true)? {
+        Place::Table(table, name) => {
+            table.insert(name.to_owned(), value);
+        }
+        Place::Array(array, index) if index == array.len() => array.push(value),
+        Place::Array(array, index) => {
+            let length = array.len();
+            *array.get_mut(index).ok_or_else(|| too_far(path, length))? = value;
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything at `paths`. Numbers in arrays are those before anything is removed.
+pub(crate) fn remove(document: &mut Table, paths: &[Path]) -> Result<(), DocumentError> {
+    let mut paths: Vec<_> = paths.iter().collect();
+    paths.sort_by_key(|path| std::cmp::Reverse(path.removal_order()));
+    for path in paths {
+        let gone = match place(document, path, false)? {
+            Place::Table(table, name) => table.remove(name).is_some(),
+            Place::Array(array, index) => {
+                let there = index < array.len();
+                if there {
+                    array.remove(index);
+                }
+                there
+            }
+        };
+        if !gone {
+            return Err(DocumentError::Missing(path.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// The table or array in which the last name of `path` stands.
+fn place<'a>(
+    document: &'a mut Table,
+    path: &'a Path,
+    make: bool,
+) -> Result<Place<'a>, DocumentError> {
+    let missing = || DocumentError::Missing(path.to_string());
+    let (last, before) = path.0.split_last().ok_or_else(missing)?;
+    let mut here = Place::Table(document, last);
+    for (depth, name) in before.iter().enumerate() {
+        let next = path.0.get(depth + 1).ok_or_else(missing)?;
+        let value = match here {
+            Place::Table(table, _) if make => {
+                table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()))
+            }
+            Place::Table(table, _) => table.get_mut(name).ok_or_else(missing)?,
+            Place::Array(array, index) => {
+                let length = array.len();
+                if make && index == length {
+                    array.push(Value::Table(Table::new()));
+                }
+                array.get_mut(index).ok_or_else(|| too_far(path, length))?
+            }
+        };
+        here = match value {
+            Value::Table(table) => Place::Table(table, last),
+            Value::Array(array) => {
+                let index = next.parse().ok();
+                let index = index.ok_or_else(|| DocumentError::Missing(path.to_string()))?;
+                Place::Array(array, index)
+            }
+            Value::String(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_) => {
+                return Err(DocumentError::Plain(path.beginning(depth + 1)));
+            }
+        };
+    }
+    Ok(here)
+}
+
+fn too_far(path: &Path, length: usize) -> DocumentError {
+    let names = path.0.iter().position(|name| name.parse::<usize>().is_ok()).unwrap_or(0);
+    DocumentError::TooFar { array: path.beginning(names), length }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(change: impl Fn(&mut Table) -> Result<(), DocumentError>) -> Result<String, String> {
+        let text = "[hosts.a]\nmtu = 1500\n[[flows]]\nx = 1\n[[flows]]\nx = 2\n[[flows]]\nx = 3\n";
+        let mut document: Table = text.parse().unwrap();
+        change(&mut document).map_err(|error| error.to_string())?;
+        Ok(document.to_string())
+    }
+
+    fn path(text: &str) -> Path {
+        Path::parse(text).unwrap()
+    }
+
+    #[test]
+    fn values_are_set_in_tables_and_arrays_and_tables_are_made() {
+        let put = |key: &str| changed(|d| set(d, &path(key), Value::Integer(7)));
+        assert!(put("hosts.a.mtu").unwrap().contains("mtu = 7"));
+        assert!(put("flows.1.x").unwrap().contains("x = 1\n\n[[flows]]\nx = 7\n"));
+        assert!(put("flows.3.x").unwrap().ends_with("x = 3\n\n[[flows]]\nx = 7\n"));
+        assert!(put("run.\"a b\".seed").unwrap().contains("[run.\"a b\"]\nseed = 7"));
+        assert_eq!(put("flows.4.x"), Err("the scenario has only 3 `flows`, counted from 0".into()));
+        assert_eq!(
+            put("hosts.a.mtu.x"),
+            Err("`hosts.a.mtu` is a plain value in the scenario".into())
+        );
+    }
+
+    #[test]
+    fn numbers_of_what_is_removed_are_those_before_anything_is() {
+        let gone = |keys: &[&str]| {
+            let keys: Vec<_> = keys.iter().map(|key| path(key)).collect();
+            changed(|d| remove(d, &keys))
+        };
+        assert_eq!(gone(&["hosts", "flows.0", "flows.1"]).unwrap(), "[[flows]]\nx = 3\n");
+        assert_eq!(gone(&["hosts.b"]), Err("the scenario has no `hosts.b`".into()));
+        assert_eq!(gone(&["flows.3"]), Err("the scenario has no `flows.3`".into()));
+    }
+
+    #[test]
+    fn a_key_is_read_as_toml_writes_it() {
+        for text in ["a", "a.b-c.0", "hosts.a.sysctls.\"net.mptcp.x\""] {
+            assert_eq!(path(text).to_string(), text);
+        }
+        for text in ["", ".", "a.", ".a", "a..b", "a b", "\"a", "\"a\"b"] {
+            assert_eq!(Path::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Random settings.
+
+use rand_core::Rng;
+use rand_pcg::Pcg32;
+use toml::Value;
+use towpath_net::stream_seed;
+
+use super::{Distribution, Draw, Measure, Setting};
+
+/// So often a draw outside its limits is repeated; then the limit itself is taken.
+const PATIENCE: u32 = 1_000;
+
+impl Draw {
+    /// What sample `number` of the plan called `plan` draws. It depends on these names and the number
+    /// alone: another draw beside it, or more samples, change nothing.
+    pub(crate) fn sample(&self, plan: &str, number: u64) -> Setting {
+        let seed = stream_seed(number, plan, &self.name);
+        let mut stream = Stream(Pcg32::new(seed, seed));
+        let (number, measure) = match &self.from {
+            Distribution::Choice(choices) => return choose(choices, &mut stream),
+            &Distribution::Uniform([least, most], Measure::Whole) => {
+                let span = most - least + 1.0;
+                let draw = |part: f64| (least + (part * span).floor()).min(most);
+                (self.within(&mut stream, draw), Measure::Whole)
+            }
+            &Distribution::Uniform([least, most], measure) => {
+                (self.within(&mut stream, |part| least + part * (most - least)), measure)
+            }
+            &Distribution::Exponential(mean, measure) => {
+                (self.within(&mut stream, |part| -part.ln() * mean), measure)
+            }
+            &Distribution::LogNormal { median, sigma, measure } => {
+                let draw = |part: f64| median * (sigma * normal_quantile(part)).exp();
+                (self.within(&mut stream, draw), measure)
+            }
+        };
+        measure.setting(number)
+    }
+
+    /// A draw within the limits.
+    fn within(&self, stream: &mut Stream, draw: impl Fn(f64) -> f64) -> f64 {
+        let [least, most] = self.limits.map(|limit| limit.unwrap_or(f64::NAN));
+        let mut number = f64::NAN;
+        for _ in 0..PATIENCE {
+            number = draw(stream.part());
+            // Comparisons with a limit that is not there are false.
+            if !(number < least || number > most) {
+                return number;
+            }
+        }
+        number.max(least).min(most)
+    }
+}
+
+fn choose(choices: &[(Setting, f64)], stream: &mut Stream) -> Setting {
+    let total: f64 = choices.iter().map(|(_, weight)| weight).sum();
+    let mut left = stream.part() * total;
+    let found = choices.iter().find(|(_, weight)| {
+        left -= weight;
+        left < 0.0
+    });
+    let (setting, _) = found.or(choices.last()).cloned().unzip();
+    setting.unwrap_or_else(|| Setting::new(Value::Integer(0)))
+}
+
+struct Stream(Pcg32);
+
+impl Stream {
+    /// A number between 0 and 1, neither included.
+    fn part(&mut self) -> f64 {
+        (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0
+    }
+}
+
+impl Measure {
+    /// A number in base units as the scenario is told it, with six digits: more would only show
+    /// which computer it was.
+    fn setting(self, number: f64) -> Setting {
+        let rounded = six_digits(number);
+        let whole = || format!("{:.0}", rounded.max(0.0));
+        let (value, number) = match self {
+            // A time that is not a whole number of nanoseconds is none.
+            Self::Time => {
+                let nanos = (rounded * 1e9).round().max(0.0);
+                (Value::String(time_text(nanos)), nanos / 1e9)
+            }
+            Self::Rate => {
+                (Value::String(format!("{:.0} bit/s", rounded.max(1.0))), rounded.round())
+            }
+            Self::Size => (Value::String(format!("{} B", whole())), rounded.round()),
+            Self::Packets => (Value::String(format!("{} packets", whole())), rounded.round()),
+            Self::Share => {
+                let percent = format!("{:.6}", rounded * 100.0);
+                (Value::String(format!("{percent} %")), rounded)
+            }
+            Self::Whole => (Value::Integer(rounded.round() as i64), rounded.round()),
+            Self::Number => (Value::Float(rounded), rounded),
+        };
+        Setting { number: Some(number), ..Setting::new(value) }
+    }
+}
+
+fn time_text(nanos: f64) -> String {
+    if nanos >= 1e9 {
+        let (seconds, rest) = ((nanos / 1e9).floor(), nanos % 1e9);
+        let text = format!("{seconds:.0}.{rest:09.0}");
+        return format!("{} s", text.trim_end_matches('0').trim_end_matches('.'));
+    }
+    format!("{nanos:.0} ns")
+}
+
+fn six_digits(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
+}
+
+/// The normal distribution's quantile: Acklam's rational approximation, within 1.15 × 10⁻⁹.
+fn normal_quantile(part: f64) -> f64 {
+    const A: [f64; 6] = [
+        -3.969_683_028_665_376e1,
+        2.209_460_984_245_205e2,
+        -2.759_285_104_469_687e2,
+        1.383_577_518_672_69e2,
+        -3.066_479_806_614_716e1,
+        2.506_628_277_459_239,
+    ];
+    const B: [f64; 6] = [
+        -5.447_609_879_822_406e1,
+        1.615_858_368_580_409e2,
+        -1.556_989_798_598_866e2,
+        6.680_131_188_771_972e1,
+        -1.328_068_155_288_572e1,
+        1.0,
+    ];
+    const C: [f64; 6] = [
+        -7.784_894_002_430_293e-3,
+        -3.223_964_580_411_365e-1,
+        -2.400_758_277_161_838,
+        -2.549_732_539_343_734,
+        4.374_664_141_464_968,
+        2.938_163_982_698_783,
+    ];
+    const D: [f64; 5] = [
+        7.784_695_709_041_462e-3,
+        3.224_671_290_700_398e-1,
+        2.445_134_137_142_996,
+        3.754_408_661_907_416,
+        1.0,
+    ];
+    const TAIL: f64 = 0.024_25;
+    let polynomial = |terms: &[f64], x: f64| terms.iter().fold(0.0, |sum, term| sum * x + term);
+    let tail = |part: f64| {
+        let q = (-2.0 * part.ln()).sqrt();
+        polynomial(&C, q) / polynomial(&D, q)
+    };
+    if part < TAIL {
+        tail(part)
+    } else if part > 1.0 - TAIL {
+        -tail(1.0 - part)
+    } else {
+        let q = part - 0.5;
+        polynomial(&A, q * q) * q / polynomial(&B, q * q)
+    }
+}

@@ -1,0 +1,145 @@
+//! Which keys a plan may have: the reader and the reference follow these tables.
+
+use towpath_measure::scenario::document::{self, Key, Kind, Need, Shape, key};
+
+use Kind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
+use Need::{Else, Required};
+
+/// Longest name of anything in a plan, in characters.
+pub(super) const LONGEST_NAME: usize = 64;
+/// Most seeds of a point: those of a sample begin at a multiple of this.
+pub(crate) const MOST_SEEDS: u64 = 1_000;
+/// Most samples.
+pub(super) const MOST_SAMPLES: u64 = 1_000_000;
+
+const WORLDS: Kind = List(&Words(&["sim", "emu"]));
+const KEYS: Key = key(
+    "keys",
+    List(&Text),
+    Required,
+    "Keys of the scenario that get the value, such as `paths.wifi.delay`",
+);
+
+pub(super) static PLAN: Shape = Shape {
+    noun: "a plan",
+    heading: "The plan",
+    doc: "Which runs there are: every variant at every point, with every seed.",
+    groups: &[&[
+        key("name", Name(LONGEST_NAME), Required, "Short name, for results"),
+        key("title", Text, Else("empty"), "One line for lists and pages"),
+        key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
+        key(
+            "worlds",
+            WORLDS,
+            Else("`[\"sim\"]`"),
+            "Where it may be run; the first is the usual one",
+        ),
+        key(
+            "seeds",
+            Integer(1, MOST_SEEDS),
+            Else("1"),
+            "Runs of each point, with the seeds 1, 2, …",
+        ),
+        key("thin-seeds", Integer(1, MOST_SEEDS), Else("1"), "The same with `--thin`"),
+        key("window", List(&Duration), Else("the whole run"), "From when to when delivery counts"),
+        key("variants", Tables(&VARIANT), Required, "The curves, at least one"),
+        key("axes", Tables(&AXIS), Else("one point"), "The grid: every combination is a point"),
+        key("random", Table(&RANDOM), Else("no draws"), "Points that are drawn"),
+        key("figures", Any("see the figures of a study"), Else("no figure"), "How it is drawn"),
+    ]],
+};
+
+pub(super) static VARIANT: Shape = Shape {
+    noun: "a variant",
+    heading: "[[variants]]",
+    doc: "One curve: what its runs have that the scenario has not.",
+    groups: &[&[
+        key("name", Text, Required, "As in the legend"),
+        key(
+            "transport",
+            Words(&["tcp", "mptcp", "quic", "mpquic"]),
+            Required,
+            "Transport of its runs",
+        ),
+        key(
+            "set",
+            Any("table of dotted keys: `{ \"hosts.phone.scheduler\" = \"redundant\" }`"),
+            Else("nothing"),
+            "Values for keys of the scenario; arrays by number, from 0",
+        ),
+        key(
+            "remove",
+            List(&Text),
+            Else("nothing"),
+            "Keys that the scenario loses, before any is set",
+        ),
+        key("worlds", WORLDS, Else("the plan's"), "The only worlds in which it is run"),
+    ]],
+};
+
+pub(super) static AXIS: Shape = Shape {
+    noun: "an axis",
+    heading: "[[axes]]",
+    doc: "One dimension of the grid. A key below something that a variant removes is left out.",
+    groups: &[&[
+        key("name", Text, Required, "Column of the table, and of the figure's axis"),
+        KEYS,
+        key("values", List(&Any("any value")), Required, "What the keys get, one after the other"),
+        key(
+            "thin",
+            List(&Any("any of them")),
+            Else("all of them"),
+            "Those that are run with `--thin`",
+        ),
+    ]],
+};
+
+pub(super) static RANDOM: Shape = Shape {
+    noun: "a table of draws",
+    heading: "[random]",
+    doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
+    groups: &[&[
+        key("samples", Integer(1, MOST_SAMPLES), Required, "How many, at each point of the grid"),
+        key("thin", Integer(1, MOST_SAMPLES), Else("all of them"), "How many with `--thin`"),
+        key("draws", Tables(&DRAW), Required, "What each of them draws"),
+    ]],
+};
+
+pub(super) static DRAW: Shape = Shape {
+    noun: "a draw",
+    heading: "[[random.draws]]",
+    doc: "What is drawn, from exactly one distribution. The same plan, draw and number of the sample \
+        give the same value, whatever else is drawn.",
+    groups: &[&[
+        key("name", Text, Required, "Column of the table"),
+        KEYS,
+        key(
+            "uniform",
+            List(&Any("quantity")),
+            Else("another"),
+            "Least and most; whole numbers stay whole",
+        ),
+        key("exponential", OneOf(&[Any("quantity")]), Else("another"), "The mean"),
+        key("lognormal", Table(&LOGNORMAL), Else("another"), "Of which the logarithm is normal"),
+        key("choice", List(&Any("`[value, weight]`")), Else("another"), "One of some values"),
+        key("least", Any("quantity"), Else("no limit"), "What is less is drawn again"),
+        key("most", Any("quantity"), Else("no limit"), "What is more is drawn again"),
+    ]],
+};
+
+pub(super) static LOGNORMAL: Shape = Shape {
+    noun: "a lognormal distribution",
+    heading: "lognormal",
+    doc: "`{ median = \"3 s\", sigma = 0.8 }`",
+    groups: &[&[
+        key("median", Any("quantity"), Required, "The median"),
+        key("sigma", Any("number"), Required, "Standard deviation of the natural logarithm"),
+    ]],
+};
+
+/// Every key that a plan may have, as Markdown.
+pub fn reference_markdown() -> String {
+    let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan` \
+        prints it.";
+    document::reference(title, [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL])
+}

@@ -1,0 +1,417 @@
+//! Reads `plan.toml`, and tells every mistake in it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use toml::Table;
+use towpath_measure::scenario::document::{Finding, Section, Value, nearest, quote, read};
+use towpath_measure::scenario::units::{self, Dimension};
+use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin};
+
+use super::document::Path;
+use super::keys::{
+    AXIS, DRAW, LOGNORMAL, LONGEST_NAME, MOST_SAMPLES, MOST_SEEDS, PLAN, RANDOM, VARIANT,
+};
+use super::{Axis, Distribution, Draw, Load, Measure, Plan, Random, Setting, Variant};
+
+const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
+const TRANSPORTS: [(&str, Transport); 4] = [
+    ("tcp", Transport::Tcp),
+    ("mptcp", Transport::Mptcp),
+    ("quic", Transport::Quic),
+    ("mpquic", Transport::Mpquic),
+];
+/// No run is longer.
+const LONGEST_RUN: Duration = Duration::from_secs(24 * 3_600);
+
+/// Reads the whole file.
+pub(super) fn plan(file_name: &str, text: &str, load: Load<'_>) -> Result<Plan, ScenarioErrors> {
+    read(file_name, text, (&PLAN, "the plan"), |top, _| decode(top, load))
+}
+
+fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
+    let name = top.require("name", "name = \"buffers\"").and_then(|v| file_name(&v));
+    let title = top.take("title").and_then(|v| v.text()).unwrap_or("").to_owned();
+    let scenario = top.require("scenario", "scenario = \"scenario.toml\"");
+    let (scenario_name, scenario) =
+        scenario.and_then(|v| scenario_of(&v, load)).unwrap_or_default();
+    let worlds = top.take("worlds").and_then(|v| worlds(&v)).unwrap_or_else(|| vec![World::Sim]);
+    let whole = |v: Value<'_>, most| v.integer(1, most).map(|n| n as u32);
+    let seeds = top.take("seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
+    let thin_seeds = top.take("thin-seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
+    let window = top.take("window").and_then(|v| window(&v));
+    let mut names = BTreeSet::new();
+    let variants = top.require("variants", "[[variants]]");
+    let variants =
+        variants.map_or_else(Vec::new, |v| each(&v, |value| variant(value, &worlds, &mut names)));
+    let mut names = BTreeSet::new();
+    let axes =
+        top.take("axes").map_or_else(Vec::new, |v| each(&v, |value| axis(value, &mut names)));
+    let random = top.take("random").and_then(|v| random(&v, &mut names));
+    let tables = |v: Value<'_>| each(&v, |value| value.to_toml().as_table().cloned());
+    let figures = top.take("figures").map_or_else(Vec::new, tables);
+    Plan {
+        name: name.unwrap_or_default(),
+        title,
+        scenario_name,
+        scenario,
+        worlds,
+        seeds,
+        thin_seeds,
+        window,
+        variants,
+        axes,
+        random,
+        figures,
+    }
+}
+
+/// What `decode` makes of each value of an array that has at least one.
+fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T>) -> Vec<T> {
+    let list = value.list("expected a list").unwrap_or_default();
+    if list.is_empty() && value.to_toml().is_array() {
+        value.fail("there is nothing in it", "expected at least one");
+    }
+    list.iter().filter_map(&mut decode).collect()
+}
+
+/// A name from which those of files are made.
+fn file_name(value: &Value<'_>) -> Option<String> {
+    let text = value.text()?;
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(good) {
+        value.fail(
+            format!("{} is not the name of a plan", quote(text)),
+            "expected lower-case letters, digits and hyphens, at most 64",
+        );
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// A name for people, which nothing of its kind may share.
+fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<String> {
+    let value = section.require("name", "name = \"…\"")?;
+    let text = value.text()?;
+    if text.is_empty() || text.chars().count() > LONGEST_NAME || text.chars().any(char::is_control)
+    {
+        value.fail("this is not a name", "expected 1 to 64 characters on one line");
+        return None;
+    }
+    if !names.insert(text.to_owned()) {
+        value.fail(format!("{} is named twice", quote(text)), "expected a name of its own");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn scenario_of(value: &Value<'_>, load: Load<'_>) -> Option<(String, Table)> {
+    let name = value.text()?;
+    let text = if let Some(wanted) = name.strip_prefix("builtin:") {
+        let all = || builtin().iter().map(|builtin| builtin.name);
+        let Some(found) = builtin().iter().find(|builtin| builtin.name == wanted) else {
+            let hint = match nearest(wanted, all()) {
+                Some(near) => format!("did you mean `builtin:{near}`?"),
+                None => "`towpath scenarios` lists them".to_owned(),
+            };
+            let message = format!("no built-in scenario is called {}", quote(wanted));
+            value.fail_with_hint(message, "expected the name of a scenario", hint);
+            return None;
+        };
+        found.text.to_owned()
+    } else {
+        match load(name) {
+            Ok(text) => text,
+            Err(error) => {
+                let why = error.to_string().to_lowercase();
+                let why = why.split(" (os error").next().unwrap_or_default().to_owned();
+                let message = format!("the scenario {} cannot be read: {why}", quote(name));
+                let hint =
+                    "the name is relative to the plan's folder; `builtin:NAME` is a built-in one";
+                value.fail_with_hint(message, "expected a file", hint);
+                return None;
+            }
+        }
+    };
+    match text.parse::<Table>() {
+        Ok(table) => Some((name.to_owned(), table)),
+        Err(error) => {
+            let message = format!("the scenario {} is not TOML: {}", quote(name), error.message());
+            let hint = format!("`towpath run {name}` says where");
+            value.fail_with_hint(message, "expected a scenario", hint);
+            None
+        }
+    }
+}
+
+fn worlds(value: &Value<'_>) -> Option<Vec<World>> {
+    let list = value.list("expected a list of worlds: `[\"sim\", \"emu\"]`")?;
+    if list.is_empty() {
+        value.fail("there is no world in it", "expected `sim`, `emu` or both");
+    }
+    list.iter().map(|value| value.word(&WORLDS)).collect()
+}
+
+fn window(value: &Value<'_>) -> Option<[Duration; 2]> {
+    let list = value.list("expected two times: `[\"5 s\", \"25 s\"]`")?;
+    let [from, to] = list.as_slice() else {
+        value.fail("a window is two times", "expected `[\"5 s\", \"25 s\"]`");
+        return None;
+    };
+    let window = [from.duration(LONGEST_RUN)?, to.duration(LONGEST_RUN)?];
+    if window.is_sorted_by(|from, to| from < to) {
+        return Some(window);
+    }
+    value.fail("the window ends before it begins", "expected a later time at the end");
+    None
+}
+
+fn path(value: &Value<'_>) -> Option<Path> {
+    dotted(value.text()?, value, value.span())
+}
+
+fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option<Path> {
+    let path = Path::parse(text);
+    if path.is_none() {
+        let message = format!("{} is not a dotted key", quote(text));
+        let expected = "expected one such as `paths.wifi.delay` or `flows.0.duration`";
+        value.push(Finding::new(span, message, expected));
+    }
+    // A run's own keys are the study's to set.
+    let own = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
+    let own = own.iter().filter_map(|own| Path::parse(own));
+    if let Some(path) = &path
+        && own.into_iter().any(|own| path.is_in(&own))
+    {
+        let hint =
+            "seeds, transports and worlds are said by the plan; what is expected is not checked";
+        value.fail_with_hint(
+            format!("{} is not for a plan to set", quote(text)),
+            "remove it",
+            hint,
+        );
+    }
+    path
+}
+
+fn paths(section: &mut Section<'_>) -> Vec<Path> {
+    let value = section.require("keys", "keys = [\"paths.wifi.delay\"]");
+    value.map_or_else(Vec::new, |value| each(&value, path))
+}
+
+fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> Option<Variant> {
+    let mut section = value.section(&VARIANT, "the variant", "expected `[[variants]]`")?;
+    let name = own_name(&mut section, names);
+    if let Some(name) = &name {
+        section.call(format!("variant {}", quote(name)));
+    }
+    let transport = section.require("transport", "transport = \"mptcp\"");
+    let transport = transport.and_then(|v| v.word(&TRANSPORTS));
+    let set = section.take("set").map_or_else(Vec::new, |v| settings(&v));
+    let remove = section.take("remove").map_or_else(Vec::new, |v| {
+        let list = v.list("expected a list of keys").unwrap_or_default();
+        list.iter().filter_map(path).collect()
+    });
+    let worlds = section.take("worlds").and_then(|v| {
+        let own = worlds(&v)?;
+        if own.iter().any(|world| !known.contains(world)) {
+            v.fail("the plan is not run there", "expected some of the plan's `worlds`");
+        }
+        Some(own)
+    });
+    section.finish();
+    Some(Variant { name: name?, transport: transport?, set, remove, worlds })
+}
+
+/// `{ "a.b" = 1 }`; `a.b = 1` without quotes is a table in a table, and means the same only where
+/// nothing else stands beside it, so it is refused.
+fn settings(value: &Value<'_>) -> Vec<(Path, toml::Value)> {
+    let Some(table) = value.as_table() else {
+        value.wrong_type("expected a table: `{ \"flows.0.duration\" = \"27 s\" }`");
+        return Vec::new();
+    };
+    let one = |(key, inner)| {
+        let (key, inner): (&toml::Spanned<_>, &toml::Spanned<_>) = (key, inner);
+        let name: &std::borrow::Cow<'_, str> = key.get_ref();
+        let path = dotted(name, value, key.span())?;
+        let setting = value.nested(name, key.span(), inner).to_toml();
+        if setting.is_table() && !name.contains('.') {
+            let hint = format!("write `\"{name}.KEY\" = VALUE`, with the quotes");
+            let message = format!("this would replace all of `{name}`");
+            value.push(Finding::new(key.span(), message, "expected a dotted key").hint(hint));
+        }
+        Some((path, setting))
+    };
+    table.iter().filter_map(one).collect()
+}
+
+fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
+    let mut section = value.section(&AXIS, "the axis", "expected `[[axes]]`")?;
+    let name = own_name(&mut section, names);
+    if let Some(name) = &name {
+        section.call(format!("axis {}", quote(name)));
+    }
+    let keys = paths(&mut section);
+    let values = section.require("values", "values = [\"10 ms\", \"20 ms\"]");
+    let mut seen = BTreeSet::new();
+    let values = values.map_or_else(Vec::new, |v| {
+        each(&v, |value| {
+            let setting = Setting::new(value.to_toml());
+            if !seen.insert(setting.text.clone()) {
+                value.fail("this value is there twice", "remove one of them");
+            }
+            Some(setting)
+        })
+    });
+    let thin = section.take("thin").map_or_else(
+        || values.clone(),
+        |v| {
+            each(&v, |value| {
+                let setting = Setting::new(value.to_toml());
+                if !values.contains(&setting) {
+                    value.fail("this is not one of the `values`", "expected some of the `values`");
+                }
+                Some(setting)
+            })
+        },
+    );
+    section.finish();
+    Some(Axis { name: name?, keys, values, thin })
+}
+
+fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Random> {
+    let mut section = value.section(&RANDOM, "`[random]`", "expected a table: `[random]`")?;
+    let whole = |v: Value<'_>| v.integer(1, MOST_SAMPLES).map(|n| n as u32);
+    let samples = section.require("samples", "samples = 100").and_then(whole);
+    let thin = section.take("thin").and_then(whole);
+    let draws = section.require("draws", "[[random.draws]]");
+    names.insert(super::super::runs::SAMPLE.to_owned());
+    let draws = draws.map_or_else(Vec::new, |v| each(&v, |value| draw(value, names)));
+    section.finish();
+    let samples = samples?;
+    Some(Random { samples, thin: thin.unwrap_or(samples).min(samples), draws })
+}
+
+fn draw(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Draw> {
+    let mut section = value.section(&DRAW, "the draw", "expected `[[random.draws]]`")?;
+    let name = own_name(&mut section, names);
+    if let Some(name) = &name {
+        section.call(format!("draw {}", quote(name)));
+    }
+    let keys = paths(&mut section);
+    let distributions = [
+        section.take("uniform").map(|v| uniform(&v)),
+        section.take("exponential").map(|v| {
+            let (mean, measure) = number(&v)?;
+            Some(Distribution::Exponential(positive(&v, mean)?, measure))
+        }),
+        section.take("lognormal").map(|v| lognormal(&v)),
+        section.take("choice").map(|v| Some(Distribution::Choice(each(&v, choice)))),
+    ];
+    let limit = |v: Value<'_>| number(&v).map(|(limit, _)| limit);
+    let limits = [section.take("least").and_then(limit), section.take("most").and_then(limit)];
+    let mut distributions = distributions.into_iter().flatten();
+    let (from, second) = (distributions.next(), distributions.next());
+    if from.is_none() || second.is_some() {
+        section.fail(
+            "a draw is from one distribution",
+            "expected one of `uniform`, `exponential`, `lognormal` and `choice`",
+        );
+    }
+    section.finish();
+    Some(Draw { name: name?, keys, from: from??, limits })
+}
+
+fn uniform(value: &Value<'_>) -> Option<Distribution> {
+    let list = value.list("expected two quantities: `[\"2 s\", \"8 s\"]`")?;
+    let [least, most] = list.as_slice() else {
+        value.fail("`uniform` is two quantities", "expected `[\"2 s\", \"8 s\"]`");
+        return None;
+    };
+    let ((from, measure), (to, other)) = (number(least)?, number(most)?);
+    let measure = match (measure, other) {
+        (Measure::Whole, Measure::Number) => Measure::Number,
+        (Measure::Number, Measure::Whole) => Measure::Number,
+        (measure, other) if measure == other => measure,
+        _ => {
+            value.fail("the two are not of a kind", "expected two of the same");
+            return None;
+        }
+    };
+    if from > to {
+        value.fail("the first is more than the second", "expected the least and the most");
+    }
+    Some(Distribution::Uniform([from, to], measure))
+}
+
+fn lognormal(value: &Value<'_>) -> Option<Distribution> {
+    let example = "expected `{ median = \"3 s\", sigma = 0.8 }`";
+    let mut section = value.section(&LOGNORMAL, "`lognormal`", example)?;
+    let median = section.require("median", "median = \"3 s\"");
+    let sigma = section.require("sigma", "sigma = 0.8");
+    section.finish();
+    let (median, sigma) = (median?, sigma?);
+    let ((middle, measure), (sigma, _)) = (number(&median)?, number(&sigma)?);
+    Some(Distribution::LogNormal { median: positive(&median, middle)?, sigma, measure })
+}
+
+fn choice(value: &Value<'_>) -> Option<(Setting, f64)> {
+    let list = value.list("expected a value and its weight: `[\"a\", 0.5]`")?;
+    let [setting, weight] = list.as_slice() else {
+        value.fail("a choice is a value and its weight", "expected `[\"a\", 0.5]`");
+        return None;
+    };
+    let (part, _) = number(weight)?;
+    Some((Setting::new(setting.to_toml()), positive(weight, part)?))
+}
+
+fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
+    if number > 0.0 {
+        return Some(number);
+    }
+    value.fail("this is zero", "expected more than zero");
+    None
+}
+
+/// A quantity or a plain number, in base units.
+fn number(value: &Value<'_>) -> Option<(f64, Measure)> {
+    let written = value.to_toml();
+    match &written {
+        toml::Value::Integer(whole) if *whole >= 0 => return Some((*whole as f64, Measure::Whole)),
+        toml::Value::Float(part) if part.is_finite() && *part >= 0.0 => {
+            return Some((*part, Measure::Number));
+        }
+        toml::Value::String(text) => match units::quantity(text) {
+            Ok(quantity) => {
+                let measure = match quantity.dimension {
+                    Dimension::Rate => Measure::Rate,
+                    Dimension::Duration => Measure::Time,
+                    Dimension::Size => Measure::Size,
+                    Dimension::Packets => Measure::Packets,
+                    Dimension::Share => Measure::Share,
+                    Dimension::Count => Measure::Number,
+                };
+                return Some((quantity.as_f64(), measure));
+            }
+            Err(error) => {
+                let expected = "expected a quantity such as `3 s` or `40 Mbit/s`".to_owned();
+                value.unit_error(&error, Dimension::Duration, expected);
+                return None;
+            }
+        },
+        toml::Value::Integer(_)
+        | toml::Value::Float(_)
+        | toml::Value::Boolean(_)
+        | toml::Value::Datetime(_)
+        | toml::Value::Array(_)
+        | toml::Value::Table(_) => {}
+    }
+    value
+        .fail("this is not a quantity", "expected one such as `\"3 s\"`, or a number of 0 or more");
+    None
+}
+
+/// A text as a number of base units, if it is a quantity.
+pub(super) fn quantity(text: &str) -> Option<f64> {
+    units::quantity(text).ok().map(units::Quantity::as_f64)
+}

@@ -1,0 +1,206 @@
+//! The figures of one run, from its records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use towpath_measure::expect::{self, Figures, Metric};
+use towpath_measure::result::{FlowSummary, Interval, ProcessorTime, Record, Side, Summary};
+use towpath_measure::scenario::{DataDirection, Path, Scenario};
+
+/// Figures of a run by name, in base units.
+///
+/// Every metric of [`expect`] that has a value; then what was delivered in `window` (the time of all
+/// flows when it is not given): `goodput`, `throughput`, `path.NAME.goodput`, `path.NAME.throughput`,
+/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`. An interval that is only partly in
+/// the window counts for that part.
+pub fn figures(
+    records: &[Record],
+    scenario: &Scenario,
+    window: Option<[Duration; 2]>,
+) -> BTreeMap<String, f64> {
+    let mut found = BTreeMap::new();
+    let summary = records.iter().rev().find_map(|record| {
+        if let Record::Summary(summary) = record { Some(&**summary) } else { None }
+    });
+    let Some(summary) = summary else { return found };
+    let names = expect::names(scenario.paths.iter().map(|path| path.name.as_str()));
+    for name in names {
+        let value = Metric::parse(&name).and_then(|metric| metric.value(&Figures::from(summary)));
+        found.extend(value.map(|value| (name, value)));
+    }
+    let whole = whole(summary, scenario);
+    if let Some(window) = window.map(Window::from).or(whole) {
+        delivered(records, &window, &mut found);
+        carried(records, (summary, scenario), &window, &mut found);
+    }
+    if window.is_none() {
+        // The summary's times are exact, also where a transfer ended between two samples.
+        let goodput = |flow: &FlowSummary| flow.goodput_bps;
+        found.insert("goodput".to_owned(), summary.flows.iter().map(goodput).sum());
+        for number in summary.flows.iter().map(|flow| flow.flow).collect::<BTreeSet<_>>() {
+            let own = summary.flows.iter().filter(|flow| flow.flow == number);
+            found.insert(format!("flow.{number}.goodput"), own.map(goodput).sum());
+        }
+    }
+    if let Some((cpu, whole)) = summary.cpu.zip(whole) {
+        processors(cpu, scenario, whole.seconds(), &mut found);
+    }
+    found
+}
+
+/// A part of a run, in nanoseconds since the start of its traffic.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: f64,
+    to: f64,
+}
+
+impl From<[Duration; 2]> for Window {
+    fn from([from, to]: [Duration; 2]) -> Self {
+        Self { from: from.as_nanos() as f64, to: to.as_nanos() as f64 }
+    }
+}
+
+impl Window {
+    fn seconds(self) -> f64 {
+        (self.to - self.from) / 1e9
+    }
+
+    /// The part of the period that ends at `end_ns` which lies in the window, 0 to 1.
+    fn part(self, end_ns: u64, span_ns: u64) -> f64 {
+        let (end, span) = (end_ns as f64, span_ns as f64);
+        if span <= 0.0 {
+            return f64::from(u8::from(end > self.from && end <= self.to));
+        }
+        let inside = end.min(self.to) - (end - span).max(self.from);
+        (inside / span).clamp(0.0, 1.0)
+    }
+}
+
+/// From the first flow's start to the last one's end.
+fn whole(summary: &Summary, scenario: &Scenario) -> Option<Window> {
+    let spans = summary.flows.iter().map(|flow| {
+        let planned = scenario.flows.get(flow.flow as usize);
+        let start = planned.map_or(0.0, |planned| planned.start.as_nanos() as f64);
+        (start, start + flow.duration_ns as f64)
+    });
+    let (from, to) = spans.reduce(|(from, to), (a, b)| (from.min(a), to.max(b)))?;
+    (to > from).then_some(Window { from, to })
+}
+
+/// What receivers read, and over which path it came.
+fn delivered(records: &[Record], window: &Window, found: &mut BTreeMap<String, f64>) {
+    let mut flows: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut paths: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut seconds = vec![0_u64; window.seconds() as usize];
+    for record in records {
+        if let Record::Interval(interval) = record {
+            let part = window.part(interval.t_ns, interval.span_ns);
+            *flows.entry(interval.flow).or_default() += interval.bytes as f64 * part;
+            by_second(interval, window, &mut seconds);
+        } else if let Record::Subflow(subflow) = record
+            && subflow.side == Side::Receiver
+        {
+            let part = window.part(subflow.t_ns, subflow.span_ns);
+            *paths.entry(&subflow.path).or_default() += subflow.bytes as f64 * part;
+        }
+    }
+    if flows.is_empty() {
+        return;
+    }
+    let rate = |bytes: f64| bytes * 8.0 / window.seconds();
+    let total: f64 = flows.values().sum();
+    found.insert("goodput".to_owned(), rate(total));
+    found.insert("silent".to_owned(), f64::from(u8::from(total <= 0.0)));
+    let zero = seconds.iter().filter(|bytes| **bytes == 0).count();
+    found.insert("zero_seconds".to_owned(), zero as f64);
+    found.extend(flows.iter().map(|(flow, bytes)| (format!("flow.{flow}.goodput"), rate(*bytes))));
+    found.extend(paths.iter().map(|(path, bytes)| (format!("path.{path}.goodput"), rate(*bytes))));
+}
+
+/// Adds the bytes to the seconds of the window in which they may have come.
+fn by_second(interval: &Interval, window: &Window, seconds: &mut [u64]) {
+    let end = interval.t_ns as f64;
+    let begin = end - interval.span_ns as f64;
+    for (number, bytes) in seconds.iter_mut().enumerate() {
+        let from = window.from + number as f64 * 1e9;
+        if end > from && begin < from + 1e9 {
+            *bytes += interval.bytes;
+        }
+    }
+}
+
+/// What the links of the paths carried towards receivers, headers and copies included.
+fn carried(
+    records: &[Record],
+    (summary, scenario): (&Summary, &Scenario),
+    window: &Window,
+    found: &mut BTreeMap<String, f64>,
+) {
+    // Data goes up a path when its sender is the path's first end.
+    let towards = |path: &Path, direction| {
+        summary.flows.iter().any(|flow| {
+            let planned = scenario.flows.get(flow.flow as usize);
+            planned.is_some_and(|planned| {
+                let ends = [planned.from, planned.to];
+                let [sender, _] = match flow.direction {
+                    DataDirection::Up | DataDirection::Both => ends,
+                    DataDirection::Down => [planned.to, planned.from],
+                };
+                let up = path.between.first() == Some(&sender);
+                ends.iter().all(|end| path.between.contains(end))
+                    && up == (direction == DataDirection::Up)
+            })
+        })
+    };
+    let mut total = None;
+    for path in &scenario.paths {
+        let mut counted: BTreeMap<DataDirection, Vec<(u64, u64)>> = BTreeMap::new();
+        for record in records {
+            if let Record::Link(link) = record
+                && link.path == path.name
+                && towards(path, link.direction)
+            {
+                let counted = counted.entry(link.direction).or_default();
+                counted.push((link.t_ns, link.delivered_bytes));
+            }
+        }
+        if counted.is_empty() {
+            continue;
+        }
+        let bytes: f64 = counted.values().map(|counted| between(counted, window)).sum();
+        let rate = bytes * 8.0 / window.seconds();
+        found.insert(format!("path.{}.throughput", path.name), rate);
+        *total.get_or_insert(0.0) += rate;
+    }
+    found.extend(total.map(|total| ("throughput".to_owned(), total)));
+}
+
+/// What a total grew by in the window.
+fn between(counted: &[(u64, u64)], window: &Window) -> f64 {
+    let mut before = (0, 0);
+    let mut sum = 0.0;
+    for &(t_ns, total) in counted {
+        let (t_before, total_before) = before;
+        let part = window.part(t_ns, t_ns.saturating_sub(t_before));
+        sum += total.saturating_sub(total_before) as f64 * part;
+        before = (t_ns, total);
+    }
+    sum
+}
+
+/// Share of one processor that the two ends used; known only where all flows have the same two.
+fn processors(
+    cpu: ProcessorTime,
+    scenario: &Scenario,
+    seconds: f64,
+    found: &mut BTreeMap<String, f64>,
+) {
+    let ends: BTreeSet<_> = scenario.flows.iter().map(|flow| (flow.from, flow.to)).collect();
+    let Some(&(from, to)) = ends.first().filter(|_| ends.len() == 1) else { return };
+    for (host, nanos) in [(from, cpu.client_cpu_ns), (to, cpu.server_cpu_ns)] {
+        if let Some((host, nanos)) = scenario.hosts.get(host).zip(nanos) {
+            found.insert(format!("host.{}.cpu", host.name), nanos as f64 / 1e9 / seconds);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The runs of a plan: each one's scenario, and the key that says what is run.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use toml::{Table, Value};
+use towpath_measure::result::{Record, SCHEMA_VERSION};
+use towpath_measure::scenario::{Scenario, Transport, World};
+
+use crate::plan::{Axis, DocumentError, Load, Path, Plan, Setting, Variant, remove, set};
+use crate::row::{Parameter, Row, figures};
+
+/// Name of the parameter that tells samples apart.
+pub const SAMPLE: &str = "sample";
+/// What decides, beside a run's input, what comes of it.
+const ENGINE: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
+
+/// Which of a plan's runs are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    /// Where.
+    pub world: World,
+    /// Only what the plan runs when there is little time.
+    pub thin: bool,
+    /// Seeds of each point, if not as many as the plan says.
+    pub seeds: Option<u32>,
+}
+
+/// The runs of a plan in their order: by variant, then by point of the grid (the last axis first),
+/// then by sample, then by seed. Each is made when it is asked for.
+#[derive(Clone)]
+pub struct Runs<'a> {
+    plan: &'a Plan,
+    load: Load<'a>,
+    selection: Selection,
+    variants: Vec<&'a Variant>,
+    axes: Vec<(&'a Axis, &'a [Setting])>,
+    samples: Option<u32>,
+    seeds: u32,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Its place among the runs, from 0.
+    pub index: usize,
+    /// What its row says before it is run; it has no figures yet.
+    pub row: Row,
+    /// Its scenario's text.
+    pub text: String,
+    /// The scenario, or why it is none.
+    pub scenario: Result<Box<Scenario>, String>,
+    window: Option<[std::time::Duration; 2]>,
+}
+
+impl Plan {
+    /// The runs of this plan.
+    pub fn runs<'a>(&'a self, selection: Selection, load: Load<'a>) -> Runs<'a> {
+        let Selection { world, thin, seeds } = selection;
+        let here = |variant: &&Variant| match &variant.worlds {
+            Some(worlds) => worlds.contains(&world),
+            None => true,
+        };
+        let values = |axis: &'a Axis| if thin { &axis.thin } else { &axis.values };
+        let usual = if thin { self.thin_seeds.min(self.seeds) } else { self.seeds };
+        let samples =
+            |random: &crate::plan::Random| if thin { random.thin } else { random.samples };
+        Runs {
+            plan: self,
+            load,
+            selection,
+            variants: self.variants.iter().filter(here).collect(),
+            axes: self.axes.iter().map(|axis| (axis, values(axis).as_slice())).collect(),
+            samples: self.random.as_ref().map(samples),
+            seeds: seeds.unwrap_or(usual).max(1),
+        }
+    }
+}
+
+impl Runs<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        let points: usize = self.axes.iter().map(|(_, values)| values.len()).product();
+        self.variants.len() * points * self.samples.unwrap_or(1) as usize * self.seeds as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        self.plan
+    }
+
+    /// What was selected.
+    pub fn selection(&self) -> Selection {
+        self.selection
+    }
+
+    /// Run number `index`, from 0; `None` when there are fewer.
+    pub fn get(&self, index: usize) -> Option<Run> {
+        let mut rest = index;
+        let mut digit = |base: usize| {
+            let digit = rest % base.max(1);
+            rest /= base.max(1);
+            digit
+        };
+        let seed = digit(self.seeds as usize) as u64;
+        let sample = self.samples.map(|samples| digit(samples as usize) as u64);
+        let digits = self.axes.iter().rev().map(|(_, values)| digit(values.len()));
+        let mut digits: Vec<_> = digits.collect();
+        digits.reverse();
+        let variant = *self.variants.get(rest)?;
+        let axes = self.axes.iter().zip(digits);
+        let axes = axes.filter_map(|((axis, values), digit)| {
+            Some((axis.name.clone(), axis.keys.as_slice(), values.get(digit)?.clone()))
+        });
+        let draws = self.plan.random.iter().flat_map(|random| &random.draws);
+        let draws = draws.zip(std::iter::repeat(sample.unwrap_or(0) + 1)).map(|(draw, number)| {
+            (draw.name.clone(), draw.keys.as_slice(), draw.sample(&self.plan.name, number))
+        });
+        let settings: Vec<_> = axes.chain(draws).collect();
+        let seed = sample.unwrap_or(0) * crate::plan::MOST_SEEDS + seed + 1;
+        Some(self.run(index, variant, settings, (sample, seed)))
+    }
+
+    fn run(
+        &self,
+        index: usize,
+        variant: &Variant,
+        settings: Vec<(String, &[Path], Setting)>,
+        (sample, seed): (Option<u64>, u64),
+    ) -> Run {
+        let document = self.document(variant, &settings, seed);
+        let mut parameters: BTreeMap<String, Parameter> = settings
+            .into_iter()
+            .map(|(name, _, Setting { text, number, .. })| (name, Parameter { text, number }))
+            .collect();
+        if let Some(sample) = sample {
+            let number = Some((sample + 1) as f64);
+            let text = (sample + 1).to_string();
+            parameters.insert(SAMPLE.to_owned(), Parameter { text, number });
+        }
+        let head = headline(&self.plan.name, &variant.name, &parameters);
+        let text = match &document {
+            Ok(document) => format!("{head}{document}"),
+            Err(_) => head,
+        };
+        let files = RefCell::new(BTreeMap::new());
+        let scenario = match document {
+            Ok(_) => self.read(&text, &files),
+            Err(error) => Err(error.to_string()),
+        };
+        let row = Row {
+            key: self.key(&text, &files.into_inner(), variant.transport, seed),
+            variant: variant.name.clone(),
+            world: self.selection.world,
+            transport: variant.transport,
+            seed,
+            parameters,
+            error: None,
+            figures: BTreeMap::new(),
+        };
+        let scenario = scenario.map(Box::new);
+        Run { index, row, text, scenario, window: self.plan.window }
+    }
+
+    /// The scenario's document as this run changes it.
+    fn document(
+        &self,
+        variant: &Variant,
+        settings: &[(String, &[Path], Setting)],
+        seed: u64,
+    ) -> Result<Table, DocumentError> {
+        let mut document = self.plan.scenario.clone();
+        // Expectations are the scenario's own; with other settings they mean nothing.
+        document.remove("expect");
+        remove(&mut document, &variant.remove)?;
+        for (key, value) in &variant.set {
+            set(&mut document, key, value.clone())?;
+        }
+        for (_, keys, Setting { value, .. }) in settings {
+            for key in *keys {
+                // A curve without that path is the same at every value.
+                if !variant.remove.iter().any(|gone| key.is_in(gone)) {
+                    set(&mut document, key, value.clone())?;
+                }
+            }
+        }
+        let own = |key: &str, value: Value, document: &mut Table| match Path::parse(key) {
+            Some(path) => set(document, &path, value),
+            None => Ok(()),
+        };
+        let transport = vec![Value::String(variant.transport.to_string())];
+        let world = vec![Value::String(self.selection.world.to_string())];
+        own("run.transports", Value::Array(transport), &mut document)?;
+        own("run.worlds", Value::Array(world), &mut document)?;
+        own("run.repeat", Value::Integer(1), &mut document)?;
+        own("run.seed", Value::Integer(i64::try_from(seed).unwrap_or(i64::MAX)), &mut document)?;
+        Ok(document)
+    }
+
+    fn read(
+        &self,
+        text: &str,
+        files: &RefCell<BTreeMap<String, String>>,
+    ) -> Result<Scenario, String> {
+        // Traces are named relative to the scenario, which may be in another folder.
+        let folder = self.plan.scenario_name.rsplit_once('/').map(|(folder, _)| folder);
+        let load = |name: &str| {
+            let text = match folder {
+                Some(folder) if !name.starts_with('/') => (self.load)(&format!("{folder}/{name}")),
+                _ => (self.load)(name),
+            }?;
+            files.borrow_mut().insert(name.to_owned(), hexadecimal(text.as_bytes()));
+            Ok(text)
+        };
+        Scenario::parse("", text, &load).map_err(|errors| match errors.problems() {
+            [first, ..] => {
+                let line = first.position.and_then(|(line, _)| text.lines().nth(line - 1));
+                let line = line.map_or_else(String::new, |line| format!(" at `{}`", line.trim()));
+                let expected = Some(&first.expected).filter(|expected| !expected.is_empty());
+                let expected = expected.map_or_else(String::new, |text| format!(", {text}"));
+                format!("{}{expected}{line}", first.message)
+            }
+            [] => errors.to_string(),
+        })
+    }
+
+    /// Equal keys, equal runs: everything that decides about the row is in it.
+    fn key(
+        &self,
+        text: &str,
+        files: &BTreeMap<String, String>,
+        transport: Transport,
+        seed: u64,
+    ) -> String {
+        let window = self.plan.window.map(|window| window.map(|time| time.as_nanos() as u64));
+        let identity = json!({
+            "engine": ENGINE,
+            "files": files,
+            "result": SCHEMA_VERSION,
+            "scenario": text,
+            "seed": seed,
+            "transport": transport,
+            "window": window,
+            "world": self.selection.world,
+        });
+        hexadecimal(identity.to_string().as_bytes())
+    }
+}
+
+/// What run it is, as the first line of its scenario: two curves whose scenarios are the same
+/// otherwise are different runs.
+fn headline(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>) -> String {
+    let mut line = format!("# {plan}: {variant}");
+    for (name, Parameter { text, .. }) in parameters {
+        // Writing to a `String` cannot fail.
+        let _ = write!(line, "; {name} = {text}");
+    }
+    line.replace(|c: char| c.is_control(), " ") + "\n"
+}
+
+/// The first 32 digits of the SHA-256 hash.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+impl Run {
+    /// Does the run with `perform`, which gives its records. Whatever goes wrong, even a panic, is
+    /// said in the row.
+    pub fn perform(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> Row {
+        let done = match &self.scenario {
+            Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {
+                perform(self).map(|records| figures(&records, scenario, self.window))
+            }))
+            .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic)))),
+            Err(error) => Err(error.clone()),
+        };
+        match done {
+            Ok(figures) => Row { figures, ..self.row.clone() },
+            Err(error) => Row { error: Some(error), ..self.row.clone() },
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::Plan;
+
+const SCENARIO: &str = r#"
+name = "two-links"
+[hosts.client]
+[hosts.server]
+[paths.a]
+between = ["client", "server"]
+rate = "10 Mbit/s"
+delay = "10 ms"
+[paths.b]
+between = ["client", "server"]
+rate = "5 Mbit/s"
+delay = "10 ms"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "bulk"
+duration = "2 s"
+[expect]
+"mptcp.goodput" = ">= 12 Mbit/s"
+"#;
+
+const PLAN: &str = r#"
+name = "delays"
+title = "Goodput over the delay of the second link"
+scenario = "two-links.toml"
+worlds = ["sim", "emu"]
+seeds = 3
+thin-seeds = 2
+window = ["500 ms", "2 s"]
+[[variants]]
+name = "TCP over a"
+transport = "tcp"
+remove = ["paths.b"]
+worlds = ["sim"]
+[[variants]]
+name = "MPTCP"
+transport = "mptcp"
+set = { "flows.0.duration" = "3 s", "hosts.server.receive-buffer" = "1 MB" }
+[[axes]]
+name = "delay of b"
+keys = ["paths.b.delay"]
+values = ["10 ms", "100 ms", "500 ms"]
+thin = ["100 ms"]
+[[axes]]
+name = "rate of a"
+keys = ["paths.a.rate"]
+values = ["10 Mbit/s", { up = "1 Mbit/s", down = "2 Mbit/s" }]
+"#;
+
+fn load(name: &str) -> io::Result<String> {
+    if name.ends_with("two-links.toml") {
+        Ok(SCENARIO.to_owned())
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn plan(text: &str) -> Plan {
+    Plan::parse("plan.toml", text, &load).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+const SIM: Selection = Selection { world: World::Sim, thin: false, seeds: None };
+
+fn all(runs: &Runs<'_>) -> Vec<Run> {
+    (0..runs.len()).map(|index| runs.get(index).unwrap()).collect()
+}
+
+#[test]
+fn every_variant_meets_every_point_and_every_seed_once() {
+    let plan = plan(PLAN);
+    let runs = plan.runs(SIM, &load);
+    let all = all(&runs);
+    assert_eq!(all.len(), 2 * 3 * 2 * 3);
+    assert!(runs.get(all.len()).is_none());
+    let seen: BTreeSet<_> = all
+        .iter()
+        .map(|run| {
+            let text = |name: &str| run.row.parameters[name].text.clone();
+            (run.row.variant.clone(), text("delay of b"), text("rate of a"), run.row.seed)
+        })
+        .collect();
+    assert_eq!(seen.len(), all.len());
+    let keys: BTreeSet<_> = all.iter().map(|run| run.row.key.clone()).collect();
+    assert_eq!(keys.len(), all.len());
+    assert!(all.iter().all(|run| run.scenario.is_ok()), "{all:#?}");
+}
+
+#[test]
+fn a_run_is_the_scenario_with_what_variant_and_point_say() {
+    let plan = plan(PLAN);
+    let all = all(&plan.runs(SIM, &load));
+    let (first, last) = (all.first().unwrap(), all.last().unwrap());
+    let scenario = first.scenario.as_ref().unwrap();
+    let names: Vec<_> = scenario.paths.iter().map(|path| path.name.as_str()).collect();
+    assert_eq!((names, scenario.run.seed), (vec!["a"], 1));
+    insta::assert_snapshot!(last.text);
+    let scenario = last.scenario.as_ref().unwrap();
+    assert_eq!(scenario.run.transports, [Transport::Mptcp]);
+    assert_eq!((scenario.run.seed, last.row.parameters["delay of b"].number), (3, Some(0.5)));
+}
+
+#[test]
+fn what_is_thin_and_what_is_not_for_a_world_is_left_out() {
+    let plan = plan(PLAN);
+    assert_eq!(plan.runs(Selection { thin: true, ..SIM }, &load).len(), 2 * 2 * 2);
+    assert_eq!(plan.runs(Selection { world: World::Emu, ..SIM }, &load).len(), 3 * 2 * 3);
+    assert_eq!(plan.runs(Selection { seeds: Some(1), ..SIM }, &load).len(), 2 * 3 * 2);
+}
+
+#[test]
+fn everything_that_decides_about_a_row_changes_its_key() {
+    let key = |text: &str, selection| {
+        let plan = plan(text);
+        plan.runs(selection, &load).get(20).unwrap().row.key
+    };
+    let first = key(PLAN, SIM);
+    assert_eq!(first, key(PLAN, SIM));
+    assert_eq!(first.len(), 32);
+    assert_ne!(first, key(&PLAN.replace("500 ms\", \"2 s", "600 ms\", \"2 s"), SIM));
+    assert_ne!(first, key(&PLAN.replace("1 MB", "2 MB"), SIM));
+}
+
+#[test]
+fn a_scenario_that_cannot_be_and_a_panic_are_rows() {
+    let plan = plan(&PLAN.replace("receive-buffer", "recieve-buffer"));
+    let all = all(&plan.runs(SIM, &load));
+    let row = all.last().unwrap().perform(|_| panic!("not called"));
+    let error = row.error.unwrap();
+    assert!(error.contains("unknown key `recieve-buffer`"), "{error}");
+    let row = all.first().unwrap().perform(|_| panic!("{}", "oh no"));
+    assert_eq!(row.error.as_deref(), Some("panic: oh no"));
+    let row = all.first().unwrap().perform(|_| Err("no".to_owned()));
+    assert_eq!((row.error.as_deref(), row.figures.len()), (Some("no"), 0));
+}
+
+const DRAWS: &str = r#"
+[random]
+samples = 40
+thin = 5
+[[random.draws]]
+name = "rate"
+keys = ["paths.a.rate"]
+uniform = ["1 Mbit/s", "20 Mbit/s"]
+[[random.draws]]
+name = "delay"
+keys = ["paths.a.delay", "paths.b.delay"]
+lognormal = { median = "30 ms", sigma = 0.8 }
+most = "200 ms"
+[[random.draws]]
+name = "length"
+keys = ["flows.0.duration"]
+exponential = "3 s"
+least = "1 s"
+[[random.draws]]
+name = "scheduler"
+keys = ["hosts.client.scheduler"]
+choice = [["minrtt", 0.7], ["redundant", 0.3]]
+[[random.draws]]
+name = "subflows"
+keys = ["hosts.client.mptcp.subflows"]
+uniform = [1, 3]
+"#;
+
+fn drawn(text: &str) -> Vec<Run> {
+    let plan = plan(text);
+    let selection = Selection { seeds: Some(1), ..SIM };
+    let runs = plan.runs(selection, &load);
+    let all = all(&runs);
+    all.into_iter().filter(|run| run.row.variant == "MPTCP").take(40).collect()
+}
+
+#[test]
+fn samples_are_drawn_from_what_the_plan_says() {
+    let runs = drawn(&format!("{PLAN}{DRAWS}"));
+    let (mut schedulers, mut subflows) = (BTreeSet::new(), BTreeSet::new());
+    for run in &runs {
+        let parameter = |name: &str| &run.row.parameters[name];
+        let number = |name: &str| parameter(name).number.unwrap();
+        assert!((1e6..=20e6).contains(&number("rate")), "{run:?}");
+        assert!((0.0..=0.2).contains(&number("delay")), "{run:?}");
+        assert!(number("length") >= 1.0, "{run:?}");
+        schedulers.insert(parameter("scheduler").text.clone());
+        subflows.insert(parameter("subflows").text.clone());
+        assert!(run.scenario.is_ok(), "{:?}", run.scenario);
+    }
+    assert_eq!(schedulers, ["minrtt", "redundant"].map(str::to_owned).into());
+    assert_eq!(subflows, ["1", "2", "3"].map(str::to_owned).into());
+    let mut delays: Vec<_> =
+        runs.iter().map(|run| run.row.parameters["delay"].number.unwrap()).collect();
+    delays.sort_by(f64::total_cmp);
+    assert!((0.02..0.045).contains(&delays[20]), "{delays:?}");
+    let seeds: BTreeSet<_> = runs.iter().map(|run| run.row.seed).collect();
+    assert_eq!(seeds.len(), 40);
+}
+
+#[test]
+fn another_draw_and_more_samples_shift_nothing() {
+    let text = format!("{PLAN}{DRAWS}");
+    let without = text.replace(
+        "[[random.draws]]\nname = \"rate\"\nkeys = [\"paths.a.rate\"]\n\
+        uniform = [\"1 Mbit/s\", \"20 Mbit/s\"]\n",
+        "",
+    );
+    assert_ne!(without, text);
+    let delays = |text: &str| -> Vec<_> {
+        drawn(text).iter().map(|run| run.row.parameters["delay"].text.clone()).collect()
+    };
+    assert_eq!(delays(&without), delays(&text));
+    assert_eq!(delays(&text.replace("samples = 40", "samples = 400")), delays(&text));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn no_two_runs_have_the_same_key(
+        variants in 1_usize..4,
+        values in proptest::collection::vec(1_usize..4, 0..4),
+        seeds in 1_u32..4,
+        samples in proptest::option::of(1_u32..4),
+    ) {
+        let mut text = format!(
+            "name = \"p\"\nscenario = \"two-links.toml\"\nseeds = {seeds}\n"
+        );
+        for variant in 0..variants {
+            let _ = write!(text, "[[variants]]\nname = \"v{variant}\"\ntransport = \"tcp\"\n");
+        }
+        for (axis, count) in values.iter().enumerate() {
+            let values: Vec<_> = (1..=*count).map(|n| format!("\"{n} Mbit/s\"")).collect();
+            // All change the same key, so only the last one decides what is simulated.
+            let _ = write!(
+                text,
+                "[[axes]]\nname = \"x{axis}\"\nkeys = [\"paths.a.rate\"]\nvalues = [{}]\n",
+                values.join(", ")
+            );
+        }
+        if let Some(samples) = samples {
+            let _ = write!(text, "[random]\nsamples = {samples}\n[[random.draws]]\nname = \"d\"\n\
+                keys = [\"paths.a.delay\"]\nchoice = [[\"1 ms\", 1]]\n");
+        }
+        let plan = plan(&text);
+        let runs = plan.runs(SIM, &load);
+        let expected = variants
+            * values.iter().product::<usize>()
+            * seeds as usize
+            * samples.unwrap_or(1) as usize;
+        prop_assert_eq!(runs.len(), expected);
+        let keys: BTreeSet<_> = all(&runs).into_iter().map(|run| run.row.key).collect();
+        prop_assert_eq!(keys.len(), expected);
+    }
+}
