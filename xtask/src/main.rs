@@ -1,6 +1,8 @@
-//! Repository chores: `cargo xtask tidy`, `cargo xtask specs` and `cargo xtask test`.
+//! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test` and
+//! `cargo xtask oracle`.
 
 mod finding;
+mod oracle;
 mod repository;
 mod specs;
 mod test;
@@ -22,7 +24,12 @@ usage: cargo xtask COMMAND
   specs  count what is done of the documents that our stack builds on:
          --open           list what they demand and is still to do
          --strict rfc8684 fail while anything of that list is left
-  test   everything that CI does: tools, fmt, clippy, tidy, build, test";
+  test   everything that CI does: tools, fmt, clippy, tidy, build, test
+  oracle hold our worlds against a kernel in a virtual machine:
+         --runs 6         runs of each Multipath TCP case in each way
+         --case NAME      only cases whose name starts so
+         --towpath FILE   this program, in place of one that is built
+         --kernel FILE    this Debian package, in place of what apt offers";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -34,6 +41,10 @@ fn main() -> ExitCode {
             None => return misused(&mut err),
         },
         ["test"] => root().and_then(|root| test::run(&root, &mut out)),
+        ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
+            Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
+            None => return misused(&mut err),
+        },
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),
         _ => return misused(&mut err),
     };

@@ -1,0 +1,138 @@
+//! What is compared.
+
+use std::fmt;
+
+/// One network with one receive buffer.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// Name, also of its scenario file.
+    pub(super) name: &'static str,
+    /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
+    paths: [(u32, u32, u32); 2],
+    /// `tcp_rmem` of the receiver in KB: minimum, default and maximum; the system's when `None`.
+    receive_buffer_kb: Option<u32>,
+    control: &'static str,
+    seconds: u32,
+}
+
+const fn wifi_3g(name: &'static str, receive_buffer_kb: u32) -> Case {
+    Case {
+        name,
+        paths: [(8, 10, 80), (2, 75, 2_000)],
+        receive_buffer_kb: Some(receive_buffer_kb),
+        control: "reno",
+        seconds: 27,
+    }
+}
+
+/// Seed 004's Wi-Fi and 3G, and two links that are equal.
+pub(super) const CASES: [Case; 5] = [
+    wifi_3g("wifi-3g-100", 100),
+    wifi_3g("wifi-3g-200", 200),
+    wifi_3g("wifi-3g-400", 400),
+    wifi_3g("wifi-3g-800", 800),
+    Case {
+        name: "two-links",
+        paths: [(100, 5, 100), (100, 5, 100)],
+        receive_buffer_kb: None,
+        control: "cubic",
+        seconds: 10,
+    },
+];
+
+/// Who carries the packets and whose stack sends them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum How {
+    /// The kernel's token bucket and netem, its Multipath TCP.
+    Kernel,
+    /// Our emulator, the kernel's Multipath TCP.
+    KernelEmulated,
+    /// Our emulator, our stack.
+    OursEmulated,
+    /// Virtual time, our stack.
+    Simulated,
+}
+
+impl How {
+    pub(super) const ALL: [Self; 4] =
+        [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::Simulated];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel, tbf and netem",
+            Self::KernelEmulated => "kernel, our emulator",
+            Self::OursEmulated => "our stack, our emulator",
+            Self::Simulated => "our stack, simulated",
+        }
+    }
+}
+
+/// One run in the virtual machine.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) case: &'static str,
+    pub(super) transport: &'static str,
+    pub(super) how: How,
+    /// What the guest's script is told.
+    pub(super) command: String,
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}, {}", self.case, self.transport, self.how.text())
+    }
+}
+
+/// Everything that the virtual machine runs: first what the others are held against. TCP hardly
+/// varies, and gets two runs.
+pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for how in [How::Kernel, How::KernelEmulated, How::OursEmulated] {
+        for run in 0..runs.max(2) {
+            for case in cases {
+                for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
+                    if run < wanted {
+                        let command = case.command(transport, how);
+                        jobs.push(Job { case: case.name, transport, how, command });
+                    }
+                }
+            }
+        }
+    }
+    jobs
+}
+
+impl Case {
+    fn command(&self, transport: &str, how: How) -> String {
+        let stack = if how == How::OursEmulated { "towpath" } else { "kernel" };
+        if how != How::Kernel {
+            return format!("emulator {transport} {stack} {}", self.name);
+        }
+        let buffer = self.receive_buffer_kb.map_or("-".to_owned(), |kb| (kb * 1_000).to_string());
+        let paths = self.paths.map(|(rate, delay, wait)| format!("{rate}mbit,{delay}ms,{wait}ms"));
+        let Self { control, seconds, .. } = self;
+        format!("kernel {transport} {control} {seconds} {buffer} {}", paths.join(" "))
+    }
+
+    /// The case for `towpath run`.
+    pub(super) fn scenario(&self) -> String {
+        let Self { name, control, seconds, .. } = self;
+        let server = self.receive_buffer_kb.map(|kb| format!("receive-buffer = \"{kb} KB\"\n"));
+        let mut text = format!(
+            "name = \"{name}\"\n[run]\ncongestion-control = \"{control}\"\n[hosts.phone]\n\
+             [hosts.server]\n{}",
+            server.unwrap_or_default()
+        );
+        for (number, (rate, delay, wait)) in self.paths.iter().enumerate() {
+            text.extend([format!(
+                "[paths.path{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"{rate} Mbit/s\"\n\
+                 delay = \"{delay} ms\"\n\
+                 queue = {{ tbf = {{ burst = \"15 KB\", latency = \"{wait} ms\" }} }}\n"
+            )]);
+        }
+        text + &format!(
+            "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
+             duration = \"{seconds} s\"\n"
+        )
+    }
+}

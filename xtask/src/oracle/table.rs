@@ -1,0 +1,102 @@
+//! What came out, as the table of `docs/validation.md`, and whether it agrees.
+
+use std::io::Write;
+
+use super::Goodput;
+use super::cases::{Case, How};
+use crate::Result;
+
+/// Two-sided 95 % quantiles of Student's distribution for 1, 2, … degrees of freedom.
+const STUDENT: [f64; 11] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20];
+
+/// The mean of runs and half of its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Mean {
+    mean: f64,
+    half: f64,
+}
+
+impl Mean {
+    fn of(runs: &[f64]) -> Option<Self> {
+        let count = runs.len();
+        let mean = runs.iter().sum::<f64>() / count as f64;
+        let freedom = count.checked_sub(1)?;
+        let square = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>();
+        let quantile = |before: usize| STUDENT.get(before).copied().unwrap_or(2.0);
+        let half = freedom.checked_sub(1).map_or(0.0, |before| {
+            quantile(before) * (square / freedom as f64 / count as f64).sqrt()
+        });
+        Some(Self { mean, half })
+    }
+
+    fn text(self) -> String {
+        format!("{:.2} ± {:.2}", self.mean, self.half)
+    }
+
+    /// Within `share` of `other`, or with an interval in common.
+    fn agrees(self, other: Self, share: f64, intervals: bool) -> bool {
+        let apart = (self.mean - other.mean).abs();
+        apart <= share * other.mean || intervals && apart <= self.half + other.half
+    }
+}
+
+/// The table, in Markdown.
+pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
+    let heads = How::ALL.map(|how| format!(" {} |", how.text())).concat();
+    writeln!(out, "\n| case | transport |{heads} agree |\n|---|---|{}---|", "---|".repeat(4))?;
+    for case in cases {
+        for transport in ["tcp", "mptcp"] {
+            let means = means(case, transport, goodput);
+            let cells = means.map(|mean| mean.map_or("none".to_owned(), Mean::text)).join(" | ");
+            let agrees = if agree(transport, means) { "yes" } else { "**no**" };
+            writeln!(out, "| `{}` | {transport} | {cells} | {agrees} |", case.name)?;
+        }
+    }
+    Ok(())
+}
+
+fn means(case: &Case, transport: &'static str, goodput: &Goodput) -> [Option<Mean>; 4] {
+    How::ALL.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
+}
+
+/// TCP within 1 %, Multipath TCP within 10 % or with a common interval, all beside the kernel.
+fn agree(transport: &str, [kernel, others @ ..]: [Option<Mean>; 4]) -> bool {
+    let (share, intervals) = if transport == "tcp" { (0.01, false) } else { (0.1, true) };
+    let agrees = |other: Option<Mean>| Some(other?.agrees(kernel?, share, intervals));
+    others.into_iter().all(|other| agrees(other) == Some(true))
+}
+
+/// Whether all of it agrees.
+pub(super) fn agrees(cases: &[&Case], goodput: &Goodput) -> bool {
+    let all = |case: &&&Case| {
+        ["tcp", "mptcp"].iter().all(|transport| agree(transport, means(case, transport, goodput)))
+    };
+    cases.iter().filter(all).count() == cases.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_students() {
+        let mean = Mean::of(&[1.0, 2.0, 3.0]).unwrap();
+        assert!((mean.mean - 2.0).abs() < 1e-9);
+        assert!((mean.half - 4.30 / 3f64.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_run_has_no_interval_and_none_no_mean() {
+        assert_eq!(Mean::of(&[5.0]), Some(Mean { mean: 5.0, half: 0.0 }));
+        assert_eq!(Mean::of(&[]), None);
+    }
+
+    #[test]
+    fn tcp_must_agree_more_closely_than_multipath_tcp() {
+        let mean = |mean| Some(Mean { mean, half: 0.0 });
+        let five = [mean(10.0), mean(10.0), mean(10.0), mean(10.5)];
+        assert!(agree("mptcp", five));
+        assert!(!agree("tcp", five));
+        assert!(!agree("mptcp", [mean(10.0), None, mean(10.0), mean(10.0)]));
+    }
+}
