@@ -11,6 +11,8 @@ const TOO_LONG: usize = 1_000;
 const LONGEST_CRATE_DOCS: usize = 40;
 /// The one crate that calls the system by itself.
 const UNSAFE_CRATE: &str = "crates/towpath-linux/";
+/// The one crate whose documentation has examples that `cargo xtask test` runs.
+const EXAMPLES_CRATE: &str = "crates/towpath-mptcp/";
 
 /// What unfinished code looks like.
 const UNFINISHED_CODE: [&str; 3] = ["todo!(", "unimplemented!(", "dbg!("];
@@ -28,6 +30,27 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     }
     findings.extend(ignored_tests(path, text, &scanned));
     findings.extend(unfinished_comments(path, &scanned));
+    findings.extend(doc_examples(path, text));
+    findings
+}
+
+/// Examples in documentation, where CI does not run them.
+fn doc_examples(path: &str, text: &str) -> Vec<Finding> {
+    if path.starts_with(EXAMPLES_CRATE) {
+        return Vec::new();
+    }
+    let mut inside = false;
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_start();
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let Some(language) = doc.and_then(|doc| doc.trim().strip_prefix("```")) else { continue };
+        inside = !inside;
+        if inside && (language.is_empty() || language.starts_with("rust")) {
+            let text = format!("an example in Rust, expected a test, or it in {EXAMPLES_CRATE}");
+            findings.push(Finding::error(path, number, text));
+        }
+    }
     findings
 }
 
@@ -164,6 +187,14 @@ mod tests {
         // A helper for tests is not the tests.
         let early = "#[cfg(test)]\nfn f() {}\n".to_owned() + &"a\n".repeat(2_000);
         assert!(size(PATH, &early).is_some());
+    }
+
+    #[test]
+    fn examples_stand_where_they_are_run() {
+        let example = "/// ```\n/// f();\n/// ```\nfn f() {}\n";
+        assert_eq!(texts(PATH, example).len(), 1);
+        assert!(texts("crates/towpath-mptcp/src/stack.rs", example).is_empty());
+        assert!(texts(PATH, "/// ```text\n/// a - b\n/// ```\nfn f() {}\n").is_empty());
     }
 
     #[test]
