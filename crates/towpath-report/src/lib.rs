@@ -3,11 +3,12 @@
 //!
 //! Everything here is a pure function from records to text. `compare` makes the table that the
 //! terminal and the page share, `comparison` holds repetitions against each other, `series` brings records onto one time axis, `chart` draws them,
-//! `html` and `terminal` lay out. Text from files is escaped in `text` and nowhere else.
+//! `html` and `terminal` lay out. [`figure`] draws those that are made to be printed. Text from files is escaped in `text` and nowhere else.
 
 mod chart;
 mod compare;
 mod comparison;
+pub mod figure;
 mod group;
 mod html;
 mod live;

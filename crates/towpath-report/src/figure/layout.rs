@@ -1,0 +1,269 @@
+//! Panels, legend and title put together.
+
+use std::fmt::Write as _;
+
+use super::marks::{self, Plane};
+use super::place::{Placed, horizontal, vertical};
+use super::style::{FONTS, INK, LINE, SOFT, marker, width};
+use super::{Figure, Kind, Panel, Scale};
+use crate::text::{cut, esc, wrap};
+
+/// Width of a panel; a figure of one is as wide as a column of a paper.
+const WIDTH: f64 = 430.0;
+/// Height of a panel.
+const HEIGHT: f64 = 306.0;
+/// Panels in a row.
+const COLUMNS: usize = 3;
+/// Around everything.
+const MARGIN: f64 = 12.0;
+/// Height of a line of the legend.
+const ROW: f64 = 19.0;
+/// Size of the letters at ticks.
+const TICK: f64 = 12.0;
+
+/// The figure as a file of its own.
+pub fn svg(figure: &Figure) -> String {
+    let columns = match figure.panels.len() {
+        4 => 2,
+        count => count.clamp(1, COLUMNS),
+    };
+    let across = columns as f64 * WIDTH + 2.0 * MARGIN;
+    let titles = wrap(&figure.title, (across / 8.2) as usize);
+    let top = MARGIN + 19.0 * titles.len() as f64 + 6.0;
+    let entries = entries(figure);
+    let rows = flow(&entries, across - 2.0 * MARGIN);
+    let first = top + ROW * rows.len() as f64 + 4.0;
+    let lines = figure.panels.len().div_ceil(columns);
+    let size = [across, first + lines as f64 * HEIGHT + MARGIN];
+    let mut out = open(size, &spoken(figure));
+    let _ =
+        write!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>{}", marks::patterns());
+    for (number, title) in titles.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"15\" font-weight=\"600\" \
+             text-anchor=\"middle\">{}</text>",
+            across / 2.0,
+            MARGIN + 14.0 + 19.0 * number as f64,
+            esc(title)
+        );
+    }
+    for (number, row) in rows.iter().enumerate() {
+        let long: f64 = row.iter().map(|entry| entry.room).sum();
+        entry_row(&mut out, row, [(across - long) / 2.0, top + ROW * (number as f64 + 0.5)]);
+    }
+    for (number, panel) in figure.panels.iter().enumerate() {
+        let x = MARGIN + WIDTH * (number % columns) as f64;
+        let y = first + HEIGHT * (number / columns) as f64;
+        let _ = write!(out, "<g transform=\"translate({x:.1} {y:.1})\">");
+        draw(&mut out, panel, letter(figure, number).as_deref());
+        out.push_str("</g>");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// The panels one by one, for pages that place them by themselves.
+pub fn panels(figure: &Figure) -> Vec<String> {
+    let each = figure.panels.iter().enumerate().map(|(number, panel)| {
+        let mut out = open([WIDTH, HEIGHT], &panel.title);
+        out.push_str(marks::patterns());
+        draw(&mut out, panel, letter(figure, number).as_deref());
+        out.push_str("</svg>");
+        out
+    });
+    each.collect()
+}
+
+/// The legend, line by line as a picture of at most this width.
+pub fn legend(figure: &Figure, across: f64) -> String {
+    let entries = entries(figure);
+    let rows = flow(&entries, across);
+    let long = |row: &[Entry<'_>]| row.iter().map(|entry| entry.room).sum::<f64>();
+    let widest = rows.iter().map(|row| long(row)).fold(1.0, f64::max);
+    let mut out = open([widest, ROW * rows.len() as f64], "legend");
+    out.push_str(marks::patterns());
+    for (number, row) in rows.iter().enumerate() {
+        entry_row(&mut out, row, [0.0, ROW * (number as f64 + 0.5)]);
+    }
+    out.push_str("</svg>");
+    out
+}
+
+fn open([across, down]: [f64; 2], label: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{across:.0}\" height=\"{down:.0}\" \
+         viewBox=\"0 0 {across:.0} {down:.0}\" role=\"img\" aria-label=\"{}\" \
+         font-family=\"{FONTS}\" font-size=\"{TICK}\" fill=\"{INK}\">",
+        esc(label)
+    )
+}
+
+/// What a listener hears instead of the picture.
+fn spoken(figure: &Figure) -> String {
+    let mut text = figure.title.clone();
+    for panel in &figure.panels {
+        let names: Vec<_> = panel.curves.iter().map(|curve| curve.name.as_str()).collect();
+        let _ = write!(
+            text,
+            "; {}: {} over {} of {}",
+            panel.title,
+            panel.y.label,
+            panel.x.label,
+            names.join(", ")
+        );
+    }
+    text
+}
+
+/// `(a)`, where there are several panels.
+fn letter(figure: &Figure, number: usize) -> Option<String> {
+    let letter = ('a'..='z').nth(number).filter(|_| figure.panels.len() > 1)?;
+    Some(format!("({letter})"))
+}
+
+/// One thing in the legend.
+#[derive(Debug, Clone)]
+struct Entry<'a> {
+    /// The panel and the number of the curve in it; `None` for what others say.
+    curve: Option<(&'a Panel, usize)>,
+    name: String,
+    room: f64,
+}
+
+/// Every curve once, and the reference points.
+fn entries(figure: &Figure) -> Vec<Entry<'_>> {
+    let room = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
+    let mut found: Vec<(usize, Entry<'_>)> = Vec::new();
+    for panel in &figure.panels {
+        for (number, curve) in panel.curves.iter().enumerate() {
+            if found.iter().all(|(_, entry)| entry.name != curve.name) {
+                let (name, curve_at) = (curve.name.clone(), Some((panel, number)));
+                let entry = Entry { curve: curve_at, room: room(&name), name };
+                found.push((curve.style, entry));
+            }
+        }
+    }
+    found.sort_by_key(|(style, _)| *style);
+    let mut entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
+    if figure.panels.iter().any(|panel| !panel.references.is_empty()) {
+        let name = figure.source.clone().unwrap_or_else(|| "the source".to_owned());
+        entries.push(Entry { curve: None, room: room(&name), name });
+    }
+    entries
+}
+
+/// Entries in lines of at most this width.
+fn flow<'a>(entries: &[Entry<'a>], across: f64) -> Vec<Vec<Entry<'a>>> {
+    let mut rows: Vec<Vec<Entry<'a>>> = Vec::new();
+    let mut used = f64::INFINITY;
+    for entry in entries {
+        if used + entry.room > across {
+            rows.push(Vec::new());
+            used = 0.0;
+        }
+        used += entry.room;
+        if let Some(row) = rows.last_mut() {
+            row.push(entry.clone());
+        }
+    }
+    rows
+}
+
+fn entry_row(out: &mut String, row: &[Entry<'_>], [mut x, y]: [f64; 2]) {
+    for entry in row {
+        match entry.curve {
+            Some((panel, number)) => marks::sample(out, panel, number, [x, y]),
+            None => marker(out, None, [x + 17.0, y], true),
+        }
+        let _ = write!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12.5\">{}</text>",
+            x + 41.0,
+            y + 4.3,
+            esc(&entry.name)
+        );
+        x += entry.room;
+    }
+}
+
+/// One panel, with its top left corner at the origin.
+fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
+    let title = [letter.unwrap_or_default(), &panel.title].join(" ");
+    let top = if title.trim().is_empty() { 10.0 } else { 30.0 };
+    let size = [WIDTH - 76.0, HEIGHT - top - 50.0];
+    let y = vertical(panel, size[1]);
+    let label = marks::widest(y.ticks.iter().map(|(_, label)| label.as_str()), TICK);
+    let left = label + 32.0;
+    let size = [WIDTH - left - 18.0, size[1]];
+    let x = horizontal(panel, size[0]);
+    let _ = write!(
+        out,
+        "<text x=\"{:.1}\" y=\"18\" font-size=\"13\" font-weight=\"600\" text-anchor=\"middle\">{}\
+         </text><g transform=\"translate({left:.1} {top:.1})\">",
+        left + size[0] / 2.0,
+        esc(&cut(title.trim(), 60))
+    );
+    frame(out, panel, &x, &y, size, left);
+    let _ = write!(
+        out,
+        "<svg x=\"-7\" y=\"-7\" width=\"{w:.1}\" height=\"{h:.1}\" viewBox=\"-7 -7 {w:.1} {h:.1}\">",
+        w = size[0] + 14.0,
+        h = size[1] + 14.0
+    );
+    marks::draw(out, panel, &Plane { x: &x, y: &y, size });
+    out.push_str("</svg></g>");
+}
+
+/// Grid, ticks and labels.
+fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2], left: f64) {
+    let [across, down] = size;
+    for (value, label) in &y.ticks {
+        let Some(at) = y.part(*value).map(|part| (1.0 - part) * down) else { continue };
+        let _ = write!(
+            out,
+            "<path d=\"M0 {at:.1}H{across:.1}\" stroke=\"{LINE}\"/>\
+             <text x=\"-7\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            at + 4.2
+        );
+    }
+    let named = matches!(panel.x.scale, Scale::Names(_));
+    let small = x.minor.iter().filter_map(|value| x.part(*value)).map(|part| part * across);
+    for at in small {
+        let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v3\" stroke=\"{SOFT}\"/>");
+    }
+    let slot = across / x.ticks.len().max(1) as f64;
+    for (value, label) in &x.ticks {
+        let Some(at) = x.part(*value).map(|part| part * across) else { continue };
+        if !named {
+            let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v5\" stroke=\"{INK}\"/>");
+        }
+        let lines = if named { wrap(label, (slot / 6.6) as usize) } else { vec![label.clone()] };
+        for (number, line) in lines.iter().take(2).enumerate() {
+            let _ = write!(
+                out,
+                "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                down + 18.0 + 13.0 * number as f64,
+                esc(line)
+            );
+        }
+    }
+    if panel.kind == Kind::Scatter || panel.kind == Kind::Cdf {
+        for at in x.ticks.iter().filter_map(|(value, _)| x.part(*value)) {
+            let _ = write!(out, "<path d=\"M{:.1} 0V{down:.1}\" stroke=\"{LINE}\"/>", at * across);
+        }
+    }
+    let _ = write!(
+        out,
+        "<path d=\"M0 0V{down:.1}H{across:.1}\" fill=\"none\" stroke=\"{INK}\"/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12.5\" text-anchor=\"middle\">{}</text>\
+         <text transform=\"translate({:.1} {:.1}) rotate(-90)\" font-size=\"12.5\" \
+         text-anchor=\"middle\">{}</text>",
+        across / 2.0,
+        down + 40.0,
+        esc(&panel.x.label),
+        13.0 - left,
+        down / 2.0,
+        esc(&panel.y.label)
+    );
+}

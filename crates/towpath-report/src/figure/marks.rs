@@ -1,0 +1,262 @@
+//! Draws curves, bars and what others found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::place::Placed;
+use super::style::{INK, SOFT, colour, dash, marker, width};
+use super::{Curve, Kind, Panel, Point};
+use crate::text::esc;
+
+/// More points than this have a band instead of bars of their own.
+const MAX_BARS: usize = 30;
+/// More points than this have no markers, or only some of them.
+const MAX_MARKERS: usize = 40;
+
+/// Where values are in a panel's data area, whose top left corner is the origin.
+#[derive(Debug)]
+pub(super) struct Plane<'a> {
+    pub(super) x: &'a Placed,
+    pub(super) y: &'a Placed,
+    pub(super) size: [f64; 2],
+}
+
+impl Plane<'_> {
+    fn x(&self, value: f64) -> Option<f64> {
+        self.x.part(value).map(|part| part * self.size[0])
+    }
+
+    fn y(&self, value: f64) -> Option<f64> {
+        self.y.part(value).map(|part| (1.0 - part) * self.size[1])
+    }
+
+    fn at(&self, x: f64, y: f64) -> Option<[f64; 2]> {
+        Some([self.x(x)?, self.y(y)?])
+    }
+
+    /// How wide a name's place is.
+    fn slot(&self) -> f64 {
+        let [first, second] = [0.0, 1.0].map(|at| self.x(at).unwrap_or(0.0));
+        second - first
+    }
+}
+
+/// Heights of the stacks of a panel, and of their whiskers.
+pub(super) fn tops(panel: &Panel) -> Vec<f64> {
+    let mut tops: BTreeMap<(usize, i64), f64> = BTreeMap::new();
+    for curve in &panel.curves {
+        for point in curve.points.iter().filter(|point| point.middle.is_finite()) {
+            *tops.entry((curve.group, point.x as i64)).or_default() += point.middle.max(0.0);
+        }
+    }
+    tops.into_values().collect()
+}
+
+/// Draws all of a panel's curves.
+pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
+    match panel.kind {
+        Kind::Lines => {
+            panel.curves.iter().for_each(|curve| spread(out, curve, plane));
+            panel.curves.iter().for_each(|curve| line(out, curve, plane));
+        }
+        Kind::Scatter => {
+            for curve in &panel.curves {
+                let places = curve.points.iter().filter_map(|p| plane.at(p.x, p.middle));
+                places.for_each(|place| marker(out, Some(curve.style), place, false));
+            }
+        }
+        Kind::Cdf => panel.curves.iter().for_each(|curve| steps(out, curve, plane)),
+        Kind::Bars | Kind::StackedBars => bars(out, panel, plane),
+    }
+    for line in &panel.lines {
+        let Some(y) = plane.y(line.at) else { continue };
+        let _ = write!(
+            out,
+            "<path d=\"M0 {y:.1}H{:.1}\" stroke=\"{INK}\" stroke-dasharray=\"4 3\" fill=\"none\"/>\
+             <text x=\"4\" y=\"{:.1}\" font-size=\"11\" fill=\"{SOFT}\" stroke=\"#fff\" \
+             stroke-width=\"3\" paint-order=\"stroke\">{}</text>",
+            plane.size[0],
+            y - 4.0,
+            esc(&line.text)
+        );
+    }
+    for other in &panel.references {
+        if let Some(place) = plane.at(other.x, other.y) {
+            marker(out, other.style, place, true);
+        }
+    }
+}
+
+/// Whether a point's spread can be seen.
+fn seen(point: &Point, plane: &Plane<'_>) -> Option<[f64; 3]> {
+    let x = plane.x(point.x)?;
+    let low = point.spread[0].max(plane.y.low());
+    let [low, high] = [plane.y(low)?, plane.y(point.spread[1])?];
+    (low - high > 0.8).then_some([x, low, high])
+}
+
+fn whisker(out: &mut String, [x, low, high]: [f64; 3], colour: &str) {
+    let _ = write!(
+        out,
+        "<path d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\" \
+         stroke=\"{colour}\" stroke-width=\"1.1\" fill=\"none\"/>",
+        x - 3.0,
+        x - 3.0
+    );
+}
+
+/// Error bars where they can be told apart, else a band.
+fn spread(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+    let known = curve.points.iter().filter_map(|point| seen(point, plane));
+    if curve.points.len() <= MAX_BARS {
+        known.for_each(|ends| whisker(out, ends, colour(curve.style)));
+        return;
+    }
+    let known: Vec<_> = known.collect();
+    let edge = known.iter().map(|[x, low, _]| [x, low]);
+    let back = known.iter().rev().map(|[x, _, high]| [x, high]);
+    out.push_str("<path d=\"M");
+    for [x, y] in edge.chain(back) {
+        let _ = write!(out, "{x:.1} {y:.1} ");
+    }
+    if known.is_empty() {
+        out.push_str("0 0");
+    }
+    let _ = write!(out, "Z\" fill=\"{}\" fill-opacity=\"0.16\"/>", colour(curve.style));
+}
+
+fn line(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+    let places: Vec<_> =
+        curve.points.iter().filter_map(|point| plane.at(point.x, point.middle)).collect();
+    path(out, curve.style, &places);
+    let every = places.len().div_ceil(MAX_MARKERS).max(1);
+    for place in places.iter().step_by(every) {
+        marker(out, Some(curve.style), *place, false);
+    }
+}
+
+fn path(out: &mut String, style: usize, places: &[[f64; 2]]) {
+    if places.len() < 2 {
+        return;
+    }
+    out.push_str("<path d=\"");
+    for (number, [x, y]) in places.iter().enumerate() {
+        let _ = write!(out, "{}{x:.1} {y:.1}", if number == 0 { "M" } else { "L" });
+    }
+    let _ = write!(
+        out,
+        "\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{}/>",
+        colour(style),
+        dash(style)
+    );
+}
+
+/// A distribution function with a few markers, which are only there to tell it from others.
+fn steps(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+    const MARKERS: usize = 5;
+    let mut places = Vec::new();
+    let mut height = plane.y(0.0).unwrap_or(plane.size[1]);
+    for point in &curve.points {
+        let Some([x, y]) = plane.at(point.x, point.middle) else { continue };
+        if places.is_empty() {
+            places.push([x.min(0.0), height]);
+        }
+        places.extend([[x, height], [x, y]]);
+        height = y;
+    }
+    if let Some(last) = places.last().copied() {
+        places.push([plane.size[0].max(last[0]), last[1]]);
+    }
+    path(out, curve.style, &places);
+    let every = (curve.points.len() / MARKERS).max(1);
+    // Those of different curves are not at the same heights.
+    let first = (curve.style % MARKERS) * every / MARKERS;
+    for point in curve.points.iter().skip(first).step_by(every) {
+        if let Some(place) = plane.at(point.x, point.middle) {
+            marker(out, Some(curve.style), place, false);
+        }
+    }
+}
+
+/// Bars of each name beside each other, or those of one group on top of each other.
+fn bars(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
+    let stacked = panel.kind == Kind::StackedBars;
+    let column_of = |number: usize, curve: &Curve| if stacked { curve.group } else { number };
+    let columns =
+        panel.curves.iter().enumerate().map(|(n, c)| column_of(n, c) + 1).max().unwrap_or(1);
+    let room = plane.slot() * 0.78 / columns as f64;
+    let thick = (room * 0.92).min(46.0);
+    let mut heights: BTreeMap<(usize, i64), f64> = BTreeMap::new();
+    let zero = plane.y(plane.y.low().max(0.0)).unwrap_or(plane.size[1]);
+    for (number, curve) in panel.curves.iter().enumerate() {
+        let at = column_of(number, curve);
+        for point in &curve.points {
+            let below = heights.entry((at, point.x as i64)).or_default();
+            let floor = if stacked { *below } else { 0.0 };
+            let Some(middle) = plane.x(point.x) else { continue };
+            let column = middle + (at as f64 - (columns as f64 - 1.0) / 2.0) * room.min(50.0);
+            let Some(top) = plane.y(floor + point.middle) else { continue };
+            let foot = if floor > 0.0 { plane.y(floor).unwrap_or(zero) } else { zero };
+            let outline = rectangle(column - thick / 2.0, top.min(foot), thick, (foot - top).abs());
+            fill(out, curve, &outline, tone(stacked, curve));
+            let ends = seen(point, plane).filter(|_| !stacked);
+            if let Some([_, low, high]) = ends {
+                whisker(out, [column, low, high], INK);
+            }
+            *below += point.middle.max(0.0);
+        }
+    }
+}
+
+fn rectangle(x: f64, y: f64, width: f64, height: f64) -> String {
+    format!("x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"")
+}
+
+/// Which pattern a bar has: those of the same colour differ by it, and in print all do.
+fn tone(stacked: bool, curve: &Curve) -> usize {
+    if stacked { curve.group + 2 * (curve.style % 2) } else { curve.style }
+}
+
+/// Fills a bar with its colour, and lines across it.
+pub(super) fn fill(out: &mut String, curve: &Curve, outline: &str, tone: usize) {
+    let colour = colour(curve.style);
+    let _ = write!(
+        out,
+        "<rect {outline} fill=\"{colour}\" fill-opacity=\"0.85\"/>\
+         <rect {outline} fill=\"url(#t{})\" stroke=\"{colour}\"/>",
+        tone % 4
+    );
+}
+
+/// The patterns that [`fill`] uses; once for each file.
+pub(super) fn patterns() -> &'static str {
+    "<defs><pattern id=\"t0\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"/>\
+     <pattern id=\"t1\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
+     <path d=\"M-1 7L7 -1M-1 1L1 -1M5 7L7 5\" stroke=\"#fff\" stroke-width=\"1.3\"/></pattern>\
+     <pattern id=\"t2\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
+     <path d=\"M-1 -1L7 7M5 -1L7 1M-1 5L1 7\" stroke=\"#fff\" stroke-width=\"1.3\"/></pattern>\
+     <pattern id=\"t3\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\">\
+     <circle cx=\"2.5\" cy=\"2.5\" r=\"1\" fill=\"#fff\"/></pattern></defs>"
+}
+
+/// A piece of a curve for the legend, 34 units wide, around the given height.
+pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
+    let Some(curve) = panel.curves.get(number) else { return };
+    match panel.kind {
+        Kind::Lines | Kind::Cdf => {
+            path(out, curve.style, &[[x, y], [x + 34.0, y]]);
+            marker(out, Some(curve.style), [x + 17.0, y], false);
+        }
+        Kind::Scatter => marker(out, Some(curve.style), [x + 17.0, y], false),
+        Kind::Bars | Kind::StackedBars => {
+            let stacked = panel.kind == Kind::StackedBars;
+            let outline = rectangle(x + 8.0, y - 5.5, 22.0, 11.0);
+            fill(out, curve, &outline, tone(stacked, curve));
+        }
+    }
+}
+
+/// The widest of some labels.
+pub(super) fn widest<'a>(labels: impl Iterator<Item = &'a str>, size: f64) -> f64 {
+    labels.map(|label| width(label, size)).fold(0.0, f64::max)
+}

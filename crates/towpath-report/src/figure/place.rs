@@ -1,0 +1,194 @@
+//! From values to places on an axis, and which of them get a tick.
+
+use super::{Axis, Kind, Panel, Scale};
+use crate::chart::{tick_label, ticks};
+
+/// An axis with its ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Placed {
+    low: f64,
+    high: f64,
+    log: bool,
+    /// Where the ticks are, and what is written there.
+    pub(super) ticks: Vec<(f64, String)>,
+    /// Ticks without text.
+    pub(super) minor: Vec<f64>,
+}
+
+impl Placed {
+    /// From 0 to 1 within the axis; what is not a number is nowhere.
+    pub(super) fn part(&self, value: f64) -> Option<f64> {
+        let place = |value: f64| if self.log { value.log10() } else { value };
+        let (low, high) = (place(self.low), place(self.high));
+        let part = (place(value) - low) / (high - low);
+        part.is_finite().then_some(part)
+    }
+
+    /// The low end.
+    pub(super) fn low(&self) -> f64 {
+        self.low
+    }
+
+    fn names(names: &[String]) -> Self {
+        let ticks = names.iter().enumerate().map(|(at, name)| (at as f64, name.clone())).collect();
+        Self {
+            low: -0.5,
+            high: names.len().max(1) as f64 - 0.5,
+            log: false,
+            ticks,
+            minor: Vec::new(),
+        }
+    }
+
+    /// Evenly, with round ticks.
+    fn linear([low, high]: [f64; 2], fixed: bool, wanted: usize) -> Self {
+        let (low, high) = if high > low { (low, high) } else { (low, low + 1.0) };
+        let steps = ticks(high - low.min(0.0), wanted);
+        let step = steps.get(1).copied().unwrap_or(1.0);
+        let (first, last) = if fixed {
+            ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor())
+        } else {
+            ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil())
+        };
+        let count = (last - first).clamp(0.0, 50.0) as u32;
+        let places = (0..=count).map(|n| (first + f64::from(n)) * step);
+        let ticks = places.map(|at| (at, tick_label(at, step))).collect();
+        let (low, high) = if fixed { (low, high) } else { (first * step, last * step) };
+        Self { low, high, log: false, ticks, minor: Vec::new() }
+    }
+
+    /// By logarithms: ticks at the values themselves where they are few, else at 1, 2 and 5 times
+    /// the powers of ten, or at the powers alone.
+    fn log([low, high]: [f64; 2], values: &[f64], room: f64) -> Self {
+        let (from, to) = (low.log10(), high.log10());
+        let far = |a: f64, b: f64| (b.log10() - a.log10()) / (to - from) * room > 30.0;
+        let apart = values.iter().zip(values.iter().skip(1)).all(|(a, b)| far(*a, *b));
+        let powers = || (from.floor() as i32)..=(to.ceil() as i32);
+        let at = |steps: &'static [f64]| -> Vec<f64> {
+            let all = powers().flat_map(|power| steps.iter().map(move |n| n * 10_f64.powi(power)));
+            all.filter(|value| (low * 0.999..=high * 1.001).contains(value)).collect()
+        };
+        let ticks = if apart && (2..=9).contains(&values.len()) {
+            values.to_vec()
+        } else if (to - from) * 3.0 <= room / 30.0 {
+            at(&[1.0, 2.0, 5.0])
+        } else {
+            at(&[1.0])
+        };
+        let label = |value: f64| (value, tick_label(value, value));
+        let minor = at(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
+        Self { low, high, log: true, ticks: ticks.into_iter().map(label).collect(), minor }
+    }
+}
+
+/// The horizontal axis of a panel that has so much room.
+pub(super) fn horizontal(panel: &Panel, room: f64) -> Placed {
+    let points = panel.curves.iter().flat_map(|curve| &curve.points).map(|point| point.x);
+    let others = panel.references.iter().map(|reference| reference.x);
+    axis(&panel.x, points.chain(others), room, 6, panel.kind == Kind::Lines)
+}
+
+/// The vertical axis of a panel that has so much room.
+pub(super) fn vertical(panel: &Panel, room: f64) -> Placed {
+    if panel.kind == Kind::Cdf {
+        let share = Axis { range: Some(panel.y.range.unwrap_or([0.0, 100.0])), ..panel.y.clone() };
+        return axis(&share, std::iter::empty(), room, 7, false);
+    }
+    let tops = super::marks::tops(panel);
+    let points = panel.curves.iter().flat_map(|curve| &curve.points);
+    let ends = points.flat_map(|point| [point.middle, point.spread[0], point.spread[1]]);
+    let ends: Vec<f64> = if panel.kind == Kind::StackedBars { tops } else { ends.collect() };
+    let others = panel.references.iter().map(|reference| reference.y);
+    let claimed = panel.lines.iter().map(|line| line.at);
+    axis(&panel.y, ends.into_iter().chain(others).chain(claimed), room, 6, false)
+}
+
+fn axis(
+    axis: &Axis,
+    values: impl Iterator<Item = f64>,
+    room: f64,
+    wanted: usize,
+    tight: bool,
+) -> Placed {
+    let log = axis.scale == Scale::Log;
+    let usable = |value: &f64| value.is_finite() && (!log || *value > 0.0);
+    let mut values: Vec<f64> = values.filter(usable).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    let least = values.first().copied().unwrap_or(1.0);
+    let most = values.last().copied().unwrap_or(least);
+    match (&axis.scale, axis.range) {
+        (Scale::Names(names), _) => Placed::names(names),
+        (Scale::Linear, Some(range)) => Placed::linear(range, true, wanted),
+        // A curve may begin far from zero, a height may not: its length is what is compared.
+        (Scale::Linear, None) if tight && least > 0.5 * most => {
+            Placed::linear([least, most], false, wanted)
+        }
+        (Scale::Linear, None) => Placed::linear([least.min(0.0), most * 1.02], false, wanted),
+        (Scale::Log, Some(range)) if range[0] > 0.0 => Placed::log(range, &values, room),
+        (Scale::Log, _) => {
+            let most = if most > least { most } else { least * 10.0 };
+            let edge = (most / least).powf(0.04);
+            Placed::log([least / edge, most * edge], &values, room)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(placed: &Placed) -> Vec<&str> {
+        placed.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn few_values_of_a_logarithmic_axis_are_its_ticks() {
+        let of = |values: &[f64]| {
+            let scale = Scale::Log;
+            let plain = Axis { label: String::new(), scale, range: None };
+            axis(&plain, values.iter().copied(), 340.0, 6, true)
+        };
+        assert_eq!(labels(&of(&[2.0, 4.0, 8.0, 16.0])), ["2", "4", "8", "16"]);
+        let many: Vec<f64> = (1..=100).map(|n| f64::from(n) * 10.0).collect();
+        assert_eq!(labels(&of(&many)), ["10", "20", "50", "100", "200", "500", "1000"]);
+        assert_eq!(
+            labels(&of(&[0.001, 0.002, 1e6])),
+            [
+                "0.001",
+                "0.01",
+                "0.1",
+                "1",
+                "10",
+                "100",
+                "1000",
+                "10\u{a0}000",
+                "100\u{a0}000",
+                "1\u{a0}000\u{a0}000"
+            ]
+        );
+    }
+
+    #[test]
+    fn heights_begin_at_zero_and_end_at_a_tick_above_the_highest() {
+        let plain = Axis { label: String::new(), scale: Scale::Linear, range: None };
+        let placed = axis(&plain, [8.2, 9.4].into_iter(), 220.0, 6, false);
+        assert!(placed.low().abs() < 1e-9);
+        assert_eq!(placed.ticks.last().map(|tick| tick.0), Some(10.0));
+        assert_eq!(placed.part(5.0), Some(0.5));
+        let range = Some([0.0, 12.0]);
+        let placed = axis(&Axis { range, ..plain }, [8.2].into_iter(), 220.0, 6, false);
+        assert_eq!(placed.part(12.0), Some(1.0));
+    }
+
+    #[test]
+    fn nothing_and_infinity_have_an_axis_too() {
+        for scale in [Scale::Linear, Scale::Log, Scale::Names(vec![])] {
+            let plain = Axis { label: String::new(), scale, range: None };
+            for values in [vec![], vec![0.0], vec![f64::NAN, f64::INFINITY], vec![5.0]] {
+                let placed = axis(&plain, values.into_iter(), 220.0, 6, true);
+                assert!(placed.part(0.7).is_none_or(f64::is_finite), "{placed:?}");
+            }
+        }
+    }
+}

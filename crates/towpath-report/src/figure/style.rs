@@ -1,0 +1,80 @@
+//! How the n-th curve looks: a colour, a marker and a dash, each enough to tell it from the others.
+
+use std::fmt::Write as _;
+
+/// Text and axes.
+pub(super) const INK: &str = "#1a1d21";
+/// What is said aside.
+pub(super) const SOFT: &str = "#59626c";
+/// Grid.
+pub(super) const LINE: &str = "#dfe3e8";
+/// Fonts that look alike and are as wide as `width` believes.
+pub(super) const FONTS: &str = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif";
+
+/// Told apart with every kind of colour vision, and dark enough on white.
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#7b52c9", "#8d7400", "#2f9fc4", "#96502d", "#66727d"];
+const DASHES: [&str; 5] = ["", "7 3", "2 2.5", "9 3 2 3", "12 3 3 3 3 3"];
+
+/// The colour of a style.
+pub(super) fn colour(style: usize) -> &'static str {
+    COLOURS.get(style % COLOURS.len()).copied().unwrap_or(INK)
+}
+
+/// The dash of a style as an attribute; nothing for a solid line.
+pub(super) fn dash(style: usize) -> String {
+    match DASHES.get(style % DASHES.len()) {
+        Some(&"") | None => String::new(),
+        Some(dash) => format!(" stroke-dasharray=\"{dash}\""),
+    }
+}
+
+/// Writes a marker around a point; a hollow one is for what others say.
+pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], hollow: bool) {
+    let colour = style.map_or(INK, colour);
+    let (fill, stroke, r) = if hollow { ("#fff", colour, 5.2) } else { (colour, "#fff", 3.9) };
+    let width = if hollow { 1.6 } else { 0.8 };
+    let look = format!("fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\"");
+    let corners: &[(f64, f64)] = match style.unwrap_or(0) % 7 {
+        0 => {
+            let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" {look}/>");
+            return;
+        }
+        1 => &[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+        2 => &[(0.0, -1.2), (1.1, 0.8), (-1.1, 0.8)],
+        3 => &[(0.0, -1.25), (1.25, 0.0), (0.0, 1.25), (-1.25, 0.0)],
+        4 => &[(0.0, 1.2), (1.1, -0.8), (-1.1, -0.8)],
+        5 => &[
+            (-0.4, -1.2),
+            (0.4, -1.2),
+            (0.4, -0.4),
+            (1.2, -0.4),
+            (1.2, 0.4),
+            (0.4, 0.4),
+            (0.4, 1.2),
+            (-0.4, 1.2),
+            (-0.4, 0.4),
+            (-1.2, 0.4),
+            (-1.2, -0.4),
+            (-0.4, -0.4),
+        ],
+        _ => &[(0.0, -1.2), (1.14, -0.37), (0.7, 0.97), (-0.7, 0.97), (-1.14, -0.37)],
+    };
+    out.push_str("<path d=\"M");
+    for (dx, dy) in corners {
+        let _ = write!(out, "{:.1} {:.1} ", x + dx * r, y + dy * r);
+    }
+    let _ = write!(out, "Z\" {look}/>");
+}
+
+/// About how wide a text is in units of its size; the fonts of [`FONTS`] differ by a few per cent.
+pub(super) fn width(text: &str, size: f64) -> f64 {
+    let letter = |c: char| match c {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.26,
+        'f' | 't' | 'r' | ' ' | '(' | ')' | '/' | '-' | '\u{a0}' => 0.33,
+        'm' | 'w' | 'M' | 'W' | '%' => 0.87,
+        c if c.is_ascii_uppercase() => 0.69,
+        _ => 0.56,
+    };
+    size * text.chars().map(letter).sum::<f64>()
+}

@@ -1,0 +1,60 @@
+//! The numbers behind a figure.
+
+use std::fmt::Write as _;
+
+use super::{Figure, Panel, Scale};
+
+/// Every point that is drawn, also those that somebody else gives (without spread and runs), as a
+/// table of comma-separated values, in the units of the axes.
+pub fn csv(figure: &Figure) -> String {
+    let mut out = "panel,variant,x_label,x,y_label,middle,low,high,runs\n".to_owned();
+    for (number, panel) in figure.panels.iter().enumerate() {
+        let title =
+            if panel.title.is_empty() { (number + 1).to_string() } else { panel.title.clone() };
+        let mut line = |name: &str, x: f64, rest: &str| {
+            let begin = [&title, name, &panel.x.label, &place(panel, x), &panel.y.label].map(cell);
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(out, "{},{rest}", begin.join(","));
+        };
+        for curve in &panel.curves {
+            for point in &curve.points {
+                let [low, high] = point.spread;
+                let rest = [point.middle, low, high].map(number_text).join(",");
+                line(&curve.name, point.x, &format!("{rest},{}", point.runs));
+            }
+        }
+        for other in &panel.references {
+            let source = figure.source.as_deref().unwrap_or("the source");
+            let name = format!("{} ({source})", other.name);
+            line(&name, other.x, &format!("{},,,", number_text(other.y)));
+        }
+    }
+    out
+}
+
+fn place(panel: &Panel, x: f64) -> String {
+    match &panel.x.scale {
+        Scale::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
+        Scale::Linear | Scale::Log => number_text(x),
+    }
+}
+
+/// Six significant digits: more than any run is worth, and the same on every machine.
+fn number_text(value: f64) -> String {
+    if !value.is_finite() {
+        return String::new();
+    }
+    let decimals = 5 - value.abs().max(1e-9).log10().floor() as i32;
+    let text = format!("{value:.*}", usize::try_from(decimals).unwrap_or(0));
+    let short =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    short.to_owned()
+}
+
+/// A cell that keeps its commas.
+fn cell(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text.to_owned()
+}

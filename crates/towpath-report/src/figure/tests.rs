@@ -1,0 +1,163 @@
+use super::*;
+
+fn axis(label: &str, scale: Scale) -> Axis {
+    Axis { label: label.into(), scale, range: None }
+}
+
+fn curve(name: &str, style: usize, values: &[(f64, f64)]) -> Curve {
+    let point =
+        |(x, y): &(f64, f64)| Point { x: *x, middle: *y, spread: [y * 0.9, y * 1.1], runs: 5 };
+    Curve { name: name.into(), style, group: 0, points: values.iter().map(point).collect() }
+}
+
+fn buffers() -> Panel {
+    let sizes = [10.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+    let with = |top: f64| sizes.map(|x: f64| (x, (x / 60.0).min(top))).to_vec();
+    Panel {
+        title: "goodput".into(),
+        kind: Kind::Lines,
+        x: axis("receive buffer (KB)", Scale::Log),
+        y: axis("goodput (Mbit/s)", Scale::Linear),
+        curves: vec![
+            curve("TCP over WiFi", 0, &with(7.6)),
+            curve("TCP over 3G", 1, &with(1.9)),
+            curve("MPTCP, M1 & M2", 2, &with(9.4)),
+        ],
+        references: vec![Reference {
+            style: Some(2),
+            name: "MPTCP, M1 & M2".into(),
+            x: 600.0,
+            y: 9.5,
+        }],
+        lines: vec![Line { at: 10.0, text: "both links".into() }],
+    }
+}
+
+fn shares() -> Panel {
+    let names = Scale::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
+    let part = |name: &str, style, group, y: f64| {
+        let points = curve(name, style, &[(0.0, y), (1.0, y / 2.0), (2.0, y / 4.0)]).points;
+        Curve { name: name.into(), style, group, points }
+    };
+    Panel {
+        title: "per subflow".into(),
+        kind: Kind::StackedBars,
+        x: axis("loss on link B", names),
+        y: axis("goodput (Gbit/s)", Scale::Linear),
+        curves: vec![
+            part("A, coupled", 0, 0, 0.9),
+            part("B, coupled", 1, 0, 0.8),
+            part("A, Reno", 0, 1, 0.8),
+            part("B, Reno", 1, 1, 0.7),
+        ],
+        references: vec![],
+        lines: vec![],
+    }
+}
+
+fn delays() -> Panel {
+    let steps: Vec<_> = (1..=40).map(|n| (f64::from(n * n) / 100.0, f64::from(n) * 2.5)).collect();
+    Panel {
+        title: "delays".into(),
+        kind: Kind::Cdf,
+        x: axis("delay (s)", Scale::Linear),
+        y: axis("runs (%)", Scale::Linear),
+        curves: vec![curve("MPTCP", 0, &steps), curve("MPQUIC", 1, &steps[..30])],
+        references: vec![Reference { style: None, name: "MPTCP".into(), x: 2.6, y: 50.0 }],
+        lines: vec![],
+    }
+}
+
+fn bars() -> Panel {
+    let names =
+        Scale::Names(["one link", "two links", "larger buffers"].map(String::from).to_vec());
+    let points = &[(0.0, 9.3), (1.0, 13.0), (2.0, 17.0)];
+    let (x, kind) = (axis("", names), Kind::Bars);
+    let curves = vec![curve("ours", 0, points), curve("the kernel", 1, points)];
+    Panel { title: String::new(), kind, x, curves, references: vec![], ..buffers() }
+}
+
+fn all() -> Figure {
+    Figure {
+        title: "Goodput <over> \"everything\"".into(),
+        panels: vec![buffers(), shares(), delays(), bars()],
+        source: Some("seed 004".into()),
+    }
+}
+
+#[test]
+fn a_figure_is_complete_and_well_formed() {
+    let text = svg(&all());
+    assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"));
+    // Every element that is opened is closed.
+    let mut open: Vec<&str> = Vec::new();
+    for piece in text.split('<').skip(1) {
+        let (tag, _) = piece.split_once('>').unwrap();
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().unwrap());
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for word in ["receive buffer (KB)", "(d)", "MPTCP, M1 &amp; M2", "seed 004", "both links"] {
+        assert!(text.contains(word), "{word}");
+    }
+    assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate is no number");
+    assert!(!text.contains("href"), "it needs another file");
+}
+
+#[test]
+fn the_same_figure_is_the_same_text() {
+    assert_eq!(svg(&all()), svg(&all()));
+    assert_eq!(panels(&all()).len(), 4);
+}
+
+#[test]
+fn what_is_no_number_is_not_drawn() {
+    let mut figure = all();
+    for panel in &mut figure.panels {
+        for curve in &mut panel.curves {
+            let odd = Point { x: f64::NAN, middle: f64::INFINITY, spread: [f64::NAN; 2], runs: 0 };
+            curve.points.push(odd);
+            curve.points.push(Point { x: 0.0, middle: f64::NAN, ..odd });
+        }
+    }
+    let text = svg(&figure);
+    assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+}
+
+#[test]
+fn a_figure_without_anything_is_still_a_picture() {
+    let mut empty = all();
+    for panel in &mut empty.panels {
+        (panel.curves, panel.references, panel.lines) = (vec![], vec![], vec![]);
+    }
+    assert!(!svg(&empty).contains("NaN"));
+    assert!(svg(&Figure::default()).ends_with("</svg>\n"));
+}
+
+#[test]
+fn a_curve_looks_the_same_in_every_panel_and_stands_in_the_legend_once() {
+    let figure = Figure { panels: vec![buffers(), buffers()], ..all() };
+    let text = svg(&figure);
+    assert_eq!(text.matches(">TCP over 3G<").count(), 1);
+    let [first, second] = &panels(&figure)[..] else { panic!() };
+    assert_eq!(first.replace("(a)", ""), second.replace("(b)", ""));
+}
+
+#[test]
+fn the_table_has_every_point_with_its_runs() {
+    let figure = Figure { panels: vec![buffers(), bars()], ..all() };
+    let table = csv(&figure);
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 1 + 3 * 6 + 1 + 2 * 3);
+    assert_eq!(lines[0], "panel,variant,x_label,x,y_label,middle,low,high,runs");
+    let tcp =
+        "goodput,TCP over WiFi,receive buffer (KB),50,goodput (Mbit/s),0.833333,0.75,0.916667,5";
+    assert_eq!(lines[2], tcp);
+    let reference =
+        "goodput,\"MPTCP, M1 & M2 (seed 004)\",receive buffer (KB),600,goodput (Mbit/s),9.5,,,";
+    assert!(lines.contains(&reference), "{table}");
+    assert!(lines.contains(&"2,ours,,two links,goodput (Mbit/s),13,11.7,14.3,5"), "{table}");
+}
