@@ -1,0 +1,334 @@
+//! Holds rows against claims.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use towpath_measure::format;
+use towpath_measure::metrics::statistics::Sample;
+use towpath_measure::scenario::units::Dimension;
+use towpath_measure::scenario::{Operator, World};
+
+use super::filter::{Filter, same};
+use super::{Asked, Bound, Check, Claim, Expected, Outcome, Over, Statistic};
+use crate::row::{Parameter, Row};
+
+/// What became of one claim.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// Whether it holds; `None` when nothing of it was checked.
+    pub found: Option<Outcome>,
+    /// What it should be, as `expected.toml` says.
+    pub expected: Outcome,
+    /// One for each check, in order.
+    pub checks: Vec<CheckResult>,
+}
+
+/// What became of one check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckResult {
+    /// Whether it holds.
+    pub found: Found,
+    /// What was measured and what was asked, in one sentence without its full stop.
+    pub text: String,
+}
+
+/// Whether a check holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It does.
+    Holds,
+    /// It does not.
+    Fails,
+    /// It is not for this world or for so few runs.
+    Skipped,
+}
+
+impl Verdict {
+    /// Whether it came out as expected, or was not checked.
+    pub fn as_expected(&self) -> bool {
+        self.found.is_none_or(|found| found == self.expected)
+    }
+
+    /// The sentences of its checks; of a claim that fails, those that say why come first.
+    pub fn text(&self) -> String {
+        let of = |found| self.checks.iter().filter(move |check| check.found == found);
+        let order = [Found::Fails, Found::Holds, Found::Skipped];
+        let texts: Vec<_> =
+            order.into_iter().flat_map(of).map(|check| check.text.as_str()).collect();
+        texts.join("; ")
+    }
+}
+
+impl Expected {
+    /// Checks every claim on the rows of one world.
+    pub fn check(&self, rows: &[Row], world: World, thin: bool) -> Vec<Verdict> {
+        let here: Vec<&Row> = rows.iter().filter(|row| row.world == world).collect();
+        self.claims.iter().map(|claim| self.verdict(claim, &here, world, thin)).collect()
+    }
+
+    fn verdict(&self, claim: &Claim, rows: &[&Row], world: World, thin: bool) -> Verdict {
+        let elsewhere = !claim.worlds.is_empty() && !claim.worlds.contains(&world);
+        let result = |check: &Check| {
+            let skipped = |text: &str| CheckResult { found: Found::Skipped, text: text.to_owned() };
+            match check {
+                _ if elsewhere => skipped("not checked in this world"),
+                check if thin && !check.thin => skipped("not checked with so few runs"),
+                check => self.result(check, rows),
+            }
+        };
+        let checks: Vec<_> = claim.checks.iter().map(result).collect();
+        let any = |found| checks.iter().any(|check| check.found == found);
+        let found = match (any(Found::Fails), any(Found::Holds)) {
+            (true, _) => Some(Outcome::Fails),
+            (false, true) => Some(Outcome::Holds),
+            (false, false) => None,
+        };
+        Verdict { found, expected: claim.outcome, checks }
+    }
+
+    fn result(&self, check: &Check, rows: &[&Row]) -> CheckResult {
+        match self.values(check, rows) {
+            Ok((values, note)) => judge(check, &values, &note),
+            Err(text) => CheckResult { found: Found::Fails, text },
+        }
+    }
+
+    /// The value of each point, and what else must be said.
+    fn values(&self, check: &Check, rows: &[&Row]) -> Result<(Vec<(Place, f64)>, String), String> {
+        let points = self.points(&check.of, check, rows);
+        let failed: usize = points.iter().map(|point| point.failed).sum();
+        let runs = failed + points.iter().map(|point| point.measured.len()).sum::<usize>();
+        let note =
+            if failed > 0 { format!(" ({failed} of {runs} runs failed)") } else { String::new() };
+        let mut values = Vec::new();
+        for point in &points {
+            let Some(value) = check.statistic.of(&point.measured) else {
+                return Err(format!(
+                    "`{}` was not measured{}{note}",
+                    check.figure,
+                    point.place.at()
+                ));
+            };
+            match &check.asked {
+                Asked::Is(_) => values.push((point.place.clone(), value)),
+                Asked::Ratio { than, .. } => {
+                    let other = self.counterpart(check, than, &point.place, rows)?;
+                    values.push((point.place.clone(), value / other));
+                }
+            }
+        }
+        if values.is_empty() {
+            return Err(format!("no run has `{}`, of those that are meant", check.figure));
+        }
+        Ok((values, note))
+    }
+
+    /// The value of the runs that `than` means, at the same point.
+    fn counterpart(
+        &self,
+        check: &Check,
+        than: &Filter,
+        place: &Place,
+        rows: &[&Row],
+    ) -> Result<f64, String> {
+        let equal = |other: &Place| {
+            (!than.variants.is_empty() || other.variant == place.variant)
+                && place.axes.iter().all(|(name, value)| {
+                    than.parameters.contains_key(name)
+                        || other.axes.get(name).is_some_and(|other| same(other, value))
+                })
+        };
+        let points = self.points(than, check, rows);
+        let mut meant = points.iter().filter(|point| equal(&point.place));
+        let what = || format!("what `{}`{} is compared with", check.figure, place.at());
+        match (meant.next(), meant.next()) {
+            (Some(point), None) => {
+                check.statistic.of(&point.measured).ok_or(format!("{} was not measured", what()))
+            }
+            (None, _) => Err(format!("{} was not run", what())),
+            (Some(_), Some(_)) => Err(format!("{} is several points, expected one", what())),
+        }
+    }
+
+    /// The runs that a filter means, by variant and axes.
+    fn points(&self, filter: &Filter, check: &Check, rows: &[&Row]) -> Vec<Values> {
+        let mut points: BTreeMap<(String, Vec<String>), Values> = BTreeMap::new();
+        let mut order = Vec::new();
+        for row in rows.iter().filter(|row| filter.admits(row)) {
+            let axes: BTreeMap<_, _> = self
+                .axes
+                .iter()
+                .filter_map(|axis| Some((axis.clone(), row.parameters.get(axis)?.clone())))
+                .collect();
+            let texts = axes.values().map(|parameter| parameter.text.clone()).collect();
+            let key = (row.variant.clone(), texts);
+            let point = points.entry(key.clone()).or_insert_with(|| {
+                order.push(key);
+                let place = Place { variant: row.variant.clone(), axes };
+                Values { place, measured: Vec::new(), failed: 0 }
+            });
+            point.measured.extend(row.figures.get(&check.figure));
+            point.failed += usize::from(row.error.is_some());
+        }
+        order.iter().filter_map(|key| points.remove(key)).collect()
+    }
+}
+
+/// A point of the grid.
+#[derive(Debug, Clone, PartialEq)]
+struct Place {
+    variant: String,
+    axes: BTreeMap<String, Parameter>,
+}
+
+impl Place {
+    /// ` at TCP, receive buffer 600 KB`
+    fn at(&self) -> String {
+        let axes = self.axes.iter().map(|(name, value)| format!(", {name} {}", value.text));
+        format!(" at {}{}", self.variant, axes.collect::<String>())
+    }
+}
+
+/// What the runs of a point say.
+#[derive(Debug)]
+struct Values {
+    place: Place,
+    measured: Vec<f64>,
+    failed: usize,
+}
+
+impl Statistic {
+    /// Of some values; `None` when there are none.
+    pub fn of(&self, values: &[f64]) -> Option<f64> {
+        let sample = Sample::of(values.iter().copied());
+        match self {
+            Self::Median => sample.median(),
+            Self::Mean => sample.mean(),
+            Self::Min => sample.values().first().copied(),
+            Self::Max => sample.values().last().copied(),
+            Self::Percentile(percent) => sample.quantile(percent / 100.0),
+            Self::Share(bound) => {
+                let kept = sample.values().iter().filter(|value| bound.keeps(**value)).count();
+                (sample.count() > 0).then(|| kept as f64 / sample.count() as f64)
+            }
+        }
+    }
+}
+
+impl Bound {
+    /// Whether a value keeps it.
+    pub fn keeps(&self, value: f64) -> bool {
+        self.operator.holds(value, self.value)
+    }
+
+    /// How far a value is inside; below zero when it does not keep the bound.
+    fn slack(&self, value: f64) -> f64 {
+        match self.operator {
+            Operator::AtLeast | Operator::More => value - self.value,
+            Operator::AtMost | Operator::Less => self.value - value,
+            Operator::Equal => -(value - self.value).abs(),
+        }
+    }
+
+    /// `≥ 9 Mbit/s`
+    fn asked(&self) -> String {
+        let sign = match self.operator {
+            Operator::AtLeast => "≥",
+            Operator::More => ">",
+            Operator::AtMost => "≤",
+            Operator::Less => "<",
+            Operator::Equal => "=",
+        };
+        format!("{sign} {}", short(&self.text(self.value)))
+    }
+
+    /// A value of the bound's kind for people.
+    fn text(&self, value: f64) -> String {
+        match self.dimension {
+            _ if value.is_infinite() => "never".to_owned(),
+            Dimension::Rate => format::rate(value),
+            Dimension::Duration => {
+                format::time(Duration::try_from_secs_f64(value).unwrap_or_default())
+            }
+            Dimension::Size => format::bytes(value.max(0.0) as u64),
+            Dimension::Share => format::share(value),
+            Dimension::Packets => format!("{value:.0} packets"),
+            Dimension::Count if value.fract().abs() < 1e-9 => format!("{value:.0}"),
+            Dimension::Count if value.abs() >= 100.0 => format!("{value:.0}"),
+            Dimension::Count => format!("{value:.3}"),
+        }
+    }
+}
+
+/// `9.00 Mbit/s` as somebody would have written it.
+fn short(text: &str) -> String {
+    let (number, unit) = text.split_once(' ').map_or((text, ""), |(number, unit)| (number, unit));
+    let whole = !number.contains('.');
+    let number = if whole { number } else { number.trim_end_matches('0').trim_end_matches('.') };
+    if unit.is_empty() { number.to_owned() } else { format!("{number} {unit}") }
+}
+
+fn judge(check: &Check, values: &[(Place, f64)], note: &str) -> CheckResult {
+    let (bounds, ratio) = match &check.asked {
+        Asked::Is(bounds) => (bounds, ""),
+        Asked::Ratio { bounds, .. } => (bounds, "ratio "),
+    };
+    let asked: Vec<_> = bounds.iter().map(Bound::asked).collect();
+    let asked = asked.join(" and ");
+    let keeps = |value: f64| bounds.iter().all(|bound| bound.keeps(value));
+    let slack = |value: f64| bounds.iter().map(|b| b.slack(value)).fold(f64::INFINITY, f64::min);
+    let say = |value: f64| bounds.first().map_or_else(String::new, |bound| bound.text(value));
+    let count = values.len();
+    let kept = values.iter().filter(|(_, value)| keeps(*value)).count();
+    let by_slack = |a: &&(Place, f64), b: &&(Place, f64)| slack(a.1).total_cmp(&slack(b.1));
+    let (worst, best) = (values.iter().min_by(by_slack), values.iter().max_by(by_slack));
+    let (held, text) = match (check.over, worst.zip(best)) {
+        (_, None) => (false, "nothing was measured".to_owned()),
+        (Over::Mean, Some(_)) => {
+            let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count as f64;
+            (keeps(mean), format!("{ratio}mean of {count} points {}", say(mean)))
+        }
+        (_, Some(((_, only), _))) if count == 1 => (kept == 1, format!("{ratio}{}", say(*only))),
+        (Over::All, Some(((place, value), _))) if kept < count => {
+            let place = place.at();
+            (
+                false,
+                format!(
+                    "{} of {count} points miss it: {ratio}{}{place}",
+                    count - kept,
+                    say(*value)
+                ),
+            )
+        }
+        (Over::All, Some(((_, value), _))) => {
+            let end = end(bounds, values, *value);
+            (true, format!("all {count} points: {end}{ratio}{}", say(*value)))
+        }
+        (Over::Any, Some((_, (place, value)))) => {
+            let best = format!("best {ratio}{}{}", say(*value), place.at());
+            (kept > 0, format!("{kept} of {count} points: {best}"))
+        }
+    };
+    let found = if held { Found::Holds } else { Found::Fails };
+    let of = match &check.statistic {
+        Statistic::Share(bound) => format!("share of runs with {} {}", check.figure, bound.asked()),
+        Statistic::Percentile(percent) => format!("percentile {percent} of {}", check.figure),
+        Statistic::Median => check.figure.clone(),
+        Statistic::Mean => format!("mean {}", check.figure),
+        Statistic::Min => format!("smallest {}", check.figure),
+        Statistic::Max => format!("largest {}", check.figure),
+    };
+    CheckResult { found, text: format!("{of}: {text}, asked {asked}{note}") }
+}
+
+/// Whether the value that is nearest to the bound is the smallest or the largest.
+fn end(bounds: &[Bound], values: &[(Place, f64)], value: f64) -> &'static str {
+    let is = |order: fn(f64, f64) -> f64, start: f64| {
+        values.iter().map(|(_, value)| *value).fold(start, order).total_cmp(&value).is_eq()
+    };
+    match bounds {
+        [_] if is(f64::min, f64::INFINITY) => "smallest ",
+        [_] if is(f64::max, f64::NEG_INFINITY) => "largest ",
+        _ => "nearest to the bound ",
+    }
+}

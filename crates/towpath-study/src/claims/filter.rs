@@ -1,0 +1,58 @@
+//! Which runs a check is about.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::scenario::World;
+
+use super::Bound;
+use crate::row::{Parameter, Row};
+
+/// Runs with these properties; what is not said is not asked.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Filter {
+    /// One of these variants; any if there are none.
+    pub variants: Vec<String>,
+    /// In this world.
+    pub world: Option<World>,
+    /// By name of an axis or draw.
+    pub parameters: BTreeMap<String, Wanted>,
+}
+
+/// What a parameter must be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// All of these.
+    Bounds(Vec<Bound>),
+    /// One of these.
+    OneOf(Vec<Parameter>),
+}
+
+impl Filter {
+    /// Whether a run is meant.
+    pub fn admits(&self, row: &Row) -> bool {
+        (self.variants.is_empty() || self.variants.contains(&row.variant))
+            && self.world.is_none_or(|world| world == row.world)
+            && self.parameters.iter().all(|(name, wanted)| {
+                row.parameters.get(name).is_some_and(|parameter| wanted.admits(parameter))
+            })
+    }
+}
+
+impl Wanted {
+    fn admits(&self, parameter: &Parameter) -> bool {
+        match self {
+            Self::Bounds(bounds) => parameter.number.is_some_and(|number| {
+                bounds.iter().all(|bound| bound.operator.holds(number, bound.value))
+            }),
+            Self::OneOf(values) => values.iter().any(|value| same(value, parameter)),
+        }
+    }
+}
+
+/// Whether two parameters are the same: by value where both have one, however they are written.
+pub(crate) fn same(a: &Parameter, b: &Parameter) -> bool {
+    match (a.number, b.number) {
+        (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
+        _ => a.text == b.text,
+    }
+}

@@ -1,0 +1,315 @@
+//! Reads `expected.toml`, and tells every mistake in it.
+
+use towpath_measure::scenario::document::{
+    self, Finding, Kind, Need, Section, Shape, Value, alternatives, key, nearest, quote,
+};
+use towpath_measure::scenario::units::{self, Dimension};
+use towpath_measure::scenario::{Operator, ScenarioErrors, World};
+
+use super::filter::{Filter, Wanted};
+use super::{Asked, Bound, Check, Claim, Expected, Outcome, Over, Statistic};
+use crate::plan::Plan;
+use crate::row::Parameter;
+
+use Kind::{Any, Bool, List, OneOf, Tables, Text, Words};
+use Need::{Else, Required};
+
+const BOUNDS: Kind = OneOf(&[Kind::Bound, List(&Kind::Bound)]);
+const FILTER: Kind = Any("A table: `variant`, `world`, and axes or draws by name");
+
+static EXPECTED: Shape = Shape {
+    noun: "a file of claims",
+    heading: "The claims",
+    doc: "What a source claims, and how it is checked.",
+    groups: &[&[key(
+        "claims",
+        Tables(&CLAIM),
+        Else("none"),
+        "One for each sentence of the source",
+    )]],
+};
+
+static CLAIM: Shape = Shape {
+    noun: "a claim",
+    heading: "[[claims]]",
+    doc: "It holds when all its checks do.",
+    groups: &[&[
+        key("text", Text, Required, "The claim in one sentence"),
+        key("source", Text, Required, "Who claims it, and where"),
+        key("outcome", Words(&["holds", "fails"]), Required, "What we found"),
+        key("deviation", Text, Else("none"), "Why it fails, and the experiment that shows it"),
+        key("worlds", List(&Words(&["sim", "emu"])), Else("all"), "Where it is checked"),
+        key("checks", Tables(&CHECK), Required, "At least one"),
+    ]],
+};
+
+static CHECK: Shape = Shape {
+    noun: "a check",
+    heading: "[[claims.checks]]",
+    doc: "A figure of some runs, held against bounds or against other runs.",
+    groups: &[&[
+        key("figure", Text, Required, "A figure of the rows, such as `goodput`"),
+        key("of", FILTER, Else("all runs"), "Which runs"),
+        key("is", BOUNDS, Else("none"), "What each point must keep, such as `>= 9 Mbit/s`"),
+        key("than", FILTER, Else("none"), "Other runs, at the same point but for what this says"),
+        key("ratio", BOUNDS, Else("none"), "With `than`: what the ratio must keep"),
+        key(
+            "statistic",
+            Text,
+            Else("`median`"),
+            "Of a point's runs: `median`, `mean`, `min`, `max`, `percentile 70` or `share`",
+        ),
+        key("keeps", Kind::Bound, Else("none"), "With `share`: of the runs that keep this"),
+        key("over", Words(&["all", "any", "mean"]), Else("`all`"), "Which points must keep it"),
+        key("thin", Bool, Else("`true`"), "Whether it is checked after a thin run"),
+    ]],
+};
+
+/// Every key of `expected.toml`, as Markdown.
+pub fn reference_markdown() -> String {
+    document::reference("# Keys of expected.toml", [&EXPECTED, &CLAIM, &CHECK])
+}
+
+pub(super) fn expected(
+    file_name: &str,
+    text: &str,
+    plan: &Plan,
+) -> Result<Expected, ScenarioErrors> {
+    document::read(file_name, text, (&EXPECTED, "the file"), |top, _| {
+        let claims = top.take("claims").and_then(|value| value.list("expected `[[claims]]`"));
+        let claims = claims.unwrap_or_default();
+        let claims = claims.iter().filter_map(|value| claim(value, plan)).collect();
+        let axes = plan.axes.iter().map(|axis| axis.name.clone()).collect();
+        Expected { claims, axes }
+    })
+}
+
+fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
+    let mut section = value.section(&CLAIM, "a claim", "expected a table")?;
+    let text = section.require("text", "text = \"…\"").and_then(|value| value.text());
+    let source = section.require("source", "source = \"section 4.2\"").and_then(|v| v.text());
+    let outcomes = [("holds", Outcome::Holds), ("fails", Outcome::Fails)];
+    let outcome = section.require("outcome", "outcome = \"holds\"").and_then(|v| v.word(&outcomes));
+    let deviation = section.take("deviation").and_then(|value| value.text());
+    if outcome == Some(Outcome::Fails) && deviation.is_none() {
+        section.fail("a claim that fails has no `deviation`", "expected why, and what shows it");
+    }
+    let worlds = section.take("worlds").and_then(|value| value.list("expected a list"));
+    let worlds = worlds.unwrap_or_default();
+    let worlds = worlds.iter().filter_map(|value| value.word(&WORLDS)).collect();
+    let checks = section.require("checks", "[[claims.checks]]");
+    let checks = checks.and_then(|value| value.list("expected `[[claims.checks]]`"))?;
+    let checks: Vec<_> = checks.iter().filter_map(|value| check(value, plan)).collect();
+    section.finish();
+    Some(Claim {
+        text: text?.to_owned(),
+        source: source?.to_owned(),
+        outcome: outcome?,
+        deviation: deviation.map(str::to_owned),
+        worlds,
+        checks,
+    })
+}
+
+const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
+
+fn check(value: &Value<'_>, plan: &Plan) -> Option<Check> {
+    let mut section = value.section(&CHECK, "a check", "expected a table")?;
+    let figure = section.require("figure", "figure = \"goodput\"").and_then(|v| v.text());
+    let of = section.take("of").map_or_else(Filter::default, |value| filter(&value, plan));
+    let statistic = statistic(&mut section);
+    let asked = asked(&mut section, plan);
+    let overs = [("all", Over::All), ("any", Over::Any), ("mean", Over::Mean)];
+    let over = section.take("over").and_then(|value| value.word(&overs)).unwrap_or(Over::All);
+    let thin = section.take("thin").and_then(|value| value.boolean()).unwrap_or(true);
+    section.finish();
+    let figure = figure?.to_owned();
+    Some(Check { figure, of, statistic: statistic?, asked: asked?, over, thin })
+}
+
+/// Either `is`, or `than` with `ratio`.
+fn asked(section: &mut Section<'_>, plan: &Plan) -> Option<Asked> {
+    let is = section.take("is");
+    let (than, ratio) = (section.take("than"), section.take("ratio"));
+    match (is, than, ratio) {
+        (Some(is), None, None) => Some(Asked::Is(bounds(&is, None))),
+        (None, Some(than), Some(ratio)) => {
+            let bounds = bounds(&ratio, Some(Dimension::Count));
+            Some(Asked::Ratio { than: filter(&than, plan), bounds })
+        }
+        _ => {
+            let expected = "expected either `is`, or `than` and `ratio`";
+            section.fail("this does not say what is asked", expected);
+            None
+        }
+    }
+}
+
+fn statistic(section: &mut Section<'_>) -> Option<Statistic> {
+    let (value, keeps) = (section.take("statistic"), section.take("keeps"));
+    let text = value.as_ref().map_or(Some("median"), Value::text)?;
+    let keeps = keeps.and_then(|value| Some((bound(&value, None)?, value)));
+    let statistic = match (text, text.strip_prefix("percentile ")) {
+        ("median", _) => Statistic::Median,
+        ("mean", _) => Statistic::Mean,
+        ("min", _) => Statistic::Min,
+        ("max", _) => Statistic::Max,
+        ("share", _) => {
+            let Some((bound, _)) = keeps else {
+                section.fail("`share` of which runs?", "expected `keeps = \">= 10 s\"`");
+                return None;
+            };
+            return Some(Statistic::Share(bound));
+        }
+        (_, Some(number)) => match number.parse() {
+            Ok(percent) if (0.0..=100.0).contains(&percent) => Statistic::Percentile(percent),
+            _ => return unknown_statistic(&value?),
+        },
+        _ => return unknown_statistic(&value?),
+    };
+    if let Some((_, value)) = keeps {
+        value.fail("`keeps` says of which runs a `share` is", "expected `statistic = \"share\"`");
+    }
+    Some(statistic)
+}
+
+fn unknown_statistic(value: &Value<'_>) -> Option<Statistic> {
+    let expected = "expected median, mean, min, max, share or `percentile 70`";
+    value.fail("this is not a statistic", expected);
+    None
+}
+
+fn bounds(value: &Value<'_>, wanted: Option<Dimension>) -> Vec<Bound> {
+    if value.as_str().is_some() {
+        return bound(value, wanted).into_iter().collect();
+    }
+    let list = value.list("expected a bound such as `>= 9 Mbit/s`, or a list of bounds");
+    list.unwrap_or_default().iter().filter_map(|value| bound(value, wanted)).collect()
+}
+
+/// Longer operators first, because the shorter ones are their beginnings.
+const OPERATORS: [(&str, Operator); 5] = [
+    ("<=", Operator::AtMost),
+    (">=", Operator::AtLeast),
+    ("==", Operator::Equal),
+    ("<", Operator::Less),
+    (">", Operator::More),
+];
+
+fn operator(text: &str) -> Option<(Operator, &str)> {
+    OPERATORS.iter().find_map(|(word, operator)| Some((*operator, text.strip_prefix(word)?)))
+}
+
+fn bound(value: &Value<'_>, wanted: Option<Dimension>) -> Option<Bound> {
+    let Some((operator, rest)) = operator(value.text()?) else {
+        value.fail("this is not a bound", "expected an operator and a value such as `>= 9 Mbit/s`");
+        return None;
+    };
+    let read = units::quantity(rest).and_then(|quantity| match wanted {
+        Some(wanted) => quantity.of(wanted),
+        None => Ok(quantity),
+    });
+    match read {
+        Ok(quantity) => {
+            let (value, dimension) = (quantity.as_f64(), quantity.dimension);
+            Some(Bound { operator, value, dimension })
+        }
+        Err(error) => {
+            let wanted = wanted.unwrap_or(Dimension::Rate);
+            value.unit_error(&error, wanted, "expected a number with its unit".to_owned());
+            None
+        }
+    }
+}
+
+fn filter(value: &Value<'_>, plan: &Plan) -> Filter {
+    let mut filter = Filter::default();
+    let Some(table) = value.as_table() else {
+        value.wrong_type("expected a table such as `{ variant = \"…\" }`");
+        return filter;
+    };
+    for (name, inner) in table {
+        let inner = value.nested(name.get_ref(), name.span(), inner);
+        match name.get_ref().as_ref() {
+            "variant" => filter.variants = variants(&inner, plan),
+            "world" => filter.world = inner.word(&WORLDS),
+            other => {
+                let wanted = known(other, &inner, plan).and_then(|()| wanted(&inner));
+                filter.parameters.extend(wanted.map(|wanted| (other.to_owned(), wanted)));
+            }
+        }
+    }
+    filter
+}
+
+/// A text or a list of texts.
+fn one_or_more<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
+    match value.as_str() {
+        Some(_) => vec![value.clone()],
+        None => value.list("expected a text or a list of texts").unwrap_or_default(),
+    }
+}
+
+fn variants(value: &Value<'_>, plan: &Plan) -> Vec<String> {
+    let all = || plan.variants.iter().map(|variant| variant.name.as_str());
+    let mut found = Vec::new();
+    for value in one_or_more(value) {
+        let Some(name) = value.text() else { continue };
+        if all().any(|known| known == name) {
+            found.push(name.to_owned());
+        } else {
+            not_in_plan(
+                &value,
+                value.span(),
+                format!("no variant is called {}", quote(name)),
+                || nearest(name, all()).map_or_else(|| alternatives(all().take(10)), quote),
+            );
+        }
+    }
+    found
+}
+
+/// Says whether the plan has such an axis or draw, and complains if not.
+fn known(name: &str, value: &Value<'_>, plan: &Plan) -> Option<()> {
+    let axes = plan.axes.iter().map(|axis| axis.name.as_str());
+    let draws = plan.random.iter().flat_map(|random| &random.draws).map(|draw| draw.name.as_str());
+    let all: Vec<&str> = axes.chain(draws).chain(["variant", "world"]).collect();
+    if all.contains(&name) {
+        return Some(());
+    }
+    let message = format!("no axis or draw is called {}", quote(name));
+    not_in_plan(value, value.key_span(), message, || {
+        nearest(name, all.iter().copied()).map_or_else(|| alternatives(all.iter().copied()), quote)
+    });
+    None
+}
+
+fn not_in_plan(
+    value: &Value<'_>,
+    span: std::ops::Range<usize>,
+    message: String,
+    names: impl Fn() -> String,
+) {
+    let finding = Finding::new(span, message, "expected a name of the plan");
+    value.push(finding.hint(format!("the plan has {}", names())));
+}
+
+/// What a parameter must be: bounds, or values as the plan writes them.
+fn wanted(value: &Value<'_>) -> Option<Wanted> {
+    let bounded = |value: &Value<'_>| value.as_str().is_some_and(|text| operator(text).is_some());
+    let list = if value.as_str().is_some() || value.as_number().is_some() {
+        vec![value.clone()]
+    } else {
+        value.list("expected a value, a comparison or a list of them")?
+    };
+    if !list.is_empty() && list.iter().all(bounded) {
+        return Some(Wanted::Bounds(list.iter().filter_map(|v| bound(v, None)).collect()));
+    }
+    let one = |value: &Value<'_>| {
+        let number = value.as_number();
+        let text = value.as_str().map(str::to_owned).or(number)?;
+        let number = units::quantity(&text).ok().map(units::Quantity::as_f64);
+        Some(Parameter { text, number })
+    };
+    Some(Wanted::OneOf(list.iter().filter_map(one).collect()))
+}
