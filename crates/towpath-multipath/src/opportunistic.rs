@@ -2,10 +2,11 @@
 //! penalisation (M2), two independent switches (Raiciu et al., NSDI 2012, §4.2).
 //!
 //! M1 sends the oldest data again, on the path that could send now. M2 halves the window of the path
-//! that holds that data, at most once per round trip of the fast path. Both help against a slower path
-//! and never the other way round: the path that could send now may well be the slow one, when the fast
-//! one's window is full. The guards of mptcp.org's later versions: M1 only if the slow path has four
-//! packets of window at most or more than four times the srtt; M2 only if it is not in recovery, and,
+//! that holds that data, which also ends its slow start, at most once per round trip of that path. Both
+//! help against a slower path and never the other way round: the path that could send now may well be
+//! the slow one, when the fast one's window is full. mptcp.org's later versions: M1 only if the slow
+//! path has four packets of window at most or more than four times the srtt; M2 at most once per round
+//! trip of the fast path, without an end to slow start, only if the slow path is not in recovery, and,
 //! when the send buffer is the limit, only if the application really waits for it.
 
 use std::fmt;
@@ -62,7 +63,7 @@ pub struct Actions {
 #[derive(Debug, Clone, Default)]
 pub struct Opportunistic {
     switches: Switches,
-    /// When a window was last halved for the sake of a fast path.
+    /// When a window was last halved: the slow path's, or for the sake of a fast path.
     penalised: Vec<(PathId, Instant)>,
 }
 
@@ -75,6 +76,11 @@ impl Opportunistic {
     /// Whether it never acts.
     pub fn is_off(&self) -> bool {
         self.switches == Switches::default()
+    }
+
+    /// Whether the window that M2 leaves is also the new slow start threshold.
+    pub fn ends_slow_start(&self) -> bool {
+        self.switches.penalisation == Variant::Nsdi12
     }
 
     /// Asked when nothing new can be sent because of `why`; `fast` is the path that the scheduler
@@ -122,25 +128,34 @@ impl Opportunistic {
         sent_on: PathSet,
     ) -> Option<PathId> {
         let slow = slowest(view, fast, sent_on)?;
-        let justified = match self.switches.penalisation {
-            Variant::Off => false,
-            Variant::Nsdi12 => slow.srtt > fast.srtt,
+        let (justified, clock) = match self.switches.penalisation {
+            Variant::Off => return None,
+            Variant::Nsdi12 => (is_slower(slow, fast), slow),
             Variant::Guarded => {
                 let limited = why == Blocked::Window || view.send_buffer_full;
-                limited && slow.srtt > fast.srtt && slow.phase == Phase::Open
+                (limited && slow.srtt > fast.srtt && slow.phase == Phase::Open, fast)
             }
         };
-        (justified && self.is_due(view.now, fast)).then(|| {
-            self.penalised.retain(|(path, _)| *path != fast.id);
-            self.penalised.push((fast.id, view.now));
+        (justified && self.is_due(view.now, clock)).then(|| {
+            self.penalised.retain(|(path, _)| *path != clock.id);
+            self.penalised.push((clock.id, view.now));
             slow.id
         })
     }
 
-    fn is_due(&self, now: Instant, fast: &PathView) -> bool {
-        let last = self.penalised.iter().find(|(path, _)| *path == fast.id);
-        last.is_none_or(|(_, at)| now.saturating_since(*at) >= fast.srtt)
+    /// Whether a round trip of `clock` has passed.
+    fn is_due(&self, now: Instant, clock: &PathView) -> bool {
+        let last = self.penalised.iter().find(|(path, _)| *path == clock.id);
+        last.is_none_or(|(_, at)| now.saturating_since(*at) >= clock.srtt)
     }
+}
+
+/// Whether a path carries less than another: by windows in their round-trip times.
+fn is_slower(slow: &PathView, fast: &PathView) -> bool {
+    let rate = |own: &PathView, other: &PathView| {
+        u128::from(own.cwnd_bytes).saturating_mul(other.srtt.as_nanos())
+    };
+    rate(slow, fast) < rate(fast, slow)
 }
 
 /// Of the paths that had the data, the slowest but the fast one.
@@ -279,17 +294,17 @@ mod tests {
     }
 
     #[test]
-    fn m2_acts_once_in_a_round_trip_of_the_fast_path() {
-        for variant in [Variant::Nsdi12, Variant::Guarded] {
+    fn m2_acts_once_in_a_round_trip_of_the_slow_path_and_later_of_the_fast_one() {
+        for (variant, period_ms) in [(Variant::Nsdi12, 150), (Variant::Guarded, 20)] {
             let mut opportunistic = both(variant);
             let mut model = blocked();
             let mut times = Vec::new();
-            for ms in 0..60 {
+            for ms in 0..3 * period_ms {
                 model.now = Instant::ZERO + Duration::from_millis(ms);
                 let actions = opportunistic.on_blocked(&model.view(), Blocked::Window, FAST);
                 times.extend(actions.penalise.map(|_| ms));
             }
-            assert_eq!(times, [0, 20, 40], "{variant}");
+            assert_eq!(times, [0, period_ms, 2 * period_ms], "{variant}");
         }
     }
 

@@ -450,7 +450,7 @@ impl Connection {
         if let Some(path) = actions.penalise
             && let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path)
         {
-            flow.tcp.penalise(host.now);
+            flow.tcp.penalise(host.now, self.opportunistic.ends_slow_start());
             let number = flow.number;
             self.counts.penalisations += 1;
             self.trace(host, Trace::Penalised { number });

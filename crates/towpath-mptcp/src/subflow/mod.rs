@@ -535,8 +535,8 @@ impl Subflow {
     }
 
     /// M2 (see [`towpath_multipath::opportunistic`]).
-    pub fn penalise(&mut self, now: Instant) {
-        self.congestion.penalise(now);
+    pub fn penalise(&mut self, now: Instant, ends_slow_start: bool) {
+        self.congestion.penalise(now, ends_slow_start);
     }
 
     /// Loss recovery.

@@ -90,8 +90,9 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn undo(&mut self, now: Instant);
     /// Nothing was sent for `idle`: restart from `restart_window_bytes` (RFC 5681 §4.1), or half the window for each timeout that passed
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
-    /// M2: halve the window (and the threshold unless in slow start), but not below one packet.
-    fn penalise(&mut self, now: Instant);
+    /// M2: halve the window, but not below one packet. The threshold is halved unless in slow start,
+    /// or becomes the window if that `ends_slow_start`.
+    fn penalise(&mut self, now: Instant, ends_slow_start: bool);
     /// The packet size has changed.
     fn set_mss(&mut self, mss_bytes: u32);
     /// See [`Sibling::between_losses`].

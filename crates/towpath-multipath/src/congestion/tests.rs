@@ -255,11 +255,13 @@ fn idle_time_halves_the_window_down_to_the_restart_window() {
 #[test]
 fn a_penalty_halves_and_spares_the_threshold_of_slow_start() {
     let mut control = make("reno");
-    control.penalise(Instant::ZERO);
+    control.penalise(Instant::ZERO, false);
     assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), (5 * MSS_BYTES, u64::MAX));
+    control.penalise(Instant::ZERO, true);
+    assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), (2_500, 2_500), "as in the paper");
     let mut control = avoiding("reno", 5);
     for expected in [(2_500, 2_500), (1_250, 2_000), (1_000, 2_000)] {
-        control.penalise(Instant::ZERO);
+        control.penalise(Instant::ZERO, false);
         assert_eq!((control.cwnd_bytes(), control.ssthresh_bytes()), expected);
     }
 }
@@ -507,7 +509,7 @@ enum Step {
     Timeout,
     Undo,
     Idle(u64),
-    Penalise,
+    Penalise(bool),
     Mss(u32),
 }
 
@@ -528,7 +530,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Timeout),
         1 => Just(Step::Undo),
         1 => (0..100_000_000_u64).prop_map(Step::Idle),
-        1 => Just(Step::Penalise),
+        1 => any::<bool>().prop_map(Step::Penalise),
         1 => (0..9_000_u32).prop_map(Step::Mss),
     ]
 }
@@ -556,7 +558,7 @@ fn apply(control: &mut dyn CongestionControl, step: &Step, now: Instant, group: 
         Step::Timeout => control.on_timeout(now, 0),
         Step::Undo => control.undo(now),
         Step::Idle(us) => control.on_idle(now, Duration::from_micros(us), RTT),
-        Step::Penalise => control.penalise(now),
+        Step::Penalise(ends) => control.penalise(now, ends),
         Step::Mss(bytes) => control.set_mss(bytes),
     }
 }

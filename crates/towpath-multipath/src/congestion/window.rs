@@ -303,11 +303,14 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         self.coupling.on_idle(idle);
     }
 
-    fn penalise(&mut self, _: Instant) {
-        if !self.in_slow_start() {
+    fn penalise(&mut self, _: Instant, ends_slow_start: bool) {
+        let slow_start = self.in_slow_start();
+        self.cwnd = (self.cwnd / 2).max(self.mss);
+        if ends_slow_start {
+            self.ssthresh = self.cwnd.max(2 * self.mss);
+        } else if !slow_start {
             self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
         }
-        self.cwnd = (self.cwnd / 2).max(self.mss);
         self.fraction = 0.0;
         self.coupling.reset();
     }
