@@ -52,6 +52,42 @@ fn two_paths_give_nearly_the_sum_of_their_rates() {
     assert!(one.goodput_mbps() > 34.0 && one.goodput_mbps() < 39.0, "{}", one.goodput_mbps());
 }
 
+/// Wi-Fi and 3G, whose receive buffer is too small for both, with the settings of a host of 2012.
+fn small_buffer(rest: &str) -> Scenario {
+    scenario(&format!(
+        "name = \"small-buffer\"
+        [hosts.phone]
+        [hosts.server]
+        receive-buffer = \"50 KB\"
+        [paths.wifi]
+        between = [\"phone\", \"server\"]
+        rate = \"8 Mbit/s\"
+        delay = \"10 ms\"
+        queue = \"80 ms\"
+        [paths.umts]
+        between = [\"phone\", \"server\"]
+        rate = \"2 Mbit/s\"
+        delay = \"75 ms\"
+        queue = \"2 s\"
+        [[flows]]
+        from = \"phone\"
+        to = \"server\"
+        pattern = \"bulk\"
+        duration = \"10 s\"
+        [run]
+        profile = \"linux-3.2-mptcp\"
+        {rest}"
+    ))
+}
+
+#[test]
+fn a_window_that_ends_within_a_packet_gives_nothing_to_an_idle_slow_path() {
+    let scenario = small_buffer("");
+    let (one, both) = (simulate(&scenario, Transport::Tcp, 1, false), mptcp(&scenario));
+    let (one, both) = (one.goodput_mbps(), both.goodput_mbps());
+    assert!(both > 0.95 * one, "{both} beside {one} of TCP: slivers blocked the window");
+}
+
 #[test]
 fn a_download_uses_both_paths_too() {
     let text = two_paths("").source.replace("duration =", "direction = \"down\"\nduration =");

@@ -221,9 +221,13 @@ impl Connection {
             return false;
         };
         let unacked = self.send.unacked_bytes() > 0;
+        let is_busy = |view: &PathView| view.in_flight_bytes + view.queued_bytes > 0;
         if bytes < self.send.unsent_bytes() {
-            // The connection's window or the path's room ends within a packet.
-            return unacked && view.in_flight_bytes + view.queued_bytes > 0;
+            // The connection's window or the path's room ends within a packet. The window moves with
+            // what is under way on any path; but Linux gives the sliver to an idle one all the same.
+            let at_window = bytes == self.send.window_bytes() && !self.scheduler.queues_ahead();
+            let busy = if at_window { self.views.iter().any(is_busy) } else { is_busy(view) };
+            return unacked && busy;
         }
         self.config.nagle && unacked && self.send.fin().is_none()
     }
