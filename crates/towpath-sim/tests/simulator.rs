@@ -89,6 +89,19 @@ fn a_window_that_ends_within_a_packet_gives_nothing_to_an_idle_slow_path() {
 }
 
 #[test]
+fn data_that_is_pushed_early_waits_where_the_path_has_become_slow() {
+    let late = |scheduler: &str| {
+        let text = format!(
+            "scheduler = \"{scheduler}\"
+            [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"200 kbit/s\""
+        );
+        mptcp(&two_paths(&format!("[run]\n{text}"))).goodput_mbps()
+    };
+    let [pulled, pushed] = ["min-rtt", "pushing"].map(late);
+    assert!(pushed < 0.9 * pulled, "{pushed} pushed, {pulled} pulled");
+}
+
+#[test]
 fn a_download_uses_both_paths_too() {
     let text = two_paths("").source.replace("duration =", "direction = \"down\"\nduration =");
     let ended = mptcp(&scenario(&text));

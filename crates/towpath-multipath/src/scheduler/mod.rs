@@ -18,6 +18,7 @@ mod eligible;
 pub(crate) mod fixture;
 mod linux;
 pub mod min_rtt;
+mod pushing;
 mod redundant;
 mod round_robin;
 #[cfg(test)]
@@ -191,6 +192,11 @@ pub const ALL: &[Entry] = &[
         name: "ecf",
         about: "waits for the fast path if it completes earlier (Lim et al. 2017)",
         make: || Box::new(ecf::Ecf::default()),
+    },
+    Entry {
+        name: "pushing",
+        about: "min-rtt, but as soon as data is written (Barré et al. 2011, first design)",
+        make: || Box::new(pushing::Pushing),
     },
     Entry {
         name: "backup-aware",

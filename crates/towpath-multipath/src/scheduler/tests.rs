@@ -87,6 +87,15 @@ fn backup_aware_uses_backups_as_soon_as_the_regular_paths_have_trouble() {
 }
 
 #[test]
+fn pushing_fills_the_queue_of_the_fastest_path_first() {
+    let (slow, fast) = (path(0, 100), path(1, 20));
+    assert_eq!(chosen("pushing", &[slow, fast]), Some(1));
+    assert_eq!(chosen("pushing", &[slow, full(fast)]), Some(0));
+    assert_eq!(chosen("pushing", &[full(slow), full(fast)]), None);
+    assert!(by_name("pushing").unwrap().queues_ahead(), "or it would wait for windows");
+}
+
+#[test]
 fn aggregate_reserves_nothing() {
     let (slow, fast) = (path(0, 100), backup(path(1, 20)));
     assert_eq!(chosen("aggregate", &[slow, fast]), Some(1));
