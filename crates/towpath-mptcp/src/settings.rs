@@ -22,13 +22,15 @@ pub struct HostSettings {
     pub small_queues: bool,
     /// Processor time of each packet, sent or received.
     pub cpu_per_packet: Duration,
+    /// The network card cuts super-segments: for the processor each is one packet.
+    pub segmentation_offload: bool,
 }
 
 impl HostSettings {
     /// What Linux 6.x does without any setting.
     pub fn linux() -> Self {
         let connection = Config::linux();
-        Self { connection, small_queues: true, cpu_per_packet: Duration::ZERO }
+        Self { small_queues: true, ..Self::with(connection) }
     }
 
     /// Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK, with M1 and
@@ -40,6 +42,8 @@ impl HostSettings {
         connection.opportunistic.retransmission = Variant::Guarded;
         connection.opportunistic.penalisation = Variant::Guarded;
         connection.reinject_on_timeout = true;
+        // `tcp_adv_win_scale` was 2: a quarter of the buffer was overhead (half since 3.4).
+        connection.receive_buffer.window_percent = 75;
         connection.subflow.rack = false;
         connection.subflow.pacing = false;
         connection.subflow.tso_autosizing = false;
@@ -50,7 +54,16 @@ impl HostSettings {
     /// No limits of a host.
     pub fn ideal() -> Self {
         let connection = Config::ideal();
-        Self { connection, small_queues: false, cpu_per_packet: Duration::ZERO }
+        Self::with(connection)
+    }
+
+    fn with(connection: Config) -> Self {
+        Self {
+            connection,
+            small_queues: false,
+            cpu_per_packet: Duration::ZERO,
+            segmentation_offload: false,
+        }
     }
 
     /// The profile named by `profile` (`linux-6.x` without), changed by everything else. Sizes are
@@ -135,6 +148,7 @@ impl HostSettings {
                     if truth(name, value)? { 60 } else { 100 };
             }
             "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
+            "segmentation-offload" => self.segmentation_offload = truth(name, value)?,
             _ => return Err(SettingError::Unknown(name.to_owned())),
         }
         Ok(())

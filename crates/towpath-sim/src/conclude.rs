@@ -141,6 +141,7 @@ fn counters(world: &World<'_>) -> Vec<Counter> {
             let bytes = |status: &Status| status.reinjected_bytes.get(cause).copied().unwrap_or(0);
             add(&host.name, &format!("Reinjected{name}Bytes"), sum(&bytes));
         }
+        add(&host.name, "BusyMicroseconds", host.busy.as_micros() as u64);
         add(&host.name, "Penalisations", sum(&|status| status.penalisations));
         add(&host.name, "DiscardedBytes", sum(&|status| status.discarded_bytes));
         add(&host.name, "WindowBlockedMs", sum(&|s| s.window_blocked.as_millis() as u64));

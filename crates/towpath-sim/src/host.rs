@@ -40,6 +40,8 @@ pub(crate) struct Host {
     pub(crate) touched: bool,
     /// The processor is busy with earlier packets until then.
     busy_until: Instant,
+    /// For how long it was busy in all.
+    pub(crate) busy: Duration,
     /// Packets that wait for the processor.
     inbox: VecDeque<(InterfaceId, Box<Packet>)>,
     /// The address that each path has here now, by path and whether it is an IPv6 one.
@@ -81,6 +83,7 @@ impl Host {
             deadline: None,
             touched: true,
             busy_until: Instant::ZERO,
+            busy: Duration::ZERO,
             inbox: VecDeque::new(),
             addresses: BTreeMap::new(),
             next_identifier: 1,
@@ -250,6 +253,7 @@ impl Host {
     pub(crate) fn wake(&mut self, now: Instant) {
         while self.busy_until <= now {
             let Some((interface, mut packet)) = self.inbox.pop_front() else { break };
+            self.busy += self.settings.cpu_per_packet;
             self.take_in(now, interface, &mut packet);
             if !self.inbox.is_empty() {
                 self.busy_until += self.settings.cpu_per_packet;
@@ -275,7 +279,11 @@ impl Host {
                 true
             });
         if any && !cost.is_zero() {
-            self.busy_until = now + cost.saturating_mul(packets_of(packet));
+            let offload = self.settings.segmentation_offload;
+            let packets = if offload { 1 } else { packets_of(packet) };
+            let cost = cost.saturating_mul(packets);
+            self.busy_until = now + cost;
+            self.busy += cost;
         }
         any
     }

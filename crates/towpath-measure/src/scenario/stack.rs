@@ -56,6 +56,8 @@ pub struct ProfileSwitches {
     pub rmem_scaling: Option<bool>,
     /// Processor time that each packet takes, sent or received.
     pub cpu_per_packet: Option<Duration>,
+    /// A super-segment that is sent costs as much as one packet.
+    pub segmentation_offload: Option<bool>,
 }
 
 impl ProfileSwitches {
@@ -71,6 +73,7 @@ impl ProfileSwitches {
             pacing: self.pacing.or(other.pacing),
             rmem_scaling: self.rmem_scaling.or(other.rmem_scaling),
             cpu_per_packet: self.cpu_per_packet.or(other.cpu_per_packet),
+            segmentation_offload: self.segmentation_offload.or(other.segmentation_offload),
         }
     }
 }
@@ -211,6 +214,7 @@ impl Scenario {
         add("pacing", switches.pacing.map(|on| on.to_string()));
         add("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
         add("cpu-per-packet", switches.cpu_per_packet.map(nanos));
+        add("segmentation-offload", switches.segmentation_offload.map(|on| on.to_string()));
         all
     }
 }

@@ -111,6 +111,12 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
             "Half of the receive buffer is overhead and not offered as window",
         ),
         key("cpu-per-packet", Duration, Else("0 ms"), "Processor time of each packet"),
+        key(
+            "segmentation-offload",
+            Bool,
+            Else("false"),
+            "The network card cuts super-segments: each takes the time of one packet",
+        ),
     ]],
 };
 

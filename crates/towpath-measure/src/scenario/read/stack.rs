@@ -95,6 +95,7 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
         hystart: truth("hystart"),
         pacing: truth("pacing"),
         rmem_scaling: truth("rmem-scaling"),
+        segmentation_offload: truth("segmentation-offload"),
         timer_granularity: section
             .take("timer-granularity")
             .and_then(|v| v.duration(COARSEST_TIMER)),
