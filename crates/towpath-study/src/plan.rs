@@ -2,6 +2,7 @@
 
 mod document;
 mod draw;
+mod drawing;
 mod keys;
 mod read;
 
@@ -12,6 +13,7 @@ use towpath_measure::scenario::{ScenarioErrors, Transport, World};
 
 pub use document::{DocumentError, Path};
 pub(crate) use document::{remove, set};
+pub use drawing::{Drawing, DrawnUnit, Middle, Shown, Spread};
 pub(crate) use keys::MOST_SEEDS;
 pub use keys::reference_markdown;
 
@@ -44,8 +46,8 @@ pub struct Plan {
     pub axes: Vec<Axis>,
     /// Points that are drawn at random, at each point of the grid.
     pub random: Option<Random>,
-    /// How it is drawn: `[[figures]]` as they stand there.
-    pub figures: Vec<toml::Table>,
+    /// How it is drawn: a panel each.
+    pub figures: Vec<Drawing>,
 }
 
 /// One curve: what its runs have that the scenario has not.

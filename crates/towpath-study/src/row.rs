@@ -1,6 +1,7 @@
 //! One run of a study, as a row of its table.
 
 mod figures;
+mod series;
 
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use towpath_measure::scenario::{Transport, World};
 
 pub use figures::figures;
+pub use series::{SECOND, per_second};
 
 /// What became of one run. A run that failed is a row, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -11,8 +11,8 @@ use toml::{Table, Value};
 use towpath_measure::result::{Record, SCHEMA_VERSION};
 use towpath_measure::scenario::{Scenario, Transport, World};
 
-use crate::plan::{Axis, DocumentError, Load, Path, Plan, Setting, Variant, remove, set};
-use crate::row::{Parameter, Row, figures};
+use crate::plan::{Axis, DocumentError, Load, Path, Plan, Setting, Shown, Variant, remove, set};
+use crate::row::{Parameter, Row, figures, per_second};
 
 /// Name of the parameter that tells samples apart.
 pub const SAMPLE: &str = "sample";
@@ -55,9 +55,16 @@ pub struct Run {
     /// The scenario, or why it is none.
     pub scenario: Result<Box<Scenario>, String>,
     window: Option<[std::time::Duration; 2]>,
+    /// Whether the plan draws seconds.
+    seconds: bool,
 }
 
 impl Plan {
+    /// Whether a row must say what came in each second.
+    fn draws_seconds(&self) -> bool {
+        self.figures.iter().any(|drawing| drawing.kind == Shown::Series)
+    }
+
     /// The runs of this plan.
     pub fn runs<'a>(&'a self, selection: Selection, load: Load<'a>) -> Runs<'a> {
         let Selection { world, thin, seeds } = selection;
@@ -168,7 +175,8 @@ impl Runs<'_> {
             figures: BTreeMap::new(),
         };
         let scenario = scenario.map(Box::new);
-        Run { index, row, text, scenario, window: self.plan.window }
+        let seconds = self.plan.draws_seconds();
+        Run { index, row, text, scenario, window: self.plan.window, seconds }
     }
 
     /// The scenario's document as this run changes it.
@@ -247,6 +255,7 @@ impl Runs<'_> {
             "files": files,
             "result": SCHEMA_VERSION,
             "scenario": text,
+            "seconds": self.plan.draws_seconds(),
             "seed": seed,
             "transport": transport,
             "window": window,
@@ -279,7 +288,13 @@ impl Run {
     pub fn perform(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> Row {
         let done = match &self.scenario {
             Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {
-                perform(self).map(|records| figures(&records, scenario, self.window))
+                perform(self).map(|records| {
+                    let mut found = figures(&records, scenario, self.window);
+                    if self.seconds {
+                        found.extend(per_second(&records));
+                    }
+                    found
+                })
             }))
             .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic)))),
             Err(error) => Err(error.clone()),

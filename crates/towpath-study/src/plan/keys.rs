@@ -2,6 +2,8 @@
 
 use towpath_measure::scenario::document::{self, Key, Kind, Need, Shape, key};
 
+use super::drawing::{FIGURE, SHAPES};
+
 use Kind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 use Need::{Else, Required};
 
@@ -45,7 +47,7 @@ pub(super) static PLAN: Shape = Shape {
         key("variants", Tables(&VARIANT), Required, "The curves, at least one"),
         key("axes", Tables(&AXIS), Else("one point"), "The grid: every combination is a point"),
         key("random", Table(&RANDOM), Else("no draws"), "Points that are drawn"),
-        key("figures", Any("see the figures of a study"), Else("no figure"), "How it is drawn"),
+        key("figures", Tables(&FIGURE), Else("no figure"), "How it is drawn: a panel each"),
     ]],
 };
 
@@ -141,5 +143,6 @@ pub(super) static LOGNORMAL: Shape = Shape {
 pub fn reference_markdown() -> String {
     let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan` \
         prints it.";
-    document::reference(title, [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL])
+    let own = [&PLAN, &VARIANT, &AXIS, &RANDOM, &DRAW, &LOGNORMAL];
+    document::reference(title, own.into_iter().chain(SHAPES))
 }

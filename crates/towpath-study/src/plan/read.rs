@@ -9,6 +9,7 @@ use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin};
 
 use super::document::Path;
+use super::drawing::{Names, drawing};
 use super::keys::{
     AXIS, DRAW, LOGNORMAL, LONGEST_NAME, MOST_SAMPLES, MOST_SEEDS, PLAN, RANDOM, VARIANT,
 };
@@ -48,8 +49,14 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
     let axes =
         top.take("axes").map_or_else(Vec::new, |v| each(&v, |value| axis(value, &mut names)));
     let random = top.take("random").and_then(|v| random(&v, &mut names));
-    let tables = |v: Value<'_>| each(&v, |value| value.to_toml().as_table().cloned());
-    let figures = top.take("figures").map_or_else(Vec::new, tables);
+    let figures = top.take("figures").map_or_else(Vec::new, |v| {
+        let draws = random.iter().flat_map(|random: &Random| &random.draws);
+        let axes = axes.iter().map(|axis| axis.name.as_str());
+        let axes: Vec<_> = axes.chain(draws.map(|draw| draw.name.as_str())).collect();
+        let variants: Vec<_> = variants.iter().map(|variant| variant.name.as_str()).collect();
+        let names = Names { variants: &variants, axes: &axes };
+        each(&v, |value| drawing(value, names))
+    });
     Plan {
         name: name.unwrap_or_default(),
         title,

@@ -1,0 +1,178 @@
+//! From rows to figures that `towpath_report::figure` draws, and to one line of each curve for the
+//! terminal.
+
+mod points;
+mod reference;
+
+use towpath_report::figure::{Axis, Curve, Figure, Kind, Line, Panel, Reference, Scale};
+
+pub use reference::{Amount, Published, published};
+
+use crate::plan::{Drawing, Plan, Shown};
+use crate::row::Row;
+use points::{Place, curves};
+
+/// The figure of a plan: its rows as it says they are drawn, and the points that a source gives.
+pub fn figure(plan: &Plan, rows: &[Row], published: &[Published], source: Option<&str>) -> Figure {
+    let panels = plan.figures.iter().map(|drawing| panel(plan, drawing, rows, published));
+    Figure {
+        title: plan.title.clone(),
+        panels: panels.collect(),
+        source: source.map(str::to_owned),
+    }
+}
+
+fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[Published]) -> Panel {
+    let (place, curves) = curves(plan, drawing, rows);
+    let kind = match drawing.kind {
+        Shown::Lines | Shown::Series => Kind::Lines,
+        Shown::Bars => Kind::Bars,
+        Shown::StackedBars => Kind::StackedBars,
+        Shown::Cdf => Kind::Cdf,
+        Shown::Scatter => Kind::Scatter,
+    };
+    let references = references(drawing, &place, &curves, published);
+    let [_, size] = sizes(drawing);
+    let y = if drawing.kind == Shown::Cdf {
+        Axis {
+            label: label(drawing, 1, "share of the runs", "%"),
+            ..axis(drawing, 1, Scale::Linear)
+        }
+    } else {
+        let scale = if drawing.log[1] { Scale::Log } else { Scale::Linear };
+        axis(drawing, 1, scale)
+    };
+    let scale = match place {
+        Place::Number if drawing.log[0] => Scale::Log,
+        Place::Number => Scale::Linear,
+        Place::Names(names) => Scale::Names(names),
+    };
+    Panel {
+        title: drawing.title.clone(),
+        kind,
+        x: axis(drawing, 0, scale),
+        y,
+        curves,
+        references,
+        lines: drawing
+            .lines
+            .iter()
+            .map(|(at, text)| Line { at: at / size, text: text.clone() })
+            .collect(),
+    }
+}
+
+/// What one unit of each axis is worth.
+fn sizes(drawing: &Drawing) -> [f64; 2] {
+    let size = |unit: &Option<crate::plan::DrawnUnit>| unit.as_ref().map_or(1.0, |unit| unit.size);
+    [size(&drawing.units[0]), size(&drawing.units[1])]
+}
+
+fn axis(drawing: &Drawing, which: usize, scale: Scale) -> Axis {
+    let size = sizes(drawing).get(which).copied().unwrap_or(1.0);
+    let name = match which {
+        0 if drawing.x == "variant" => "",
+        0 => drawing.x.as_str(),
+        _ => drawing.y.first().map_or("", String::as_str),
+    };
+    let unit = match (drawing.kind, which, &scale) {
+        (Shown::Series, 0, _) => "s",
+        // Names say their units themselves.
+        (_, _, Scale::Names(_)) => "",
+        _ => "unit",
+    };
+    let range = drawing.ranges.get(which).copied().flatten().map(|ends| ends.map(|end| end / size));
+    Axis { label: label(drawing, which, name, unit), scale, range }
+}
+
+/// `receive buffer (KB)`
+fn label(drawing: &Drawing, which: usize, name: &str, unit: &str) -> String {
+    let given = drawing.labels.get(which).map_or("", String::as_str);
+    let text = if given.is_empty() { name } else { given };
+    let own = drawing.units.get(which).and_then(Option::as_ref).map(|unit| unit.name.as_str());
+    match (unit, own) {
+        ("", _) | ("unit", None) => text.to_owned(),
+        ("unit", Some(unit)) | (unit, _) => format!("{text} ({unit})"),
+    }
+}
+
+/// The published points whose curve the panel has.
+fn references(
+    drawing: &Drawing,
+    place: &Place,
+    curves: &[Curve],
+    published: &[Published],
+) -> Vec<Reference> {
+    let sizes = sizes(drawing);
+    let each = published.iter().filter_map(|point| {
+        let curve = curves.iter().find(|curve| curve.name == point.variant)?;
+        let x = match place {
+            Place::Number => point.x.value(sizes[0])?,
+            Place::Names(names) => names.iter().position(|name| *name == point.x.text)? as f64,
+        };
+        let y = point.y.value(sizes[1])?;
+        Some(Reference { style: Some(curve.style), name: curve.name.clone(), x, y })
+    });
+    each.collect()
+}
+
+/// One line for each curve: its name, a spark for each point, and the smallest and largest value.
+pub fn sparks(figure: &Figure) -> Vec<String> {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let mut lines = Vec::new();
+    for panel in &figure.panels {
+        let values = |curve: &Curve| -> Vec<f64> {
+            let known = curve.points.iter().map(|point| point.middle);
+            known.filter(|value| value.is_finite()).collect()
+        };
+        let all = || panel.curves.iter().flat_map(values);
+        let top = all().fold(0.0_f64, f64::max);
+        let names = panel.curves.iter().map(|curve| curve.name.chars().count());
+        let width = names.max().unwrap_or(0).min(40);
+        if !panel.curves.is_empty() {
+            let label = &panel.y.label;
+            let over = if panel.x.label.is_empty() {
+                String::new()
+            } else {
+                format!(" over {}", panel.x.label)
+            };
+            lines.push(format!("{}{label}{over}", prefix(&panel.title)));
+        }
+        for curve in &panel.curves {
+            let values = values(curve);
+            let spark = |value: &f64| {
+                let level = (value / top * 8.0).ceil().clamp(1.0, 8.0) as usize;
+                LEVELS.get(level - 1).copied().unwrap_or(' ')
+            };
+            // A distribution has too many points for a line.
+            let every = values.len().div_ceil(40).max(1);
+            let sparks: String = values.iter().step_by(every).map(spark).collect();
+            let name: String = curve.name.chars().take(width).collect();
+            let ends = match (values.first(), values.last()) {
+                (Some(first), Some(last)) if values.len() > 1 => {
+                    format!("{} … {}", short(*first), short(*last))
+                }
+                (Some(only), _) => short(*only),
+                _ => "nothing".to_owned(),
+            };
+            lines.push(format!("  {name:<width$}  {sparks}  {ends}"));
+        }
+    }
+    lines
+}
+
+fn prefix(title: &str) -> String {
+    if title.is_empty() { String::new() } else { format!("{title}: ") }
+}
+
+/// Three significant digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! What the rows of each curve say at each place.
+
+use towpath_measure::metrics::statistics::{Sample, median_interval};
+use towpath_report::figure::{Curve, Point};
+
+use super::sizes;
+use crate::plan::{Drawing, Middle, Plan, Shown, Spread};
+use crate::row::{Row, SECOND};
+
+/// Resamplings begin here, so that equal rows give equal figures.
+const SEED: u64 = 1;
+
+/// What places on the horizontal axis are.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Place {
+    Number,
+    Names(Vec<String>),
+}
+
+/// The curves of a panel, in the order of the plan's variants.
+pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Vec<Curve>) {
+    let rows: Vec<&Row> = rows.iter().filter(|row| shown(drawing, row)).collect();
+    let place = place(plan, drawing, &rows);
+    let wanted =
+        |name: &&str| drawing.variants.is_empty() || drawing.variants.iter().any(|v| v == name);
+    let all = plan.variants.iter().map(|variant| variant.name.as_str()).filter(wanted);
+    let names: Vec<&str> = all.filter(|name| rows.iter().any(|row| row.variant == *name)).collect();
+    let of =
+        |name: &str| rows.iter().copied().filter(|row| row.variant == name).collect::<Vec<_>>();
+    let whole = [drawing.x.clone()];
+    let figures = if drawing.kind == Shown::Cdf { &whole[..] } else { &drawing.y };
+    let mut curves = Vec::new();
+    if drawing.x == "variant" {
+        for (style, figure) in figures.iter().enumerate() {
+            let each = names.iter().enumerate();
+            let points =
+                each.filter_map(|(at, name)| point(drawing, at as f64, values(&of(name), figure)));
+            let points = points.collect();
+            curves.push(Curve { name: legend(drawing, figure), style, group: 0, points });
+        }
+        return (Place::Names(names.into_iter().map(str::to_owned).collect()), curves);
+    }
+    for (group, name) in names.iter().enumerate() {
+        for (part, figure) in figures.iter().enumerate() {
+            let points = points(drawing, &place, &of(name), figure);
+            let stacked = drawing.kind == Shown::StackedBars;
+            let (style, label) = match figures.len() {
+                1 => (style(plan, name), (*name).to_owned()),
+                // One colour for each part of a stack, and for each curve if there is one variant.
+                _ if names.len() == 1 => (part, legend(drawing, figure)),
+                _ if stacked => (part, format!("{name}: {}", legend(drawing, figure))),
+                count => (
+                    style(plan, name) * count + part,
+                    format!("{name}: {}", legend(drawing, figure)),
+                ),
+            };
+            curves.push(Curve { name: label, style, group, points });
+        }
+    }
+    (place, curves)
+}
+
+/// The same in all panels: the variant's place among those that are drawn at all.
+fn style(plan: &Plan, name: &str) -> usize {
+    let drawn = |variant: &&crate::plan::Variant| {
+        plan.figures
+            .iter()
+            .any(|drawing| drawing.variants.is_empty() || drawing.variants.contains(&variant.name))
+    };
+    plan.variants.iter().filter(drawn).position(|variant| variant.name == name).unwrap_or(0)
+}
+
+fn legend(drawing: &Drawing, figure: &str) -> String {
+    drawing.names.get(figure).map_or(figure, String::as_str).to_owned()
+}
+
+/// Whether a row is among the panel's.
+fn shown(drawing: &Drawing, row: &Row) -> bool {
+    drawing.only.iter().all(|(name, texts)| {
+        row.parameters.get(name).is_some_and(|parameter| texts.contains(&parameter.text))
+    })
+}
+
+/// Numbers where every value has one, else names in the order of the plan.
+fn place(plan: &Plan, drawing: &Drawing, rows: &[&Row]) -> Place {
+    let bars = matches!(drawing.kind, Shown::Bars | Shown::StackedBars);
+    if !bars && (drawing.kind != Shown::Lines || rows.iter().all(|row| at(drawing, row).is_some()))
+    {
+        return Place::Number;
+    }
+    let axis = plan.axes.iter().find(|axis| axis.name == drawing.x);
+    let texts = axis.into_iter().flat_map(|axis| &axis.values).map(|setting| setting.text.clone());
+    let seen = |text: &String| {
+        rows.iter().any(|row| row.parameters.get(&drawing.x).is_some_and(|p| p.text == *text))
+    };
+    Place::Names(texts.filter(seen).collect())
+}
+
+/// A row's place on an axis of numbers, in the axis' unit.
+fn at(drawing: &Drawing, row: &Row) -> Option<f64> {
+    let number = row.parameters.get(&drawing.x)?.number?;
+    Some(number / sizes(drawing)[0])
+}
+
+fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<Point> {
+    let [across, up] = sizes(drawing);
+    match drawing.kind {
+        Shown::Cdf => {
+            let sample = Sample::of(values(rows, figure));
+            let runs = sample.count();
+            let corner = |(value, share): (f64, f64)| {
+                let middle = share * 100.0;
+                Point { x: value / across, middle, spread: [middle; 2], runs }
+            };
+            sample.steps().into_iter().map(corner).collect()
+        }
+        Shown::Scatter => {
+            let one = |row: &&Row| {
+                let x =
+                    row.figures.get(&drawing.x).map(|x| x / across).or_else(|| at(drawing, row))?;
+                let middle = row.figures.get(figure)? / up;
+                Some(Point { x, middle, spread: [middle; 2], runs: 1 })
+            };
+            rows.iter().filter_map(one).collect()
+        }
+        Shown::Series => series(drawing, rows, figure),
+        Shown::Lines | Shown::Bars | Shown::StackedBars => over_axis(drawing, place, rows, figure),
+    }
+}
+
+/// A point for each second: its middle.
+fn series(drawing: &Drawing, rows: &[&Row], figure: &str) -> Vec<Point> {
+    let second = |number: u32| {
+        let found = values(rows, &format!("{SECOND}{number}.{figure}"));
+        point(drawing, f64::from(number) + 0.5, found)
+    };
+    (0..).map_while(second).collect()
+}
+
+fn over_axis(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<Point> {
+    let mut places: Vec<(f64, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        let x = match place {
+            Place::Number => at(drawing, row),
+            Place::Names(names) => {
+                let text = row.parameters.get(&drawing.x).map(|parameter| &parameter.text);
+                text.and_then(|text| names.iter().position(|name| name == text)).map(|at| at as f64)
+            }
+        };
+        let Some(x) = x else { continue };
+        match places.iter_mut().find(|(other, _)| other.total_cmp(&x).is_eq()) {
+            Some((_, rows)) => rows.push(row),
+            None => places.push((x, vec![row])),
+        }
+    }
+    places.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let each = places.into_iter();
+    each.filter_map(|(x, rows)| point(drawing, x, values(&rows, figure))).collect()
+}
+
+fn values(rows: &[&Row], figure: &str) -> Vec<f64> {
+    rows.iter().filter_map(|row| row.figures.get(figure).copied()).collect()
+}
+
+/// What some runs say together; `None` if they say nothing.
+fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<Point> {
+    let size = sizes(drawing)[1];
+    let sample = Sample::of(values.into_iter().map(|value| value / size));
+    let middle = match drawing.middle {
+        Middle::Median => sample.median()?,
+        Middle::Mean => sample.mean()?,
+    };
+    let range = || Some([*sample.values().first()?, *sample.values().last()?]);
+    let spread = match (drawing.spread, drawing.middle) {
+        (Spread::None, _) => None,
+        (Spread::Range, _) => range(),
+        (Spread::Quartiles, _) => sample.quartiles(),
+        (Spread::Interval, Middle::Mean) => interval_of_mean(&sample, middle),
+        (Spread::Interval, Middle::Median) => median_interval(&sample, SEED)
+            .map(|interval| [interval.low, interval.high])
+            .or_else(range),
+    };
+    Some(Point { x, middle, spread: spread.unwrap_or([middle; 2]), runs: sample.count() })
+}
+
+/// Student's interval of the mean; `None` of a single value.
+fn interval_of_mean(sample: &Sample, mean: f64) -> Option<[f64; 2]> {
+    /// The 97.5 % quantiles with 1, 2, … degrees of freedom.
+    const STUDENT: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+        2.052, 2.048, 2.045, 2.042,
+    ];
+    let freedom = sample.count().checked_sub(1)?;
+    let quantile = STUDENT.get(freedom.checked_sub(1)?).copied().unwrap_or(1.96);
+    let squares: f64 = sample.values().iter().map(|value| (value - mean) * (value - mean)).sum();
+    let half = quantile * (squares / freedom as f64 / sample.count() as f64).sqrt();
+    Some([mean - half, mean + half])
+}

@@ -1,0 +1,168 @@
+use towpath_measure::scenario::{Transport, World};
+
+use super::*;
+use crate::row::Parameter;
+
+const PLAN: &str = r#"
+name = "buffers"
+title = "Buffers"
+scenario = "builtin:two-links"
+[[variants]]
+name = "TCP"
+transport = "tcp"
+[[variants]]
+name = "MPTCP"
+transport = "mptcp"
+[[axes]]
+name = "receive buffer"
+keys = ["hosts.right.receive-buffer"]
+values = ["100 KB", "1 MB"]
+"#;
+
+fn plan(figures: &str) -> Plan {
+    let none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &none)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (variant, mbps) in [("TCP", 8.0), ("MPTCP", 10.0)] {
+        for (text, number) in [("100 KB", 1e5), ("1 MB", 1e6)] {
+            for seed in 1..=3 {
+                let goodput = (mbps + seed as f64 + number / 1e6) * 1e6;
+                let figures = [
+                    ("goodput", goodput),
+                    ("path.first.goodput", goodput * 0.75),
+                    ("path.second.goodput", goodput * 0.25),
+                    ("second.0.goodput", goodput / 2.0),
+                    ("second.1.goodput", goodput),
+                ];
+                let parameter = Parameter { text: text.into(), number: Some(number) };
+                rows.push(Row {
+                    key: format!("{variant}{text}{seed}"),
+                    variant: variant.into(),
+                    world: World::Sim,
+                    transport: Transport::Tcp,
+                    seed,
+                    parameters: [("receive buffer".to_owned(), parameter)].into(),
+                    error: None,
+                    figures: figures.map(|(name, value)| (name.to_owned(), value)).into(),
+                });
+            }
+        }
+    }
+    rows
+}
+
+fn drawn(figures: &str) -> Figure {
+    figure(&plan(figures), &rows(), &[], None)
+}
+
+fn corners(curve: &Curve) -> Vec<(f64, f64)> {
+    curve.points.iter().map(|point| (point.x, (point.middle * 100.0).round() / 100.0)).collect()
+}
+
+#[test]
+fn curves_are_medians_in_the_units_of_the_axes() {
+    let panel = drawn(
+        "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\nx-unit = \"KB\"\n\
+         y-unit = \"Mbit/s\"\ny-label = \"Goodput\"\nspread = \"range\"\n",
+    )
+    .panels
+    .remove(0);
+    assert_eq!(
+        (panel.x.label.as_str(), panel.y.label.as_str()),
+        ("receive buffer (KB)", "Goodput (Mbit/s)")
+    );
+    let [tcp, mptcp] = &panel.curves[..] else { panic!("{panel:?}") };
+    assert_eq!(corners(tcp), [(100.0, 10.1), (1000.0, 11.0)]);
+    assert_eq!((mptcp.name.as_str(), mptcp.style), ("MPTCP", 1));
+    assert_eq!((tcp.points[0].spread, tcp.points[0].runs), ([9.1, 11.1], 3));
+}
+
+#[test]
+fn bars_can_stand_for_variants_and_parts_on_each_other() {
+    let y = "y = [\"path.first.goodput\", \"path.second.goodput\"]\ny-unit = \"Mbit/s\"\n\
+             names = { \"path.first.goodput\" = \"link A\" }\n";
+    let panel = drawn(&format!(
+        "[[figures]]\nkind = \"bars\"\nx = \"variant\"\n{y}where = {{ \"receive buffer\" = \"1 MB\" }}\n"
+    ));
+    let panel = &panel.panels[0];
+    assert_eq!(panel.x.scale, Scale::Names(vec!["TCP".into(), "MPTCP".into()]));
+    assert_eq!(panel.curves[0].name, "link A");
+    assert_eq!(corners(&panel.curves[1]), [(0.0, 2.75), (1.0, 3.25)]);
+    let panel =
+        drawn(&format!("[[figures]]\nkind = \"stacked-bars\"\nx = \"receive buffer\"\n{y}"));
+    let curves = &panel.panels[0].curves;
+    let look: Vec<_> = curves.iter().map(|c| (c.name.as_str(), c.style, c.group)).collect();
+    assert_eq!(
+        look,
+        [
+            ("TCP: link A", 0, 0),
+            ("TCP: path.second.goodput", 1, 0),
+            ("MPTCP: link A", 0, 1),
+            ("MPTCP: path.second.goodput", 1, 1)
+        ]
+    );
+}
+
+#[test]
+fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
+    let figure = drawn(
+        "[[figures]]\nkind = \"series\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\nmiddle = \"mean\"\n\
+         [[figures]]\nkind = \"cdf\"\nx = \"goodput\"\nx-unit = \"Mbit/s\"\nvariants = [\"TCP\"]\n",
+    );
+    let [series, cdf] = &figure.panels[..] else { panic!() };
+    assert_eq!(corners(&series.curves[0]), [(0.5, 5.28), (1.5, 10.55)]);
+    assert_eq!(series.x.label, "time (s)");
+    assert_eq!((cdf.curves.len(), cdf.curves[0].points.len()), (1, 6));
+    assert_eq!(cdf.y.label, "share of the runs (%)");
+    assert!(cdf.curves[0].points.last().is_some_and(|point| (point.middle - 100.0).abs() < 1e-9));
+}
+
+#[test]
+fn published_points_stand_at_their_curve_in_its_units() {
+    let figures = "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\n\
+                   x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n";
+    let text = "variant,x,y,where\nMPTCP,600 KB,9.5,\"section 3, end\"\nMPTCP,600,9.5 Mbit/s,a\nnone,1,1,b\n";
+    let points = published(text).unwrap();
+    let figure = figure(&plan(figures), &rows(), &points, Some("seed 004"));
+    let references = &figure.panels[0].references;
+    assert_eq!(references.len(), 2);
+    assert_eq!(references[0], references[1]);
+    assert_eq!((references[0].style, references[0].x, references[0].y), (Some(1), 600.0, 9.5));
+}
+
+#[test]
+fn a_wrong_table_of_points_is_told_with_its_line() {
+    let of = |text: &str| published(text).unwrap_err();
+    assert_eq!(of("a,b\n"), "line 1 is `a,b`, expected `variant,x,y,where`");
+    assert_eq!(
+        of("variant,x,y,where\n\nTCP,1,fast,p\n"),
+        "line 3: `fast` is no number, expected one, with its unit or the axis'"
+    );
+    assert_eq!(of("variant,x,y,where\nTCP,1,2\n"), "line 2: there are 3 cells, expected 4");
+    assert_eq!(
+        of("variant,x,y,where\nTCP,1,2,\n"),
+        "line 2: it is not said where the source gives this"
+    );
+}
+
+#[test]
+fn a_figure_that_the_plan_cannot_draw_is_an_error() {
+    let none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let figures = "[[figures]]\nkind = \"line\"\nx = \"recieve buffer\"\ny = \"goodput\"\ny-unit = \"Mbits\"\n\
+                   variants = [\"MTPCP\"]\ny-range = [\"10 Mbit/s\", \"0\"]\ncolour = \"red\"\n";
+    let errors = Plan::parse("plan.toml", &format!("{PLAN}{figures}"), &none).unwrap_err();
+    insta::assert_snapshot!(errors.to_string());
+}
+
+#[test]
+fn each_curve_has_a_line_of_sparks() {
+    let lines = sparks(&drawn(
+        "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\ny-unit = \"Mbit/s\"\n",
+    ));
+    assert_eq!(lines[1], "  TCP    ▇▇  10.1 … 11.0");
+    assert_eq!(lines[2], "  MPTCP  ██  12.1 … 13.0");
+}

@@ -1,0 +1,323 @@
+//! `[[figures]]`: how the rows of a plan are drawn.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::scenario::document::{
+    Finding, Kind, Need, Section, Shape, Value, alternatives, key, nearest, quote,
+};
+use towpath_measure::scenario::units::{self, Dimension};
+
+use Kind::{Any, List, OneOf, Tables, Text, Words};
+use Need::{Else, Required};
+
+/// One panel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawing {
+    /// How.
+    pub kind: Shown,
+    /// Title above it; may be empty.
+    pub title: String,
+    /// An axis, `variant`, or (with [`Shown::Cdf`] and [`Shown::Scatter`]) a row's figure.
+    pub x: String,
+    /// Rows' figures; none with [`Shown::Cdf`].
+    pub y: Vec<String>,
+    /// What is written at the axes, without unit; empty for the name of what is drawn.
+    pub labels: [String; 2],
+    /// Units, such as `Mbit/s`.
+    pub units: [Option<DrawnUnit>; 2],
+    /// Whether an axis is logarithmic.
+    pub log: [bool; 2],
+    /// From where to where, in base units.
+    pub ranges: [Option<[f64; 2]>; 2],
+    /// Which curves, in this order; all when there are none.
+    pub variants: Vec<String>,
+    /// Only points whose parameters are these, by name of the axis, as texts.
+    pub only: BTreeMap<String, Vec<String>>,
+    /// Names in the legend, by figure.
+    pub names: BTreeMap<String, String>,
+    /// What stands for the runs of a point.
+    pub middle: Middle,
+    /// How far they are apart.
+    pub spread: Spread,
+    /// Horizontal lines: where, in base units, and what they mean.
+    pub lines: Vec<(f64, String)>,
+}
+
+/// A unit as axes have it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrawnUnit {
+    /// `Mbit/s`
+    pub name: String,
+    /// In base units.
+    pub size: f64,
+}
+
+/// How it is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// A curve over an axis.
+    Lines,
+    /// Bars beside each other.
+    Bars,
+    /// Bars on top of each other.
+    StackedBars,
+    /// Shares of all runs.
+    Cdf,
+    /// A point for each run.
+    Scatter,
+    /// Over the seconds of the run.
+    Series,
+}
+
+/// What stands for the runs of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Middle {
+    /// The middle value.
+    Median,
+    /// The arithmetic mean.
+    Mean,
+}
+
+/// How far the runs of a point are apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// 95 % confidence interval of what stands for them; the range where there are too few.
+    Interval,
+    /// From quartile to quartile.
+    Quartiles,
+    /// From the smallest to the largest.
+    Range,
+    /// Nothing.
+    None,
+}
+
+const KINDS: [(&str, Shown); 6] = [
+    ("lines", Shown::Lines),
+    ("bars", Shown::Bars),
+    ("stacked-bars", Shown::StackedBars),
+    ("cdf", Shown::Cdf),
+    ("scatter", Shown::Scatter),
+    ("series", Shown::Series),
+];
+
+pub(super) static FIGURE: Shape = Shape {
+    noun: "a figure",
+    heading: "[[figures]]",
+    doc: "How the runs are drawn: a panel each, side by side.",
+    groups: &[&[
+        key(
+            "kind",
+            Words(&["lines", "bars", "stacked-bars", "cdf", "scatter", "series"]),
+            Required,
+            "How; `series` is over the seconds of the run",
+        ),
+        key("title", Text, Else("empty"), "Above the panel"),
+        key("x", Text, Else("time"), "An axis or `variant`; with `cdf` and `scatter` a figure"),
+        key("y", OneOf(&[Text, List(&Text)]), Else("none"), "Figures of the rows"),
+        key("x-label", Text, Else("the name of `x`"), "At the axis, without the unit"),
+        key("y-label", Text, Else("the name of `y`"), "At the axis, without the unit"),
+        key("x-unit", Text, Else("base units"), "Such as `KB`"),
+        key("y-unit", Text, Else("base units"), "Such as `Mbit/s`"),
+        key("x-scale", Words(&["linear", "log"]), Else("`linear`"), "How values are placed"),
+        key("y-scale", Words(&["linear", "log"]), Else("`linear`"), "How values are placed"),
+        key("x-range", List(&Text), Else("from the values"), "Both ends"),
+        key("y-range", List(&Text), Else("from the values"), "Both ends, `[\"0\", \"10 Mbit/s\"]`"),
+        key("variants", List(&Text), Else("all"), "Which curves"),
+        key("where", Any("a table of axes and their values"), Else("all"), "Only these points"),
+        key("names", Any("a table of figures and names"), Else("none"), "Names in the legend"),
+        key("middle", Words(&["median", "mean"]), Else("`median`"), "What stands for the seeds"),
+        key(
+            "spread",
+            Words(&["ci95", "quartiles", "range", "none"]),
+            Else("`ci95`"),
+            "How far the seeds are apart",
+        ),
+        key("lines", Tables(&LINE), Else("none"), "Horizontal lines"),
+    ]],
+};
+
+static LINE: Shape = Shape {
+    noun: "a line",
+    heading: "[[figures.lines]]",
+    doc: "A horizontal line: what somebody claims, or what links can carry.",
+    groups: &[&[
+        key("at", Text, Required, "Where, such as `10 Mbit/s`"),
+        key("text", Text, Required, "What it means, in a few words"),
+    ]],
+};
+
+pub(super) static SHAPES: [&Shape; 2] = [&FIGURE, &LINE];
+
+/// The names that figures may mean.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a> {
+    pub(super) variants: &'a [&'a str],
+    /// Axes and draws.
+    pub(super) axes: &'a [&'a str],
+}
+
+pub(super) fn drawing(value: &Value<'_>, names: Names<'_>) -> Option<Drawing> {
+    let mut section = value.section(&FIGURE, "a figure", "expected a table")?;
+    let kind = section.require("kind", "kind = \"lines\"").and_then(|value| value.word(&KINDS));
+    let kind = kind.unwrap_or(Shown::Lines);
+    let text = |section: &mut Section<'_>, key| {
+        section.take(key).and_then(|value| value.text()).unwrap_or_default().to_owned()
+    };
+    let title = text(&mut section, "title");
+    let x = if kind == Shown::Series {
+        "time".to_owned()
+    } else {
+        let value = section.require("x", "x = \"the name of an axis\"");
+        value.and_then(|value| place(&value, kind, names)).unwrap_or_default()
+    };
+    let y = if kind == Shown::Cdf { None } else { section.require("y", "y = \"goodput\"") };
+    let middles = [("median", Middle::Median), ("mean", Middle::Mean)];
+    let spreads = [
+        ("ci95", Spread::Interval),
+        ("quartiles", Spread::Quartiles),
+        ("range", Spread::Range),
+        ("none", Spread::None),
+    ];
+    let drawing = Drawing {
+        kind,
+        title,
+        x,
+        y: y.map(|value| texts(&value)).unwrap_or_default(),
+        labels: ["x-label", "y-label"].map(|key| text(&mut section, key)),
+        units: ["x-unit", "y-unit"].map(|key| section.take(key).and_then(|value| unit(&value))),
+        log: ["x-scale", "y-scale"].map(|key| {
+            let value = section.take(key);
+            value.and_then(|v| v.word(&[("linear", false), ("log", true)])).unwrap_or(false)
+        }),
+        ranges: ["x-range", "y-range"].map(|key| section.take(key).and_then(|v| range(&v))),
+        variants: section.take("variants").map(|v| variants(&v, names)).unwrap_or_default(),
+        only: section.take("where").map(|value| only(&value, names)).unwrap_or_default(),
+        names: section.take("names").map(|value| legend(&value)).unwrap_or_default(),
+        middle: section.take("middle").and_then(|v| v.word(&middles)).unwrap_or(Middle::Median),
+        spread: section.take("spread").and_then(|v| v.word(&spreads)).unwrap_or(Spread::Interval),
+        lines: section.take("lines").map(|value| lines(&value)).unwrap_or_default(),
+    };
+    section.finish();
+    Some(drawing)
+}
+
+/// What is on the horizontal axis.
+fn place(value: &Value<'_>, kind: Shown, names: Names<'_>) -> Option<String> {
+    let text = value.text()?;
+    let of_rows = matches!(kind, Shown::Cdf | Shown::Scatter);
+    if !of_rows && text != "variant" {
+        one_of(value, text, names.axes, "no axis")?;
+    }
+    Some(text.to_owned())
+}
+
+/// Complains about a name that the plan has not.
+fn one_of(value: &Value<'_>, text: &str, known: &[&str], what: &str) -> Option<()> {
+    if known.contains(&text) {
+        return Some(());
+    }
+    let hint = match nearest(text, known.iter().copied()) {
+        Some(near) => format!("did you mean {}?", quote(near)),
+        None if known.is_empty() => "this plan has none".to_owned(),
+        None => format!("there are {}", alternatives(known.iter().copied().take(10))),
+    };
+    let message = format!("{what} is called {}", quote(text));
+    let finding = Finding::new(value.span(), message, "expected a name of this plan");
+    value.push(finding.hint(hint));
+    None
+}
+
+fn texts(value: &Value<'_>) -> Vec<String> {
+    if let Some(text) = value.as_str() {
+        return vec![text.to_owned()];
+    }
+    let list = value.list("expected a text or a list of texts").unwrap_or_default();
+    list.iter().filter_map(|value| Some(value.text()?.to_owned())).collect()
+}
+
+fn unit(value: &Value<'_>) -> Option<DrawnUnit> {
+    let name = value.text()?;
+    match units::quantity(&format!("1 {name}")) {
+        Ok(quantity) => Some(DrawnUnit { name: name.to_owned(), size: quantity.as_f64() }),
+        Err(error) => {
+            value.unit_error(&error, Dimension::Rate, "expected a unit such as `Mbit/s`".into());
+            None
+        }
+    }
+}
+
+fn number(value: &Value<'_>) -> Option<f64> {
+    let number = value.as_number();
+    let Some(text) = value.as_str().or(number.as_deref()) else {
+        value.wrong_type("expected a number with its unit");
+        return None;
+    };
+    let wrong = |error| value.unit_error(&error, Dimension::Rate, "expected a number".to_owned());
+    units::quantity(text).map(units::Quantity::as_f64).map_err(wrong).ok()
+}
+
+fn range(value: &Value<'_>) -> Option<[f64; 2]> {
+    let list = value.list("expected both ends")?;
+    let [low, high] = list.as_slice() else {
+        value.fail("a range has two ends", "expected `[\"0\", \"10 Mbit/s\"]`");
+        return None;
+    };
+    let [low, high] = [number(low)?, number(high)?];
+    if low >= high {
+        value.fail("the range ends before it begins", "expected the lower end first");
+        return None;
+    }
+    Some([low, high])
+}
+
+fn variants(value: &Value<'_>, names: Names<'_>) -> Vec<String> {
+    let list = value.list("expected a list of variants").unwrap_or_default();
+    let known = |value: &Value<'_>| {
+        let text = value.text()?;
+        one_of(value, text, names.variants, "no variant").map(|()| text.to_owned())
+    };
+    list.iter().filter_map(known).collect()
+}
+
+/// Values as texts, however they are written.
+fn only(value: &Value<'_>, names: Names<'_>) -> BTreeMap<String, Vec<String>> {
+    let Some(table) = value.as_table() else {
+        value.wrong_type("expected a table such as `{ queue = \"100 packets\" }`");
+        return BTreeMap::new();
+    };
+    let each = table.iter().filter_map(|(name, inner)| {
+        let inner = value.nested(name.get_ref(), name.span(), inner);
+        one_of(&inner, name.get_ref(), names.axes, "no axis")?;
+        let list = match (inner.as_str(), inner.as_number()) {
+            (None, None) => inner.list("expected a value or a list of values")?,
+            _ => vec![inner],
+        };
+        let text = |value: &Value<'_>| value.as_str().map(str::to_owned).or(value.as_number());
+        Some((name.get_ref().to_string(), list.iter().filter_map(text).collect()))
+    });
+    each.collect()
+}
+
+fn legend(value: &Value<'_>) -> BTreeMap<String, String> {
+    let Some(table) = value.as_table() else {
+        value.wrong_type("expected a table such as `{ \"path.a.goodput\" = \"link A\" }`");
+        return BTreeMap::new();
+    };
+    let each = table.iter().filter_map(|(name, inner)| {
+        let inner = value.nested(name.get_ref(), name.span(), inner);
+        Some((name.get_ref().to_string(), inner.text()?.to_owned()))
+    });
+    each.collect()
+}
+
+fn lines(value: &Value<'_>) -> Vec<(f64, String)> {
+    let list = value.list("expected a list of lines").unwrap_or_default();
+    let line = |value: &Value<'_>| {
+        let mut section = value.section(&LINE, "a line", "expected `{ at = …, text = … }`")?;
+        let at = section.require("at", "at = \"10 Mbit/s\"").and_then(|value| number(&value));
+        let text = section.require("text", "text = \"both links\"").and_then(|value| value.text());
+        section.finish();
+        Some((at?, text?.to_owned()))
+    };
+    list.iter().filter_map(line).collect()
+}

@@ -1,0 +1,72 @@
+//! What was delivered in each second of a run, for figures over time.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::{Record, Side};
+
+/// How the name of such a figure begins: `second.3.goodput` is of the fourth second.
+pub const SECOND: &str = "second.";
+/// Longer runs are not drawn second by second.
+const MOST_SECONDS: usize = 600;
+
+/// `second.N.goodput` and `second.N.path.NAME.goodput`: bits delivered in each whole second of the
+/// traffic, and those that came over a path. A period that lies in two seconds counts for both, by
+/// its parts.
+pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
+    let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut end_ns = 0;
+    for record in records {
+        let (name, t_ns, span_ns, bytes) = if let Record::Interval(interval) = record {
+            end_ns = end_ns.max(interval.t_ns);
+            ("goodput".to_owned(), interval.t_ns, interval.span_ns, interval.bytes)
+        } else if let Record::Subflow(subflow) = record
+            && subflow.side == Side::Receiver
+        {
+            let name = format!("path.{}.goodput", subflow.path);
+            (name, subflow.t_ns, subflow.span_ns, subflow.bytes)
+        } else {
+            continue;
+        };
+        add(found.entry(name).or_default(), (t_ns, span_ns), bytes as f64 * 8.0);
+    }
+    // What came after the last whole second is not a second.
+    let whole = (end_ns / 1_000_000_000) as usize;
+    let mut figures = BTreeMap::new();
+    for (name, mut seconds) in found {
+        seconds.resize(whole.min(MOST_SECONDS), 0.0);
+        let named = seconds.into_iter().enumerate();
+        figures.extend(named.map(|(at, bits)| (format!("{SECOND}{at}.{name}"), bits)));
+    }
+    figures
+}
+
+/// Spreads an amount over the seconds of its period.
+fn add(seconds: &mut Vec<f64>, (t_ns, span_ns): (u64, u64), bits: f64) {
+    let (from, to) = (t_ns.saturating_sub(span_ns) as f64 / 1e9, t_ns as f64 / 1e9);
+    let last = (to.ceil() as usize).min(MOST_SECONDS);
+    if seconds.len() < last {
+        seconds.resize(last, 0.0);
+    }
+    for (at, second) in seconds.iter_mut().enumerate().skip(from as usize) {
+        let (begin, end) = (at as f64, at as f64 + 1.0);
+        let inside = end.min(to) - begin.max(from);
+        if inside > 0.0 && to > from {
+            *second += bits * inside / (to - from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_counts_for_the_seconds_in_which_it_lies() {
+        let mut seconds = Vec::new();
+        add(&mut seconds, (1_000_000_000, 100_000_000), 8.0);
+        add(&mut seconds, (1_050_000_000, 100_000_000), 6.0);
+        add(&mut seconds, (3_000_000_000, 1_000_000_000), 5.0);
+        let rounded: Vec<_> = seconds.iter().map(|bits| (bits * 1e6).round() / 1e6).collect();
+        assert_eq!(rounded, [11.0, 3.0, 5.0]);
+    }
+}
