@@ -14,6 +14,9 @@ use crate::scenario::DataDirection;
 /// full for a moment all the time.
 const TOLD: Duration = Duration::from_millis(20);
 
+/// How a [`EventKind::Scheduler`] event's details begin that say why the preferred path was left.
+pub const BECAUSE: &str = "because ";
+
 impl Cause {
     /// Every cause.
     pub const ALL: [Self; 5] =
@@ -35,6 +38,7 @@ impl Cause {
 #[derive(Debug, Default)]
 pub struct Decisions {
     switches: BTreeMap<u32, u64>,
+    departures: BTreeMap<&'static str, u64>,
     run_bytes: u64,
     reinjected: BTreeMap<(Cause, u32), u64>,
     penalised: BTreeMap<u32, u64>,
@@ -43,8 +47,12 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// New data went to subflow `number`, after `run_bytes` in a row to the one before.
-    pub fn scheduled(&mut self, number: u32, run_bytes: u64) {
+    /// New data went to subflow `number`, after `run_bytes` in a row to the one before; `why` names
+    /// the reason for which it is not the one that the scheduler prefers, if so.
+    pub fn scheduled(&mut self, number: u32, run_bytes: u64, why: Option<&'static str>) {
+        if let Some(why) = why {
+            *self.departures.entry(why).or_default() += 1;
+        }
         *self.switches.entry(number).or_default() += 1;
         self.run_bytes = self.run_bytes.saturating_add(run_bytes);
         self.switches_total += 1;
@@ -93,6 +101,9 @@ impl Decisions {
             said.detail.insert("run_bytes".to_owned(), run_bytes.to_string());
             for (number, count) in &switches {
                 said.detail.insert(format!("to {}", on(number)), count.to_string());
+            }
+            for (why, count) in std::mem::take(&mut self.departures) {
+                said.detail.insert(format!("{BECAUSE}{why}"), count.to_string());
             }
             told.push(said);
         }
@@ -198,8 +209,8 @@ mod tests {
     #[test]
     fn decisions_are_told_once_and_name_the_paths() {
         let mut decisions = Decisions::default();
-        decisions.scheduled(0, 3_000);
-        decisions.scheduled(1, 1_000);
+        decisions.scheduled(0, 3_000, None);
+        decisions.scheduled(1, 1_000, Some("rto"));
         decisions.reinjected(1, 1_400, Cause::Opportunistic);
         decisions.reinjected(1, 1_400, Cause::Opportunistic);
         decisions.penalised(0);
@@ -214,6 +225,7 @@ mod tests {
                 "wifi slowed down, 1 ×: it blocked the window (M2)",
             ]
         );
+        assert_eq!(told[0].detail["because rto"], "1");
         assert_eq!(told[1].path.as_deref(), Some("cellular"));
         assert_eq!(decisions.take(names), []);
         assert_eq!(decisions.switches(), 2);

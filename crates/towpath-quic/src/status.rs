@@ -140,6 +140,22 @@ pub enum SwitchReason {
     Peer,
 }
 
+impl SwitchReason {
+    /// A short name, as in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "rto",
+            Self::DataInFlight(_) => "in-flight",
+            Self::SlowRoundTrip(_) => "rtt-threshold",
+            Self::LongTimeout(_) => "rto-threshold",
+            Self::Silent(_) => "silent",
+            Self::NothingElse => "gone",
+            Self::Recovered => "recovered",
+            Self::Peer => "peer",
+        }
+    }
+}
+
 impl fmt::Display for SwitchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

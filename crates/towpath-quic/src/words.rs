@@ -25,6 +25,17 @@ impl Notice {
         }
     }
 
+    /// Whether a path is a backup from now on, and the name of the reason.
+    pub fn switch(&self) -> Option<(bool, &'static str)> {
+        match self {
+            Self::Switched { backup, why, .. } => Some((*backup, why.name())),
+            Self::Established { .. }
+            | Self::Abandoned { .. }
+            | Self::Migrated { .. }
+            | Self::SinglePath => None,
+        }
+    }
+
     /// What happened; `name` is that of the path's link.
     pub fn text(&self, name: Option<&str>) -> String {
         let what = match self {

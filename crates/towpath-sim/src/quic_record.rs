@@ -38,6 +38,10 @@ impl Recorder<'_> {
             told.detail.insert("local".to_owned(), path.local.to_string());
             told.detail.insert("remote".to_owned(), path.remote.to_string());
         }
+        if let Some((backup, why)) = notice.switch() {
+            told.detail.insert("backup".to_owned(), backup.to_string());
+            told.detail.insert("why".to_owned(), why.to_owned());
+        }
         self.add_event(now, place, told);
     }
 }

@@ -149,6 +149,10 @@ impl Series {
                 detail.insert("local".to_owned(), local.to_string());
                 detail.insert("remote".to_owned(), remote.to_string());
             }
+            if let Some((backup, why)) = noticed.notice.switch() {
+                detail.insert("backup".to_owned(), backup.to_string());
+                detail.insert("why".to_owned(), why.to_owned());
+            }
             self.emit(Record::Event(Event {
                 t_ns: noticed.at.saturating_since(stage.pace.zero()).as_nanos() as u64,
                 kind: if fallback { EventKind::Fallback } else { EventKind::Subflow },

@@ -484,6 +484,7 @@ impl Connection {
         if !host.trace || self.flows.len() < 2 {
             return;
         }
+        let why = self.scheduler.departure();
         match &mut self.last_scheduled {
             Some((last, run)) if *last == path => *run += bytes,
             last => {
@@ -491,7 +492,7 @@ impl Connection {
                 *last = Some((path, bytes));
                 let number = self.flows.iter().find(|flow| flow.path == path);
                 let number = number.map_or(0, |flow| flow.number);
-                self.trace(host, Trace::Scheduled { number, run_bytes });
+                self.trace(host, Trace::Scheduled { number, run_bytes, why });
             }
         }
     }

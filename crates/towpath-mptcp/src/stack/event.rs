@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use towpath_multipath::PathId;
+use towpath_multipath::scheduler::Departure;
 
 use crate::subflow;
 
@@ -153,6 +154,8 @@ pub enum Trace {
         number: u32,
         /// Bytes that the one before got in a row.
         run_bytes: u64,
+        /// Why it is not the one that the scheduler prefers, if so.
+        why: Option<Departure>,
     },
     /// Data was sent again on another subflow.
     Reinjected {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::eligible::fastest;
-use super::{Decision, Scheduler};
+use super::{Decision, Departure, Scheduler};
 use crate::path::{ConnectionView, PathId, PathView};
 
 /// Longest smoothed round-trip time of a primary that is left in peace.
@@ -18,47 +18,94 @@ const FAILED_TIMEOUTS: u32 = 2;
 
 /// The primary of a connection.
 #[derive(Debug, Clone, Copy, Default)]
-struct Primary(Option<PathId>);
+struct Primary {
+    id: Option<PathId>,
+    /// It was a regular path once.
+    was_regular: bool,
+}
 
 impl Primary {
+    /// A backup is the primary only as long as there is nothing else.
     fn of<'a>(&mut self, view: &ConnectionView<'a>) -> Option<&'a PathView> {
-        let kept = self.0.and_then(|id| view.paths.iter().find(|path| path.id == id));
+        let kept = self.id.and_then(|id| view.paths.iter().find(|path| path.id == id));
         let regular = || view.paths.iter().find(|path| !path.backup);
-        let primary = kept.or_else(regular).or_else(|| view.paths.first());
-        self.0 = primary.map(|path| path.id);
+        let primary = kept.filter(|path| !path.backup).or_else(regular);
+        let primary = primary.or(kept).or_else(|| view.paths.first());
+        self.id = primary.map(|path| path.id);
+        self.was_regular |= primary.is_some_and(|path| !path.backup);
         primary
+    }
+
+    /// Whether a backup has taken its place.
+    fn is_gone(self, primary: &PathView) -> bool {
+        self.was_regular && primary.backup
     }
 }
 
-/// The primary, unless another path that `better` admits has room.
+/// The primary, unless another path that `better` admits has room; and why, if so.
 fn choose(
     view: &ConnectionView<'_>,
     primary: &PathView,
-    better: impl Fn(&PathView) -> bool,
-) -> Decision {
-    let others = view.paths.iter().filter(|path| path.id != primary.id && better(path));
+    better: impl Fn(&PathView) -> Option<Departure>,
+) -> (Decision, Option<Departure>) {
     let with_room = |path: &&PathView| path.room_bytes > 0;
+    let others = view.paths.iter().filter(|path| path.id != primary.id && better(path).is_some());
     let other = fastest(others.filter(with_room));
-    Decision::send_or_idle(other.or(Some(primary).filter(with_room)))
+    let decision = Decision::send_or_idle(other.or(Some(primary).filter(with_room)));
+    (decision, other.and_then(better))
 }
 
 /// `interactive`: the primary, unless its srtt is above 600 ms and another path's is not, or its
 /// timeout above 1500 ms and another's is not, or its timer has fired and nothing came since.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Interactive {
     primary: Primary,
+    slow_srtt: Duration,
+    slow_rto: Duration,
+    departure: Option<Departure>,
+}
+
+impl Default for Interactive {
+    fn default() -> Self {
+        Self {
+            primary: Primary::default(),
+            slow_srtt: SLOW_SRTT,
+            slow_rto: SLOW_RTO,
+            departure: None,
+        }
+    }
+}
+
+impl Interactive {
+    /// As Darwin has it while the system's own judgement is that Wi-Fi is bad: it halves both.
+    pub(super) fn assisted() -> Self {
+        Self { slow_srtt: SLOW_SRTT / 2, slow_rto: SLOW_RTO / 2, ..Self::default() }
+    }
 }
 
 impl Scheduler for Interactive {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         let Some(primary) = self.primary.of(view) else { return Decision::Idle };
-        choose(view, primary, |other| {
-            let slow = primary.srtt > SLOW_SRTT && other.srtt <= SLOW_SRTT;
-            let late = primary.rto > SLOW_RTO && other.rto <= SLOW_RTO;
+        let (decision, departure) = choose(view, primary, |other| {
+            let slow = primary.srtt > self.slow_srtt && other.srtt <= self.slow_srtt;
+            let late = primary.rto > self.slow_rto && other.rto <= self.slow_rto;
             let silent = primary.stale || primary.timeouts > 0;
-            let usable = !other.stale && other.timeouts == 0;
-            usable && (slow || late || silent)
-        })
+            let why = if slow {
+                Some(Departure::SlowRoundTrip)
+            } else if silent {
+                Some(Departure::Timeout)
+            } else {
+                late.then_some(Departure::LongTimeout)
+            };
+            why.filter(|_| !other.stale && other.timeouts == 0)
+        });
+        let gone = self.primary.is_gone(primary).then_some(Departure::Gone);
+        self.departure = departure.or(gone);
+        decision
+    }
+
+    fn departure(&self) -> Option<Departure> {
+        self.departure
     }
 }
 
@@ -66,12 +113,22 @@ impl Scheduler for Interactive {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handover {
     primary: Primary,
+    departure: Option<Departure>,
 }
 
 impl Scheduler for Handover {
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision {
         let Some(primary) = self.primary.of(view) else { return Decision::Idle };
         let failed = |path: &PathView| path.stale || path.timeouts >= FAILED_TIMEOUTS;
-        choose(view, primary, |other| failed(primary) && !failed(other))
+        let (decision, departure) = choose(view, primary, |other| {
+            (failed(primary) && !failed(other)).then_some(Departure::Timeout)
+        });
+        let gone = self.primary.is_gone(primary).then_some(Departure::Gone);
+        self.departure = departure.or(gone);
+        decision
+    }
+
+    fn departure(&self) -> Option<Departure> {
+        self.departure
     }
 }

@@ -65,6 +65,31 @@ impl Decision {
     }
 }
 
+/// Why a scheduler that prefers one path gave new data to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Departure {
+    /// Round trips of the preferred path take too long.
+    SlowRoundTrip,
+    /// Its retransmission timer has fired, and nothing came since.
+    Timeout,
+    /// Its retransmission timeout is too long.
+    LongTimeout,
+    /// It is gone, or carries nothing any more.
+    Gone,
+}
+
+impl Departure {
+    /// A short name, as in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SlowRoundTrip => "rtt-threshold",
+            Self::Timeout => "rto",
+            Self::LongTimeout => "rto-threshold",
+            Self::Gone => "gone",
+        }
+    }
+}
+
 /// What a scheduler is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulerEvent {
@@ -130,6 +155,11 @@ pub trait Scheduler: fmt::Debug + Send {
     /// acknowledgement: the next decision sees how things are.
     fn on_event(&mut self, event: SchedulerEvent) {
         let _ = event;
+    }
+
+    /// Why the last decision left the path that it prefers, if it did and there is such a path.
+    fn departure(&self) -> Option<Departure> {
+        None
     }
 
     /// Whether it wants to be asked even when there is no new data, because it sends data again on
@@ -207,6 +237,11 @@ pub const ALL: &[Entry] = &[
         name: "apple-interactive",
         about: "the first path, others when it is slow or silent (Apple)",
         make: || Box::new(apple::Interactive::default()),
+    },
+    Entry {
+        name: "apple-interactive-assist",
+        about: "the same while WifiAssist calls Wi-Fi bad: half the limits (Apple)",
+        make: || Box::new(apple::Interactive::assisted()),
     },
     Entry {
         name: "apple-handover",

@@ -129,6 +129,36 @@ fn apple_interactive_leaves_the_primary_for_three_reasons() {
 }
 
 #[test]
+fn apple_interactive_says_why_it_left() {
+    let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
+    let slow = PathView { srtt: Duration::from_millis(601), ..wifi };
+    let late = PathView { rto: Duration::from_millis(1_501), ..wifi };
+    let mut scheduler = by_name("apple-interactive").unwrap();
+    let mut why = |paths: &[PathView]| {
+        let _decision = scheduler.next(&Model::new(paths.iter().copied()).view());
+        scheduler.departure()
+    };
+    assert_eq!(why(&[wifi, cell]), None);
+    assert_eq!(why(&[after_timeouts(wifi, 1), cell]), Some(Departure::Timeout));
+    assert_eq!(why(&[slow, cell]), Some(Departure::SlowRoundTrip));
+    assert_eq!(why(&[late, cell]), Some(Departure::LongTimeout));
+    assert_eq!(why(&[slow, full(cell)]), None, "it stayed");
+    assert_eq!(why(&[cell]), Some(Departure::Gone));
+    assert_eq!(why(&[path(2, 50), cell]), None, "a regular path is preferred again");
+}
+
+#[test]
+fn wifi_assist_halves_what_is_endured() {
+    let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
+    let slow = PathView { srtt: Duration::from_millis(301), ..wifi };
+    let late = PathView { rto: Duration::from_millis(751), ..wifi };
+    for paths in [[slow, cell], [late, cell]] {
+        assert_eq!(chosen("apple-interactive", &paths), Some(0));
+        assert_eq!(chosen("apple-interactive-assist", &paths), Some(1));
+    }
+}
+
+#[test]
 fn apple_handover_stays_until_the_primary_has_failed() {
     let (wifi, cell) = (path(0, 5_000), backup(path(1, 80)));
     for (case, paths, expected) in [
