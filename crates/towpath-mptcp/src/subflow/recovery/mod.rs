@@ -481,9 +481,11 @@ impl Subflow {
         }
         let in_flight = self.send.in_flight();
         let first = self.recovery.timeouts == 1;
-        let watched = first && self.config.undo;
         let again = self.recovery.phase != Phase::Open;
-        if first {
+        // One that was called spurious has left this phase; the next is a loss like any other.
+        let begins = first || !again;
+        let watched = begins && self.config.undo;
+        if begins {
             // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
             self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);

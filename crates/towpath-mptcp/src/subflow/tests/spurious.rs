@@ -125,6 +125,17 @@ fn with_sack_a_block_of_what_was_not_repeated_shows_a_spurious_timeout() {
 }
 
 #[test]
+fn a_timeout_after_one_that_was_called_spurious_is_a_loss_again() {
+    let mut script = timed_out(true);
+    script.ack(1310, after(0), &[(after(2), after(3))]);
+    let statistics = script.subflow.statistics();
+    assert_eq!((statistics.undone, statistics.phase), (1, Phase::Open));
+    script.wait(1900);
+    let statistics = script.subflow.statistics();
+    assert_eq!((statistics.timeouts, statistics.phase), (2, Phase::Loss));
+}
+
+#[test]
 fn a_timeout_during_recovery_is_not_called_spurious_by_what_recovery_repaired() {
     let mut script = Script::open(config());
     script.push(1000, 10);
