@@ -111,6 +111,8 @@ pub struct Draw {
     pub from: Distribution,
     /// Draws below or above are drawn again, in base units.
     pub limits: [Option<f64>; 2],
+    /// Name of an earlier draw whose value is added.
+    pub after: Option<String>,
 }
 
 /// A distribution; numbers are in base units.
@@ -131,6 +133,18 @@ pub enum Distribution {
     Exponential(f64, Measure),
     /// One of these, with weights.
     Choice(Vec<(Setting, f64)>),
+}
+
+impl Distribution {
+    /// What is drawn, if it is a number.
+    pub fn measure(&self) -> Option<Measure> {
+        match self {
+            Self::Uniform(_, measure)
+            | Self::LogNormal { measure, .. }
+            | Self::Exponential(_, measure) => Some(*measure),
+            Self::Choice(_) => None,
+        }
+    }
 }
 
 /// How a number that was drawn is told to the scenario.

@@ -128,13 +128,21 @@ impl Runs<'_> {
         let axes = axes.filter_map(|((axis, values), digit)| {
             Some((axis.name.clone(), axis.keys.as_slice(), values.get(digit)?.clone()))
         });
-        let draws = self.plan.random.iter().flat_map(|random| &random.draws);
-        let draws = draws.zip(std::iter::repeat(sample.unwrap_or(0) + 1)).map(|(draw, number)| {
-            (draw.name.clone(), draw.keys.as_slice(), draw.sample(&self.plan.name, number))
-        });
-        let settings: Vec<_> = axes.chain(draws).collect();
+        let settings: Vec<_> = axes.chain(self.draws(sample.unwrap_or(0) + 1)).collect();
         let seed = sample.unwrap_or(0) * crate::plan::MOST_SEEDS + seed + 1;
         Some(self.run(index, variant, settings, (sample, seed)))
+    }
+
+    /// What sample `number` draws.
+    fn draws(&self, number: u64) -> Vec<(String, &[Path], Setting)> {
+        let mut drawn: Vec<(String, &[Path], Setting)> = Vec::new();
+        for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
+            let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.after.as_ref());
+            let before = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
+            let setting = draw.sample(&self.plan.name, number, before);
+            drawn.push((draw.name.clone(), draw.keys.as_slice(), setting));
+        }
+        drawn
     }
 
     fn run(

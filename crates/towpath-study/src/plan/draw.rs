@@ -11,9 +11,9 @@ use super::{Distribution, Draw, Measure, Setting};
 const PATIENCE: u32 = 1_000;
 
 impl Draw {
-    /// What sample `number` of the plan called `plan` draws. It depends on these names and the number
-    /// alone: another draw beside it, or more samples, change nothing.
-    pub(crate) fn sample(&self, plan: &str, number: u64) -> Setting {
+    /// What sample `number` of the plan called `plan` draws, `before` added. It depends on these names
+    /// and the number alone: another draw beside it, or more samples, change nothing.
+    pub(crate) fn sample(&self, plan: &str, number: u64, before: f64) -> Setting {
         let seed = stream_seed(number, plan, &self.name);
         let mut stream = Stream(Pcg32::new(seed, seed));
         let (number, measure) = match &self.from {
@@ -34,7 +34,7 @@ impl Draw {
                 (self.within(&mut stream, draw), measure)
             }
         };
-        measure.setting(number)
+        measure.setting(before + number)
     }
 
     /// A draw within the limits.

@@ -126,6 +126,7 @@ pub(super) static DRAW: Shape = Shape {
         key("choice", List(&Any("`[value, weight]`")), Else("another"), "One of some values"),
         key("least", Any("quantity"), Else("no limit"), "What is less is drawn again"),
         key("most", Any("quantity"), Else("no limit"), "What is more is drawn again"),
+        key("after", Text, Else("nothing"), "Name of an earlier draw whose value is added"),
     ]],
 };
 

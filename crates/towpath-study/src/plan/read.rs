@@ -293,13 +293,23 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Random> {
     let thin = section.take("thin").and_then(whole);
     let draws = section.require("draws", "[[random.draws]]");
     names.insert(super::super::runs::SAMPLE.to_owned());
-    let draws = draws.map_or_else(Vec::new, |v| each(&v, |value| draw(value, names)));
+    let mut earlier = Vec::new();
+    let mut draw = |value: &Value<'_>| {
+        let draw = draw(value, names, &earlier)?;
+        earlier.push((draw.name.clone(), draw.from.measure()));
+        Some(draw)
+    };
+    let draws = draws.map_or_else(Vec::new, |v| each(&v, &mut draw));
     section.finish();
     let samples = samples?;
     Some(Random { samples, thin: thin.unwrap_or(samples).min(samples), draws })
 }
 
-fn draw(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Draw> {
+fn draw(
+    value: &Value<'_>,
+    names: &mut BTreeSet<String>,
+    earlier: &[(String, Option<Measure>)],
+) -> Option<Draw> {
     let mut section = value.section(&DRAW, "the draw", "expected `[[random.draws]]`")?;
     let name = own_name(&mut section, names);
     if let Some(name) = &name {
@@ -325,8 +335,21 @@ fn draw(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Draw> {
             "expected one of `uniform`, `exponential`, `lognormal` and `choice`",
         );
     }
+    let after = section.take("after");
+    let from = from.flatten();
+    let measure = from.as_ref().and_then(Distribution::measure);
+    let after = after.and_then(|v| {
+        let name = v.text()?;
+        let found = earlier.iter().find(|(other, _)| other == name);
+        match found {
+            Some((_, of)) if from.is_none() || (of.is_some() && *of == measure) => {}
+            Some(_) => v.fail("the two draws cannot be added", "expected two of a kind"),
+            None => v.fail("no draw before this one has the name", "expected an earlier draw"),
+        }
+        Some(name.to_owned())
+    });
     section.finish();
-    Some(Draw { name: name?, keys, from: from??, limits })
+    Some(Draw { name: name?, keys, from: from?, limits, after })
 }
 
 fn uniform(value: &Value<'_>) -> Option<Distribution> {

@@ -203,6 +203,35 @@ fn samples_are_drawn_from_what_the_plan_says() {
 }
 
 #[test]
+fn a_draw_can_be_added_to_an_earlier_one() {
+    let later = "[[random.draws]]\nname = \"later\"\nkeys = [\"flows.0.start\"]\n\
+        uniform = [\"1 s\", \"2 s\"]\nafter = \"length\"\n";
+    for run in drawn(&format!("{PLAN}{DRAWS}{later}")) {
+        let number = |name: &str| run.row.parameters[name].number.unwrap();
+        let wait = number("later") - number("length");
+        assert!((0.999..2.001).contains(&wait), "{wait}");
+    }
+}
+
+#[test]
+fn only_an_earlier_draw_of_the_same_kind_can_be_added() {
+    for (name, expected) in [
+        ("delay", None),
+        ("rate", Some("the two draws cannot be added")),
+        ("scheduler", Some("the two draws cannot be added")),
+        ("later", Some("no draw before this one has the name")),
+    ] {
+        let text = format!(
+            "{PLAN}{DRAWS}[[random.draws]]\nname = \"later\"\nkeys = [\"flows.0.start\"]\n\
+            exponential = \"1 s\"\nafter = \"{name}\"\n"
+        );
+        let errors = Plan::parse("plan.toml", &text, &load).err().map(|errors| errors.to_string());
+        assert_eq!(errors.is_some(), expected.is_some(), "{errors:?}");
+        assert!(errors.unwrap_or_default().contains(expected.unwrap_or_default()));
+    }
+}
+
+#[test]
 fn another_draw_and_more_samples_shift_nothing() {
     let text = format!("{PLAN}{DRAWS}");
     let without = text.replace(
