@@ -8,6 +8,7 @@
 
 pub mod claims;
 pub mod figure;
+mod handover;
 pub mod plan;
 pub mod row;
 pub mod runs;

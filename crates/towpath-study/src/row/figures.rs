@@ -7,11 +7,14 @@ use towpath_measure::expect::{self, Figures, Metric};
 use towpath_measure::result::{FlowSummary, Interval, ProcessorTime, Record, Side, Summary};
 use towpath_measure::scenario::{DataDirection, Path, Scenario};
 
+use crate::handover;
+
 /// Figures of a run by name, in base units.
 ///
 /// Every metric of [`expect`] that has a value; then what was delivered in `window` (the time of all
 /// flows when it is not given): `goodput`, `throughput`, `path.NAME.goodput`, `path.NAME.throughput`,
-/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`. An interval that is only partly in
+/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`; of messages and of a connection
+/// that left its first path for another one what [`handover::figures`] says. An interval that is only partly in
 /// the window counts for that part.
 pub fn figures(
     records: &[Record],
@@ -42,6 +45,7 @@ pub fn figures(
             found.insert(format!("flow.{number}.goodput"), own.map(goodput).sum());
         }
     }
+    handover::figures(records, &mut found);
     if let Some((cpu, whole)) = summary.cpu.zip(whole) {
         processors(cpu, scenario, whole.seconds(), &mut found);
     }

@@ -1,0 +1,439 @@
+//! How a connection left its first path for another one: what De Coninck and Bonaventure's
+//! `MultipathTester` (TMA 2019, §IV) asks of a phone that is carried away from its Wi-Fi.
+//!
+//! The first path is the one on which a flow's connections start. All figures are of the host that
+//! opened them, as the paper's are of the phone, and as exact as the samples are dense.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use towpath_measure::decisions::BECAUSE;
+use towpath_measure::result::{
+    Cause, Event, EventKind, FlowSummary, Meta, MetaFlow, Record, Side, Subflow,
+};
+use towpath_measure::scenario::{DataDirection, Transport};
+
+/// Slower round trips are the paper's first reason, its limits those of the phone's system.
+const SLOW_SRTT_US: u32 = 600_000;
+/// Longer timeouts are its third reason; the second is a timeout that has just happened.
+const LONG_RTO_US: u32 = 1_500_000;
+
+/// Why the other path was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    SlowRoundTrip,
+    Timeout,
+    LongTimeout,
+    /// Multipath QUIC: data waited too long for its acknowledgement, timer or not.
+    InFlight,
+    /// Multipath QUIC: nothing was heard any more.
+    Silent,
+    Other,
+}
+
+impl Reason {
+    const ALL: [Self; 6] = [
+        Self::SlowRoundTrip,
+        Self::Timeout,
+        Self::LongTimeout,
+        Self::InFlight,
+        Self::Silent,
+        Self::Other,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::SlowRoundTrip => "rtt-threshold",
+            Self::Timeout => "rto",
+            Self::LongTimeout => "rto-threshold",
+            Self::InFlight => "in-flight",
+            Self::Silent => "silent",
+            Self::Other => "other",
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Other)
+    }
+
+    /// What somebody concludes who only sees the first path's state at the end of the sample in
+    /// which the other path was used.
+    fn guessed(state: &Subflow) -> Self {
+        if state.srtt_us > SLOW_SRTT_US {
+            Self::SlowRoundTrip
+        } else if state.backoff > 0 {
+            Self::Timeout
+        } else if state.rto_us > LONG_RTO_US {
+            Self::LongTimeout
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// Adds what is known of the first flow that has several paths to `found`:
+///
+/// - `handover.used`: 1 when data went to another path than the first one, else 0; without it
+///   there is nothing else.
+/// - `handover.start`: when that was first so, in seconds since the start of the traffic.
+/// - `handover.duration`: from then until the last packet that came over the first path;
+///   `handover.duration.sent`: until the last one that was sent on it. Negative where the first
+///   path had stopped before. `handover.abrupt` is 1 where `handover.duration` is negative.
+/// - `reason.rto`, `reason.rtt-threshold`, `reason.rto-threshold`, `reason.other`, and of Multipath
+///   QUIC `reason.in-flight` and `reason.silent`: 1 for the reason that the scheduler or path policy
+///   gives, else 0; `guess.…` the same as the paper infers it, from the state of the first path when
+///   it is looked at next.
+/// - `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by who asks.
+pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
+    for record in records {
+        if let Record::Summary(summary) = record {
+            summary.flows.iter().for_each(|flow| delays(flow, found));
+        }
+    }
+    let meta = records.iter().find_map(|record| match record {
+        Record::Meta(meta) => Some(&**meta),
+        _ => None,
+    });
+    let Some(meta) = meta else { return };
+    let Some(flow) = meta.flows.iter().find(|flow| has_two_paths(records, flow)) else { return };
+    let opener = Opener { meta, flow };
+    let activity = opener.activity(records);
+    found.insert("handover.used".to_owned(), f64::from(u8::from(activity.start.is_some())));
+    let Some(start) = activity.start else { return };
+    found.insert("handover.start".to_owned(), seconds(start.at_ns));
+    let until = |end: Option<u64>| seconds(end.unwrap_or(0)) - seconds(start.at_ns);
+    let duration = until(activity.last_received_ns);
+    found.insert("handover.duration".to_owned(), duration);
+    found.insert("handover.duration.sent".to_owned(), until(activity.last_sent_ns));
+    found.insert("handover.abrupt".to_owned(), f64::from(u8::from(duration < 0.0)));
+    if let Some(told) = opener.told(records) {
+        share("reason", told, found);
+    }
+    if let Some(guess) = start.guess {
+        share("guess", guess, found);
+    }
+}
+
+fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
+    let Some(messages) = flow.messages.as_ref().filter(|messages| messages.count > 0) else {
+        return;
+    };
+    let direction = match flow.direction {
+        DataDirection::Down => "down",
+        DataDirection::Up | DataDirection::Both => "up",
+    };
+    for (name, ns) in [
+        ("p50", messages.delay.p50_ns),
+        ("p90", messages.delay.p90_ns),
+        ("p99", messages.delay.p99_ns),
+        ("max", messages.delay.max_ns),
+    ] {
+        found.insert(format!("flow.{}.{direction}.delay.{name}", flow.flow), seconds(ns));
+    }
+}
+
+fn share(what: &str, reason: Reason, found: &mut BTreeMap<String, f64>) {
+    for each in Reason::ALL {
+        let part = f64::from(u8::from(each == reason));
+        found.insert(format!("{what}.{}", each.name()), part);
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn has_two_paths(records: &[Record], flow: &MetaFlow) -> bool {
+    let paths: BTreeSet<&str> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Subflow(subflow) if subflow.flow == flow.flow => Some(&*subflow.path),
+            _ => None,
+        })
+        .collect();
+    paths.len() > 1
+}
+
+/// The host that opened a flow's connections.
+struct Opener<'a> {
+    meta: &'a Meta,
+    flow: &'a MetaFlow,
+}
+
+/// When the other path was first used.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    at_ns: u64,
+    guess: Option<Reason>,
+}
+
+#[derive(Debug, Default)]
+struct Activity {
+    start: Option<Start>,
+    last_sent_ns: Option<u64>,
+    last_received_ns: Option<u64>,
+}
+
+impl Opener<'_> {
+    /// QUIC's paths are all kept alive with pings, so that bytes on a path say nothing.
+    fn by_events(&self) -> bool {
+        self.meta.transport == Transport::Mpquic
+    }
+
+    fn is_own(&self, event: &Event) -> bool {
+        event.host.as_deref() == Some(&self.flow.from)
+    }
+
+    fn sees(&self, subflow: &Subflow) -> bool {
+        let sends = subflow.side == Side::Sender;
+        subflow.flow == self.flow.flow && sends == (subflow.direction == DataDirection::Up)
+    }
+
+    fn activity(&self, records: &[Record]) -> Activity {
+        let mut activity = Activity::default();
+        let mut before: BTreeMap<(u32, u32), &Subflow> = BTreeMap::new();
+        for record in records {
+            if let Record::Subflow(now) = record
+                && self.sees(now)
+            {
+                let last = before.insert((now.stream, now.subflow), now);
+                self.look(now, last, &before, &mut activity);
+            } else if let Record::Event(event) = record
+                && self.by_events()
+                && self.is_own(event)
+                && self.switched_away(event).is_some()
+                && activity.start.is_none()
+            {
+                activity.start = Some(Start { at_ns: event.t_ns, guess: None });
+            }
+        }
+        activity
+    }
+
+    /// A sample of one subflow, with the one before of the same.
+    fn look(
+        &self,
+        now: &Subflow,
+        last: Option<&Subflow>,
+        known: &BTreeMap<(u32, u32), &Subflow>,
+        activity: &mut Activity,
+    ) {
+        let grew = |of: fn(&Subflow) -> u64| of(now) > last.map_or(0, of);
+        let (sent, acked) = (grew(|s| s.bytes_sent), grew(|s| s.bytes_acked));
+        let received = grew(|s| s.bytes_received);
+        if now.path == self.flow.via {
+            // What arrives is acknowledged, and acknowledgements arrive, too.
+            if sent || received {
+                activity.last_sent_ns = Some(now.t_ns);
+            }
+            if acked || received {
+                activity.last_received_ns = Some(now.t_ns);
+            }
+        } else if sent && !self.by_events() && activity.start.is_none() {
+            let first = known
+                .values()
+                .find(|subflow| subflow.stream == now.stream && subflow.path == self.flow.via);
+            let guess = first.map(|state| Reason::guessed(state));
+            activity.start = Some(Start { at_ns: now.t_ns, guess });
+        }
+    }
+
+    /// What the scheduler or the path policy gives as its reason, when it first left the path.
+    fn told(&self, records: &[Record]) -> Option<Reason> {
+        records.iter().find_map(|record| match record {
+            Record::Event(event) if self.is_own(event) => self.switched_away(event),
+            _ => None,
+        })
+    }
+
+    fn switched_away(&self, event: &Event) -> Option<Reason> {
+        let elsewhere = event.path.as_deref().is_some_and(|path| path != self.flow.via);
+        match event.kind {
+            EventKind::Scheduler => {
+                let mut to = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
+                to.find(|path| *path != self.flow.via)?;
+                let why = event.detail.keys().find_map(|key| key.strip_prefix(BECAUSE));
+                Some(why.map_or(Reason::Other, Reason::named))
+            }
+            EventKind::Reinjection if elsewhere => {
+                let cause = event.detail.get("cause")?;
+                let timers = [Cause::Timeout, Cause::Connection].map(Cause::text);
+                let timer = timers.contains(&cause.as_str());
+                Some(if timer { Reason::Timeout } else { Reason::Other })
+            }
+            EventKind::Subflow if elsewhere => {
+                let used = event.detail.get("backup").is_some_and(|backup| backup == "false");
+                used.then(|| {
+                    event.detail.get("why").map_or(Reason::Other, |why| Reason::named(why))
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(transport: Transport) -> Record {
+        let text = r#"
+            name = "leaving"
+            [hosts.phone]
+            [hosts.server]
+            [paths.wifi]
+            between = ["phone", "server"]
+            [paths.cellular]
+            between = ["phone", "server"]
+            [[flows]]
+            from = "phone"
+            to = "server"
+            pattern = "interactive"
+        "#;
+        let scenario = towpath_measure::scenario::Scenario::parse("leaving.toml", text, &|_| {
+            Err(std::io::ErrorKind::NotFound.into())
+        })
+        .expect("a scenario");
+        let world = towpath_measure::scenario::World::Sim;
+        Record::Meta(Box::new(Meta::of(&scenario, world, (transport, 1), 1)))
+    }
+
+    /// The phone's end of a subflow after so many milliseconds: bytes sent, acknowledged, received.
+    fn sample(ms: u64, path: &str, [sent, acked, received]: [u64; 3]) -> Subflow {
+        Subflow {
+            t_ns: ms * 1_000_000,
+            span_ns: 100_000_000,
+            flow: 0,
+            stream: 0,
+            direction: DataDirection::Up,
+            side: Side::Sender,
+            subflow: u32::from(path != "wifi"),
+            path: path.to_owned(),
+            state: "established".to_owned(),
+            backup: path != "wifi",
+            bytes: 0,
+            bytes_sent: sent,
+            bytes_acked: acked,
+            bytes_received: received,
+            srtt_us: 30_000,
+            rttvar_us: 1_000,
+            rto_us: 230_000,
+            backoff: 0,
+            cwnd_packets: 10,
+            ssthresh_packets: 10,
+            in_flight_packets: 0,
+            retransmissions: 0,
+            mss_bytes: 1_420,
+        }
+    }
+
+    fn event(ms: u64, kind: EventKind, path: Option<&str>, detail: &[(&str, &str)]) -> Record {
+        let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Record::Event(Event {
+            t_ns: ms * 1_000_000,
+            kind,
+            host: Some("phone".to_owned()),
+            path: path.map(ToOwned::to_owned),
+            text: String::new(),
+            detail: detail.iter().map(text).collect(),
+        })
+    }
+
+    /// The figures as text, with milliseconds.
+    fn found(records: impl IntoIterator<Item = Record>) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        figures(&records.into_iter().collect::<Vec<_>>(), &mut found);
+        found.into_iter().map(|(name, value)| (name, format!("{value:.3}"))).collect()
+    }
+
+    fn subflow(sample: Subflow) -> Record {
+        Record::Subflow(Box::new(sample))
+    }
+
+    #[test]
+    fn a_handover_lasts_from_the_first_use_of_the_other_path_to_the_last_packet_on_the_first() {
+        let found = found([
+            meta(Transport::Mptcp),
+            subflow(sample(100, "wifi", [2_000, 2_000, 750])),
+            subflow(sample(100, "cellular", [0, 0, 0])),
+            subflow(Subflow { backoff: 1, ..sample(200, "wifi", [4_000, 2_000, 750]) }),
+            subflow(sample(200, "cellular", [2_000, 0, 0])),
+            event(200, EventKind::Scheduler, None, &[("because rto", "1"), ("to cellular", "1")]),
+            subflow(sample(2_200, "wifi", [4_000, 4_000, 750])),
+            subflow(sample(3_200, "wifi", [6_000, 4_000, 750])),
+            subflow(sample(9_900, "wifi", [6_000, 4_000, 750])),
+        ]);
+        assert_eq!(found["handover.used"], "1.000");
+        assert_eq!(found["handover.start"], "0.200");
+        assert_eq!(found["handover.duration"], "2.000");
+        assert_eq!(found["handover.duration.sent"], "3.000");
+        assert_eq!(found["handover.abrupt"], "0.000");
+        assert_eq!(found["reason.rto"], "1.000");
+        assert_eq!(found["reason.other"], "0.000");
+        assert_eq!(found["guess.rto"], "1.000");
+        assert_eq!(found["guess.other"], "0.000");
+    }
+
+    #[test]
+    fn it_is_abrupt_when_nothing_comes_over_the_first_path_any_more() {
+        let found = found([
+            meta(Transport::Mptcp),
+            subflow(sample(100, "wifi", [2_000, 2_000, 750])),
+            subflow(sample(100, "cellular", [0, 0, 0])),
+            subflow(sample(500, "wifi", [4_000, 2_000, 750])),
+            subflow(sample(500, "cellular", [2_000, 0, 0])),
+            event(500, EventKind::Scheduler, None, &[("to cellular", "1")]),
+        ]);
+        assert_eq!(found["handover.duration"], "-0.400");
+        assert_eq!(found["handover.abrupt"], "1.000");
+        assert_eq!(found["reason.other"], "1.000", "the scheduler said nothing");
+        assert_eq!(found["guess.other"], "1.000", "nothing is to be seen");
+    }
+
+    #[test]
+    fn what_is_sent_again_after_a_timeout_is_a_use_because_of_it() {
+        let detail = [("cause", Cause::Timeout.text())];
+        let reinjected = event(200, EventKind::Reinjection, Some("cellular"), &detail);
+        let found = found([
+            meta(Transport::Mptcp),
+            subflow(Subflow { srtt_us: 700_000, ..sample(200, "wifi", [2_000, 0, 0]) }),
+            subflow(sample(200, "cellular", [2_000, 0, 0])),
+            reinjected,
+        ]);
+        assert_eq!(found["reason.rto"], "1.000");
+        assert_eq!(found["guess.rtt-threshold"], "1.000");
+    }
+
+    #[test]
+    fn the_policy_of_multipath_quic_says_itself_when_and_why_it_switched() {
+        let detail = [("backup", "false"), ("why", "in-flight")];
+        let found = found([
+            meta(Transport::Mpquic),
+            subflow(sample(100, "wifi", [2_000, 2_000, 750])),
+            subflow(sample(100, "cellular", [60, 60, 60])),
+            event(
+                150,
+                EventKind::Subflow,
+                Some("cellular"),
+                &[("backup", "true"), ("why", "peer")],
+            ),
+            event(700, EventKind::Subflow, Some("cellular"), &detail),
+            subflow(sample(1_700, "wifi", [4_000, 4_000, 750])),
+        ]);
+        assert_eq!(found["handover.start"], "0.700");
+        assert_eq!(found["handover.duration"], "1.000");
+        assert_eq!(found["reason.in-flight"], "1.000");
+        assert_eq!(found.get("guess.other"), None);
+    }
+
+    #[test]
+    fn without_a_second_path_there_is_no_handover() {
+        let only = [meta(Transport::Tcp), subflow(sample(100, "wifi", [2_000, 2_000, 750]))];
+        assert_eq!(found(only), BTreeMap::new());
+        let unused = found([
+            meta(Transport::Mptcp),
+            subflow(sample(100, "wifi", [2_000, 2_000, 750])),
+            subflow(sample(100, "cellular", [0, 0, 0])),
+        ]);
+        assert_eq!(unused, BTreeMap::from([("handover.used".to_owned(), "0.000".to_owned())]));
+    }
+}
