@@ -9,6 +9,7 @@ mod chart;
 mod compare;
 mod comparison;
 pub mod figure;
+pub mod gallery;
 mod group;
 mod html;
 mod live;

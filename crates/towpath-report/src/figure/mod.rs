@@ -11,11 +11,13 @@ mod place;
 mod style;
 mod table;
 
+use serde::{Deserialize, Serialize};
+
 pub use layout::{legend, panels, svg};
 pub use table::csv;
 
 /// A figure of one or several panels.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figure {
     /// Title above all panels.
     pub title: String,
@@ -26,7 +28,7 @@ pub struct Figure {
 }
 
 /// One pair of axes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Panel {
     /// Title above it; may be empty.
     pub title: String,
@@ -45,7 +47,7 @@ pub struct Panel {
 }
 
 /// How curves are drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// Points with error bars, joined by lines.
     Lines,
@@ -60,7 +62,7 @@ pub enum Kind {
 }
 
 /// An axis.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
     /// What is on it, with its unit: `receive buffer (KB)`.
     pub label: String,
@@ -71,7 +73,7 @@ pub struct Axis {
 }
 
 /// How values are placed on an axis.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Scale {
     /// Evenly.
     Linear,
@@ -82,7 +84,7 @@ pub enum Scale {
 }
 
 /// One curve, or the bars of one colour.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// Name in the legend.
     pub name: String,
@@ -95,7 +97,7 @@ pub struct Curve {
 }
 
 /// What some runs say together.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Place on the horizontal axis.
     pub x: f64,
@@ -108,7 +110,7 @@ pub struct Point {
 }
 
 /// A point that somebody else gives.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
     /// The curve whose colour and marker it has; ink if there is none of that style.
     pub style: Option<usize>,
@@ -121,7 +123,7 @@ pub struct Reference {
 }
 
 /// A horizontal line.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Value.
     pub at: f64,

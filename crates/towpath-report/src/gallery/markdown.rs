@@ -1,0 +1,69 @@
+//! The same as a page of the documentation, with pictures beside it.
+
+use std::fmt::Write as _;
+
+use super::Entry;
+use super::page::joined;
+use crate::text::capital;
+
+/// The document; `images` is the pictures' folder as a link has it.
+pub fn markdown(entries: &[Entry], images: &str) -> String {
+    let mut out = "# Published figures, repeated\n\n\
+        Made by `towpath reproduce all --docs docs`; do not edit. Each figure stands with what its \
+        source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
+        that the text of the source gives.\n[reproduce.md](reproduce.md) says how to repeat them, \
+        and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
+        .to_owned();
+    for entry in entries {
+        let held = entry.claims.iter().filter(|claim| claim.holds == Some(true)).count();
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            out,
+            "| [`{0}`](#{0}) {1} | {held} of {2} hold | {3} |",
+            entry.name,
+            cell(&entry.title),
+            entry.claims.len(),
+            cell(&capital(&entry.verdict))
+        );
+    }
+    for entry in entries {
+        section(&mut out, entry, images);
+    }
+    out
+}
+
+fn section(out: &mut String, entry: &Entry, images: &str) {
+    let _ = write!(
+        out,
+        "\n## {0}\n\n**{1}**\n\n![{1}]({images}/{0}.svg)\n\nSource: {2}.\\\nOurs: {3}.\n\n\
+         | | the source says | ours |\n|---|---|---|\n",
+        entry.name,
+        plain(&entry.title),
+        plain(entry.source.trim_end_matches('.')),
+        entry.conditions()
+    );
+    for claim in &entry.claims {
+        let deviation = claim.deviation.as_deref().filter(|_| claim.holds == Some(false));
+        let deviation =
+            deviation.map_or_else(String::new, |text| format!(" *{}*", cell(&joined(text))));
+        let _ = writeln!(
+            out,
+            "| {} | {} ({}) | {}{deviation} |",
+            claim.sign(),
+            cell(&claim.text),
+            cell(&claim.source),
+            cell(&capital(&claim.measured))
+        );
+    }
+    let _ = writeln!(out, "\nVerdict: {}.", plain(entry.verdict.trim_end_matches('.')));
+}
+
+/// One line of a table.
+fn cell(text: &str) -> String {
+    plain(text).replace('|', "\\|")
+}
+
+/// On one line, and without anything that Markdown takes for a tag.
+fn plain(text: &str) -> String {
+    joined(text).replace('<', "&lt;").replace('>', "&gt;")
+}

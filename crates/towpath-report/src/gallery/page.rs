@@ -1,0 +1,153 @@
+//! All figures of a folder as one self-contained page.
+
+use std::fmt::Write as _;
+
+use super::readme::rendered;
+use super::{ClaimEntry, Entry};
+use crate::figure;
+use crate::text::{capital, esc, prose};
+
+/// Width of a legend's line: that of a panel.
+const LEGEND: f64 = 430.0;
+
+/// The page; links lead to files beside it.
+pub fn page(entries: &[Entry]) -> String {
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\
+         <title>Published figures, repeated – towpath</title><style>{}{}</style></head><body>\
+         <header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
+         source claims, and what our runs say to it. Filled markers are ours; hollow ones are \
+         points that the text of the source gives.</p></header><main>",
+        include_str!("../style.css"),
+        include_str!("gallery.css")
+    );
+    summary(&mut out, entries);
+    for entry in entries {
+        section(&mut out, entry);
+    }
+    let version = entries.first().map_or("towpath", |entry| entry.made_by.as_str());
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "</main><footer>Made by {}.</footer></body></html>", esc(version));
+    out
+}
+
+fn summary(out: &mut String, entries: &[Entry]) {
+    out.push_str("<section id=\"summary\"><ul class=\"verdicts\">");
+    for entry in entries {
+        let (class, sign) = if entry.claims.iter().any(|claim| !claim.expected) {
+            ("bad", "!")
+        } else if entry.claims.iter().any(|claim| claim.holds == Some(false)) {
+            ("", "✗")
+        } else {
+            ("good", "✓")
+        };
+        let _ = write!(
+            out,
+            "<li class=\"{class}\"><span class=\"sign\">{sign}</span><div><a href=\"#{}\">{}</a>\
+             <p>{}</p></div></li>",
+            id(entry),
+            esc(&entry.title),
+            prose(&capital(&entry.verdict))
+        );
+    }
+    out.push_str("</ul></section>");
+}
+
+fn id(entry: &Entry) -> String {
+    format!("{}-{}", esc(&entry.name), esc(&entry.world))
+}
+
+fn section(out: &mut String, entry: &Entry) {
+    let _ = write!(
+        out,
+        "<section class=\"study\" id=\"{}\"><h2>{}</h2><p class=\"facts\">{} · {} · {}</p>\
+         <div class=\"paper\"><div class=\"key\">{}</div><div class=\"plots\">",
+        id(entry),
+        esc(&entry.title),
+        esc(&entry.name),
+        prose(&entry.source),
+        prose(&entry.conditions()),
+        figure::legend(&entry.figure, LEGEND)
+    );
+    for panel in figure::panels(&entry.figure) {
+        out.push_str(&panel);
+    }
+    out.push_str("</div></div>");
+    let links: Vec<_> =
+        entry.files.iter().map(|file| format!("<a href=\"{0}\">{0}</a>", esc(file))).collect();
+    let _ = write!(
+        out,
+        "<p class=\"headline\">{}.</p>",
+        prose(&capital(entry.verdict.trim_end_matches('.')))
+    );
+    claims(out, &entry.claims);
+    points(out, entry);
+    if !entry.readme.is_empty() {
+        let _ = write!(
+            out,
+            "<details class=\"fold\"><summary>Set-up, differences and assumptions</summary>\
+             <div class=\"readme\">{}</div></details>",
+            rendered(&entry.readme)
+        );
+    }
+    let _ = write!(out, "<p class=\"facts\">Data: {}</p></section>", links.join(" · "));
+}
+
+fn claims(out: &mut String, claims: &[ClaimEntry]) {
+    if claims.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<table class=\"claims\"><thead><tr><th></th><th>The source says</th><th>Ours</th></tr>\
+         </thead><tbody>",
+    );
+    for claim in claims {
+        let class = match claim.holds {
+            Some(true) => "good",
+            Some(false) => "bad",
+            None => "",
+        };
+        let surprise =
+            if claim.expected { "" } else { "<b>This was expected to come out otherwise.</b> " };
+        let deviation = claim.deviation.as_deref().filter(|_| claim.holds == Some(false));
+        let deviation = deviation.map_or_else(String::new, |text| {
+            format!("<p class=\"why\">{}</p>", prose(&joined(text)))
+        });
+        let _ = write!(
+            out,
+            "<tr><td class=\"sign {class}\">{}</td><td>{}<small>{}</small></td>\
+             <td>{surprise}{}{deviation}</td></tr>",
+            claim.sign(),
+            prose(&claim.text),
+            prose(&claim.source),
+            prose(&capital(&claim.measured))
+        );
+    }
+    out.push_str("</tbody></table>");
+}
+
+/// A text that was broken into lines.
+pub(super) fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn points(out: &mut String, entry: &Entry) {
+    if entry.published.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<details class=\"fold\"><summary>Points that the source gives</summary>\
+         <div class=\"scroll\"><table class=\"list\"><tr><th>Curve</th><th>At</th><th>Value</th>\
+         <th>Where it says so</th></tr>",
+    );
+    for row in &entry.published {
+        out.push_str("<tr>");
+        for cell in row {
+            let _ = write!(out, "<td>{}</td>", esc(cell));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</table></div></details>");
+}

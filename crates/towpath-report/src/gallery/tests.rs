@@ -1,0 +1,84 @@
+use super::*;
+use crate::figure::{Axis, Curve, Kind, Panel, Point, Scale};
+
+fn entry() -> Entry {
+    let axis = |label: &str| Axis { label: label.into(), scale: Scale::Linear, range: None };
+    let point = |x| Point { x, middle: x * 2.0, spread: [x, x * 3.0], runs: 3 };
+    let curve =
+        Curve { name: "MPTCP".into(), style: 0, group: 0, points: vec![point(1.0), point(2.0)] };
+    let panel = Panel {
+        title: "goodput".into(),
+        kind: Kind::Lines,
+        x: axis("buffer (KB)"),
+        y: axis("goodput (Mbit/s)"),
+        curves: vec![curve],
+        references: vec![],
+        lines: vec![],
+    };
+    let claim = |text: &str, holds, deviation: Option<&str>| ClaimEntry {
+        text: text.into(),
+        source: "section 3".into(),
+        holds,
+        expected: holds.is_some(),
+        measured: "goodput: 9 Mbit/s, asked ≥ 9 Mbit/s".into(),
+        deviation: deviation.map(str::to_owned),
+    };
+    Entry {
+        name: "seed004-c".into(),
+        title: "Goodput <over> the buffer".into(),
+        source: "the `blog`".into(),
+        world: "sim".into(),
+        thin: true,
+        runs: 12,
+        failed: 1,
+        made_by: "towpath 0.1.0".into(),
+        figure: Figure { title: "t".into(), panels: vec![panel], source: None },
+        claims: vec![
+            claim("A | holds", Some(true), None),
+            claim("B fails", Some(false), Some("because\n  of this")),
+            claim("C", None, Some("not shown")),
+        ],
+        verdict: "1 of 2 claims hold".into(),
+        published: vec![["MPTCP".into(), "600 KB".into(), "9".into(), "end".into()]],
+        readme: "# T\n\nSource: x\n\n## Ours\n\nText".into(),
+        files: vec!["seed004-c.csv".into()],
+    }
+}
+
+#[test]
+fn an_entry_survives_being_stored() {
+    let text = serde_json::to_string(&entry()).unwrap();
+    assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry());
+}
+
+#[test]
+fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
+    let text = page(&[entry()]);
+    for part in [
+        "Goodput &lt;over&gt; the buffer",
+        "the <code>blog</code>",
+        "12 runs, 1 failed, only a part of the runs",
+        "B fails<small>section 3</small>",
+        "because of this",
+        "<a href=\"seed004-c.csv\">",
+        "<h4>Ours</h4>",
+        "600 KB",
+        "expected to come out otherwise",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(!text.contains("not shown"));
+    assert!(!text.contains("src=") && !text.contains("<script") && !text.contains("@import"));
+}
+
+#[test]
+fn the_document_has_a_row_for_each_claim() {
+    let text = markdown(&[entry()], "images/reproductions");
+    assert!(text.contains("](images/reproductions/seed004-c.svg)"), "{text}");
+    assert!(
+        text.contains("| ✓ | A \\| holds (section 3) | Goodput: 9 Mbit/s, asked ≥ 9 Mbit/s |"),
+        "{text}"
+    );
+    assert!(text.contains("*because of this* |"), "{text}");
+    assert!(text.contains("| 1 of 3 hold | 1 of 2 claims hold |"), "{text}");
+}
