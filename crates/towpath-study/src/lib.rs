@@ -10,5 +10,6 @@ pub mod claims;
 pub mod figure;
 mod handover;
 pub mod plan;
+pub mod reproduction;
 pub mod row;
 pub mod runs;

@@ -1,0 +1,170 @@
+//! A published figure that is repeated: a folder of `reproductions/`.
+//!
+//! `README.md` says it for people, `plan.toml` and its scenario say what is run, `expected.toml` what
+//! the source claims and what became of it, `reference.csv` which points its text gives. Those of the
+//! repository are in the program; others are read from where they are.
+
+use std::io;
+
+use towpath_measure::scenario::ScenarioErrors;
+
+use crate::claims::{Expected, Outcome, Verdict};
+use crate::figure::{Published, published};
+use crate::plan::{Load, Plan};
+
+/// Every file of the repository's reproductions, by name: `seed000/plan.toml`.
+static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));
+
+/// A published figure, what is run for it, and what is claimed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reproduction {
+    /// Which runs there are, and how they are drawn.
+    pub plan: Plan,
+    /// `plan.toml` itself.
+    pub plan_text: String,
+    /// What the source claims.
+    pub expected: Expected,
+    /// Points that its text gives.
+    pub published: Vec<Published>,
+    /// For people.
+    pub readme: String,
+}
+
+/// Why a folder is no reproduction.
+#[derive(Debug, thiserror::Error)]
+pub enum ReproductionError {
+    /// A file of it cannot be read.
+    #[error("`{0}` cannot be read: {1}")]
+    File(String, #[source] io::Error),
+    /// The plan or the claims are wrong.
+    #[error("{0}")]
+    Text(#[from] ScenarioErrors),
+    /// The table of points is wrong.
+    #[error("`{0}`: {1}")]
+    Points(String, String),
+}
+
+/// Names of the reproductions that come with the program, in order.
+pub fn names() -> Vec<&'static str> {
+    let name = |(name, _): &(&'static str, _)| name.strip_suffix("/plan.toml");
+    FILES.iter().filter_map(name).collect()
+}
+
+/// Gives the files of a reproduction that comes with the program.
+pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync {
+    let folder = name.to_owned();
+    move |file| {
+        let wanted = resolve(&format!("{folder}/{file}"));
+        let found = FILES.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, text)| (*text).to_owned()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// `a/../b` is `b`.
+fn resolve(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => _ = parts.pop(),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+impl Reproduction {
+    /// Reads a folder through `load`; `place` is what messages put before the files' names.
+    pub fn read(place: &str, load: Load<'_>) -> Result<Self, ReproductionError> {
+        let at = |name: &str| format!("{place}{name}");
+        let file = |name| load(name).map_err(|error| ReproductionError::File(at(name), error));
+        let plan_text = file("plan.toml")?;
+        let plan = Plan::parse(&at("plan.toml"), &plan_text, load)?;
+        // What is claimed and which points there are may not be known yet.
+        let or_none = |name: &'static str| match load(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some).map_err(|error| ReproductionError::File(at(name), error)),
+        };
+        let expected = or_none("expected.toml")?.unwrap_or_default();
+        let expected = Expected::parse(&at("expected.toml"), &expected, &plan)?;
+        let points = or_none("reference.csv")?;
+        let published = points.map_or(Ok(Vec::new()), |text| published(&text));
+        let wrong = |why| ReproductionError::Points(at("reference.csv"), why);
+        let readme = or_none("README.md")?.unwrap_or_default();
+        Ok(Self { plan, plan_text, expected, published: published.map_err(wrong)?, readme })
+    }
+
+    /// Who published it: the line of the README that begins with `Source:`.
+    pub fn source(&self) -> &str {
+        let line = self.readme.lines().find_map(|line| line.strip_prefix("Source:"));
+        let claims = || self.expected.claims.first().map(|claim| claim.source.as_str());
+        line.map(str::trim).or_else(claims).unwrap_or("not said")
+    }
+}
+
+/// What became of all claims, in one sentence.
+pub fn verdict(verdicts: &[Verdict]) -> String {
+    let count = |wanted: &dyn Fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();
+    let checked = count(&|verdict| verdict.found.is_some());
+    let holds = count(&|verdict| verdict.found == Some(Outcome::Holds));
+    let fails = checked - holds;
+    let surprises = count(&|verdict| !verdict.as_expected());
+    let claims = |n: usize| if n == 1 { "1 claim".to_owned() } else { format!("{n} claims") };
+    let text = match (checked, holds, fails) {
+        (0, _, _) => return "no claim was checked".to_owned(),
+        (1, 1, _) => "the claim holds".to_owned(),
+        (_, _, 0) => format!("all {checked} claims hold"),
+        (1, 0, _) => "the claim does not hold".to_owned(),
+        (_, 0, _) => format!("none of {checked} claims holds"),
+        (_, _, 1) => format!("{holds} of {checked} claims hold, 1 does not"),
+        _ => format!("{holds} of {checked} claims hold, {fails} do not"),
+    };
+    match surprises {
+        0 if fails > 0 => format!("{text}, for a reason that is known"),
+        0 => text,
+        _ => format!("{text}; {} came out otherwise than expected", claims(surprises)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Outcome::{Fails, Holds};
+
+    #[test]
+    fn every_reproduction_of_the_repository_is_read_and_says_its_source() {
+        for name in names() {
+            let read = Reproduction::read(&format!("{name}/"), &load(name));
+            let read = read.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(read.plan.name, name);
+            assert!(!read.plan.title.is_empty(), "{name} has no title");
+            assert!(read.readme.contains("\nSource:"), "{name} does not say its source");
+            assert!(!read.expected.claims.is_empty(), "{name} claims nothing");
+            assert!(!read.plan.figures.is_empty(), "{name} draws nothing");
+        }
+    }
+
+    #[test]
+    fn a_name_may_lead_through_another_folder() {
+        assert_eq!(resolve("seed002-4/../seed002-6/scenario.toml"), "seed002-6/scenario.toml");
+        assert!(load("seed000")("../../Cargo.toml").is_err());
+    }
+
+    #[test]
+    fn the_verdict_is_one_sentence() {
+        let of = |found: &[(Outcome, Outcome)]| {
+            let each = found.iter().map(|(found, expected)| Verdict {
+                found: Some(*found),
+                expected: *expected,
+                checks: vec![],
+            });
+            verdict(&each.collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[]), "no claim was checked");
+        assert_eq!(of(&[(Holds, Holds)]), "the claim holds");
+        let known = "1 of 2 claims hold, 1 does not, for a reason that is known";
+        assert_eq!(of(&[(Holds, Holds), (Fails, Fails)]), known);
+        let surprise = "none of 2 claims holds; 1 claim came out otherwise than expected";
+        assert_eq!(of(&[(Fails, Holds), (Fails, Fails)]), surprise);
+    }
+}
