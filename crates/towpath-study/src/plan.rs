@@ -20,6 +20,9 @@ pub use keys::reference_markdown;
 /// Gives the text of a file whose name is relative to the plan's folder.
 pub type Load<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
 
+/// A plan to begin with.
+pub const EXAMPLE: &str = include_str!("plan/example.toml");
+
 /// Which runs a study has: every variant at every point, with every seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -190,3 +193,6 @@ impl Setting {
         Self { value, text, number }
     }
 }
+
+#[cfg(test)]
+mod tests;

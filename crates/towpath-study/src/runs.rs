@@ -17,7 +17,7 @@ use crate::row::{Parameter, Row, figures, per_second};
 /// Name of the parameter that tells samples apart.
 pub const SAMPLE: &str = "sample";
 /// What decides, beside a run's input, what comes of it.
-const ENGINE: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
+pub(crate) const ENGINE: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
 
 /// Which of a plan's runs are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,9 @@ impl Plan {
 impl Runs<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
-        let points: usize = self.axes.iter().map(|(_, values)| values.len()).product();
-        self.variants.len() * points * self.samples.unwrap_or(1) as usize * self.seeds as usize
+        let axes = self.axes.iter().map(|(_, values)| values.len());
+        let others = [self.variants.len(), self.samples.unwrap_or(1) as usize, self.seeds as usize];
+        axes.chain(others).fold(1, usize::saturating_mul)
     }
 
     /// Whether there is none.

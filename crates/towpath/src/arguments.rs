@@ -17,6 +17,7 @@ use crate::monitor::MonitorArguments;
 use crate::server::ServerArguments;
 use crate::setup::SetupArguments;
 use crate::stacks::StackChoice;
+use crate::sweep::SweepArguments;
 
 /// Shows what multipath transport does to real traffic
 ///
@@ -33,6 +34,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     Run(RunArguments),
     Compare(CompareArguments),
+    Sweep(SweepArguments),
     Lab(LabArguments),
     Setup(SetupArguments),
     Exec(ExecArguments),
@@ -337,6 +339,8 @@ pub(crate) enum SchemaKind {
     Result,
     /// Scenario files, as a Markdown page for people
     Reference,
+    /// Plans of sweeps, as a Markdown page for people
+    Plan,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -377,7 +381,7 @@ pub(crate) fn transport(text: &str) -> Result<Transport, String> {
     }
 }
 
-fn world(text: &str) -> Result<World, String> {
+pub(crate) fn world(text: &str) -> Result<World, String> {
     match text.trim() {
         "sim" => Ok(World::Sim),
         "emu" => Ok(World::Emu),

@@ -14,6 +14,7 @@ use towpath_linux::setup::SetupError;
 use towpath_measure::scenario::ScenarioErrors;
 use towpath_measure::store::StoreError;
 use towpath_report::trace::CaptureError;
+use towpath_study::sweep::SweepError;
 
 /// Why a verb could not do its work. All of them are exit code 2.
 #[derive(Debug, Error)]
@@ -46,6 +47,8 @@ pub(crate) enum CliError {
     Live(#[from] LiveError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error(transparent)]
+    Sweep(SweepError),
     #[error("the simulated run failed: {0}")]
     Sim(String),
     #[error("cannot start the emulator's process: {0}")]
@@ -66,6 +69,7 @@ impl CliError {
             Self::Write { hint, .. } => hint.clone(),
             Self::Sandbox(error) => error.hint(),
             Self::Live(error) => error.hint(),
+            Self::Sweep(error) => error.hint(),
             Self::NoResult { .. } => {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
@@ -94,5 +98,15 @@ impl CliError {
 
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl From<SweepError> for CliError {
+    fn from(error: SweepError) -> Self {
+        // A plan's mistakes are laid out like a scenario's.
+        if let SweepError::Plan(errors) = error {
+            return Self::Scenario(errors);
+        }
+        Self::Sweep(error)
     }
 }

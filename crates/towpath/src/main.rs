@@ -4,7 +4,7 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`lab`], [`server`], [`measure`] and
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`sweep`](mod@sweep), [`lab`], [`server`], [`measure`] and
 //! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
 //! [`trace`](mod@trace) (this host), [`report`], [`ui`].
 
@@ -28,8 +28,10 @@ mod server;
 mod setup;
 mod sim;
 mod stacks;
+mod sweep;
 mod trace;
 mod ui;
+mod worlds;
 
 use std::process::ExitCode;
 
@@ -60,6 +62,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.verb {
         Verb::Run(arguments) => run::run(&arguments, ui),
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
+        Verb::Sweep(arguments) => sweep::sweep(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments, ui),
         Verb::Setup(arguments) => setup::setup(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),

@@ -258,6 +258,7 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     if let Some(name) = &name {
         section.call(format!("axis {}", quote(name)));
     }
+    not_a_column(&section, name.as_deref());
     let keys = paths(&mut section);
     let values = section.require("values", "values = [\"10 ms\", \"20 ms\"]");
     let mut seen = BTreeSet::new();
@@ -315,6 +316,7 @@ fn draw(
     if let Some(name) = &name {
         section.call(format!("draw {}", quote(name)));
     }
+    not_a_column(&section, name.as_deref());
     let keys = paths(&mut section);
     let distributions = [
         section.take("uniform").map(|v| uniform(&v)),
@@ -350,6 +352,14 @@ fn draw(
     });
     section.finish();
     Some(Draw { name: name?, keys, from: from?, limits, after })
+}
+
+/// Parameters and figures stand in one table.
+fn not_a_column(section: &Section<'_>, name: Option<&str>) {
+    if let Some(name) = name.filter(|name| crate::table::is_taken(name)) {
+        let message = format!("{} is what a column of the table is called", quote(name));
+        section.fail(message, "expected another name");
+    }
 }
 
 fn uniform(value: &Value<'_>) -> Option<Distribution> {

@@ -208,3 +208,146 @@ fn processors(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::result::{Link, Multipath, Stall, Subflow};
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn scenario() -> Scenario {
+        let text = "name = \"t\"\n[hosts.a]\n[hosts.b]\n\
+            [paths.p]\nbetween = [\"b\", \"a\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n\
+            [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"bulk\"\nduration = \"4 s\"\n";
+        Scenario::parse("t.toml", text, &no_files).unwrap()
+    }
+
+    fn summary() -> Record {
+        let flow = FlowSummary {
+            flow: 0,
+            direction: DataDirection::Up,
+            bytes: 4_000,
+            duration_ns: 4_000 * MS,
+            goodput_bps: 8_000.0,
+            completed: true,
+            failure: None,
+            connect_ns: None,
+            stall: Stall::default(),
+            recoveries: vec![],
+            congestion_control: vec![],
+            retransmissions: 0,
+            stack: None,
+            messages: None,
+        };
+        let cpu = ProcessorTime {
+            client_cpu_ns: Some(1_000 * MS),
+            server_cpu_ns: None,
+            counted: towpath_measure::result::Counted::Process,
+        };
+        Record::Summary(Box::new(Summary {
+            ok: true,
+            verdict: String::new(),
+            flows: vec![flow],
+            subflows: vec![],
+            paths: vec![],
+            multipath: Multipath::default(),
+            cpu: Some(cpu),
+            warnings: vec![],
+            expectations: vec![],
+        }))
+    }
+
+    /// Every half second: so many bytes read, of which so many more came twice.
+    fn records(bytes: [u64; 8]) -> Vec<Record> {
+        let mut records = Vec::new();
+        for (number, bytes) in bytes.into_iter().enumerate() {
+            let t_ns = (number as u64 + 1) * 500 * MS;
+            let (flow, stream, direction) = (0, 0, DataDirection::Up);
+            let span_ns = 500 * MS;
+            let connection = None;
+            records.push(Record::Interval(Interval {
+                t_ns,
+                span_ns,
+                flow,
+                stream,
+                direction,
+                bytes,
+                connection,
+            }));
+            let text = format!(
+                "{{\"t_ns\":{t_ns},\"span_ns\":{span_ns},\"flow\":0,\"stream\":0,\
+                 \"direction\":\"up\",\"side\":\"receiver\",\"subflow\":0,\"path\":\"p\",\
+                 \"state\":\"established\",\"backup\":false,\"bytes\":{},\"bytes_sent\":0,\
+                 \"bytes_acked\":0,\"bytes_received\":0,\"srtt_us\":0,\"rttvar_us\":0,\"rto_us\":0,\
+                 \"backoff\":0,\"cwnd_packets\":0,\"ssthresh_packets\":0,\"in_flight_packets\":0,\
+                 \"retransmissions\":0,\"mss_bytes\":0}}",
+                bytes * 2
+            );
+            let subflow: Subflow = serde_json::from_str(&text).unwrap();
+            records.push(Record::Subflow(Box::new(subflow)));
+            // The path begins at the receiver: data goes down, acknowledgements go up.
+            for (direction, each) in [(DataDirection::Down, 1_000), (DataDirection::Up, 7)] {
+                records.push(Record::Link(Link {
+                    t_ns,
+                    path: "p".into(),
+                    direction,
+                    offered_packets: 0,
+                    delivered_bytes: (number as u64 + 1) * each,
+                    delivered_packets: 0,
+                    dropped_queue_packets: 0,
+                    dropped_loss_packets: 0,
+                    dropped_down_packets: 0,
+                    backlog_bytes: 0,
+                }));
+            }
+        }
+        records.push(summary());
+        records
+    }
+
+    #[test]
+    fn only_what_came_in_the_window_counts_and_a_period_counts_for_its_part() {
+        let records = records([100, 200, 300, 0, 0, 0, 50, 4_000]);
+        let window = [Duration::from_millis(750), Duration::from_millis(3_250)];
+        let found = figures(&records, &scenario(), Some(window));
+        // Half of 200, 300, half of 50, in 2.5 s.
+        let rate = |bytes: f64| bytes * 8.0 / 2.5;
+        assert_eq!(found.get("goodput"), Some(&(rate(425.0))));
+        assert_eq!(found.get("flow.0.goodput"), Some(&(rate(425.0))));
+        assert_eq!(found.get("path.p.goodput"), Some(&(rate(850.0))));
+        // Five whole periods of 1,000 bytes in the direction of the data.
+        assert_eq!(found.get("path.p.throughput"), Some(&(rate(5_000.0))));
+        assert_eq!(found.get("throughput"), Some(&(rate(5_000.0))));
+        // From 0.75 s: 0.75–1.75 has some, 1.75–2.75 none; the last half second is no whole one.
+        assert_eq!(found.get("zero_seconds"), Some(&1.0));
+        assert_eq!(found.get("silent"), Some(&0.0));
+        assert_eq!(found.get("host.a.cpu"), Some(&0.25));
+        assert!(!found.contains_key("host.b.cpu"));
+        assert_eq!(found.get("completed"), Some(&1.0));
+    }
+
+    #[test]
+    fn a_window_in_which_nothing_came_is_silent() {
+        let records = records([100, 0, 0, 0, 0, 0, 50, 0]);
+        let window = [Duration::from_secs(1), Duration::from_secs(3)];
+        let found = figures(&records, &scenario(), Some(window));
+        let three = ["goodput", "silent", "zero_seconds"].map(|name| found.get(name));
+        assert_eq!(three, [Some(&0.0), Some(&1.0), Some(&2.0)]);
+    }
+
+    #[test]
+    fn without_a_window_goodput_is_the_summarys() {
+        let found = figures(&records([1; 8]), &scenario(), None);
+        assert_eq!(found.get("goodput"), Some(&8_000.0));
+        assert_eq!(found.get("flow.0.goodput"), Some(&8_000.0));
+        assert_eq!(found.get("throughput"), Some(&(8.0 * 1_000.0 * 8.0 / 4.0)));
+    }
+
+    #[test]
+    fn a_run_without_a_summary_has_no_figures() {
+        assert_eq!(figures(&[], &scenario(), None), BTreeMap::new());
+    }
+}

@@ -26,6 +26,7 @@ mod report_page;
 mod runs;
 mod setup;
 mod simulated;
+mod sweep;
 mod timeline;
 mod trace;
 mod wrong_commands;

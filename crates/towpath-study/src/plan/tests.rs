@@ -1,0 +1,83 @@
+use std::io;
+
+use super::*;
+use crate::runs::Selection;
+
+fn load(name: &str) -> io::Result<String> {
+    match name {
+        "two-links.toml" => Ok("name = \"two-links\"\n[hosts.a]\n".to_owned()),
+        "broken.toml" => Ok("name = two-links\n".to_owned()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+const HEAD: &str = "name = \"p\"\nscenario = \"two-links.toml\"\n";
+const CURVE: &str = "[[variants]]\nname = \"TCP\"\ntransport = \"tcp\"\n";
+
+fn refused(text: &str) -> String {
+    Plan::parse("plan.toml", text, &load).unwrap_err().to_string()
+}
+
+macro_rules! wrong {
+    ($($name:ident: $text:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            insta::assert_snapshot!(refused($text.as_ref()));
+        })*
+    };
+}
+
+wrong! {
+    an_empty_plan: "";
+    an_unknown_key: format!("{HEAD}sedes = 5\n{CURVE}");
+    a_scenario_that_is_not_there: format!("name = \"p\"\nscenario = \"two-link.toml\"\n{CURVE}");
+    a_scenario_that_is_not_toml: format!("name = \"p\"\nscenario = \"broken.toml\"\n{CURVE}");
+    a_builtin_scenario_that_does_not_exist:
+        format!("name = \"p\"\nscenario = \"builtin:wifi-4g\"\n{CURVE}");
+    a_name_no_file_can_have: format!("name = \"A plan\"\nscenario = \"two-links.toml\"\n{CURVE}");
+    no_curve: HEAD;
+    a_window_that_ends_before_it_begins: format!("{HEAD}window = [\"5 s\", \"2 s\"]\n{CURVE}");
+    a_transport_that_does_not_exist: format!("{HEAD}{CURVE}").replace("\"tcp\"", "\"mtcp\"");
+    two_curves_of_one_name: format!("{HEAD}{CURVE}{CURVE}");
+    a_curve_for_a_world_the_plan_is_not_run_in: format!("{HEAD}{CURVE}worlds = [\"emu\"]\n");
+    a_key_that_is_none: format!("{HEAD}{CURVE}remove = [\"paths..wifi\"]\n");
+    a_whole_table_replaced: format!("{HEAD}{CURVE}set = {{ hosts.a.mtu = 1400 }}\n");
+    what_the_plan_itself_says: format!("{HEAD}{CURVE}set = {{ \"run.seed\" = 7 }}\n");
+    an_axis_without_values: format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\n");
+    a_value_twice:
+        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
+    a_thin_value_that_is_none:
+        format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nthin = [2]\n");
+    an_axis_called_like_a_column:
+        format!("{HEAD}{CURVE}[[axes]]\nname = \"seed\"\nkeys = [\"a.b\"]\nvalues = [1]\n");
+    a_draw_from_nothing:
+        format!("{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a\"]\n");
+    a_draw_without_a_unit: format!(
+        "{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
+         uniform = [\"2 s\", \"8 sek\"]\n"
+    );
+    a_draw_between_things_of_two_kinds: format!(
+        "{HEAD}{CURVE}[random]\nsamples = 2\n[[random.draws]]\nname = \"d\"\nkeys = [\"a.b\"]\n\
+         uniform = [\"2 s\", \"8 KB\"]\n"
+    );
+}
+
+#[test]
+fn the_example_is_a_plan_whose_points_are_scenarios() {
+    let plan = Plan::parse("plan.toml", EXAMPLE, &load).unwrap_or_else(|e| panic!("{e}"));
+    let world = World::Sim;
+    let runs = plan.runs(Selection { world, thin: false, seeds: None }, &load);
+    assert_eq!(runs.len(), 27);
+    for index in 0..runs.len() {
+        assert!(runs.get(index).unwrap().scenario.is_ok(), "{:?}", runs.get(index));
+    }
+}
+
+#[test]
+fn the_page_in_the_documentation_is_this_one() {
+    let page = include_str!("../../../../docs/plan.md");
+    assert!(
+        page == reference_markdown(),
+        "docs/plan.md is old: write it again with `towpath schema plan`"
+    );
+}

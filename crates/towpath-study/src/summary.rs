@@ -1,0 +1,113 @@
+//! A sweep's rows on a terminal: what each curve gave at each point of the grid.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use towpath_measure::expect::{Metric, Unit};
+use towpath_measure::metrics::statistics::Sample;
+
+use crate::plan::Plan;
+use crate::row::Row;
+
+/// No cell is wider.
+const WIDEST: usize = 34;
+/// Figures that say most, the first that there is.
+const USUAL: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
+
+/// The unit of a figure; `None` for a plain number.
+pub fn unit(figure: &str) -> Option<Unit> {
+    let last = figure.rsplit('.').next().unwrap_or(figure);
+    match (figure, last) {
+        (_, "goodput" | "throughput") => Some(Unit::Rate),
+        (_, "cpu") => Some(Unit::Share),
+        ("silent", _) => Some(Unit::YesNo),
+        _ => Metric::parse(figure).map(|metric| metric.unit()),
+    }
+}
+
+/// Medians (and quartiles, of several runs) of some figures by variant and point, in the plan's order.
+pub fn table(rows: &[Row], plan: &Plan, figures: &[String]) -> String {
+    let usual = USUAL.iter().find(|name| rows.iter().any(|row| row.figures.contains_key(**name)));
+    let usual: Vec<_> = usual.iter().map(|name| (**name).to_owned()).collect();
+    let figures = if figures.is_empty() { &usual } else { figures };
+    let axes: Vec<_> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let mut head = vec!["variant".to_owned()];
+    head.extend(axes.iter().map(|&axis| axis.to_owned()));
+    head.extend(["runs".to_owned(), "failed".to_owned()]);
+    head.extend(figures.iter().cloned());
+    let mut lines = vec![head];
+    for (point, rows) in points(rows, &axes) {
+        let failed = rows.iter().filter(|row| row.error.is_some()).count();
+        let mut line = point;
+        line.extend([rows.len().to_string(), failed.to_string()]);
+        line.extend(figures.iter().map(|figure| cell(&rows, figure)));
+        lines.push(line);
+    }
+    if rows.iter().all(|row| row.error.is_none()) {
+        for line in &mut lines {
+            line.remove(axes.len() + 2);
+        }
+    }
+    aligned(&lines)
+}
+
+/// Rows by variant and point, in the order in which they come first.
+fn points<'a>(rows: &'a [Row], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a Row>)> {
+    let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+    let mut points: Vec<(Vec<String>, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        let of = |axis: &&str| row.parameters.get(*axis).map_or("", |p| p.text.as_str()).to_owned();
+        let point: Vec<_> = [row.variant.clone()].into_iter().chain(axes.iter().map(of)).collect();
+        let place = *places.entry(point.clone()).or_insert(points.len());
+        match points.get_mut(place) {
+            Some((_, rows)) => rows.push(row),
+            None => points.push((point, vec![row])),
+        }
+    }
+    points
+}
+
+fn cell(rows: &[&Row], figure: &str) -> String {
+    let sample = Sample::of(rows.iter().filter_map(|row| row.figures.get(figure).copied()));
+    let text = |value: f64| unit(figure).map_or_else(|| plain(value), |unit| unit.text(value));
+    match (sample.median(), sample.quartiles()) {
+        (Some(median), Some([low, high])) if low < high => {
+            format!("{} ({} … {})", text(median), text(low), text(high))
+        }
+        (Some(median), _) => text(median),
+        (None, _) => "—".to_owned(),
+    }
+}
+
+fn plain(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Columns as wide as their widest cell.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let count = |text: &str| text.chars().count();
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            let cells = lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| count(cell)).max().unwrap_or(0).min(WIDEST)
+        })
+        .collect();
+    let mut out = String::new();
+    for line in lines {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(&widths) {
+            let cell = if count(cell) > WIDEST && !cell.contains(" … ") {
+                cell.chars().take(WIDEST - 1).chain(['…']).collect()
+            } else {
+                cell.clone()
+            };
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, "{cell:<width$}  ");
+        }
+        out += text.trim_end();
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,460 @@
+//! A sweep: the runs of a plan as files in a folder, by any number of processes.
+//!
+//! The folder says itself what it is: `sweep.json` holds the plan with all its files. The runs stand in
+//! order, and are cut into chunks; a chunk is done exactly when its file `part-INDEX-ID.parquet` is
+//! there. Whoever has done a chunk writes it under another name, and links it to its own: the second
+//! one that tries is refused, and throws its own copy away. So there is nobody who leads, nothing is
+//! lost or doubled when a process dies, and processes that share the folder share the work.
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use serde::{Deserialize, Serialize};
+use towpath_measure::batch;
+use towpath_measure::result::Record;
+use towpath_measure::scenario::{ScenarioErrors, World};
+
+use crate::plan::{Load, Plan};
+use crate::row::Row;
+use crate::runs::{ENGINE, Run, Runs, Selection, hexadecimal};
+use crate::table::{self, TableError};
+
+/// Name of the file that says what a folder holds.
+const ORDER: &str = "sweep.json";
+/// Runs of a chunk where each takes as long as it says.
+const REAL_CHUNK: u32 = 1;
+/// Fewest runs of a chunk where they are simulated, which takes from milliseconds to seconds.
+const SIMULATED_CHUNK: u32 = 10;
+/// Into about so many chunks a sweep is cut: a process that dies loses one of them.
+const CHUNKS: usize = 40;
+/// Most runs of a chunk.
+pub const LARGEST_CHUNK: u32 = 1_000;
+
+/// Why a sweep cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The plan is wrong.
+    #[error("{0}")]
+    Plan(#[from] ScenarioErrors),
+    /// A point of it is no scenario.
+    #[error("{at}: {why}")]
+    Point {
+        /// Variant and parameters.
+        at: String,
+        /// What is wrong with the scenario.
+        why: String,
+    },
+    /// Nothing is to be done.
+    #[error("the plan `{0}` has no run in the world `{1}`")]
+    Nothing(String, World),
+    /// The folder was begun with something else.
+    #[error("`{}` holds another sweep", .0.display())]
+    Another(PathBuf),
+    /// The folder was begun by a version whose results may differ.
+    #[error("`{}` was begun by {begun}, this is {ENGINE}", folder.display())]
+    Version {
+        /// The folder.
+        folder: PathBuf,
+        /// The version that began it.
+        begun: String,
+    },
+    /// There is no sweep in the folder.
+    #[error("`{}` holds no sweep", .0.display())]
+    None(PathBuf),
+    /// A file cannot be read or written.
+    #[error("`{path}`: {why}", path = .0.display(), why = .1)]
+    File(PathBuf, #[source] io::Error),
+    /// A file is not what its name says.
+    #[error("`{path}` is no part of a sweep: {why}", path = .0.display(), why = .1)]
+    Table(PathBuf, #[source] TableError),
+}
+
+impl SweepError {
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Plan(_) | Self::File(..) => return None,
+            Self::Point { .. } => "every point of the grid must be a scenario".to_owned(),
+            Self::Nothing(..) => "choose another one of the plan's `worlds`".to_owned(),
+            Self::Another(_) => {
+                "name another folder with `--out`; the same plan goes on where it stopped"
+                    .to_owned()
+            }
+            Self::Version { .. } => "name another folder with `--out`".to_owned(),
+            Self::None(_) => "`towpath sweep PLAN --out FOLDER` makes one".to_owned(),
+            Self::Table(..) => "remove it, and do the sweep again".to_owned(),
+        })
+    }
+}
+
+/// What a folder holds: everything that decides about its rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    engine: String,
+    /// The plan's text.
+    plan: String,
+    /// The texts of the scenario and its traces, by name.
+    files: BTreeMap<String, String>,
+    world: World,
+    thin: bool,
+    seeds: Option<u32>,
+    /// Runs of a chunk.
+    chunk: u32,
+}
+
+/// A sweep in its folder.
+#[derive(Debug)]
+pub struct Sweep {
+    folder: PathBuf,
+    order: Order,
+    plan: Plan,
+    /// The file of every chunk. To know one, its runs' keys must be made.
+    paths: OnceLock<Vec<PathBuf>>,
+}
+
+/// How far a sweep is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Runs whose rows are there.
+    pub done: usize,
+    /// All runs.
+    pub runs: usize,
+    /// Files that are there.
+    pub chunks_done: usize,
+    /// All files.
+    pub chunks: usize,
+}
+
+/// One of several processes that do a sweep together: number `of` from 1, its own chunks first, then
+/// those of others from the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// Number, from 1.
+    pub number: u32,
+    /// How many there are.
+    pub of: u32,
+}
+
+/// Does one run: its records, or why there are none.
+pub type Perform<'a> = &'a (dyn Fn(&Run) -> Result<Vec<Record>, String> + Sync);
+
+impl Order {
+    /// What to do with a plan. Its files are read, and every point of the grid is checked, before
+    /// anything is run.
+    pub fn new(
+        (plan_name, plan): (&str, &str),
+        selection: Selection,
+        chunk: Option<u32>,
+        load: Load<'_>,
+    ) -> Result<Self, SweepError> {
+        let files = Mutex::new(BTreeMap::new());
+        let kept = |name: &str| {
+            let text = load(name)?;
+            if let Ok(mut files) = files.lock() {
+                files.insert(name.to_owned(), text.clone());
+            }
+            Ok(text)
+        };
+        let read = Plan::parse(plan_name, plan, &kept)?;
+        let runs = read.runs(selection, &kept);
+        if runs.is_empty() {
+            return Err(SweepError::Nothing(read.name.clone(), selection.world));
+        }
+        check(&runs)?;
+        let Selection { world, thin, seeds } = selection;
+        let usual = match world {
+            World::Sim => SIMULATED_CHUNK.max((runs.len() / CHUNKS) as u32),
+            World::Emu | World::Live => REAL_CHUNK,
+        };
+        Ok(Self {
+            engine: ENGINE.to_owned(),
+            plan: plan.to_owned(),
+            files: files.into_inner().unwrap_or_default(),
+            world,
+            thin,
+            seeds,
+            chunk: chunk.unwrap_or(usual).clamp(1, LARGEST_CHUNK),
+        })
+    }
+
+    fn load(&self, name: &str) -> io::Result<String> {
+        self.files.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Refuses a grid in which some point is no scenario. Of random samples it is enough that one is:
+/// the others say in their rows what is wrong.
+fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
+    let random = runs.plan().random.iter().flat_map(|random| &random.draws);
+    let drawn: Vec<_> =
+        random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE]).collect();
+    let mut points: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
+        let mut at = format!("variant `{}`", run.row.variant);
+        for (name, value) in &run.row.parameters {
+            if !drawn.contains(&name.as_str()) {
+                // Writing to a `String` cannot fail.
+                let _ = write!(at, ", {name} `{}`", value.text);
+            }
+        }
+        let wrong = run.scenario.err();
+        let seen = points.entry(at).or_insert_with(|| wrong.clone());
+        if wrong.is_none() {
+            *seen = None;
+        }
+    }
+    let wrong = points.into_iter().find_map(|(at, wrong)| wrong.map(|why| (at, why)));
+    wrong.map_or(Ok(()), |(at, why)| Err(SweepError::Point { at, why }))
+}
+
+impl Sweep {
+    /// The sweep of this order in `folder`: a new one, or the same as far as it is.
+    pub fn begin(folder: &Path, order: Order) -> Result<Self, SweepError> {
+        let failed = |source| SweepError::File(folder.to_owned(), source);
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let path = folder.join(ORDER);
+        let text = serde_json::to_vec_pretty(&order).map_err(io::Error::from).map_err(failed)?;
+        files::publish(folder, ORDER, &text).map_err(|e| SweepError::File(path, e))?;
+        let found = Self::open(folder)?;
+        // How it is cut does not change what comes of it.
+        if (Order { chunk: found.order.chunk, ..order }) != found.order {
+            return Err(SweepError::Another(folder.to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// The sweep in `folder`.
+    pub fn open(folder: &Path) -> Result<Self, SweepError> {
+        let path = folder.join(ORDER);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(SweepError::None(folder.to_owned()));
+            }
+            Err(error) => return Err(SweepError::File(path, error)),
+        };
+        let order: Order = serde_json::from_slice(&text)
+            .map_err(|error| SweepError::File(path, io::Error::from(error)))?;
+        if order.engine != ENGINE {
+            let folder = folder.to_owned();
+            return Err(SweepError::Version { folder, begun: order.engine });
+        }
+        let plan = Plan::parse("plan.toml", &order.plan, &|name| order.load(name))?;
+        Ok(Self { folder: folder.to_owned(), order, plan, paths: OnceLock::new() })
+    }
+
+    /// Its plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Where it is run.
+    pub fn world(&self) -> World {
+        self.order.world
+    }
+
+    /// Names and texts of the files that the scenario uses, named relative to it.
+    pub fn traces(&self) -> Vec<(String, String)> {
+        let scenario = &self.plan.scenario_name;
+        let folder =
+            scenario.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+        let others = self.order.files.iter().filter(|(name, _)| *name != scenario);
+        let relative = |(name, text): (&String, &String)| {
+            (name.strip_prefix(&folder).unwrap_or(name).to_owned(), text.clone())
+        };
+        others.map(relative).collect()
+    }
+
+    fn with_runs<T>(&self, work: impl FnOnce(&Runs<'_>) -> T) -> T {
+        let Order { world, thin, seeds, .. } = self.order;
+        let load = |name: &str| self.order.load(name);
+        work(&self.plan.runs(Selection { world, thin, seeds }, &load))
+    }
+
+    fn chunks(&self, runs: &Runs<'_>) -> Vec<Chunk> {
+        let size = self.order.chunk.max(1) as usize;
+        let starts = (0..runs.len()).step_by(size);
+        let spans = starts.map(|start| start..(start + size).min(runs.len()));
+        let paths = self.paths.get_or_init(|| {
+            spans.clone().enumerate().map(|(index, span)| self.path(runs, index, span)).collect()
+        });
+        let with_path = |((index, runs), path): ((usize, Range<usize>), &PathBuf)| {
+            let path = path.clone();
+            Chunk { index, runs, path }
+        };
+        spans.clone().enumerate().zip(paths).map(with_path).collect()
+    }
+
+    /// The file of a chunk.
+    fn path(&self, runs: &Runs<'_>, index: usize, span: Range<usize>) -> PathBuf {
+        let keys: Vec<_> =
+            span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
+        let id = hexadecimal(keys.join("\n").as_bytes());
+        self.folder.join(format!("part-{index:06}-{}.parquet", id.split_at(16).0))
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> Status {
+        self.with_runs(|runs| {
+            let chunks = self.chunks(runs);
+            let done: Vec<_> = chunks.iter().filter(|chunk| chunk.path.exists()).collect();
+            Status {
+                done: done.iter().map(|chunk| chunk.runs.len()).sum(),
+                runs: runs.len(),
+                chunks_done: done.len(),
+                chunks: chunks.len(),
+            }
+        })
+    }
+
+    /// Does what is not done yet, on `threads` threads. `progress` hears of every run that ends, with
+    /// how many are done and how many there are, and says whether to go on.
+    pub fn work(
+        &self,
+        shard: Shard,
+        threads: usize,
+        perform: Perform<'_>,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<(), SweepError> {
+        self.with_runs(|runs| {
+            let mut todo = shard.order(self.chunks(runs));
+            todo.retain(|chunk| !chunk.path.exists());
+            let places = todo
+                .iter()
+                .enumerate()
+                .flat_map(|(number, chunk)| chunk.runs.clone().map(move |index| (number, index)));
+            let places: Vec<_> = places.collect();
+            let mut ended = runs.len() - places.len();
+            let (mut rows, mut failed) = (Vec::new(), None);
+            let work = |place: usize| {
+                let &(number, index) = places.get(place)?;
+                // Somebody else may have done the whole chunk in the meantime.
+                if todo.get(number)?.path.exists() {
+                    return None;
+                }
+                runs.get(index).map(|run| run.perform(perform))
+            };
+            batch::in_order(places.len(), threads, work, |place, row| {
+                ended += 1;
+                if !progress(ended, runs.len()) {
+                    return false;
+                }
+                rows.extend(row);
+                let number = |place: usize| places.get(place).map(|(number, _)| *number);
+                if let Some(this) = number(place)
+                    && number(place + 1) != Some(this)
+                {
+                    let rows = std::mem::take(&mut rows);
+                    let chunk = todo.get(this).filter(|chunk| chunk.runs.len() == rows.len());
+                    if let Some(chunk) = chunk {
+                        failed = self.keep(&chunk.path, &rows).err();
+                    }
+                }
+                failed.is_none()
+            });
+            failed.map_or(Ok(()), Err)
+        })
+    }
+
+    /// Writes a chunk, unless somebody else has.
+    fn keep(&self, path: &Path, rows: &[Row]) -> Result<(), SweepError> {
+        let about = [("towpath.plan", self.plan.name.clone())];
+        let bytes = table::write(rows, &about);
+        let bytes = bytes.map_err(|error| SweepError::Table(path.to_owned(), error))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        files::publish(&self.folder, &name, &bytes)
+            .map_err(|error| SweepError::File(path.to_owned(), error))
+    }
+
+    /// All rows that are there, in order.
+    pub fn rows(&self) -> Result<Vec<Row>, SweepError> {
+        self.with_runs(|runs| {
+            let mut rows = Vec::new();
+            for Chunk { path, .. } in self.chunks(runs) {
+                match std::fs::read(&path) {
+                    Ok(bytes) => rows.extend(
+                        table::read(bytes).map_err(|error| SweepError::Table(path, error))?,
+                    ),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(SweepError::File(path, error)),
+                }
+            }
+            Ok(rows)
+        })
+    }
+
+    /// Does `count` runs again, drawn with `seed` from those whose rows are there, and gives those
+    /// rows that are not the same, with the new ones.
+    pub fn verify(
+        &self,
+        (count, seed): (usize, u64),
+        threads: usize,
+        perform: Perform<'_>,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Vec<(Row, Row)>, SweepError> {
+        let stored = self.rows()?;
+        let stored: BTreeMap<_, _> = stored.into_iter().map(|row| (row.key.clone(), row)).collect();
+        self.with_runs(|runs| {
+            let mut there: Vec<_> = (0..runs.len())
+                .filter_map(|index| runs.get(index))
+                .filter(|run| stored.contains_key(&run.row.key))
+                .map(|run| (hexadecimal(format!("{seed} {}", run.row.key).as_bytes()), run.index))
+                .collect();
+            there.sort();
+            there.truncate(count);
+            let mut differ = Vec::new();
+            let work = |place: usize| {
+                let (_, index) = there.get(place)?;
+                Some(runs.get(*index)?.perform(perform))
+            };
+            batch::in_order(there.len(), threads, work, |place, row| {
+                let old = row.as_ref().and_then(|row| stored.get(&row.key));
+                if let Some((old, new)) = old.zip(row.as_ref())
+                    && old != new
+                {
+                    differ.push((old.clone(), new.clone()));
+                }
+                progress(place + 1, there.len())
+            });
+            Ok(differ)
+        })
+    }
+
+    /// Removes what processes that died have left, once everything is done.
+    pub fn tidy(&self) {
+        let status = self.status();
+        if status.chunks == status.chunks_done {
+            files::remove_leftovers(&self.folder);
+        }
+    }
+}
+
+/// Runs whose rows stand in one file.
+#[derive(Debug, Clone)]
+struct Chunk {
+    index: usize,
+    runs: Range<usize>,
+    path: PathBuf,
+}
+
+impl Shard {
+    /// One process alone.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    /// Its own chunks from the beginning, then everybody else's from the end.
+    fn order(self, chunks: Vec<Chunk>) -> Vec<Chunk> {
+        let own = |chunk: &Chunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;
+        let (mut mine, others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(own);
+        mine.extend(others.into_iter().rev());
+        mine
+    }
+}
+
+#[cfg(test)]
+mod tests;

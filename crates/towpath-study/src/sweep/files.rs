@@ -1,0 +1,55 @@
+//! Files that are there whole, or not at all, whoever dies when.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// How the names of files begin that are not finished.
+const UNFINISHED: &str = ".tmp-";
+
+/// Puts `bytes` into the folder as `name`, unless there is a file of that name already.
+pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let target = folder.join(name);
+    if target.exists() {
+        return Ok(());
+    }
+    let (beside, mut file) = unfinished(folder, name)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    drop(file);
+    let linked = written.and_then(|()| fs::hard_link(&beside, &target));
+    // Another process may have removed it as left over.
+    let _gone = fs::remove_file(&beside);
+    match linked {
+        Ok(()) => File::open(folder)?.sync_all(),
+        // Somebody else was faster: equal runs, equal rows.
+        Err(_) if target.exists() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A new file that nobody else writes, even on another computer with the same process numbers.
+fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+    let process = std::process::id();
+    let mut number = 0_u32;
+    loop {
+        let path = folder.join(format!("{UNFINISHED}{name}-{process}-{number}"));
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 10_000 => {
+                number += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Removes files that nobody will finish.
+pub(super) fn remove_leftovers(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            // What cannot be removed does no harm.
+            let _stays = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use towpath_measure::result::{Multipath, PathFigures, Summary};
+
+use super::*;
+
+const SCENARIO: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
+    rate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n[[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"bulk\"\n\
+    duration = \"1 s\"\n";
+const PLAN: &str = "name = \"t\"\nscenario = \"t.toml\"\nseeds = 5\n[[variants]]\nname = \"TCP\"\n\
+    transport = \"tcp\"\n[[axes]]\nname = \"delay\"\nkeys = [\"paths.p.delay\"]\n\
+    values = [\"1 ms\", \"2 ms\", \"3 ms\"]\n";
+const SIM: Selection = Selection { world: World::Sim, thin: false, seeds: None };
+
+fn load(name: &str) -> io::Result<String> {
+    if name == "t.toml" { Ok(SCENARIO.to_owned()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+fn order() -> Order {
+    Order::new(("plan.toml", PLAN), SIM, Some(4), &load).unwrap()
+}
+
+/// A folder of its own, which goes when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("towpath-{name}-{}", std::process::id()));
+        let _none_of_an_earlier_run = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A run that answers at once; every third one fails.
+fn answer(run: &Run) -> Result<Vec<Record>, String> {
+    if run.index % 3 == 2 {
+        return Err(format!("run {} fails", run.index));
+    }
+    let lost = PathFigures { path: "p".into(), count: 100, answered: 50, ..PathFigures::default() };
+    let summary = Summary {
+        ok: true,
+        verdict: String::new(),
+        flows: vec![],
+        subflows: vec![],
+        paths: vec![lost],
+        multipath: Multipath::default(),
+        cpu: None,
+        warnings: vec![],
+        expectations: vec![],
+    };
+    Ok(vec![Record::Summary(Box::new(summary))])
+}
+
+fn go_on(_: usize, _: usize) -> bool {
+    true
+}
+
+#[test]
+fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
+    let folder = Folder::new("sweep-stopped");
+    let sweep = Sweep::begin(&folder.0, order()).unwrap();
+    sweep.work(Shard::WHOLE, 2, &answer, &mut |ended, _| ended < 10).unwrap();
+    let status = sweep.status();
+    assert_eq!((status.runs, status.chunks, status.done), (15, 4, 8));
+    std::fs::write(folder.0.join(".tmp-left-over"), "half a file").unwrap();
+    let sweep = Sweep::begin(&folder.0, order()).unwrap();
+    let performed = AtomicUsize::new(0);
+    let counted = |run: &Run| {
+        performed.fetch_add(1, Ordering::Relaxed);
+        answer(run)
+    };
+    sweep.work(Shard::WHOLE, 2, &counted, &mut go_on).unwrap();
+    sweep.tidy();
+    assert_eq!(performed.load(Ordering::Relaxed), 15 - 8);
+    let rows = sweep.rows().unwrap();
+    let keys: BTreeSet<_> = rows.iter().map(|row| &row.key).collect();
+    assert_eq!((rows.len(), keys.len()), (15, 15));
+    assert_eq!(rows.iter().filter(|row| row.error.is_some()).count(), 5);
+    assert!(!folder.0.join(".tmp-left-over").exists());
+}
+
+#[test]
+fn the_files_are_the_same_whoever_did_them() {
+    let (one, two) = (Folder::new("sweep-one"), Folder::new("sweep-two"));
+    let alone = Sweep::begin(&one.0, order()).unwrap();
+    alone.work(Shard::WHOLE, 1, &answer, &mut go_on).unwrap();
+    let together = Sweep::begin(&two.0, order()).unwrap();
+    std::thread::scope(|scope| {
+        for number in 1..=3 {
+            let together = &together;
+            let shard = Shard { number, of: 3 };
+            scope.spawn(move || together.work(shard, 2, &answer, &mut go_on).unwrap());
+        }
+    });
+    let content = |folder: &Path| -> BTreeMap<_, _> {
+        let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+        entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap())).collect()
+    };
+    assert_eq!(content(&one.0), content(&two.0));
+    assert_eq!(content(&one.0).len(), 4 + 1);
+}
+
+#[test]
+fn another_plan_is_refused_in_the_same_folder() {
+    let folder = Folder::new("sweep-another");
+    Sweep::begin(&folder.0, order()).unwrap();
+    let other = PLAN.replace("3 ms", "4 ms");
+    let other = Order::new(("plan.toml", &other), SIM, None, &load).unwrap();
+    let refused = Sweep::begin(&folder.0, other).unwrap_err();
+    assert!(matches!(refused, SweepError::Another(_)), "{refused}");
+    // How it is cut was decided before.
+    let same = Order::new(("plan.toml", PLAN), SIM, Some(9), &load).unwrap();
+    assert_eq!(Sweep::begin(&folder.0, same).unwrap().status().chunks, 4);
+}
+
+#[test]
+fn a_point_that_is_no_scenario_is_refused_before_anything_is_run() {
+    let plan = PLAN.replace("3 ms", "3 mz");
+    let refused = Order::new(("plan.toml", &plan), SIM, None, &load).unwrap_err().to_string();
+    assert!(refused.contains("variant `TCP`, delay `3 mz`"), "{refused}");
+    assert!(refused.contains("unknown unit `mz`"), "{refused}");
+}
+
+#[test]
+fn verifying_finds_a_row_that_does_not_come_again() {
+    let folder = Folder::new("sweep-verify");
+    let sweep = Sweep::begin(&folder.0, order()).unwrap();
+    sweep.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
+    assert_eq!(sweep.verify((15, 1), 2, &answer, &mut go_on).unwrap(), []);
+    let other = |run: &Run| match run.index {
+        7 => Err("not as before".to_owned()),
+        _ => answer(run),
+    };
+    let differ = sweep.verify((15, 1), 2, &other, &mut go_on).unwrap();
+    let [(old, new)] = differ.as_slice() else { panic!("{differ:?}") };
+    assert_eq!((old.error.as_deref(), new.error.as_deref()), (None, Some("not as before")));
+}
+
+#[test]
+fn a_shard_begins_with_its_own_and_then_helps_from_the_end() {
+    let chunks = (0..7).map(|index| Chunk { index, runs: 0..1, path: PathBuf::new() }).collect();
+    let order = Shard { number: 2, of: 3 }.order(chunks);
+    let order: Vec<_> = order.iter().map(|chunk| chunk.index).collect();
+    assert_eq!(order, [1, 4, 6, 5, 3, 2, 0]);
+}

@@ -1,0 +1,381 @@
+//! Rows as one Parquet file: a column for each parameter and each figure.
+//!
+//! `key`, `variant`, `world`, `transport` and `error` are texts, `seed` is a number. A parameter is a
+//! text called like the parameter, and where it is a quantity also a number (in base units) called
+//! `NAME (number)`. Every figure is a number; one that is called like a parameter is `NAME (figure)`. What a row has not is null. Which column is what also
+//! stands in the file's own metadata, `towpath.parameters` and `towpath.figures`. Equal rows give
+//! equal bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::Type;
+
+use crate::row::{Parameter, Row};
+use crate::runs::ENGINE;
+
+/// Columns that every table has.
+const FIXED: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
+const PARAMETERS: &str = "towpath.parameters";
+const FIGURES: &str = "towpath.figures";
+
+/// Why a file is no table of rows.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It is not Parquet.
+    #[error("{0}")]
+    Parquet(#[from] ParquetError),
+    /// It is, but not one of ours.
+    #[error("column `{0}` is missing, or is of another kind")]
+    Column(String),
+    /// What is said of the columns is not readable.
+    #[error("it does not say which columns it has")]
+    Metadata,
+}
+
+/// Whether a parameter may not have this name, because a column has.
+pub(crate) fn is_taken(name: &str) -> bool {
+    FIXED.contains(&name) || name.ends_with(NUMBER) || name.ends_with(FIGURE)
+}
+
+/// The column of a figure. Parameters are named by people, and have their names first.
+fn figure_column(figure: &str, is_parameter: bool) -> String {
+    if is_parameter { format!("{figure}{FIGURE}") } else { figure.to_owned() }
+}
+
+const NUMBER: &str = " (number)";
+const FIGURE: &str = " (figure)";
+
+/// What a column holds.
+enum Column {
+    Texts(Vec<Option<String>>),
+    Wholes(Vec<i64>),
+    Numbers(Vec<Option<f64>>),
+}
+
+/// A table as the bytes of a file; `metadata` is stored with it.
+pub fn write(rows: &[Row], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
+    let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
+    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
+    let columns = columns(rows, &parameters, &figures);
+    let of_columns = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
+    let mut about = vec![
+        KeyValue::new("towpath.engine".to_owned(), ENGINE.to_owned()),
+        KeyValue::new(PARAMETERS.to_owned(), of_columns(&parameters)),
+        KeyValue::new(FIGURES.to_owned(), of_columns(&figures)),
+    ];
+    about.extend(
+        metadata.iter().map(|(name, text)| KeyValue::new((*name).to_owned(), text.clone())),
+    );
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(ENGINE.to_owned())
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(about));
+    let fields = columns.iter().map(|(name, column)| field(name, column).map(Arc::new));
+    let fields = fields.collect::<Result<Vec<_>, _>>()?;
+    let schema = Type::group_type_builder("row").with_fields(fields).build()?;
+    let mut bytes = Vec::new();
+    let properties = Arc::new(properties.build());
+    let mut file = SerializedFileWriter::new(&mut bytes, Arc::new(schema), properties)?;
+    let mut group = file.next_row_group()?;
+    for (_, column) in columns {
+        put(&mut group, column)?;
+    }
+    group.close()?;
+    file.close()?;
+    Ok(bytes)
+}
+
+fn columns(
+    rows: &[Row],
+    parameters: &BTreeSet<&String>,
+    figures: &BTreeSet<&String>,
+) -> Vec<(String, Column)> {
+    let texts = |of: &dyn Fn(&Row) -> Option<String>| Column::Texts(rows.iter().map(of).collect());
+    let numbers = |of: &dyn Fn(&Row) -> Option<f64>| Column::Numbers(rows.iter().map(of).collect());
+    let seeds = rows.iter().map(|row| i64::try_from(row.seed).unwrap_or(i64::MAX)).collect();
+    let mut columns = vec![
+        ("key".to_owned(), texts(&|row| Some(row.key.clone()))),
+        ("variant".to_owned(), texts(&|row| Some(row.variant.clone()))),
+        ("world".to_owned(), texts(&|row| Some(row.world.to_string()))),
+        ("transport".to_owned(), texts(&|row| Some(row.transport.to_string()))),
+        ("seed".to_owned(), Column::Wholes(seeds)),
+        ("error".to_owned(), texts(&|row| row.error.clone())),
+    ];
+    for &name in parameters {
+        let of = |row: &Row| row.parameters.get(name).cloned();
+        columns.push((name.clone(), texts(&|row| of(row).map(|parameter| parameter.text))));
+        if rows.iter().any(|row| of(row).is_some_and(|parameter| parameter.number.is_some())) {
+            let number = numbers(&|row| of(row).and_then(|parameter| parameter.number));
+            columns.push((format!("{name}{NUMBER}"), number));
+        }
+    }
+    for &name in figures {
+        let column = figure_column(name, parameters.contains(name));
+        columns.push((column, numbers(&|row| row.figures.get(name).copied())));
+    }
+    columns
+}
+
+fn field(name: &str, column: &Column) -> Result<Type, ParquetError> {
+    let (physical, logical) = match column {
+        Column::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Column::Wholes(_) => (Physical::INT64, None),
+        Column::Numbers(_) => (Physical::DOUBLE, None),
+    };
+    let repetition = match column {
+        Column::Wholes(_) => Repetition::REQUIRED,
+        Column::Texts(_) | Column::Numbers(_) => Repetition::OPTIONAL,
+    };
+    Type::primitive_type_builder(name, physical)
+        .with_logical_type(logical)
+        .with_repetition(repetition)
+        .build()
+}
+
+fn put<W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    column: Column,
+) -> Result<(), TableError> {
+    let Some(mut writer) = group.next_column()? else { return Ok(()) };
+    match column {
+        Column::Wholes(values) => {
+            writer.typed::<Int64Type>().write_batch(&values, None, None)?;
+        }
+        Column::Numbers(values) => {
+            let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
+            let values: Vec<_> = values.into_iter().flatten().collect();
+            writer.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
+        }
+        Column::Texts(values) => {
+            let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
+            let values = values.into_iter().flatten();
+            let values: Vec<_> = values.map(|text| ByteArray::from(text.into_bytes())).collect();
+            writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+        }
+    }
+    writer.close()?;
+    Ok(())
+}
+
+/// The rows of a file that [`write`] made.
+pub fn read(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
+    let reader = SerializedFileReader::new(Bytes::from(bytes))?;
+    let about = reader.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
+    let listed = |key: &str| -> Result<Vec<String>, TableError> {
+        let entry = about.iter().find(|entry| entry.key == key);
+        let text = entry.and_then(|entry| entry.value.as_deref()).ok_or(TableError::Metadata)?;
+        serde_json::from_str(text).map_err(|_| TableError::Metadata)
+    };
+    let (parameters, figures) = (listed(PARAMETERS)?, listed(FIGURES)?);
+    let mut rows = Vec::new();
+    for number in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(number)?;
+        let columns = take(&*group)?;
+        let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        for place in 0..count {
+            rows.push(row(&columns, place, (&parameters, &figures))?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Every column of a group, by name.
+fn take(group: &dyn RowGroupReader) -> Result<BTreeMap<String, Column>, TableError> {
+    let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+    let mut columns = BTreeMap::new();
+    for (number, about) in group.metadata().columns().iter().enumerate() {
+        let name = about.column_descr().name().to_owned();
+        let mut levels = Vec::new();
+        let column = match group.get_column_reader(number)? {
+            ColumnReader::Int64ColumnReader(mut reader) => {
+                let mut values = Vec::new();
+                reader.read_records(count, None, None, &mut values)?;
+                Column::Wholes(values)
+            }
+            ColumnReader::DoubleColumnReader(mut reader) => {
+                let mut values = Vec::new();
+                reader.read_records(count, Some(&mut levels), None, &mut values)?;
+                Column::Numbers(spread(&levels, values))
+            }
+            ColumnReader::ByteArrayColumnReader(mut reader) => {
+                let mut values = Vec::new();
+                reader.read_records(count, Some(&mut levels), None, &mut values)?;
+                let text = |bytes: ByteArray| String::from_utf8_lossy(bytes.data()).into_owned();
+                Column::Texts(spread(&levels, values.into_iter().map(text).collect()))
+            }
+            ColumnReader::BoolColumnReader(_)
+            | ColumnReader::Int32ColumnReader(_)
+            | ColumnReader::Int96ColumnReader(_)
+            | ColumnReader::FloatColumnReader(_)
+            | ColumnReader::FixedLenByteArrayColumnReader(_) => {
+                return Err(TableError::Column(name));
+            }
+        };
+        columns.insert(name, column);
+    }
+    Ok(columns)
+}
+
+/// Values where the levels say that there is one.
+fn spread<T>(levels: &[i16], values: Vec<T>) -> Vec<Option<T>> {
+    let mut values = values.into_iter();
+    levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect()
+}
+
+fn row(
+    columns: &BTreeMap<String, Column>,
+    place: usize,
+    (parameters, figures): (&[String], &[String]),
+) -> Result<Row, TableError> {
+    let wrong = |name: &str| TableError::Column(name.to_owned());
+    let text = |name: &str| match columns.get(name) {
+        Some(Column::Texts(texts)) => Ok(texts.get(place).cloned().flatten()),
+        Some(Column::Wholes(_) | Column::Numbers(_)) | None => Err(wrong(name)),
+    };
+    let number = |name: &str| match columns.get(name) {
+        Some(Column::Numbers(numbers)) => numbers.get(place).copied().flatten(),
+        Some(Column::Texts(_) | Column::Wholes(_)) | None => None,
+    };
+    let needed = |name: &str| text(name)?.ok_or_else(|| wrong(name));
+    let seed = match columns.get("seed") {
+        Some(Column::Wholes(seeds)) => seeds.get(place).copied(),
+        Some(Column::Texts(_) | Column::Numbers(_)) | None => None,
+    };
+    // Worlds and transports are written as their names, which serde reads.
+    let world = serde_json::from_value(needed("world")?.into()).map_err(|_| wrong("world"))?;
+    let transport = serde_json::from_value(needed("transport")?.into());
+    let mut of_row = BTreeMap::new();
+    for name in parameters {
+        if let Some(text) = text(name)? {
+            let number = number(&format!("{name}{NUMBER}"));
+            of_row.insert(name.clone(), Parameter { text, number });
+        }
+    }
+    Ok(Row {
+        key: needed("key")?,
+        variant: needed("variant")?,
+        world,
+        transport: transport.map_err(|_| wrong("transport"))?,
+        seed: seed.and_then(|seed| u64::try_from(seed).ok()).ok_or_else(|| wrong("seed"))?,
+        parameters: of_row,
+        error: text("error")?,
+        figures: figures
+            .iter()
+            .filter_map(|name| {
+                let column = figure_column(name, parameters.contains(name));
+                Some((name.clone(), number(&column)?))
+            })
+            .collect(),
+    })
+}
+
+/// The same columns as text with commas, for programs that read nothing else.
+pub fn csv(rows: &[Row]) -> String {
+    let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
+    let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
+    let columns = columns(rows, &parameters, &figures);
+    let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
+    let mut out = names.join(",") + "\n";
+    for place in 0..rows.len() {
+        let cell = |(_, column): &(String, Column)| match column {
+            Column::Texts(texts) => texts.get(place).cloned().flatten().map(|text| quoted(&text)),
+            Column::Wholes(wholes) => wholes.get(place).map(ToString::to_string),
+            Column::Numbers(numbers) => {
+                numbers.get(place).copied().flatten().map(|number| number.to_string())
+            }
+        };
+        let cells: Vec<_> = columns.iter().map(|column| cell(column).unwrap_or_default()).collect();
+        out += &cells.join(",");
+        out.push('\n');
+    }
+    out
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::{Transport, World};
+
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let row = |key: &str| Row {
+            key: key.to_owned(),
+            variant: "MPTCP, \"M1\"".to_owned(),
+            world: World::Sim,
+            transport: Transport::Mptcp,
+            seed: 3,
+            parameters: BTreeMap::new(),
+            error: None,
+            figures: BTreeMap::new(),
+        };
+        let parameter = |text: &str, number| {
+            [("receive buffer".to_owned(), Parameter { text: text.to_owned(), number })]
+        };
+        let figures = [("goodput".to_owned(), 9.5e6), ("recovery".to_owned(), f64::INFINITY)];
+        let few = [("path.wifi.goodput".to_owned(), 0.1)];
+        vec![
+            Row {
+                parameters: parameter("600 KB", Some(6e5)).into(),
+                figures: figures.into(),
+                ..row("a")
+            },
+            Row {
+                parameters: parameter("none", None).into(),
+                error: Some("no\nway".to_owned()),
+                ..row("b")
+            },
+            Row { figures: few.into(), transport: Transport::Tcp, ..row("c") },
+        ]
+    }
+
+    #[test]
+    fn rows_survive_a_round_trip_and_equal_rows_are_equal_bytes() {
+        let bytes = write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap();
+        assert_eq!(bytes, write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap());
+        assert_eq!(read(bytes).unwrap(), rows());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_refused() {
+        let bytes = write(&rows(), &[]).unwrap();
+        for length in [0, 4, 100, bytes.len() - 1] {
+            let cut = bytes.get(..length).unwrap().to_vec();
+            assert!(read(cut).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn csv_quotes_what_would_break_a_line() {
+        insta::assert_snapshot!(csv(&rows()));
+    }
+
+    #[test]
+    fn a_figure_may_be_called_like_a_parameter_and_neither_is_lost() {
+        let mut rows = rows();
+        for row in &mut rows {
+            let parameter = Parameter { text: "2".to_owned(), number: Some(2.0) };
+            row.parameters.insert("subflows".to_owned(), parameter);
+            row.figures.insert("subflows".to_owned(), 1.0);
+        }
+        assert_eq!(read(write(&rows, &[]).unwrap()).unwrap(), rows);
+        assert!(is_taken("key") && is_taken("x (number)") && !is_taken("subflows"));
+    }
+}

@@ -1,0 +1,296 @@
+//! `towpath sweep`: many runs of a plan, kept as Parquet.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use towpath_linux::interrupt;
+use towpath_measure::result::Warning;
+use towpath_measure::scenario::World;
+use towpath_study::plan::{EXAMPLE, Plan};
+use towpath_study::row::Row;
+use towpath_study::runs::Selection;
+use towpath_study::sweep::{LARGEST_CHUNK, Order, Shard, Sweep};
+use towpath_study::{summary, table};
+
+use crate::arguments::world;
+use crate::error::CliError;
+use crate::ui::Ui;
+use crate::worlds::Worlds;
+
+/// Run every point of a plan with every seed, on all processors, and keep the figures
+///
+/// The same command goes on where it was stopped. Several processes, also on several computers, may
+/// share the folder.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct SweepArguments {
+    #[command(subcommand)]
+    action: Option<SweepAction>,
+    /// Plan, such as `plan.toml`; `towpath schema plan` prints its keys
+    #[arg(required = true)]
+    plan: Option<PathBuf>,
+    /// Folder for the rows [default: towpath-sweeps/PLAN-WORLD]
+    #[arg(short, long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
+    #[arg(short, long, value_parser = world)]
+    world: Option<World>,
+    /// Only what the plan runs when there is little time
+    #[arg(long)]
+    thin: bool,
+    /// Seeds of each point, in place of the plan's
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: Option<u32>,
+    /// Simulated runs at once [default: the number of processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// One of several processes, such as 2/4: it begins with its own runs, then helps the others
+    #[arg(long, value_name = "I/N", value_parser = shard)]
+    shard: Option<Shard>,
+    /// Runs for each file [default: a fortieth of all, from 10 to 1000; emulated 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LARGEST_CHUNK)))]
+    chunk: Option<u32>,
+    #[command(flatten)]
+    shown: ShownArguments,
+}
+
+#[derive(Debug, Args)]
+struct ShownArguments {
+    /// Figures of the table, such as goodput,stall.longest
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    figures: Vec<String>,
+    /// Print rows as JSON, one line a run, in place of the table
+    #[arg(long)]
+    json: bool,
+    /// Write the rows as CSV, too
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum SweepAction {
+    /// Print a plan to begin with
+    Example,
+    /// Say how far a sweep is, and print the rows that are there
+    Status {
+        /// Folder of the sweep
+        folder: PathBuf,
+        #[command(flatten)]
+        shown: ShownArguments,
+    },
+    /// Do some runs again, and say whether their rows are the same
+    Verify {
+        /// Folder of the sweep
+        folder: PathBuf,
+        /// How many, drawn at random
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        runs: usize,
+        /// Seed of the draw
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// Runs at once [default: the number of processors]
+        #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+        jobs: Option<u32>,
+    },
+}
+
+fn shard(text: &str) -> Result<Shard, String> {
+    let parts = text.split_once('/').and_then(|(number, of)| {
+        Some(Shard { number: number.trim().parse().ok()?, of: of.trim().parse().ok()? })
+    });
+    let good = |shard: &Shard| (1..=shard.of).contains(&shard.number);
+    parts.filter(good).ok_or_else(|| "expected one of several from 1, such as 2/4".to_owned())
+}
+
+pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    match (&arguments.action, &arguments.plan) {
+        (Some(SweepAction::Example), _) => {
+            ui.out.write_all(EXAMPLE.as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Some(SweepAction::Status { folder, shown }), _) => status(folder, shown, ui),
+        (Some(SweepAction::Verify { folder, runs, seed, jobs }), _) => {
+            verify(folder, (*runs, *seed), *jobs, ui)
+        }
+        (None, Some(plan)) => run(arguments, plan, ui),
+        // Not reached: the plan is required where there is no action.
+        (None, None) => Ok(ExitCode::from(2)),
+    }
+}
+
+fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let beside = path.parent().unwrap_or(Path::new("")).to_owned();
+    let load = |name: &str| fs::read_to_string(beside.join(name));
+    let name = path.to_string_lossy();
+    let plan = Plan::parse(&name, &text, &load)?;
+    let world = world_of(&plan, arguments.world)?;
+    let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+    let order = Order::new((&name, &text), selection, arguments.chunk, &load)?;
+    let folder = arguments.out.clone().unwrap_or_else(|| usual_folder(&plan.name, selection));
+    let sweep = Sweep::begin(&folder, order)?;
+    interrupt::catch();
+    let worlds = Worlds::new(sweep.traces());
+    let threads = Worlds::threads(world, arguments.jobs);
+    let shard = arguments.shard.unwrap_or(Shard::WHOLE);
+    sweep.work(shard, threads, &|run| worlds.perform(run), &mut |done, all| {
+        if worlds.over() {
+            return false;
+        }
+        ui.bar(done, all);
+        true
+    })?;
+    sweep.tidy();
+    let whole = show(&sweep, &arguments.shown, ui)?;
+    ui.progress(&format!("rows: {}", folder.display()));
+    if worlds.over() && !whole {
+        let status = sweep.status();
+        ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
+    }
+    Ok(if interrupt::seen() {
+        ui.warn(&Warning {
+            text: "the sweep was stopped".to_owned(),
+            hint: Some("the same command goes on with what is missing".to_owned()),
+        });
+        ExitCode::from(130)
+    } else if worlds.unable() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::from(u8::from(!whole))
+    })
+}
+
+fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
+    let usual = plan.worlds.first().copied().unwrap_or(World::Sim);
+    let world = wanted.unwrap_or(usual);
+    if plan.worlds.contains(&world) {
+        return Ok(world);
+    }
+    let names: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
+    Err(CliError::Unavailable {
+        what: format!("the plan `{}` is not run in the world `{world}`", plan.name),
+        hint: format!("its `worlds` are {}", names.join(", ")),
+    })
+}
+
+/// Always the same for the same selection, so that the same command goes on with it.
+fn usual_folder(plan: &str, Selection { world, thin, seeds }: Selection) -> PathBuf {
+    let thin = if thin { "-thin" } else { "" };
+    let seeds = seeds.map_or(String::new(), |seeds| format!("-{seeds}-seeds"));
+    Path::new("towpath-sweeps").join(format!("{plan}-{world}{thin}{seeds}"))
+}
+
+/// Prints what is there; whether all of it is, and nothing failed.
+fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliError> {
+    let rows = sweep.rows()?;
+    if let Some(path) = &shown.csv {
+        let failed = |source| CliError::Write { path: path.clone(), source, hint: None };
+        fs::write(path, table::csv(&rows)).map_err(failed)?;
+    }
+    if shown.json {
+        for row in &rows {
+            let line = serde_json::to_string(row).map_err(|e| CliError::Internal(e.to_string()))?;
+            writeln!(ui.out, "{line}")?;
+        }
+    } else {
+        ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.figures).as_bytes())?;
+    }
+    ui.out.flush()?;
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.error.is_some()).collect();
+    if let [first, ..] = failed.as_slice() {
+        let why = first.error.as_deref().unwrap_or_default();
+        ui.warn(&Warning {
+            text: format!(
+                "{} of {} runs failed; the first, `{}` with seed {}: {why}",
+                failed.len(),
+                rows.len(),
+                first.variant,
+                first.seed
+            ),
+            hint: Some("`--json` prints the `error` of each".to_owned()),
+        });
+    }
+    let status = sweep.status();
+    Ok(failed.is_empty() && status.done == status.runs)
+}
+
+fn status(folder: &Path, shown: &ShownArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let sweep = Sweep::open(folder)?;
+    let whole = show(&sweep, shown, ui)?;
+    let status = sweep.status();
+    let plan = &sweep.plan().name;
+    ui.progress(&format!(
+        "{plan} in {}: {} of {} runs are done, in {} of {} files",
+        sweep.world(),
+        status.done,
+        status.runs,
+        status.chunks_done,
+        status.chunks
+    ));
+    Ok(ExitCode::from(u8::from(!whole)))
+}
+
+fn verify(
+    folder: &Path,
+    (runs, seed): (usize, u64),
+    jobs: Option<u32>,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let sweep = Sweep::open(folder)?;
+    if sweep.world() != World::Sim {
+        return Err(CliError::Unavailable {
+            what: "emulated runs take their own time, and never come twice the same".to_owned(),
+            hint: "compare medians: `towpath sweep status FOLDER`".to_owned(),
+        });
+    }
+    interrupt::catch();
+    let worlds = Worlds::new(sweep.traces());
+    let threads = Worlds::threads(World::Sim, jobs);
+    let mut checked = 0;
+    let perform = |run: &_| worlds.perform(run);
+    let differ = sweep.verify((runs, seed), threads, &perform, &mut |done, all| {
+        checked = done;
+        ui.bar(done, all);
+        !worlds.over()
+    })?;
+    if interrupt::seen() {
+        return Ok(ExitCode::from(130));
+    }
+    for (old, new) in &differ {
+        writeln!(
+            ui.out,
+            "{} `{}` with seed {}: {}",
+            old.key,
+            old.variant,
+            old.seed,
+            change(old, new)
+        )?;
+    }
+    writeln!(ui.out, "{} of {checked} runs gave the same row again", checked - differ.len())?;
+    Ok(ExitCode::from(u8::from(!differ.is_empty())))
+}
+
+/// What is not the same, shortly.
+fn change(old: &Row, new: &Row) -> String {
+    if old.error != new.error {
+        let text = |row: &Row| row.error.clone().unwrap_or_else(|| "no error".to_owned());
+        return format!("{} was {}", text(new), text(old));
+    }
+    let mut names: Vec<_> = old.figures.keys().chain(new.figures.keys()).collect();
+    names.sort();
+    names.dedup();
+    names.retain(|name| old.figures.get(*name) != new.figures.get(*name));
+    match names.as_slice() {
+        [] => "parameters differ".to_owned(),
+        [name, ..] => {
+            let value = |row: &Row| {
+                row.figures.get(*name).map_or_else(|| "nothing".to_owned(), ToString::to_string)
+            };
+            format!("`{name}` is {}, was {} ({} figures)", value(new), value(old), names.len())
+        }
+    }
+}

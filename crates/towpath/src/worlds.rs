@@ -1,0 +1,150 @@
+//! One run of a study, in whichever world: its records.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Component, Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use towpath_linux::{interrupt, sandbox};
+use towpath_measure::result::Record;
+use towpath_measure::scenario::World;
+use towpath_sim::Job;
+use towpath_study::runs::Run;
+
+use crate::arguments::BackendChoice;
+use crate::inner::{Order, Work};
+
+/// Does the runs of a study.
+#[derive(Debug)]
+pub(crate) struct Worlds {
+    /// Files that scenarios name, by name relative to them.
+    traces: Vec<(String, String)>,
+    /// Whether a run could not even begin; the next one would not, either.
+    unable: AtomicBool,
+}
+
+impl Worlds {
+    pub(crate) fn new(traces: Vec<(String, String)>) -> Self {
+        Self { traces, unable: AtomicBool::new(false) }
+    }
+
+    /// Whether it makes no sense to go on: somebody stopped it, or the environment allows no run.
+    pub(crate) fn over(&self) -> bool {
+        interrupt::seen() || self.unable()
+    }
+
+    pub(crate) fn unable(&self) -> bool {
+        self.unable.load(Ordering::Relaxed)
+    }
+
+    /// How many runs may go on at once.
+    pub(crate) fn threads(world: World, wanted: Option<u32>) -> usize {
+        match world {
+            World::Sim => {
+                let processors = || thread::available_parallelism().map_or(1, usize::from);
+                wanted.map_or_else(processors, |jobs| jobs as usize)
+            }
+            // Emulated runs share the processors with the emulator.
+            World::Emu | World::Live => 1,
+        }
+    }
+
+    /// The records of a run.
+    pub(crate) fn perform(&self, run: &Run) -> Result<Vec<Record>, String> {
+        match run.row.world {
+            World::Sim => simulate(run),
+            World::Emu | World::Live => self.emulate(run),
+        }
+    }
+
+    fn emulate(&self, run: &Run) -> Result<Vec<Record>, String> {
+        let folder = Scratch::new(run.index).map_err(|error| error.to_string())?;
+        let scenario = folder.lay(run, &self.traces).map_err(|error| error.to_string())?;
+        let order = Order {
+            scenario: scenario.to_string_lossy().into_owned(),
+            seed: None,
+            stacks: Vec::new(),
+            backend: BackendChoice::Auto,
+            work: Work::Run { transport: run.row.transport, repeat: 1, order: None },
+        };
+        let arguments = order.arguments().map_err(|error| error.to_string())?;
+        let spawned = sandbox::spawn(&arguments, Stdio::piped(), Stdio::piped());
+        let mut child = spawned.map_err(|error| {
+            self.unable.store(true, Ordering::Relaxed);
+            format!("cannot start the emulator's process: {error}")
+        })?;
+        // The run goes on while this is open.
+        let mut lifeline = child.stdin.take();
+        let mut records = Vec::new();
+        if let Some(pipe) = child.stdout.take() {
+            for line in BufReader::new(pipe).lines() {
+                if interrupt::seen() {
+                    drop(lifeline.take());
+                }
+                let line = line.map_err(|error| error.to_string())?;
+                records.extend(serde_json::from_str(&line));
+            }
+        }
+        let status = sandbox::wait(&mut child).map_err(|error| error.to_string())?;
+        if records.is_empty() {
+            // Without any record the environment is to blame (it has said why).
+            self.unable.store(true, Ordering::Relaxed);
+            return Err("the emulated run gave no result".to_owned());
+        }
+        if status.success() { Ok(records) } else { Err("the emulated run was cut off".to_owned()) }
+    }
+}
+
+fn simulate(run: &Run) -> Result<Vec<Record>, String> {
+    let scenario = run.scenario.clone()?;
+    let transport = run.row.transport;
+    let job = Job { scenario: Arc::new(*scenario), transport, repeat: 1, trace: false };
+    let mut records = Vec::new();
+    let report = towpath_sim::run(&job, Vec::new(), &mut |record| {
+        if interrupt::seen() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        records.push(record.clone());
+        Ok(())
+    });
+    report.map(|_| records).map_err(|error| error.to_string())
+}
+
+/// A folder that is gone when the run is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(index: usize) -> io::Result<Self> {
+        let name = format!("towpath-sweep-{}-{index}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// The scenario as a file, with its traces around it.
+    fn lay(&self, run: &Run, traces: &[(String, String)]) -> io::Result<PathBuf> {
+        for (name, text) in traces {
+            let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+            if !Path::new(name).components().all(inside) {
+                let why = format!("the trace `{name}` is outside of the scenario's folder");
+                return Err(io::Error::other(why));
+            }
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap_or(&self.0))?;
+            fs::write(path, text)?;
+        }
+        let path = self.0.join("scenario.toml");
+        fs::write(&path, &run.text)?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is among temporary files.
+        let _stays = fs::remove_dir_all(&self.0);
+    }
+}

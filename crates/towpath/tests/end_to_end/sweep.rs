@@ -1,0 +1,148 @@
+//! `towpath sweep`: stopped, shared, and always the same.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::program::{Folder, PATIENCE, SIZED, TWO_PATHS, binary, names, wait_for};
+
+/// 2 curves × 3 delays × 4 seeds.
+const PLAN: &str = r#"name = "delays"
+scenario = "scenario.toml"
+seeds = 4
+[[variants]]
+name = "TCP"
+transport = "tcp"
+[[variants]]
+name = "MPTCP"
+transport = "mptcp"
+[[axes]]
+name = "delay"
+keys = ["paths.cellular.delay"]
+values = ["10 ms", "50 ms", "100 ms"]
+thin = ["50 ms"]
+"#;
+
+fn folder(plan: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    folder.write("plan.toml", plan);
+    folder
+}
+
+fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["sweep", "plan.toml", "--out", "rows", "--chunk", "2"], more].concat()
+}
+
+/// The rows that are there, which are also what the table is made of.
+fn rows(folder: &Folder) -> Vec<Value> {
+    let ended = folder.run(&["sweep", "status", "rows", "--json"]);
+    ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn assert_whole(folder: &Folder) {
+    let rows = rows(folder);
+    let keys: BTreeSet<_> = rows.iter().map(|row| row["key"].as_str().unwrap()).collect();
+    assert_eq!((rows.len(), keys.len()), (24, 24));
+    assert!(rows.iter().all(|row| row["figures"]["goodput"].as_f64().unwrap() > 0.0), "{rows:?}");
+    let files = names(&folder.work().join("rows"));
+    assert_eq!(files.len(), 12 + 1, "{files:?}");
+}
+
+/// Every file of a sweep, with its name.
+fn content(folder: &Folder) -> Vec<(String, Vec<u8>)> {
+    let rows = folder.work().join("rows");
+    let read = |name: String| (name.clone(), fs::read(rows.join(name)).unwrap());
+    names(&rows).into_iter().map(read).collect()
+}
+
+#[test]
+fn a_sweep_that_was_killed_loses_nothing_and_doubles_nothing() {
+    let folder = folder(PLAN);
+    let done = || {
+        let there = fs::read_dir(folder.work().join("rows")).into_iter().flatten().flatten();
+        there.filter(|entry| entry.file_name().to_string_lossy().starts_with("part-")).count()
+    };
+    for least in [2, 5] {
+        let mut command = folder.program(binary());
+        command.args(sweep(&["--jobs", "2"])).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        wait_for("some rows", || (done() >= least).then_some(()));
+        // SIGKILL: there is nothing that it could still do.
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let before = done();
+    let ended = folder.run(&sweep(&[]));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(before < 12, "all was done before it was killed");
+    assert_whole(&folder);
+}
+
+#[test]
+fn two_processes_share_a_sweep_and_nothing_is_done_twice_in_the_end() {
+    let folder = folder(PLAN);
+    let start = |shard: &str| {
+        let mut command = folder.program(binary());
+        command.args(sweep(&["--shard", shard])).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    // The same part, so that both want the same chunks at the same time.
+    let mut both = [start("1/2"), start("1/2")];
+    for child in &mut both {
+        let status = wait_for("the end of a process", || child.try_wait().unwrap());
+        assert!(status.success(), "{status} within {PATIENCE:?}");
+    }
+    assert_whole(&folder);
+}
+
+#[test]
+fn a_sweep_is_the_same_bytes_with_any_number_of_threads() {
+    let (one, two) = (folder(PLAN), folder(PLAN));
+    for (folder, jobs) in [(&one, "1"), (&two, "2")] {
+        let ended = folder.run(&sweep(&["--jobs", jobs]));
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(ended.out.contains("delay") && ended.out.contains("Mbit/s"), "{ended}");
+    }
+    assert!(content(&one) == content(&two));
+    let ended = one.run(&["sweep", "verify", "rows", "--runs", "3"]);
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "3 of 3 runs gave the same row again\n")
+    );
+}
+
+#[test]
+fn a_run_that_fails_is_a_row_and_the_exit_code_says_so() {
+    let plan = format!(
+        "{PLAN}[[axes]]\nname = \"scheduler\"\nkeys = [\"hosts.phone.scheduler\"]\n\
+         values = [\"minrtt\", \"fastest\"]\n"
+    );
+    let folder = folder(&plan);
+    let ended = folder.run(&sweep(&["--thin", "--seeds", "1", "--csv", "rows.csv"]));
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.err.contains("warning: 2 of 4 runs failed"), "{ended}");
+    let rows = rows(&folder);
+    let failed: Vec<_> = rows.iter().filter(|row| row["error"].is_string()).collect();
+    assert_eq!((rows.len(), failed.len()), (4, 2));
+    for row in failed {
+        assert_eq!(row["parameters"]["scheduler"]["text"], "fastest");
+        assert!(row["error"].as_str().unwrap().contains("`fastest`"), "{row}");
+    }
+    let csv = fs::read_to_string(folder.work().join("rows.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+}
+
+#[test]
+fn a_plan_that_is_wrong_is_refused_before_anything_is_written() {
+    let folder = folder(&PLAN.replace("100 ms", "100 mz"));
+    let ended = folder.run(&sweep(&[]));
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("variant `TCP`, delay `100 mz`"), "{ended}");
+    assert_eq!(folder.names(), ["plan.toml", "scenario.toml"]);
+    let ended = folder.run(&["sweep", "plan.toml", "--world", "emu"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("its `worlds` are `sim`"), "{ended}");
+}
