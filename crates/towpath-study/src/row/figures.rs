@@ -49,6 +49,9 @@ pub fn figures(
     if let Some((cpu, whole)) = summary.cpu.zip(whole) {
         processors(cpu, scenario, whole.seconds(), &mut found);
     }
+    if let Some(whole) = whole {
+        modelled(records, whole.seconds(), &mut found);
+    }
     found
 }
 
@@ -191,6 +194,18 @@ fn between(counted: &[(u64, u64)], window: &Window) -> f64 {
         before = (t_ns, total);
     }
     sum
+}
+
+/// Share of its processor that each simulated host was busy, where packets take time there.
+fn modelled(records: &[Record], seconds: f64, found: &mut BTreeMap<String, f64>) {
+    for record in records {
+        if let Record::Counter(counter) = record
+            && counter.name == "Towpath.BusyMicroseconds"
+        {
+            let busy = counter.after.saturating_sub(counter.before) as f64 / 1e6;
+            found.insert(format!("host.{}.cpu", counter.host), busy / seconds);
+        }
+    }
 }
 
 /// Share of one processor that the two ends used; known only where all flows have the same two.
