@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::observation::{Attempt, Outcome};
+use super::observation::{Attempt, Outcome, Refused};
 use crate::clock::Clock;
+use crate::sys::refusal;
 
 /// Two SYN packets go in this time, at 0 and at 1 s. It must not be longer: after the third, Linux
 /// turns Multipath TCP off for the whole host if only plain TCP is answered.
@@ -40,16 +41,17 @@ pub(super) fn connect(
     clock: Clock,
 ) -> (Attempt, Option<Socket>) {
     let began = clock.now();
-    let connected = open(target, manner);
+    let mut refused = None;
+    let connected = open(target, manner, &mut refused);
     let took_ms = clock.now().saturating_since(began).as_millis() as u64;
     let outcome = match &connected {
         Ok(_) => Outcome::Connected,
         Err(error) => outcome(error),
     };
-    (Attempt { multipath: manner.multipath, outcome, took_ms }, connected.ok())
+    (Attempt { multipath: manner.multipath, outcome, took_ms, refused }, connected.ok())
 }
 
-fn open(target: SocketAddr, manner: &Manner) -> io::Result<Socket> {
+fn open(target: SocketAddr, manner: &Manner, refused: &mut Option<Refused>) -> io::Result<Socket> {
     let protocol = if manner.multipath { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
     if let Some(device) = &manner.device {
@@ -58,8 +60,16 @@ fn open(target: SocketAddr, manner: &Manner) -> io::Result<Socket> {
     if let Some(source) = manner.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
-    socket.connect_timeout(&SockAddr::from(target), manner.patience)?;
-    Ok(socket)
+    let _not_over_multipath_tcp = refusal::keep(socket.as_fd(), target.is_ipv4());
+    let connected = socket.connect_timeout(&SockAddr::from(target), manner.patience);
+    if connected.is_err() {
+        *refused = refusal::first(socket.as_fd()).map(|one| Refused {
+            router: one.router.to_canonical(),
+            kind: one.kind,
+            code: one.code,
+        });
+    }
+    connected.map(|()| socket)
 }
 
 fn outcome(error: &io::Error) -> Outcome {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,16 +12,23 @@ use towpath_net::Instant;
 
 use super::attempt::{self, Manner};
 use super::exchange::{Exchanging, comes_back};
-use super::observation::{Control, Observation, SubflowSeen};
+use super::observation::{Attempt, Control, Observation, Outcome, SubflowSeen};
 use super::session;
 use crate::clock::Clock;
-use crate::sample::TcpInfo;
+use crate::live::socket::is_multipath;
+use crate::sample::u32_at;
 use crate::sys;
 
 /// Paths that are tried at the same time.
 const MOST: usize = 8;
-/// For the connection; for the small and for the large packets.
+/// For the connection.
 const CONNECTING: Duration = Duration::from_millis(1_250);
+/// A SYN that is not answered by then may be lost by chance; so many others are sent.
+const DOUBT: Duration = Duration::from_millis(350);
+const FURTHER: usize = 2;
+const MULTIPATH: Duration = Duration::from_millis(600);
+const FURTHER_CONNECTING: Duration = Duration::from_millis(300);
+/// For the small and for the large packets.
 const ANSWERING: Duration = Duration::from_millis(500);
 const SMALL_BYTES: u64 = 64;
 /// Some packets of full size on every link that there is.
@@ -42,7 +50,9 @@ pub(super) struct Path {
 pub(super) fn controls(observation: &Observation, clock: Clock, end: Instant) -> Vec<Control> {
     let paths = suspects(observation);
     let Some(trial) = &observation.trial else { return Vec::new() };
-    let speaks = (trial.echoes, trial.is_towpath);
+    let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
+    let is_plain = trial.connected(true) && !trial.multipath;
+    let speaks = Speaks { echoes, is_towpath, is_plain };
     let device = |path: &Path| {
         let link = path.bound_to.and_then(|index| observation.here.link(index));
         link.map(|link| link.name.clone())
@@ -59,16 +69,26 @@ pub(super) fn controls(observation: &Observation, clock: Clock, end: Instant) ->
     })
 }
 
+/// What is known of the peer.
+#[derive(Debug, Clone, Copy)]
+struct Speaks {
+    /// It gives back what it gets.
+    echoes: bool,
+    /// It wants a preamble first.
+    is_towpath: bool,
+    /// Our own connection with it is not Multipath TCP.
+    is_plain: bool,
+}
+
 /// Tries one path. The peer may give back what it gets, and may want a preamble first.
 fn control(
     path: Path,
     device: Option<String>,
-    (echoes, is_towpath): (bool, bool),
+    Speaks { echoes, is_towpath, is_plain }: Speaks,
     (clock, end): (Clock, Instant),
 ) -> Control {
-    let patience = CONNECTING.min(end.saturating_since(clock.now()));
-    let manner = Manner { source: path.local, device, patience, ..Manner::tcp() };
-    let (attempt, socket) = attempt::connect(path.remote, &manner, clock);
+    let manner = Manner { source: path.local, device, ..Manner::tcp() };
+    let (attempt, socket) = connect(path.remote, &manner, (clock, end));
     let chosen = socket.as_ref().and_then(|one| one.local_addr().ok()?.as_socket());
     let local = path.local.or(chosen.map(|end| end.ip().to_canonical()));
     let mut control = Control {
@@ -76,49 +96,187 @@ fn control(
         bound_to: path.bound_to,
         remote: path.remote,
         outcome: attempt.outcome,
+        refused: attempt.refused,
         small: None,
         large: None,
         packets: 0,
         resent: 0,
+        answers: 0,
+        behind_gap: 0,
         min_rtt_us: 0,
+        multipath: None,
     };
-    let Some(mut socket) = socket.filter(|_| echoes) else { return control };
-    let _small_at_once = socket.set_tcp_nodelay(true);
-    let greeted = !is_towpath || io::Write::write(&mut socket, &session::echo()).is_ok();
-    if greeted && socket.set_nonblocking(true).is_ok() {
-        send(&mut control, &socket, (clock, end));
+    if is_plain && socket.is_some() {
+        let manner = Manner { multipath: true, patience: MULTIPATH, ..manner.clone() };
+        let (_, socket) = attempt::connect(path.remote, &manner, clock);
+        control.multipath = socket.as_ref().map(is_multipath);
     }
+    let Some(socket) = socket.filter(|_| echoes) else { return control };
+    let patience = FURTHER_CONNECTING.min(end.saturating_since(clock.now()));
+    let manner = Manner { patience, ..manner };
+    let mut lanes = vec![Lane::open(socket, is_towpath, clock)];
+    thread::scope(|scope| {
+        let further: Vec<_> = (0..FURTHER)
+            .map(|_| scope.spawn(|| attempt::connect(path.remote, &manner, clock).1))
+            .collect();
+        let further = further.into_iter().filter_map(|one| one.join().ok().flatten());
+        lanes.extend(further.map(|socket| Lane::open(socket, is_towpath, clock)));
+    });
+    send(&mut control, &mut lanes.into_iter().flatten().collect::<Vec<_>>(), (clock, end));
     control
 }
 
-/// One small packet, then many with room between them, then large ones.
-fn send(control: &mut Control, socket: &Socket, (clock, end): (Clock, Instant)) {
-    let patience = || ANSWERING.min(end.saturating_since(clock.now()));
-    let mut exchanging = Exchanging::new(clock);
-    let small = comes_back(&mut exchanging, socket, SMALL_BYTES, patience());
-    control.small = Some(small);
-    let before = information(socket).total_retrans;
-    for _ in 0..PACKETS {
-        let end = clock.now() + GAP;
-        let limit = exchanging.sent().saturating_add(PACKET_BYTES);
-        exchanging.step(socket, limit);
-        clock.sleep_until(end);
+/// One of a path's connections: where one waits for a packet that was lost, others go on.
+#[derive(Debug)]
+struct Lane {
+    socket: Socket,
+    exchanging: Exchanging,
+}
+
+impl Lane {
+    fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
+        let _small_at_once = socket.set_tcp_nodelay(true);
+        if is_towpath {
+            io::Write::write(&mut socket, &session::echo()).ok()?;
+        }
+        socket.set_nonblocking(true).ok()?;
+        Some(Self { socket, exchanging: Exchanging::new(clock) })
     }
-    let after = information(socket);
-    (control.packets, control.resent) = (PACKETS, after.total_retrans.saturating_sub(before));
-    control.min_rtt_us = after.srtt_us;
-    let even = comes_back(&mut exchanging, socket, 0, patience());
-    if even {
-        control.small = Some(true);
-        control.large = Some(comes_back(&mut exchanging, socket, LARGE_BYTES, patience()));
+
+    /// Moves what can be moved, with so much more to be sent.
+    fn step(&mut self, bytes: u64) {
+        self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
+    }
+
+    fn comes_back(&mut self, bytes: u64, patience: Duration) -> bool {
+        comes_back(&mut self.exchanging, &self.socket, bytes, patience)
     }
 }
 
-/// What the kernel knows of a connection.
-fn information(socket: &Socket) -> TcpInfo {
-    let mut bytes = [0; 256];
-    let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
-    TcpInfo::parse(bytes.get(..read.unwrap_or(0)).unwrap_or_default())
+/// Connects; in doubt, others try as well, as one packet may be lost by chance.
+fn connect(
+    remote: SocketAddr,
+    manner: &Manner,
+    (clock, end): (Clock, Instant),
+) -> (Attempt, Option<Socket>) {
+    let began = clock.now();
+    let (tell, told) = mpsc::channel();
+    let attempt = |patience: Duration| {
+        let patience = patience.min(end.saturating_since(clock.now()));
+        let (manner, tell) = (Manner { patience, ..manner.clone() }, tell.clone());
+        // Whoever comes too late finds nobody who waits.
+        thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
+    };
+    attempt(CONNECTING);
+    let (outcome, refused) = (Outcome::Silent, None);
+    let silent = |took_ms| Attempt { multipath: false, outcome, took_ms, refused };
+    let mut last = match told.recv_timeout(DOUBT) {
+        Ok(ended) => return ended,
+        Err(_) => (silent(0), None),
+    };
+    (0..FURTHER).for_each(|_| attempt(CONNECTING.saturating_sub(DOUBT)));
+    for _ in 0..=FURTHER {
+        let left = CONNECTING.saturating_sub(clock.now().saturating_since(began));
+        match told.recv_timeout(left) {
+            Ok((attempt, socket)) if attempt.outcome != Outcome::Silent => {
+                return (attempt, socket);
+            }
+            Ok(ended) => last = ended,
+            Err(_) => break,
+        }
+    }
+    last
+}
+
+/// One small packet, then many with room between them, then large ones.
+fn send(control: &mut Control, lanes: &mut [Lane], (clock, end): (Clock, Instant)) {
+    let patience = || ANSWERING.min(end.saturating_since(clock.now()));
+    control.small = Some(together(lanes, SMALL_BYTES, patience(), clock));
+    let before: Vec<_> = lanes.iter().map(|lane| Counted::of(&lane.socket)).collect();
+    let count = lanes.len().max(1);
+    for packet in 0..PACKETS as usize {
+        let next = clock.now() + GAP;
+        if next > end {
+            break;
+        }
+        for (place, lane) in lanes.iter_mut().enumerate() {
+            lane.step(if packet % count == place { PACKET_BYTES } else { 0 });
+        }
+        clock.sleep_until(next);
+    }
+    let even = together(lanes, 0, patience(), clock);
+    for (lane, before) in lanes.iter().zip(before) {
+        let after = Counted::of(&lane.socket);
+        let (packets, lost) = after.lost_since(before);
+        control.packets = control.packets.saturating_add(packets);
+        control.resent = control.resent.saturating_add(lost);
+        let answers = after.answers.saturating_sub(before.answers);
+        control.answers = control.answers.saturating_add(answers);
+        let behind_gap = after.behind_gap.saturating_sub(before.behind_gap);
+        control.behind_gap = control.behind_gap.saturating_add(behind_gap);
+        let known = Some(control.min_rtt_us).filter(|time| *time > 0);
+        control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
+    }
+    let free = lanes.iter_mut().find(|lane| lane.exchanging.is_even());
+    if let Some(lane) = free.filter(|_| even) {
+        control.small = Some(true);
+        control.large = Some(lane.comes_back(LARGE_BYTES, patience()));
+    }
+}
+
+/// Sends so much over each, and waits until it is back over all. Whether it came back over any.
+fn together(lanes: &mut [Lane], bytes: u64, patience: Duration, clock: Clock) -> bool {
+    let deadline = clock.now() + patience;
+    for lane in lanes.iter_mut() {
+        lane.step(bytes);
+    }
+    for lane in lanes.iter_mut() {
+        lane.comes_back(0, deadline.saturating_since(clock.now()));
+    }
+    lanes.iter().any(|lane| lane.exchanging.is_even())
+}
+
+/// What the kernel counts of a connection.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    /// Packets with data, those that were sent again among them.
+    packets: u32,
+    sent_again: u32,
+    /// What the peer got twice, by its own account (RFC 2883).
+    duplicates: u32,
+    /// Timeouts in a row, now.
+    backoff: u32,
+    /// Packets with data that arrived.
+    answers: u32,
+    /// Those that arrived behind a gap.
+    behind_gap: u32,
+    min_rtt_us: u32,
+}
+
+impl Counted {
+    fn of(socket: &Socket) -> Self {
+        let mut bytes = [0; 256];
+        let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
+        let known = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
+        let number = |at| u32_at(known, at);
+        // tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups
+        let [packets, sent_again, duplicates] = [156, 100, 216].map(number);
+        // tcpi_data_segs_in, tcpi_rcv_ooopack, tcpi_min_rtt
+        let [answers, behind_gap, min_rtt_us] = [152, 224, 148].map(number);
+        let min_rtt_us = if min_rtt_us == u32::MAX { 0 } else { min_rtt_us }; // not yet measured
+        let backoff = known.get(4).copied().unwrap_or(0).into(); // tcpi_backoff
+        Self { packets, sent_again, duplicates, backoff, answers, behind_gap, min_rtt_us }
+    }
+
+    /// New packets since then, and how many were lost: sent again, not in vain, and answered at last.
+    fn lost_since(self, before: Self) -> (u32, u32) {
+        let again = self.sent_again.saturating_sub(before.sent_again);
+        let in_vain = self.duplicates.saturating_sub(before.duplicates);
+        // A probe, and the timeouts: nobody knows yet whether they are answered.
+        let open = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
+        let all = self.packets.saturating_sub(before.packets);
+        (all.saturating_sub(again), again.saturating_sub(in_vain.saturating_add(open)))
+    }
 }
 
 /// Paths that were used, those with trouble, and those that nobody has tried.

@@ -33,7 +33,9 @@ const SETTINGS: [&str; 15] = [
     "ipv4.tcp_mtu_probing",
 ];
 /// Counters outside of Multipath TCP's own that say something about a path.
-const COUNTERS: [&str; 10] = [
+const COUNTERS: [&str; 12] = [
+    "Icmp.InDestUnreachs",
+    "Icmp6.InDestUnreachs",
     "TcpExt.IPReversePathFilter",
     "TcpExt.TCPTimeouts",
     "TcpExt.TCPSynRetrans",
@@ -115,6 +117,16 @@ pub(super) fn counters() -> BTreeMap<String, u64> {
     add(&Counters::read().unwrap_or_default());
     // The older half of the counters is a file of the same form.
     add(&Counters::parse(&read("thread-self/net/snmp").unwrap_or_default()));
+    // And IPv6 has one a line.
+    let lines = read("thread-self/net/snmp6").unwrap_or_default();
+    for line in lines.lines() {
+        let mut words = line.split_whitespace();
+        let (name, value) = (words.next().unwrap_or_default(), words.next());
+        let value = value.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        if name == "Icmp6InDestUnreachs" && value > 0 {
+            found.insert("Icmp6.InDestUnreachs".to_owned(), value);
+        }
+    }
     found
 }
 

@@ -41,8 +41,10 @@ use self::observation::{Peer, ProbeOption, Rights};
 use crate::clock::Clock;
 use crate::netlink::MptcpEvents;
 
-/// Everything together takes no longer.
-const LONGEST: Duration = Duration::from_millis(4_600);
+/// Nothing is waited for longer than that, all in all; what this machine does takes time as well.
+const LONGEST: Duration = Duration::from_millis(4_200);
+/// Of which our own connection has so much, so that the rest is enough for each path alone.
+const CONNECTION: Duration = Duration::from_secs(3);
 /// Ways, each with an option, that are looked at hop by hop.
 const MOST_PROBES: usize = 12;
 
@@ -83,7 +85,9 @@ pub fn examine(order: &Order) -> Observation {
     });
     let done = order.connect.map(|target| {
         let mut before = None;
-        let mut done = trial::run(target, secret, clock, |session| before = session.look().ok());
+        let until = began + CONNECTION;
+        let look = |session: &mut session::Session| before = session.look().ok();
+        let mut done = trial::run(target, secret, (clock, until), look);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
             asked = Some(Ok((session, Peer { address: target, before, after: None })));
         }
@@ -92,7 +96,7 @@ pub fn examine(order: &Order) -> Observation {
     conclude(&mut observation, asked, done);
     let end = began + LONGEST;
     let (controls, probes) = thread::scope(|scope| {
-        let probes = scope.spawn(|| probe::probe(&probes(&observation), clock));
+        let probes = scope.spawn(|| probe::probe(&probes(&observation), clock, end));
         (controls::controls(&observation, clock, end), probes.join().unwrap_or_default())
     });
     if let Some(trial) = &mut observation.trial {

@@ -162,6 +162,20 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// How long it took.
     pub took_ms: u64,
+    /// The router that refused it.
+    #[serde(default)]
+    pub refused: Option<Refused>,
+}
+
+/// A router's message that a packet cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Who says so.
+    pub router: IpAddr,
+    /// Type of the ICMP message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
 }
 
 /// What came of an attempt.
@@ -256,6 +270,8 @@ pub struct TcpFigures {
     pub backoff: u32,
     /// Packets sent again.
     pub retransmissions: u32,
+    /// Packets that arrived behind a gap.
+    pub behind_gap: u32,
     /// Packets that are not acknowledged.
     pub unacked: u32,
     /// Largest segment.
@@ -300,6 +316,9 @@ pub struct Control {
     pub remote: SocketAddr,
     /// Whether it connected.
     pub outcome: Outcome,
+    /// The router that refused it.
+    #[serde(default)]
+    pub refused: Option<Refused>,
     /// A few bytes went and came back, if the peer does that.
     #[serde(default)]
     pub small: Option<bool>,
@@ -312,9 +331,18 @@ pub struct Control {
     /// How many of them had to be sent again.
     #[serde(default)]
     pub resent: u32,
+    /// Packets with answers.
+    #[serde(default)]
+    pub answers: u32,
+    /// How many of them arrived behind a gap.
+    #[serde(default)]
+    pub behind_gap: u32,
     /// Smallest round-trip time.
     #[serde(default)]
     pub min_rtt_us: u32,
+    /// Whether a first subflow over it is Multipath TCP; asked where our own connection is not.
+    #[serde(default)]
+    pub multipath: Option<bool>,
 }
 
 /// SYN packets with rising time to live over one path.

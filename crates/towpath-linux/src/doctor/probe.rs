@@ -44,13 +44,13 @@ pub(super) fn is_allowed() -> bool {
     Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).is_ok()
 }
 
-/// Probes all at once.
-pub(super) fn probe(wanted: &[Wanted], clock: Clock) -> Vec<Probe> {
+/// Probes all at once, until `end` at the latest.
+pub(super) fn probe(wanted: &[Wanted], clock: Clock, end: Instant) -> Vec<Probe> {
     let (v4, v6): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| one.local.is_ipv4());
     let mut probes = Vec::new();
     for family in [v4, v6] {
         if !family.is_empty() {
-            probes.extend(Probing::open(family, clock).map(Probing::run).unwrap_or_default());
+            probes.extend(Probing::open(family, clock, end).map(Probing::run).unwrap_or_default());
         }
     }
     probes
@@ -60,6 +60,7 @@ pub(super) fn probe(wanted: &[Wanted], clock: Clock) -> Vec<Probe> {
 #[derive(Debug)]
 struct Probing {
     clock: Clock,
+    end: Instant,
     errors: UdpSocket,
     ways: Vec<OneWay>,
 }
@@ -74,7 +75,7 @@ struct OneWay {
 }
 
 impl Probing {
-    fn open(wanted: Vec<Wanted>, clock: Clock) -> io::Result<Self> {
+    fn open(wanted: Vec<Wanted>, clock: Clock, end: Instant) -> io::Result<Self> {
         let v4 = wanted.first().is_some_and(|one| one.local.is_ipv4());
         let (domain, protocol) =
             if v4 { (Domain::IPV4, Protocol::ICMPV4) } else { (Domain::IPV6, Protocol::ICMPV6) };
@@ -86,7 +87,7 @@ impl Probing {
             ways.push(OneWay::open(domain, first_port, one)?);
             first_port = first_port.wrapping_add(PORTS);
         }
-        Ok(Self { clock, errors: errors.into(), ways })
+        Ok(Self { clock, end, errors: errors.into(), ways })
     }
 
     fn run(mut self) -> Vec<Probe> {
@@ -105,7 +106,7 @@ impl Probing {
                 let _lost_like_any_other = way.send(ttl);
             }
         }
-        let deadline = self.clock.now() + PATIENCE;
+        let deadline = self.end.min(self.clock.now() + PATIENCE);
         while !self.is_complete(*range.end()) && self.wait(deadline) {
             self.hear();
         }

@@ -7,11 +7,15 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_measure::live::{FromClient, FromServer, Kind, Look, Preamble, Secret, Token};
 
+use super::attempt::{self, Manner};
 use crate::clock::Clock;
 use crate::live::speaker::Speaker;
 
 /// Whoever is a towpath server answers at once.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Long enough for a second SYN.
+const CONNECTING: Duration = Duration::from_millis(1_150);
 
 /// A server that has let us in.
 #[derive(Debug)]
@@ -135,7 +139,8 @@ pub(super) fn connect_and_open(
     secret: Option<&Secret>,
     clock: Clock,
 ) -> Result<Session, String> {
-    let (attempt, socket) = super::attempt::connect(address, &super::attempt::Manner::tcp(), clock);
+    let manner = Manner { patience: CONNECTING, ..Manner::tcp() };
+    let (attempt, socket) = attempt::connect(address, &manner, clock);
     let Some(socket) = socket else {
         return Err(super::words::outcome(attempt.outcome));
     };

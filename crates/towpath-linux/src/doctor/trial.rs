@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 use towpath_measure::live::Secret;
+use towpath_net::Instant;
 
 use super::attempt::{self, Manner, PATIENCE};
 use super::exchange::Exchanging;
@@ -22,6 +23,8 @@ use crate::live::socket::is_multipath;
 use crate::netlink::MptcpEvents;
 use crate::sample::{self, Connection};
 
+/// So long plain TCP has the word alone: a second SYN leaves after a second.
+const FIRST: Duration = Duration::from_millis(1_150);
 /// A SYN that is not answered by then is in doubt, and others are sent.
 const DOUBT: Duration = Duration::from_millis(450);
 /// How long subflows may take to be set up: longer than the first repetition of a SYN, and than a
@@ -32,10 +35,13 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Data, and the time for it.
 const DATA_BYTES: u64 = 1 << 20;
 const DATA_TIME: Duration = Duration::from_millis(700);
+const DATA_TIME_AT_LEAST: Duration = Duration::from_millis(300);
 /// Longer than a retransmission timeout: what is not acknowledged by then is lost.
 const ACKNOWLEDGING: Duration = Duration::from_millis(550);
 /// How often subflows are looked at.
 const STEP: Duration = Duration::from_millis(40);
+/// Where no event tells of a subflow that is closed at once, it has to be seen.
+const SHORT_STEP: Duration = Duration::from_millis(4);
 
 /// What came of it.
 #[derive(Debug)]
@@ -49,12 +55,12 @@ pub(super) struct Done {
     pub(super) socket: Option<Socket>,
 }
 
-/// Connects, sends, watches. `on_session` is called before anything is sent over Multipath TCP, if
+/// Connects, sends, watches, until about `until`. `on_session` is called before anything is sent over Multipath TCP, if
 /// plain TCP gets through in time.
 pub(super) fn run(
     target: SocketAddr,
     secret: Option<&Secret>,
-    clock: Clock,
+    (clock, until): (Clock, Instant),
     on_session: impl FnOnce(&mut Session),
 ) -> Done {
     let events = MptcpEvents::open().ok();
@@ -68,7 +74,7 @@ pub(super) fn run(
         let (tell, told) = mpsc::channel();
         let mut met = Met::default();
         connect(Manner::tcp(), tell.clone());
-        met.hear(&told, PATIENCE, true);
+        met.hear(&told, FIRST, true);
         if let Some(plain) = met.plain.take() {
             greet(&mut done, &plain, secret, clock, on_session);
         }
@@ -86,7 +92,7 @@ pub(super) fn run(
         met.multipath
     });
     if let Some(socket) = multipath {
-        follow(&mut done.trial, &socket, events, clock);
+        follow(&mut done.trial, &socket, events, (clock, until));
         done.socket = Some(socket);
     }
     done
@@ -151,7 +157,12 @@ fn greet(
 }
 
 /// Watches the connection while data goes over it.
-fn follow(trial: &mut Trial, socket: &Socket, events: Option<MptcpEvents>, clock: Clock) {
+fn follow(
+    trial: &mut Trial,
+    socket: &Socket,
+    events: Option<MptcpEvents>,
+    (clock, until): (Clock, Instant),
+) {
     trial.multipath = is_multipath(socket);
     let token = match sample::connection(socket, true) {
         Ok(Connection::Multipath(info, _)) => info.token,
@@ -168,16 +179,16 @@ fn follow(trial: &mut Trial, socket: &Socket, events: Option<MptcpEvents>, clock
         let mut writer = socket;
         let _shows_below = std::io::Write::write(&mut writer, &word);
     }
-    settle(trial, socket, &mut watch, &mut exchanging, clock);
+    settle(trial, socket, &mut watch, &mut exchanging, (clock, until));
     if trial.echoes && !exchanging.has_ended() {
-        let deadline = clock.now() + DATA_TIME;
+        let deadline = until.min(clock.now() + DATA_TIME).max(clock.now() + DATA_TIME_AT_LEAST);
         while clock.now() < deadline && !exchanging.has_ended() {
             turn(&mut watch, &mut exchanging, socket, DATA_BYTES, clock);
             if exchanging.sent() >= DATA_BYTES && exchanging.is_even() {
                 break;
             }
         }
-        let deadline = clock.now() + ACKNOWLEDGING;
+        let deadline = until.max(clock.now()).min(clock.now() + ACKNOWLEDGING);
         while clock.now() < deadline && watch.is_waiting() && !exchanging.has_ended() {
             let sent = exchanging.sent();
             turn(&mut watch, &mut exchanging, socket, sent, clock);
@@ -198,7 +209,7 @@ fn settle(
     socket: &Socket,
     watch: &mut Watch,
     exchanging: &mut Exchanging,
-    clock: Clock,
+    (clock, until): (Clock, Instant),
 ) {
     const FIRST_BYTES: u64 = 64;
     let began = clock.now();
@@ -208,7 +219,7 @@ fn settle(
         let now = clock.now();
         let quiet = QUIET.max(Duration::from_micros(u64::from(watch.srtt_us()) * 4));
         let settled = now.saturating_since(watch.changed()) > quiet && !watch.is_trying();
-        let over = now.saturating_since(began) > SETTLING;
+        let over = now >= until || now.saturating_since(began) > SETTLING;
         if over || exchanging.has_ended() || (settled && exchanging.is_even()) {
             return;
         }
@@ -217,7 +228,7 @@ fn settle(
 
 /// Moves data and looks, once in a step.
 fn turn(watch: &mut Watch, exchanging: &mut Exchanging, socket: &Socket, limit: u64, clock: Clock) {
-    let end = clock.now() + STEP;
+    let end = clock.now() + if watch.hears() { STEP } else { SHORT_STEP };
     loop {
         exchanging.step(socket, limit);
         let left = end.saturating_since(clock.now());

@@ -67,6 +67,11 @@ impl Watch {
         }
     }
 
+    /// Whether subflows that are closed at once are told of.
+    pub(super) fn hears(&self) -> bool {
+        self.events.is_some()
+    }
+
     /// Whether a subflow is still being set up.
     pub(super) fn is_trying(&self) -> bool {
         self.seen.iter().any(|(_, one)| !one.gone && !one.established)
@@ -146,6 +151,7 @@ pub(super) fn subflow(socket: &DiagSocket) -> SubflowSeen {
             // tcpi_last_data_recv, tcpi_last_ack_recv, tcpi_pmtu
             silent_ms: u32_at(&socket.info, 52).min(u32_at(&socket.info, 56)),
             path_mtu: u32_at(&socket.info, 60),
+            behind_gap: u32_at(&socket.info, 224), // tcpi_rcv_ooopack
         },
     }
 }

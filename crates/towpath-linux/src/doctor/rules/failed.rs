@@ -27,7 +27,11 @@ pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> F
     let here = place(view, one);
     let evidence = "the SYN of the subflow is sent again, without an answer; the kernel counts such a \
                     subflow as one";
-    match view.control(one.local, remote).or_else(|| view.control(None, remote)) {
+    let control = view.control(one.local, remote).or_else(|| view.control(None, remote));
+    if let Some(finding) = control.and_then(|control| super::quality::lossy(view, trial, control)) {
+        return finding; // of few packets, those of the subflow were among the lost
+    }
+    match control {
         Some(control) if control.outcome == Outcome::Connected => {
             let finding = Finding::new(
                 Cause::JoinDropped,
@@ -157,10 +161,27 @@ fn unknown_end(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
         Some(Outcome::Refused) => refused(view, trial, one, None),
         Some(Outcome::Failed(errno)) => unreachable(view, trial, one, errno),
         Some(Outcome::Silent) => dead_path(view, trial, one, Some(Outcome::Silent)),
-        Some(Outcome::Connected) | None => {
-            refused(view, trial, one, None).sure(Confidence::Possible)
-        }
+        Some(Outcome::Connected) | None => elimination(view, trial, one),
     }
+}
+
+/// Plain TCP passes. An ICMP message that says so is counted; a reset is not.
+fn elimination(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+    let names = ["Icmp.InDestUnreachs", "Icmp6.InDestUnreachs"];
+    let told = names.into_iter().find(|name| trial.counters.contains_key(*name));
+    match told {
+        Some(name) => {
+            let here = place(view, one);
+            let sentence = format!("a firewall on {here} forbids further subflows");
+            Finding::new(Cause::JoinProhibited, sentence)
+                .at(&here)
+                .because(format!("a router says that something is unreachable ({name})"))
+                .because("plain TCP over the same path: connected")
+                .hint("ask who runs that path, or use another one")
+        }
+        None => refused(view, trial, one, None),
+    }
+    .sure(Confidence::Likely)
 }
 
 /// A reset, and by whom.
@@ -243,10 +264,15 @@ fn unreachable(view: &View<'_>, trial: &Trial, one: &Missing<'_>, errno: i32) ->
     {
         return finding;
     }
+    if let Some(finding) = too_far(view, trial, one) {
+        return finding;
+    }
     // What a router says of the same packet is more exact than the error that it becomes.
     let said = trial.probes.iter().filter(|probe| probe.remote.ip() == remote);
     let said =
         said.flat_map(|probe| &probe.hops).find_map(|hop| Some((hop.address?, hop.refused?)));
+    let heard = view.control(one.local, remote).and_then(|control| control.refused);
+    let said = said.or(heard.map(|one| (one.router, (one.kind, one.code))));
     let by_firewall = match said {
         Some((_, (3, code))) => matches!(code, 9 | 10 | 13),
         Some((_, (1, code))) => matches!(code, 1 | 5 | 6),
@@ -274,6 +300,24 @@ fn unreachable(view: &View<'_>, trial: &Trial, one: &Missing<'_>, errno: i32) ->
         }
         None => finding,
     }
+}
+
+/// The path has more routers than this host's packets may pass.
+fn too_far(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+    let allowed = view.here.number("ipv4.ip_default_ttl").filter(|_| one.remote.is_ipv4())?;
+    let ends = (one.local, one.remote.ip());
+    let mut same =
+        trial.probes.iter().filter(|probe| (Some(probe.local), probe.remote.ip()) == ends);
+    let hops = same.find(|probe| probe.answer.is_some()).map(|probe| probe.hops.len() as u64)?;
+    (hops >= allowed).then(|| {
+        let here = place(view, one);
+        let sentence = format!("packets of this host do not reach the other end of {here}");
+        Finding::new(Cause::JoinUnreachable, sentence)
+            .at(&here)
+            .because(format!("{hops} routers are on the way"))
+            .because(format!("net.ipv4.ip_default_ttl = {allowed}"))
+            .fix("sysctl -w net.ipv4.ip_default_ttl=64")
+    })
 }
 
 /// A subflow was established and ended at once.

@@ -32,8 +32,12 @@ fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
             .because(format!("Multipath TCP to {target}: {}", said(true)))
     };
     let no_way = view.way(target.ip(), None, None).and_then(|way| way.errno);
+    // A listener that has closed refuses plain TCP as well by now.
+    let again = view.connects(None, target.ip());
     match (trial.connected(false), outcome(true).unwrap_or(Outcome::Silent), no_way) {
         (true, Outcome::Silent, _) => dropped(trial),
+        (true, Outcome::Failed(_), _) => both(forbidden(trial, "forbids")),
+        (true, Outcome::Refused, _) if again == Some(true) => both(forbidden(trial, "resets")),
         (true, Outcome::Refused, _) => both(
             Finding::new(
                 Cause::ListenerClosedAfterAccept,
@@ -73,6 +77,18 @@ fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
         .also(dead_end(trial, None).map(|place| format!("hop by hop: {place}")))
         .hint("the host is down, or a firewall drops what is sent to this port"),
     }
+}
+
+/// Plain TCP is answered, and Multipath TCP is refused by somebody else.
+fn forbidden(trial: &Trial, verb: &str) -> Finding {
+    let target = trial.target;
+    Finding::new(
+        Cause::SynOptionDropped,
+        format!("something on the way to {target} {verb} connections that ask for Multipath TCP"),
+    )
+    .at(target.ip())
+    .hint("a firewall: try another port, another first path, or a tunnel")
+    .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
 }
 
 /// Plain TCP is answered and Multipath TCP is not.
@@ -175,7 +191,12 @@ fn plain(view: &View<'_>, trial: &Trial) -> Finding {
     };
     let sentence = format!("something on the way to {target} removes the option of Multipath TCP");
     let there = on_the_way(Cause::SynOptionStripped, sentence);
+    let elsewhere = trial.controls.iter().find(|control| control.multipath == Some(true));
     let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
+        if let Some(control) = elsewhere {
+            let source = control.local;
+            return there.because(format!("from {source}, the same listener gives Multipath TCP"));
+        }
         return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
     };
     let (look, got) = (peer.latest(), peer.grew("MPCapableSYNRX"));

@@ -119,7 +119,7 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
         add("why a subflow was closed (events of the path manager)", "needs root");
     }
     if !observation.rights.raw {
-        add("which hop drops or strips packets", "needs root");
+        add("which hop drops or strips packets, and whether another host answers", "needs root");
     }
     if observation.peer.is_none() {
         let why = observation.peer_error.clone();

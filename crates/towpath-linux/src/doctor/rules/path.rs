@@ -99,7 +99,7 @@ fn missing<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
                 bound_to: endpoint.link,
                 remote: trial.target,
                 announced: false,
-                how: How::Never,
+                how: unseen(trial),
             });
         }
     }
@@ -107,6 +107,21 @@ fn missing<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
         ignored(trial, &mut missing);
     }
     missing
+}
+
+/// What became of a subflow that there is no trace of but in the counters: without events, one that is
+/// closed at once may not have been seen.
+fn unseen(trial: &Trial) -> How<'static> {
+    let further = || trial.subflows.iter().filter(|one| !one.first && one.opened_here);
+    let seen = further().count() as u64;
+    let answered = further().filter(|one| one.established).count() as u64;
+    if trial.events.is_some() || trial.grew("MPJoinSynTx") <= seen {
+        How::Never
+    } else if trial.grew("MPJoinSynAckRx") > answered {
+        How::Rejected(None)
+    } else {
+        How::Closed(None)
+    }
 }
 
 /// Subflows that were begun and do not work.
@@ -160,8 +175,10 @@ fn ignored(trial: &Trial, missing: &mut Vec<Missing<'_>>) {
         let remote = SocketAddr::new(remote, port);
         missing.push(Missing { local, bound_to, remote, announced, how });
     }
-    // Without events, the counter tells that there was an announcement, and not of what.
-    if trial.events.is_none() && trial.grew("AddAddr") > 0 && missing.is_empty() {
+    // Without events, the counter tells that there were announcements, and not of what.
+    let tried = missing.iter().filter(|one| one.remote.ip() != trial.target.ip()).count() as u64;
+    if trial.events.is_none() && trial.grew("AddAddr") > tried {
+        let how = if tried == 0 { unseen(trial) } else { how };
         missing.push(Missing { local, bound_to, remote: trial.target, announced, how });
     }
 }
@@ -257,7 +274,10 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
         return Some(finding.because(said).because(counted).fix(enough));
     }
     // Linux does not give the place of an address back that it has accepted in vain.
-    let full = dead.len() >= limits.add_addr_accepted as usize;
+    // Without events, one that failed at once may only be counted.
+    let alive = view.joined().count() as u64;
+    let failed = trial.grew("MPJoinSynTx").saturating_sub(alive);
+    let full = failed.max(dead.len() as u64) >= limits.add_addr_accepted.into();
     (one.announced && !dead.is_empty() && full).then(|| dead_ones(&dead, said, enough))
 }
 
@@ -304,7 +324,14 @@ fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> 
         .peer
         .and_then(|peer| peer.latest().number("mptcp.allow_join_initial_addr_port"))
         .is_some_and(|value| value == 0);
-    if !(event || setting) || trial.grew("MPJoinSynTx") > 0 {
+    // Without events and without the peer's word it remains when nothing else forbids a try.
+    let errors = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
+    let failed = errors.into_iter().any(|name| trial.grew(name) > 0);
+    let left = trial.events.is_none() && view.peer.is_none() && !failed;
+    if !(event || setting || left) || trial.grew("MPJoinSynTx") > 0 {
+        return None;
+    }
+    if left && routing(view, one).is_some() {
         return None;
     }
     let finding = Finding::new(
@@ -317,6 +344,10 @@ fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> 
     .at(place(view, one));
     let finding = if event {
         finding.because("its first answer says so (deny_join_id0)")
+    } else if !setting {
+        finding
+            .sure(Confidence::Likely)
+            .because("there are an endpoint and room in the limits, and no SYN was sent for it")
     } else {
         finding.because("there: net.mptcp.allow_join_initial_addr_port = 0")
     };

@@ -78,9 +78,7 @@ fn fallen_back(view: &View<'_>, programs: &[Program]) -> Option<Finding> {
     let all: Vec<_> = programs.iter().filter(|one| one.speaks == Speaks::FellBack).collect();
     let first = all.first()?;
     let counted = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
-    let (cause, name_of_it) = if counted("MD5SigFallback") > 0 {
-        (Cause::SocketOptionRefused, "MD5SigFallback")
-    } else if counted("MPCapableSYNTXDisabled") > 0 {
+    let (cause, name_of_it) = if counted("MPCapableSYNTXDisabled") > 0 {
         (Cause::BlackholeFallbackActive, "MPCapableSYNTXDisabled")
     } else if counted("MPCapableDataFallback") > 0 {
         (Cause::OptionStrippedAfterHandshake, "MPCapableDataFallback")
@@ -114,54 +112,91 @@ fn silent(view: &View<'_>, program: &Program, one: &SubflowSeen) -> Option<Findi
     let link = view.here.link_of(local);
     let interface = link.map_or_else(|| local.to_string(), |link| link.name.clone());
     let down = link.is_none_or(|link| !link.up || !link.running);
-    let cause = if down { Cause::LinkDown } else { Cause::PathSilent };
-    Some(
-        Finding::new(
-            cause,
+    // What is new gets through over the same path, so the path is not dead: something on it has
+    // forgotten the old connection.
+    let same = |other: &SubflowSeen| (other.local.ip(), other.remote.ip()) == (local, remote);
+    let anew = view.trial.and_then(|trial| {
+        let mut all = trial.subflows.iter();
+        all.find(|other| works(other) && same(other) && other.tcp.backoff == 0)
+    });
+    let whose = name(program);
+    let (cause, sentence) = match (down, anew) {
+        (true, _) => (
+            Cause::LinkDown,
+            format!("a connection of {whose} has a dead subflow: the link of {interface} is down"),
+        ),
+        (false, Some(_)) => (
+            Cause::NatTimeout,
             format!(
-                "a connection of {} has a dead subflow: nothing comes back over {interface}",
-                name(program)
+                "something on the way of {interface} has forgotten a subflow of {whose}: nothing \
+                 comes back over it, and over a new one it does"
             ),
-        )
-        .at(format!("{interface} ({local}) -> {remote}"))
-        .because(format!(
-            "{} not acknowledged, {} in a row, nothing heard for {} ms",
-            words::count(tcp.unacked.into(), "packet"),
-            words::count(tcp.backoff.into(), "timeout"),
-            tcp.silent_ms
-        ))
-        .hint("the kernel sends no event for that; data goes over the other subflows"),
+        ),
+        (false, None) => (
+            Cause::PathSilent,
+            format!(
+                "a connection of {whose} has a dead subflow: nothing comes back over {interface}"
+            ),
+        ),
+    };
+    let hint = if cause == Cause::NatTimeout {
+        "a NAT or firewall forgets connections that are idle, or was restarted: let the program send \
+         now and then (SO_KEEPALIVE, net.ipv4.tcp_keepalive_time), or begin the connection anew"
+    } else {
+        "the kernel sends no event for that; data goes over the other subflows"
+    };
+    Some(
+        Finding::new(cause, sentence)
+            .at(format!("{interface} ({local}) -> {remote}"))
+            .because(format!(
+                "{} not acknowledged, {} in a row, nothing heard for {} ms",
+                words::count(tcp.unacked.into(), "packet"),
+                words::count(tcp.backoff.into(), "timeout"),
+                tcp.silent_ms
+            ))
+            .also(anew.map(|anew| format!("a new subflow over the same path: {}", anew.state)))
+            .hint(hint),
     )
 }
 
 /// A connection that lost a subflow, which a new connection to the same place has.
 fn not_recreated(view: &View<'_>, program: &Program) -> Option<Finding> {
     let trial = view.trial.filter(|trial| trial.target == program.remote)?;
-    let missing = view.joined().find(|one| {
-        one.opened_here
-            && !program.subflows.iter().any(|other| {
-                other.local.ip() == one.local.ip() && other.remote.ip() == one.remote.ip()
-            })
-    })?;
-    let endpoint = view.endpoint(missing.local.ip())?;
-    Some(
-        Finding::new(
-            Cause::SubflowNotRecreated,
-            format!(
-                "a connection of {} has no subflow from {}, and a new connection to {} has one",
-                name(program),
-                missing.local.ip(),
-                trial.target
-            ),
-        )
-        .at(name(program))
-        .because(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
-        .because("Linux does not open a subflow again that it has lost")
-        .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
-        .fix(format!(
-            "ip mptcp endpoint add {} {}",
-            endpoint.address,
-            endpoint.flag_names().join(" ")
-        )),
+    let has = |one: &SubflowSeen| {
+        let ends = (one.local.ip(), one.remote.ip());
+        program.subflows.iter().any(|other| (other.local.ip(), other.remote.ip()) == ends)
+    };
+    let further = view.joined().find(|one| one.opened_here && !has(one));
+    // The first has no endpoint, as a rule; that it is gone shows that it was lost.
+    let lost = !program.subflows.is_empty() && program.subflows.iter().all(|one| !one.first);
+    let first = trial.first().filter(|one| lost && works(one) && !has(one));
+    let missing = further.or(first)?;
+    let local = missing.local.ip();
+    let again = match (view.endpoint(local), view.here.link_of(local)) {
+        (Some(endpoint), _) => {
+            let flags = endpoint.flag_names().join(" ");
+            vec![
+                format!("ip mptcp endpoint delete id {}", endpoint.id),
+                format!("ip mptcp endpoint add {} {flags}", endpoint.address),
+            ]
+        }
+        (None, Some(link)) => {
+            vec![format!("ip mptcp endpoint add {local} dev {} subflow", link.name)]
+        }
+        (None, None) => return None,
+    };
+    let mut finding = Finding::new(
+        Cause::SubflowNotRecreated,
+        format!(
+            "a connection of {} has no subflow from {}, and a new connection to {} has one",
+            name(program),
+            missing.local.ip(),
+            trial.target
+        ),
     )
+    .at(name(program))
+    .because(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
+    .because("Linux does not open a subflow again that it has lost, or that was refused");
+    finding.fix = again;
+    Some(finding)
 }

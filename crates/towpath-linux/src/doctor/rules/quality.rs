@@ -13,8 +13,12 @@ use crate::doctor::words;
 
 /// A subflow that has not heard anything for so long while it waits for an acknowledgement.
 const SILENT_MS: u32 = 400;
+/// Small packets come back, and so do large ones.
+const BOTH: (Option<bool>, Option<bool>) = (Some(true), Some(true));
 /// One packet in so many sent again is more than chance.
-const LOSSY: u32 = 10;
+const LOSSY: u32 = 16;
+/// One that is lost may be chance.
+const FEWEST: u32 = 2;
 /// So many times as long, and so much longer.
 const SLOWER: u32 = 10;
 const SLOWER_BY_US: u32 = 150_000;
@@ -158,8 +162,9 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     if !waits || (tcp.silent_ms < SILENT_MS && !only_small) {
         return None;
     }
-    if control.is_some_and(is_lossy) {
-        return None; // told as such
+    // Told as such; or the path is not dead, as what is new passes.
+    if control.is_some_and(|control| is_lossy(control, one)) || (small, large) == BOTH {
+        return None;
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
     let place = format!("{name} ({local}) -> {remote}");
@@ -209,17 +214,41 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
 }
 
-/// Whether packets are lost that had room.
-fn is_lossy(control: &Control) -> bool {
-    control.packets > 0 && control.resent.saturating_mul(LOSSY) >= control.packets
+/// Whether it waits for acknowledgements, and nothing at all is heard.
+fn hangs(one: &SubflowSeen) -> bool {
+    let tcp = one.tcp;
+    tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0) && tcp.silent_ms >= SILENT_MS
+}
+
+/// Whether packets are lost that had room: of the control's, and of a subflow's there. One of the two
+/// alone may be this machine's being late.
+fn is_lossy(control: &Control, subflow: &SubflowSeen) -> bool {
+    let lost = [(control.packets, control.resent), (control.answers, gaps(control))];
+    let there = subflow.tcp.retransmissions > 0 || subflow.tcp.behind_gap > 0;
+    // A subflow that hangs, and a packet that was lost beside it, are no chance any more.
+    let many = |(all, lost): (u32, u32)| lost >= FEWEST && lost.saturating_mul(LOSSY) >= all;
+    let one = lost.iter().any(|(_, lost)| *lost > 0);
+    // In bulk, a queue that overflows makes gaps as well, and not for most of the time.
+    let bulk = u64::from(subflow.tcp.behind_gap) * u64::from(subflow.tcp.mss_bytes);
+    let mostly = control.behind_gap > 0 && bulk.saturating_mul(2) > subflow.tcp.bytes_received;
+    there
+        && (mostly
+            || lost.into_iter().any(many)
+            || (one && (hangs(subflow) || control.large == Some(false))))
+}
+
+/// Answers that were lost: until a gap is filled, about so many arrive behind it.
+fn gaps(control: &Control) -> u32 {
+    const BEHIND_A_GAP: u32 = 3;
+    control.behind_gap / BEHIND_A_GAP
 }
 
 /// A path that loses packets though there is room.
-fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option<Finding> {
+pub(super) fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option<Finding> {
     let (local, remote) = (control.local, control.remote.ip());
     let same = |one: &&SubflowSeen| one.local.ip() == local && one.remote.ip() == remote;
     let subflow = trial.subflows.iter().find(same)?;
-    if !is_lossy(control) {
+    if !is_lossy(control, subflow) {
         return None;
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
@@ -228,8 +257,9 @@ fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option<Finding> {
         Finding::new(Cause::PathLossy, format!("{place} loses packets, and not for want of room"))
             .at(&place)
             .because(format!(
-                "plain TCP over it: of {} small packets with room between them, {} were sent again",
-                control.packets, control.resent
+                "plain TCP over it: of {} small packets with room between them, {} were sent again; \
+                 of {} with answers, {} came behind a gap",
+                control.packets, control.resent, control.answers, control.behind_gap
             ))
             .because(format!(
                 "the subflow sent {} again",

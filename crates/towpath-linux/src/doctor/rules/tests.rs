@@ -8,8 +8,8 @@ use towpath_measure::live::Look;
 use towpath_measure::live::look::{Address, Endpoint, Link, Listener, PathLimits};
 
 use super::super::observation::{
-    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, SubflowSeen, TcpFigures,
-    Trial, Way,
+    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Role,
+    Speaks, SubflowSeen, TcpFigures, Trial, Way,
 };
 use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
 
@@ -85,7 +85,8 @@ fn subflow(local: &str, first: bool) -> SubflowSeen {
 }
 
 fn trial() -> Trial {
-    let attempt = |multipath| Attempt { multipath, outcome: Outcome::Connected, took_ms: 10 };
+    let (outcome, refused) = (Outcome::Connected, None);
+    let attempt = |multipath| Attempt { multipath, outcome, took_ms: 10, refused };
     Trial {
         attempts: vec![attempt(false), attempt(true)],
         multipath: true,
@@ -137,11 +138,15 @@ fn control(outcome: Outcome) -> Control {
         bound_to: None,
         remote: TARGET.parse().unwrap(),
         outcome,
+        refused: None,
         small: None,
         large: None,
         packets: 0,
         resent: 0,
+        answers: 0,
+        behind_gap: 0,
         min_rtt_us: 0,
+        multipath: None,
     }
 }
 
@@ -279,6 +284,85 @@ fn the_other_host_tells_the_way_there_from_the_way_back() {
         after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), arrived);
         let (address, before) = (trial.target, Look { listener, ..Look::default() });
         observation.peer = Some(Peer { address, before, after: Some(after) });
+        assert_eq!(first(&diagnose(&observation)).0, cause);
+    }
+}
+
+#[test]
+fn without_events_the_counters_tell_of_a_subflow_that_nobody_has_seen() {
+    for (names, cause) in [
+        (&["MPJoinSynTx", "MPJoinSynAckRx"][..], Cause::PeerLimit),
+        (&["MPJoinSynTx", "MPRstTx"], Cause::JoinOptionStripped),
+        (&["MPJoinSynTx"], Cause::JoinReset),
+        (&[], Cause::JoinId0Denied),
+    ] {
+        let report = one_path(|_, trial| {
+            trial.events = None;
+            trial.counters = counters(names);
+            trial.controls.push(control(Outcome::Connected));
+        });
+        assert_eq!(first(&report), (cause, Confidence::Likely), "{names:?}");
+    }
+}
+
+#[test]
+fn the_code_of_a_routers_message_tells_a_firewall_from_a_missing_route() {
+    for (code, cause) in [(13, Cause::JoinProhibited), (1, Cause::JoinUnreachable)] {
+        let report = one_path(|_, trial| {
+            trial.events = None;
+            trial.counters = counters(&["MPJoinSynTx"]);
+            let refused = Some(Refused { router: ip("10.5.0.1"), kind: 3, code });
+            let outcome = Outcome::Failed(libc::EHOSTUNREACH);
+            trial.controls.push(Control { refused, ..control(outcome) });
+        });
+        assert_eq!(first(&report), (cause, Confidence::Certain), "{code}");
+        assert!(report.findings[0].evidence.join(" ").contains("10.5.0.1 says so"));
+    }
+}
+
+#[test]
+fn a_path_is_lossy_if_both_plain_tcp_and_the_subflow_lose_packets() {
+    for (resent, again, lossy) in [(3, 1, true), (1, 9, false), (9, 0, false), (0, 9, false)] {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        trial.subflows[1].tcp.retransmissions = again;
+        trial.controls.push(Control { packets: 40, resent, ..control(Outcome::Connected) });
+        let named: Vec<_> = diagnose(&observation).findings.iter().map(|one| one.cause).collect();
+        assert_eq!(named.contains(&Cause::PathLossy), lossy, "{resent} {again}: {named:?}");
+    }
+}
+
+#[test]
+fn a_listener_that_gives_it_over_another_path_is_not_plain() {
+    for (elsewhere, cause) in [(true, Cause::SynOptionStripped), (false, Cause::ListenerPlainTcp)] {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        (trial.multipath, trial.multipath_at_end) = (false, false);
+        trial.subflows.clear();
+        let multipath = Some(elsewhere);
+        trial.controls.push(Control { multipath, ..control(Outcome::Connected) });
+        assert_eq!(first(&diagnose(&observation)).0, cause);
+    }
+}
+
+#[test]
+fn a_silent_subflow_of_a_program_is_forgotten_if_a_new_one_is_not_silent() {
+    for (same_path, cause) in [(true, Cause::NatTimeout), (false, Cause::PathSilent)] {
+        let mut observation = healthy();
+        if !same_path {
+            observation.trial = None;
+        }
+        let mut silent = subflow("10.0.2.1", false);
+        silent.tcp = TcpFigures { unacked: 9, backoff: 3, silent_ms: 2_000, ..silent.tcp };
+        observation.programs = Some(vec![Program {
+            id: Some(7),
+            name: "backup".to_owned(),
+            role: Role::Connected,
+            local: "10.0.1.1:40000".parse().unwrap(),
+            remote: TARGET.parse().unwrap(),
+            speaks: Speaks::Multipath,
+            subflows: vec![subflow("10.0.1.1", true), silent],
+        }]);
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
 }

@@ -1,0 +1,84 @@
+//! The ICMP message that ended a connection: any user may read that of a socket of his own (ip(7),
+//! `IP_RECVERR`).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::set_option;
+
+/// A message about a packet of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Who sent it.
+    pub(crate) router: IpAddr,
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+}
+
+/// Room for what the kernel says about a message, aligned as it wants it.
+#[repr(C, align(8))]
+struct Control([u8; 256]);
+
+/// Bytes of `struct cmsghdr`, and of `struct sock_extended_err` behind it.
+const HEADER: usize = 16;
+const ERROR: usize = 16;
+/// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
+const ORIGINS: [u8; 2] = [2, 3];
+
+/// Messages about this socket's packets are kept from now on.
+pub(crate) fn keep(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
+    let (level, option) = if v4 {
+        (libc::IPPROTO_IP, libc::IP_RECVERR)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    };
+    set_option(fd, level, option, &1_i32.to_ne_bytes())
+}
+
+/// The first message that was kept, if there is one.
+pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<Refusal> {
+    let mut control = Control([0; 256]);
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_control = (&raw mut control.0).cast();
+    message.msg_controllen = control.0.len();
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: what `message` points to lives through the call, with the length given.
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
+    (length >= 0).then_some(())?;
+    parse(control.0.get(..message.msg_controllen)?)
+}
+
+/// Reads a control message: its header, the error, and the address of who sent it.
+fn parse(control: &[u8]) -> Option<Refusal> {
+    let error = control.get(HEADER..)?;
+    let &[_, _, _, _, origin, kind, code, ..] = error else { return None };
+    let sender = error.get(ERROR..).filter(|_| ORIGINS.contains(&origin))?;
+    let family = i32::from(u16::from_ne_bytes(*sender.first_chunk()?));
+    let router = match family {
+        libc::AF_INET => Ipv4Addr::from(*sender.get(4..)?.first_chunk::<4>()?).into(),
+        libc::AF_INET6 => Ipv6Addr::from(*sender.get(8..)?.first_chunk::<16>()?).into(),
+        _ => return None,
+    };
+    Some(Refusal { router, kind, code })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_of_a_message_is_read_with_its_type_and_code() {
+        let error = [113, 0, 0, 0, 2, 3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let family = (libc::AF_INET as u16).to_ne_bytes();
+        let sender = [&family[..], &[0, 0, 100, 64, 2, 2], &[0; 8]].concat();
+        let control = [&[0; HEADER][..], &error, &sender].concat();
+        let router = "100.64.2.2".parse().unwrap();
+        assert_eq!(parse(&control), Some(Refusal { router, kind: 3, code: 13 }));
+        for length in 0..control.len() - 8 {
+            assert_eq!(parse(&control[..length]), None, "{length}");
+        }
+    }
+}
