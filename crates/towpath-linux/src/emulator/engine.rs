@@ -283,6 +283,7 @@ impl Engine {
             let Ok(Some(frame)) = from.read(&mut self.pool) else { return };
             let now = self.clock.now();
             if let Some(hop) = hop {
+                hop.set_time(now);
                 for segment in Segment::split(frame) {
                     let Some((way, bytes)) = hop.pass(port == 0, segment.to_bytes()) else {
                         continue;

@@ -9,9 +9,11 @@ pub(crate) mod packet;
 mod translate;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use towpath_measure::scenario::LinkSide;
 use towpath_mptcp::wire::{Flags, icmp};
+use towpath_net::Instant;
 
 use self::packet::{Kind, Tcp};
 use self::translate::Translator;
@@ -60,6 +62,10 @@ pub(crate) enum Treatment {
     Rewrite,
     /// The inside's addresses are hidden behind the router's own (IPv4 only).
     Translate,
+    /// The same; a connection that is silent for so many milliseconds is forgotten.
+    TranslateFor(u16),
+    /// A further subflow is no longer said to be a backup (RFC 8684 §3.2, the flag B).
+    ClearBackup,
 }
 
 /// Why a destination is unreachable.
@@ -89,6 +95,7 @@ pub(crate) struct Hop {
     rules: Vec<Rule>,
     /// The time to live counts before the rules, as in a firewall's forward chain.
     late: bool,
+    now: Instant,
     translator: Translator,
 }
 
@@ -144,7 +151,7 @@ impl Packets {
 impl Hop {
     pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr, inside: Vec<Prefix>, rules: &[Rule]) -> Self {
         let (rules, translator) = (rules.to_vec(), Translator::new(v4));
-        Self { v4, v6, inside, rules, late: false, translator }
+        Self { v4, v6, inside, rules, late: false, now: Instant::default(), translator }
     }
 
     /// Its rules see only packets whose time is not up.
@@ -155,6 +162,11 @@ impl Hop {
     /// From now on the router does this instead; it keeps its translations.
     pub(crate) fn set_rules(&mut self, rules: &[Rule]) {
         self.rules = rules.to_vec();
+    }
+
+    /// It is so late now.
+    pub(crate) fn set_time(&mut self, now: Instant) {
+        self.now = now;
     }
 
     /// Takes a packet from the first port (`up`) or the second, with complete checksums.
@@ -205,11 +217,20 @@ impl Hop {
                 packet::rewrite(&mut bytes);
                 Left::Packet(bytes)
             }
-            Treatment::Translate => {
-                let known = self.translator.pass(up, &mut bytes);
-                if known { Left::Packet(bytes) } else { Left::Answer(None) }
+            Treatment::Translate => self.translate(up, bytes, Duration::MAX),
+            Treatment::TranslateFor(ms) => {
+                self.translate(up, bytes, Duration::from_millis(ms.into()))
+            }
+            Treatment::ClearBackup => {
+                packet::clear_backup(&mut bytes);
+                Left::Packet(bytes)
             }
         }
+    }
+
+    fn translate(&mut self, up: bool, mut bytes: Vec<u8>, idle: Duration) -> Left {
+        let known = self.translator.pass(up, &mut bytes, (self.now, idle));
+        if known { Left::Packet(bytes) } else { Left::Answer(None) }
     }
 
     /// An ICMP message about a packet, never about another message.

@@ -154,6 +154,22 @@ pub(crate) fn strip(packet: &mut [u8], kind: Kind) {
     headers::seal_tcp(packet);
 }
 
+/// Clears the flag B of MP_JOIN, the last bit before the address's number.
+pub(crate) fn clear_backup(packet: &mut [u8]) {
+    let Some(tcp) = Tcp::parse(packet) else { return };
+    let joins: Vec<_> = tcp
+        .options(packet)
+        .filter(|(_, own)| Kind::Join.is(*own))
+        .map(|(place, _)| place.start + 2)
+        .collect();
+    for place in joins {
+        if let Some(byte) = packet.get_mut(place) {
+            *byte &= !1;
+        }
+    }
+    headers::seal_tcp(packet);
+}
+
 /// Changes one byte in the middle of the payload.
 pub(crate) fn rewrite(packet: &mut [u8]) {
     let Some(tcp) = Tcp::parse(packet) else { return };

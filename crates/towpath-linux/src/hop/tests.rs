@@ -185,12 +185,37 @@ fn a_message_about_a_translated_packet_quotes_what_was_sent() {
     assert_eq!(back[28 + 12..28 + 24], sent[12..24], "addresses and ports as they were sent");
 }
 
+#[test]
+fn a_translator_forgets_what_is_idle_until_it_begins_anew() {
+    let mut hop = hop(&[rule(Packets::ALL, Treatment::TranslateFor(800))]);
+    let second = |ms| Instant::default() + Duration::from_millis(ms);
+    let first = bytes(&segment(Flags::SYN, &[], b""));
+    let later = bytes(&segment(Flags::ACK, &[], b"data"));
+    assert!(hop.pass(true, first.clone()).is_some());
+    hop.set_time(second(700));
+    assert!(hop.pass(true, later.clone()).is_some());
+    hop.set_time(second(1_600));
+    assert!(hop.pass(true, later.clone()).is_none(), "silent for 900 ms");
+    assert!(hop.pass(true, first).is_some());
+    assert!(hop.pass(true, later).is_some());
+}
+
+#[test]
+fn a_box_makes_a_backup_a_regular_subflow() {
+    let clear = [rule(Packets::of(Phase::Syn).with(Kind::Join), Treatment::ClearBackup)];
+    let syn = Join::Syn { backup: true, address_id: 2, token: 3, nonce: 4 };
+    let sent = bytes(&segment(Flags::SYN, &[MptcpOption::Join(syn)], b""));
+    let (_, passed) = hop(&clear).pass(true, sent).unwrap();
+    assert_eq!(parsed(&passed).options.mptcp, [join()]);
+}
+
 proptest::proptest! {
     #[test]
     fn no_packet_makes_a_router_panic(packet: Vec<u8>, up: bool, first in 0_u8..3) {
         let treatments = [
             Treatment::Strip(Kind::Every),
             Treatment::Rewrite,
+            Treatment::ClearBackup,
             Treatment::Translate,
         ];
         let rules = treatments.map(|treatment| rule(Packets::ALL, treatment));

@@ -1,6 +1,10 @@
 //! Network address translation of TCP and of the ICMP messages about it (RFC 3022, RFC 5508).
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use towpath_mptcp::wire::Flags;
+use towpath_net::Instant;
 
 use super::packet::{self, Tcp};
 use crate::emulator::headers;
@@ -20,8 +24,8 @@ type Inside = ([u8; 4], [u8; 2]);
 #[derive(Debug)]
 pub(super) struct Translator {
     outside: Ipv4Addr,
-    /// The connection at index n has the port [`FIRST_PORT`] + n outside.
-    known: Vec<Inside>,
+    /// The connection at index n has the port [`FIRST_PORT`] + n outside; and when it was last heard of.
+    known: Vec<(Inside, Instant)>,
 }
 
 impl Translator {
@@ -29,18 +33,28 @@ impl Translator {
         Self { outside, known: Vec::new() }
     }
 
-    /// Translates a packet; `false` if it has no business here. IPv6 passes as it is.
-    pub(super) fn pass(&mut self, up: bool, packet: &mut [u8]) -> bool {
+    /// Translates a packet; `false` if it has no business here, such as that of a connection that has
+    /// been idle for too long. IPv6 passes as it is.
+    pub(super) fn pass(
+        &mut self,
+        up: bool,
+        packet: &mut [u8],
+        (now, idle): (Instant, Duration),
+    ) -> bool {
         if packet.first().is_none_or(|first| first >> 4 != 4) {
             return true;
         }
         if let Some((_, message)) = packet::icmp(packet) {
             return if up { false } else { self.message(packet, message) };
         }
-        if Tcp::parse(packet).is_none() {
-            return false;
-        }
-        let done = if up { self.outwards(packet) } else { self.inwards(packet) };
+        let Some(tcp) = Tcp::parse(packet) else { return false };
+        let begins = tcp.has(Flags::SYN) && !tcp.has(Flags::ACK);
+        let awake = |heard: Instant| now.saturating_since(heard) <= idle;
+        let done = if up {
+            self.outwards(packet, now, |heard| begins || awake(heard))
+        } else {
+            self.inwards(packet, now, awake)
+        };
         if done.is_some() {
             headers::seal_v4(packet);
             headers::seal_tcp(packet);
@@ -48,24 +62,43 @@ impl Translator {
         done.is_some()
     }
 
-    fn outwards(&mut self, packet: &mut [u8]) -> Option<()> {
+    fn outwards(
+        &mut self,
+        packet: &mut [u8],
+        now: Instant,
+        passes: impl Fn(Instant) -> bool,
+    ) -> Option<()> {
         let ports = ip_bytes(packet)?;
         let inside = (read(packet, SOURCE)?, read(packet, ports)?);
-        let known = self.known.iter().position(|known| *known == inside);
+        let known = self.known.iter().position(|(known, _)| *known == inside);
         let index = known.unwrap_or_else(|| {
-            self.known.push(inside);
+            self.known.push((inside, now));
             self.known.len() - 1
         });
+        self.hear(index, now, passes)?;
         let port = FIRST_PORT.checked_add(u16::try_from(index).ok()?)?;
         write(packet, SOURCE, self.outside.octets())?;
         write(packet, ports, port.to_be_bytes())
     }
 
-    fn inwards(&self, packet: &mut [u8]) -> Option<()> {
+    fn inwards(
+        &mut self,
+        packet: &mut [u8],
+        now: Instant,
+        passes: impl Fn(Instant) -> bool,
+    ) -> Option<()> {
         let port = ip_bytes(packet)? + 2;
-        let (address, own) = self.inside(read(packet, port)?)?;
+        let outside = read(packet, port)?;
+        let (address, own) = self.inside(outside)?;
+        self.hear(index(outside)?, now, passes)?;
         write(packet, DESTINATION, address)?;
         write(packet, port, own)
+    }
+
+    /// Something passes, if what was heard last still lets it.
+    fn hear(&mut self, at: usize, now: Instant, passes: impl Fn(Instant) -> bool) -> Option<()> {
+        let (_, heard) = self.known.get_mut(at)?;
+        passes(*heard).then(|| *heard = now)
     }
 
     /// A message about a packet that was translated on its way out: so is what it quotes.
@@ -87,9 +120,13 @@ impl Translator {
     }
 
     fn inside(&self, outside: [u8; 2]) -> Option<Inside> {
-        let index = u16::from_be_bytes(outside).checked_sub(FIRST_PORT)?;
-        self.known.get(usize::from(index)).copied()
+        self.known.get(index(outside)?).map(|(inside, _)| *inside)
     }
+}
+
+/// Place of the connection that has this port outside.
+fn index(outside: [u8; 2]) -> Option<usize> {
+    u16::from_be_bytes(outside).checked_sub(FIRST_PORT).map(usize::from)
 }
 
 fn ip_bytes(packet: &[u8]) -> Option<usize> {

@@ -63,17 +63,23 @@ fn echo(mut connection: &Socket) {
     }
 }
 
+/// What an application says, and how often.
+const WORDS: &[u8] = b"still there";
+const PERIOD: Duration = Duration::from_millis(50);
+/// More than the first window of a subflow, so that all of them are used; and a long pause.
+const BURST_BYTES: usize = 60_000;
+const PAUSE: Duration = Duration::from_millis(1_200);
+
 /// A connection that an application of the client's holds, and on which it sends now and then.
 pub(crate) fn application(
     namespace: &Namespace,
     target: SocketAddr,
     kind: situation::Socket,
 ) -> io::Result<()> {
-    /// How often it says something.
-    const PERIOD: Duration = Duration::from_millis(50);
-    let protocol = match kind {
-        situation::Socket::Plain => Protocol::TCP,
-        situation::Socket::Multipath => Protocol::MPTCP,
+    let (protocol, words, period) = match kind {
+        situation::Socket::Plain => (Protocol::TCP, WORDS.to_vec(), PERIOD),
+        situation::Socket::Multipath => (Protocol::MPTCP, WORDS.to_vec(), PERIOD),
+        situation::Socket::Bursts => (Protocol::MPTCP, vec![b'.'; BURST_BYTES], PAUSE),
     };
     let socket = namespace.run(|| {
         let domain = Domain::for_address(target);
@@ -83,8 +89,11 @@ pub(crate) fn application(
     })??;
     thread::Builder::new().name("application".into()).spawn(move || {
         let mut connection = &socket;
-        while connection.write_all(b"still there").is_ok() {
-            thread::sleep(PERIOD);
+        // Linux opens further subflows when something was acknowledged, and not before.
+        let mut goes_on = connection.write_all(WORDS).is_ok();
+        while goes_on {
+            thread::sleep(period);
+            goes_on = connection.write_all(&words).is_ok();
         }
     })?;
     Ok(())

@@ -4,6 +4,7 @@
 //! well ([`situation`]). [`Opened`] is that network, up and running in namespaces. Reading order:
 //! `situation`, `network`, `listener`, then the situations themselves.
 
+mod applications;
 mod endpoint;
 mod list;
 mod listener;
@@ -79,10 +80,7 @@ impl Opened {
                 space.route().set_up(name).map_err(&at)?;
             }
         }
-        for kind in &plan.applications {
-            listener::application(&network.client.namespace, target, *kind)
-                .map_err(NetworkError::system("connect an application"))?;
-        }
+        applications::start(&plan, &network, target)?;
         for address in plan.fights.iter().copied() {
             let namespace = network.client.namespace.clone();
             thread::spawn(move || namespace.run(|| toggle(address)));

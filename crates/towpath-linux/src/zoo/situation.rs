@@ -79,6 +79,10 @@ pub(crate) enum Change {
     OtherServer,
     /// An application of the client's holds a connection.
     Application(Socket),
+    /// A box on a path until the applications have begun.
+    AtFirst(usize, &'static [Rule]),
+    /// A box on a path until the applications have lost a subflow to it.
+    ForAWhile(usize, &'static [Rule]),
     /// The client's endpoint with this address is deleted and added again, over and over.
     Fight(&'static str),
     /// Another address to connect to.
@@ -137,6 +141,8 @@ pub(crate) enum Listener {
 pub(crate) enum Socket {
     Plain,
     Multipath,
+    /// Multipath TCP, and much is sent at once with long pauses.
+    Bursts,
 }
 
 /// What happens while the connection is there.
@@ -172,6 +178,8 @@ pub(crate) struct Plan {
     pub(crate) happenings: Vec<Happening>,
     pub(crate) other_server: bool,
     pub(crate) applications: Vec<Socket>,
+    pub(crate) first_boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) passing_boxes: Vec<(usize, &'static [Rule])>,
     pub(crate) fights: Vec<&'static str>,
     pub(crate) connect: &'static str,
 }
@@ -207,6 +215,8 @@ impl Plan {
             happenings: Vec::new(),
             other_server: false,
             applications: Vec::new(),
+            first_boxes: Vec::new(),
+            passing_boxes: Vec::new(),
             fights: Vec::new(),
             connect: "198.51.100.2",
         };
@@ -258,6 +268,8 @@ impl Plan {
             Change::Then(happening) => self.happenings.push(happening),
             Change::OtherServer => self.other_server = true,
             Change::Application(socket) => self.applications.push(socket),
+            Change::AtFirst(path, rules) => self.first_boxes.push((path, rules)),
+            Change::ForAWhile(path, rules) => self.passing_boxes.push((path, rules)),
             Change::Fight(address) => self.fights.push(address),
             Change::Connect(address) => self.connect = address,
         }

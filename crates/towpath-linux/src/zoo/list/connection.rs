@@ -2,7 +2,7 @@
 
 use super::application::DROP_CAPABLE;
 use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Rule, Treatment};
+use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
 use crate::zoo::situation::{Change, Host, Situation};
 use towpath_measure::scenario::LinkSide;
 
@@ -18,8 +18,13 @@ pub(super) const fn strip(side: LinkSide, phase: Phase, kind: Kind) -> Rule {
     Rule { side, packets: Packets::of(phase), treatment: Treatment::Strip(kind) }
 }
 
+/// A box that treats the first packet of a connection.
+const fn capable(treatment: Treatment) -> Rule {
+    Rule { side: UP, packets: Packets::of(Phase::Syn).with(Kind::Capable), treatment }
+}
+
 /// Changes data on their way to the server.
-const REWRITE: Rule = Rule {
+pub(super) const REWRITE: Rule = Rule {
     side: UP,
     packets: Packets::of(Phase::Later).carrying(1),
     treatment: Treatment::Rewrite,
@@ -124,6 +129,33 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("payload-rewritten"),
         two_ends: true,
         changes: &[CHECKSUM, Change::Box(1, &[REWRITE])],
+    },
+    Situation {
+        name: "payload-rewritten-unnoticed",
+        title: "a gateway changes what the client sends, and nobody checks",
+        seen: "Programs get wrong data; Multipath TCP goes on.",
+        why: "Without checksums (the default of Linux), what has its length is taken as it comes.",
+        cause: Some("payload-rewritten"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[REWRITE])],
+    },
+    Situation {
+        name: "syn-forbidden",
+        title: "a firewall forbids SYNs with the option",
+        seen: "`No route to host` with Multipath TCP, and none of that with plain TCP.",
+        why: "A box answers the SYN with ICMP: administratively prohibited.",
+        cause: Some("syn-option-dropped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[capable(Treatment::Unreachable(Reason::Prohibited))])],
+    },
+    Situation {
+        name: "syn-reset",
+        title: "a firewall resets SYNs with the option",
+        seen: "`Connection refused` with Multipath TCP, and none of that with plain TCP.",
+        why: "A box answers the SYN by a reset in the server's name.",
+        cause: Some("syn-option-dropped"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[capable(Treatment::Reset)])],
     },
     Situation {
         name: "payload-rewritten-second",

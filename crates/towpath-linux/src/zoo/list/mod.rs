@@ -23,7 +23,7 @@ pub fn situations() -> impl Iterator<Item = &'static Situation> + Send {
 
 /// Variations of situations that no list shows.
 pub fn variations() -> impl Iterator<Item = &'static Situation> + Send {
-    variations::VARIATIONS.iter()
+    variations::VARIATIONS.iter().chain(variations::MIXTURES)
 }
 
 /// The situation or variation of that name.

@@ -4,7 +4,7 @@ use super::connection::{V6, strip};
 use super::{ANNOUNCED, NONE};
 use crate::hop::packet::Kind;
 use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
-use crate::zoo::situation::{Change, Happening, Host, Quality, Situation};
+use crate::zoo::situation::{Change, Happening, Host, Quality, Situation, Socket};
 use towpath_measure::scenario::LinkSide;
 
 /// A box that treats the first packet of a further subflow.
@@ -21,6 +21,10 @@ const fn all(treatment: Treatment) -> Rule {
 /// Nothing passes any more.
 const SILENT: Rule =
     Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Drop };
+
+/// A translator that does not remember for long.
+const FORGETFUL: Rule =
+    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::TranslateFor(800) };
 
 /// A path that needs a buffer.
 const LONG: Quality = Quality { delay_ms: 50, ..Quality::USUAL };
@@ -219,6 +223,36 @@ pub(super) const SITUATIONS: &[Situation] = &[
         changes: &[Change::Then(Happening::Box(1, &[SILENT]))],
     },
     Situation {
+        name: "nat-timeout",
+        title: "a NAT on the first path forgets a program's idle subflow",
+        seen: "After a pause, a long-lived connection is slow; a new one is not.",
+        why: "The NAT forgets connections that are silent for 0.8 s (real ones take minutes), and \
+              drops what comes later. The subflow looks established at both ends.",
+        cause: Some("nat-timeout"),
+        two_ends: false,
+        changes: &[Change::Box(1, &[FORGETFUL]), Change::Application(Socket::Bursts)],
+    },
+    Situation {
+        name: "subflow-not-recreated",
+        title: "a program's first subflow was reset once, and does not come back",
+        seen: "A long-lived connection has one subflow; a new one has two.",
+        why: "A firewall of the first path was restarted and reset what it did not know. Linux \
+              opens a subflow when the connection begins or an endpoint is new, not when it was lost.",
+        cause: Some("subflow-not-recreated"),
+        two_ends: false,
+        changes: &[
+            Change::ForAWhile(
+                1,
+                &[Rule {
+                    side: LinkSide::Up,
+                    packets: Packets::of(Phase::Later).carrying(1),
+                    treatment: Treatment::Reset,
+                }],
+            ),
+            Change::Application(Socket::Bursts),
+        ],
+    },
+    Situation {
         name: "link-down",
         title: "the second interface goes down during the connection",
         seen: "Throughput drops; no event says why.",
@@ -278,6 +312,23 @@ pub(super) const SITUATIONS: &[Situation] = &[
             Change::Quality(2, LONG),
             Change::Sysctl(Host::Client, "net.ipv4.tcp_rmem", "4096 8192 8192"),
             Change::Sysctl(Host::Client, "net.ipv4.tcp_wmem", "4096 8192 8192"),
+        ],
+    },
+    Situation {
+        name: "backup-used",
+        title: "the server sends over the path that the client keeps as a backup",
+        seen: "The expensive path is as busy as the others.",
+        why: "The flag is a wish: the other side may not know or not obey it. (Here a box clears it \
+              in MP_JOIN, so that the server does not learn of it.)",
+        cause: Some("backup-used"),
+        two_ends: true,
+        changes: &[
+            Change::Clients(&["c1", "c2", "c3"]),
+            Change::Endpoints(
+                Host::Client,
+                &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow backup"],
+            ),
+            Change::Box(3, &[join(Treatment::ClearBackup)]),
         ],
     },
     Situation {
