@@ -56,6 +56,14 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         None if arguments.all => Whose::Everybody,
         None => Whose::Multipath,
     };
+    if let (Err(error), Whose::Process(id)) = (programs.can_be_seen(), programs) {
+        let reason = error.to_string().to_lowercase();
+        let reason = reason.split(" (os error").next().unwrap_or_default();
+        return Err(CliError::Unavailable {
+            what: format!("the sockets of process {id} cannot be seen: {reason}"),
+            hint: "it must run, and be of the same user, or it takes root".to_owned(),
+        });
+    }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
     let order = Order { connect, peer, secret, programs };
     let observation = examine(&order);

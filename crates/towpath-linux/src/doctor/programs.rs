@@ -1,6 +1,8 @@
 //! What the programs of this host speak.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::look::plain_end;
@@ -23,6 +25,16 @@ pub enum Whose {
     Process(u32),
     /// All.
     Everybody,
+}
+
+impl Whose {
+    /// Whether they can be told from those of others.
+    pub fn can_be_seen(self) -> io::Result<()> {
+        match self {
+            Self::Multipath | Self::Everybody => Ok(()),
+            Self::Process(id) => fs::read_dir(format!("/proc/{id}/fd")).map(drop),
+        }
+    }
 }
 
 /// The sockets of programs, without those of this process.

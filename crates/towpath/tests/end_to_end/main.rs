@@ -11,6 +11,7 @@
 
 mod compare;
 mod docs;
+mod doctor;
 mod exec;
 mod formats;
 mod lab;

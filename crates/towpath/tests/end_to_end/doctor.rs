@@ -1,0 +1,157 @@
+//! What the doctor does beyond a diagnosis: it mends, and looks at programs.
+
+use std::thread;
+
+use serde_json::Value;
+
+use crate::program::{Ended, Folder, binary, emulator, missing, skip};
+
+/// Runs a shell script on the client of a situation; `$0` is the command.
+fn inside(situation: &str, script: &str) -> Ended {
+    let own = binary();
+    let command = ["sh", "-c", script, own.to_str().unwrap()];
+    Folder::new().run(&[&["lab", "break", situation, "--"], &command[..]].concat())
+}
+
+/// The causes that each line of a program's output names.
+fn causes(ended: &Ended) -> Vec<Vec<String>> {
+    let report = |line: &str| {
+        let report: Value = serde_json::from_str(line).unwrap();
+        let findings = report["findings"].as_array().unwrap().clone();
+        findings.iter().map(|one| one["cause"].as_str().unwrap().to_owned()).collect()
+    };
+    ended.out.lines().map(report).collect()
+}
+
+/// Asks, mends, and asks again.
+const MEND: &str = r#"
+    "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
+    "$0" doctor --connect "$TOWPATH_CONNECT" --json
+"#;
+
+/// A situation, the first command that mends it, and what is left then.
+const MENDED: [(&str, &str, Option<&str>); 8] = [
+    ("mptcp-disabled", "sysctl -w net.mptcp.enabled=1", None),
+    ("blackhole-fallback", "sysctl -w net.mptcp.blackhole_timeout=3600", None),
+    ("subflow-limit", "ip mptcp limits set subflows", None),
+    ("client-signal", "ip mptcp endpoint delete id", None),
+    ("endpoint-backup-only", "ip mptcp endpoint change id", None),
+    ("no-endpoints", "ip mptcp endpoint add 10.1.2.2 dev c2 subflow", None),
+    ("endpoint-address-missing", "ip mptcp endpoint delete id", Some("no-endpoints")),
+    ("userspace-path-manager", "sysctl -w net.mptcp.pm_type=0", None),
+];
+
+#[test]
+fn what_can_be_mended_safely_is_shown_and_mended() {
+    let _turn = emulator();
+    for some in MENDED.chunks(4) {
+        thread::scope(|scope| {
+            for (situation, command, left) in some {
+                scope.spawn(move || {
+                    let ended = inside(situation, MEND);
+                    assert!(ended.err.contains(&format!("mending: {command}")), "{ended}");
+                    let causes = causes(&ended);
+                    let [before, after] = causes.as_slice() else { panic!("{ended}") };
+                    assert!(!before.is_empty(), "{situation}: {ended}");
+                    let left = left.iter().collect::<Vec<_>>();
+                    assert_eq!(after.first().into_iter().collect::<Vec<_>>(), left, "{ended}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn routes_and_rules_are_left_to_people() {
+    let test = "routes_and_rules_are_left_to_people";
+    if let Some(reason) = missing("ip") {
+        skip(test, &reason);
+        return;
+    }
+    let _turn = emulator();
+    let script = format!(
+        "ip rule >&2; ip route show table all >&2; echo -- >&2; {MEND}
+        echo -- >&2; ip rule >&2; ip route show table all >&2"
+    );
+    let ended = inside("no-source-route", &script);
+    let parts: Vec<_> = ended.err.split("--\n").collect();
+    let [before, between, after] = parts.as_slice() else { panic!("{ended}") };
+    assert!(before.ends_with(after) && after.contains("default"), "{ended}");
+    assert!(between.contains("nothing here can be mended by a setting"), "{ended}");
+    let named: Vec<_> = causes(&ended).into_iter().map(|all| all[0].clone()).collect();
+    assert_eq!(named, ["no-source-route", "no-source-route"], "{ended}");
+}
+
+#[test]
+fn without_privileges_nothing_is_mended_and_that_is_said() {
+    let test = "without_privileges_nothing_is_mended_and_that_is_said";
+    if let Some(reason) = missing("unshare") {
+        skip(test, &reason);
+        return;
+    }
+    let _turn = emulator();
+    let script = r#"
+        unshare --user "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
+        code=$?
+        "$0" doctor --connect "$TOWPATH_CONNECT" --json
+        exit $code"#;
+    let ended = inside("subflow-limit", script);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("mending: ip mptcp limits set"), "{ended}");
+    assert!(ended.err.contains("was refused"), "{ended}");
+    assert!(ended.err.contains("hint: it takes root (CAP_NET_ADMIN)"), "{ended}");
+    let named: Vec<_> = causes(&ended).into_iter().map(|all| all[0].clone()).collect();
+    assert_eq!(named, ["subflow-limit", "subflow-limit"], "{ended}");
+}
+
+/// Opens a connection of the shell's own, with or without the switch, and asks about the shell.
+const OWN: &str = r#"
+    exec 3<>/dev/tcp/${TOWPATH_CONNECT%:*}/${TOWPATH_CONNECT##*:}
+    echo hello >&3
+    "$TOWPATH" doctor --connect "$TOWPATH_CONNECT" --pid $$ --json
+    exit $? # a shell becomes its last program
+"#;
+
+#[test]
+fn a_process_is_looked_at_alone() {
+    let _turn = emulator();
+    let (own, folder) = (binary(), Folder::new());
+    let own = own.to_str().unwrap();
+    let ask = |prefix: &[&str]| {
+        let command = [prefix, &["bash", "-c", OWN]].concat();
+        let arguments = [&["lab", "break", "healthy-v4", "--"], &command[..]].concat();
+        let ended = folder.start(folder.towpath(&arguments).env("TOWPATH", own)).wait();
+        let report: Value = serde_json::from_str(&ended.out).unwrap();
+        (report["findings"].clone(), ended)
+    };
+    let (findings, ended) = ask(&[]);
+    assert_eq!(findings[0]["cause"], "application-plain-tcp", "{ended}");
+    let place = findings[0]["where"].as_str().unwrap();
+    assert!(place.starts_with("bash ("), "{ended}");
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let (findings, ended) = ask(&[own, "exec", "--quiet", "--"]);
+    assert_eq!((findings.as_array().unwrap().len(), ended.code), (0, Some(0)), "{ended}");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_not_called_healthy() {
+    let ended = Folder::new().run(&["doctor", "--pid", "4194305"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
+    let what = "error: the sockets of process 4194305 cannot be seen: no such file or directory\n";
+    assert!(ended.err.starts_with(what), "{ended}");
+}
+
+#[test]
+fn all_programs_are_looked_at_or_only_those_that_are_asked_for() {
+    let _turn = emulator();
+    let script = r#"
+        for whose in "--all" "--pid 1" "--pid $$" ""; do
+            "$0" doctor --connect "$TOWPATH_CONNECT" $whose --json
+        done"#;
+    let ended = inside("application-plain-tcp", script);
+    let named: Vec<_> = causes(&ended).into_iter().map(|all| all.len()).collect();
+    assert_eq!(named, [1, 1, 0, 0], "{ended}");
+    let what = "which programs use Multipath TCP";
+    let told: Vec<_> = ended.out.lines().map(|line| line.contains(what)).collect();
+    assert_eq!(told, [false, false, false, true], "what was not looked at is said: {ended}");
+}
