@@ -194,7 +194,7 @@ fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
     let random = runs.plan().random.iter().flat_map(|random| &random.draws);
     let drawn: Vec<_> =
         random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE]).collect();
-    let mut points: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
         let mut at = format!("variant `{}`", run.row.variant);
         for (name, value) in &run.row.parameters {
@@ -204,12 +204,13 @@ fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
             }
         }
         let wrong = run.scenario.err();
-        let seen = points.entry(at).or_insert_with(|| wrong.clone());
+        let (_, seen) = points.entry(at).or_insert_with(|| (run.index, wrong.clone()));
         if wrong.is_none() {
             *seen = None;
         }
     }
-    let wrong = points.into_iter().find_map(|(at, wrong)| wrong.map(|why| (at, why)));
+    let wrong = points.into_iter().filter_map(|(at, (place, wrong))| Some((place, at, wrong?)));
+    let wrong = wrong.min_by_key(|(place, ..)| *place).map(|(_, at, why)| (at, why));
     wrong.map_or(Ok(()), |(at, why)| Err(SweepError::Point { at, why }))
 }
 

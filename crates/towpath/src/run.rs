@@ -154,7 +154,7 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
 }
 
 /// A flow's command speaks through the kernel of its host: without one there is nothing to measure.
-fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
+pub(crate) fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
     let commands = scenario.flows.iter().filter(|flow| matches!(flow.pattern, Pattern::Run { .. }));
     let hosts = commands.flat_map(|flow| [flow.from, flow.to]);
     let mut named = hosts.filter_map(|host| scenario.hosts.get(host));
@@ -168,7 +168,7 @@ fn check_commands(scenario: &Scenario) -> Result<(), CliError> {
 }
 
 /// QUIC has congestion controls of its own.
-fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Result<(), CliError> {
+pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Result<(), CliError> {
     if !transports.iter().any(|transport| matches!(transport, Transport::Quic | Transport::Mpquic))
     {
         return Ok(());

@@ -15,7 +15,10 @@ use towpath_sim::Job;
 use towpath_study::runs::Run;
 
 use crate::arguments::BackendChoice;
+use crate::error::CliError;
 use crate::inner::{Order, Work};
+use crate::run::{check_commands, check_quic};
+use crate::sim;
 
 /// Does the runs of a study.
 #[derive(Debug)]
@@ -54,6 +57,10 @@ impl Worlds {
 
     /// The records of a run.
     pub(crate) fn perform(&self, run: &Run) -> Result<Vec<Record>, String> {
+        check(run).map_err(|error| match error.hint() {
+            Some(hint) => format!("{error} ({hint})"),
+            None => error.to_string(),
+        })?;
         match run.row.world {
             World::Sim => simulate(run),
             World::Emu | World::Live => self.emulate(run),
@@ -95,6 +102,18 @@ impl Worlds {
             return Err("the emulated run gave no result".to_owned());
         }
         if status.success() { Ok(records) } else { Err("the emulated run was cut off".to_owned()) }
+    }
+}
+
+/// Refuses what the world has not, as `towpath run` does.
+fn check(run: &Run) -> Result<(), CliError> {
+    let Ok(scenario) = &run.scenario else { return Ok(()) };
+    let transports = [run.row.transport];
+    match run.row.world {
+        World::Sim => sim::check(scenario, &transports, &[]),
+        World::Emu | World::Live => {
+            check_commands(scenario).and_then(|()| check_quic(scenario, &transports))
+        }
     }
 }
 

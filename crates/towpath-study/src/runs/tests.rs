@@ -163,7 +163,7 @@ least = "1 s"
 [[random.draws]]
 name = "scheduler"
 keys = ["hosts.client.scheduler"]
-choice = [["minrtt", 0.7], ["redundant", 0.3]]
+choice = [["min-rtt", 0.7], ["redundant", 0.3]]
 [[random.draws]]
 name = "subflows"
 keys = ["hosts.client.mptcp.subflows"]
@@ -192,7 +192,7 @@ fn samples_are_drawn_from_what_the_plan_says() {
         subflows.insert(parameter("subflows").text.clone());
         assert!(run.scenario.is_ok(), "{:?}", run.scenario);
     }
-    assert_eq!(schedulers, ["minrtt", "redundant"].map(str::to_owned).into());
+    assert_eq!(schedulers, ["min-rtt", "redundant"].map(str::to_owned).into());
     assert_eq!(subflows, ["1", "2", "3"].map(str::to_owned).into());
     let mut delays: Vec<_> =
         runs.iter().map(|run| run.row.parameters["delay"].number.unwrap()).collect();

@@ -118,7 +118,7 @@ fn a_sweep_is_the_same_bytes_with_any_number_of_threads() {
 fn a_run_that_fails_is_a_row_and_the_exit_code_says_so() {
     let plan = format!(
         "{PLAN}[[axes]]\nname = \"scheduler\"\nkeys = [\"hosts.phone.scheduler\"]\n\
-         values = [\"minrtt\", \"fastest\"]\n"
+         values = [\"min-rtt\", \"fastest\"]\n"
     );
     let folder = folder(&plan);
     let ended = folder.run(&sweep(&["--thin", "--seeds", "1", "--csv", "rows.csv"]));
