@@ -6,11 +6,14 @@
 
 use std::io;
 
-use towpath_measure::scenario::ScenarioErrors;
+use towpath_measure::scenario::{ScenarioErrors, World};
+use towpath_report::gallery::{ClaimEntry, Entry};
 
 use crate::claims::{Expected, Outcome, Verdict};
-use crate::figure::{Published, published};
+use crate::figure::{Published, figure, published};
 use crate::plan::{Load, Plan};
+use crate::row::Row;
+use crate::runs::ENGINE;
 
 /// Every file of the repository's reproductions, by name: `seed000/plan.toml`.
 static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));
@@ -51,7 +54,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// Gives the files of a reproduction that comes with the program.
-pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync {
+pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     let folder = name.to_owned();
     move |file| {
         let wanted = resolve(&format!("{folder}/{file}"));
@@ -99,6 +102,42 @@ impl Reproduction {
         let line = self.readme.lines().find_map(|line| line.strip_prefix("Source:"));
         let claims = || self.expected.claims.first().map(|claim| claim.source.as_str());
         line.map(str::trim).or_else(claims).unwrap_or("not said")
+    }
+}
+
+impl Reproduction {
+    /// The figure with its claims, from the rows of one world.
+    pub fn entry(&self, rows: &[Row], world: World, thin: bool) -> Entry {
+        let verdicts = self.expected.check(rows, world, thin);
+        let claims =
+            self.expected.claims.iter().zip(&verdicts).map(|(claim, verdict)| ClaimEntry {
+                text: claim.text.clone(),
+                source: claim.source.clone(),
+                holds: verdict.found.map(|found| found == Outcome::Holds),
+                expected: verdict.as_expected(),
+                measured: verdict.text(),
+                deviation: claim.deviation.as_deref().map(|text| text.trim().to_owned()),
+            });
+        let point = |point: &Published| {
+            let Published { variant, x, y, place } = point.clone();
+            [variant, x.text, y.text, place]
+        };
+        Entry {
+            name: self.plan.name.clone(),
+            title: self.plan.title.clone(),
+            source: self.source().to_owned(),
+            world: world.to_string(),
+            thin,
+            runs: rows.len(),
+            failed: rows.iter().filter(|row| row.error.is_some()).count(),
+            made_by: ENGINE.to_owned(),
+            figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
+            claims: claims.collect(),
+            verdict: verdict(&verdicts),
+            published: self.published.iter().map(point).collect(),
+            readme: self.readme.clone(),
+            files: Vec::new(),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::check::CheckArguments;
 use crate::doctor::DoctorArguments;
 use crate::measure::MeasureArguments;
 use crate::monitor::MonitorArguments;
+use crate::reproduce::ReproduceArguments;
 use crate::server::ServerArguments;
 use crate::setup::SetupArguments;
 use crate::stacks::StackChoice;
@@ -35,6 +36,7 @@ pub(crate) enum Verb {
     Run(RunArguments),
     Compare(CompareArguments),
     Sweep(SweepArguments),
+    Reproduce(ReproduceArguments),
     Lab(LabArguments),
     Setup(SetupArguments),
     Exec(ExecArguments),

@@ -14,6 +14,7 @@ use towpath_linux::setup::SetupError;
 use towpath_measure::scenario::ScenarioErrors;
 use towpath_measure::store::StoreError;
 use towpath_report::trace::CaptureError;
+use towpath_study::reproduction::ReproductionError;
 use towpath_study::sweep::SweepError;
 
 /// Why a verb could not do its work. All of them are exit code 2.
@@ -49,6 +50,8 @@ pub(crate) enum CliError {
     Setup(#[from] SetupError),
     #[error(transparent)]
     Sweep(SweepError),
+    #[error(transparent)]
+    Reproduction(ReproductionError),
     #[error("the simulated run failed: {0}")]
     Sim(String),
     #[error("cannot start the emulator's process: {0}")]
@@ -84,6 +87,7 @@ impl CliError {
             | Self::Result { .. }
             | Self::Run(_)
             | Self::Sim(_)
+            | Self::Reproduction(_)
             | Self::Lab(_)
             | Self::Spawn(_)
             | Self::Print(_)
@@ -108,5 +112,16 @@ impl From<SweepError> for CliError {
             return Self::Scenario(errors);
         }
         Self::Sweep(error)
+    }
+}
+
+impl From<ReproductionError> for CliError {
+    fn from(error: ReproductionError) -> Self {
+        match error {
+            ReproductionError::Text(errors) => Self::Scenario(errors),
+            error @ (ReproductionError::File(..) | ReproductionError::Points(..)) => {
+                Self::Reproduction(error)
+            }
+        }
     }
 }

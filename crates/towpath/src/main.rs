@@ -4,7 +4,8 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`sweep`](mod@sweep), [`lab`], [`server`], [`measure`] and
+//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`sweep`](mod@sweep),
+//! [`reproduce`](mod@reproduce), [`lab`], [`server`], [`measure`] and
 //! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
 //! [`trace`](mod@trace) (this host), [`report`], [`ui`].
 
@@ -22,6 +23,7 @@ mod load;
 mod measure;
 mod monitor;
 mod report;
+mod reproduce;
 mod run;
 mod scenarios;
 mod server;
@@ -63,6 +65,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Run(arguments) => run::run(&arguments, ui),
         Verb::Compare(arguments) => compare::compare(&arguments, ui),
         Verb::Sweep(arguments) => sweep::sweep(&arguments, ui),
+        Verb::Reproduce(arguments) => reproduce::reproduce(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments, ui),
         Verb::Setup(arguments) => setup::setup(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),

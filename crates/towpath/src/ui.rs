@@ -1,6 +1,7 @@
 //! Standard output for data; standard error for progress, warnings, hints and errors.
 
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+use std::time::Duration;
 
 use towpath_measure::result::Warning;
 
@@ -30,6 +31,16 @@ impl Ui {
 
     /// Shows how far something is, on one line that stays until the next; only on a terminal.
     pub(crate) fn bar(&mut self, done: usize, all: usize) {
+        self.draw_bar(done, all, "");
+    }
+
+    /// The same with the time that it will take.
+    pub(crate) fn bar_with_time(&mut self, done: usize, all: usize, left: Duration) {
+        let left = left.as_secs();
+        self.draw_bar(done, all, &format!(", {}:{:02} left ", left / 60, left % 60));
+    }
+
+    fn draw_bar(&mut self, done: usize, all: usize, more: &str) {
         const WIDTH: usize = 40;
         if !self.err.is_terminal() || all < 2 {
             return;
@@ -37,7 +48,7 @@ impl Ui {
         let full = done * WIDTH / all;
         let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
         let end = if done == all { "\n" } else { "" };
-        let _closed = write!(self.err, "\r[{bar}{rest}] {done} of {all} runs{end}");
+        let _closed = write!(self.err, "\r[{bar}{rest}] {done} of {all} runs{more}{end}");
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {

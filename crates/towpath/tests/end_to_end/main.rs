@@ -24,6 +24,7 @@ mod processes;
 mod program;
 mod quic;
 mod report_page;
+mod reproduce;
 mod runs;
 mod setup;
 mod simulated;

@@ -196,9 +196,8 @@ touch over
 
 /// What a verb has left: exit code, standard output and standard error.
 fn left(folder: &Folder, verb: &str) -> (i32, String, String) {
-    let read = |ending: &str| {
-        fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap()
-    };
+    let read =
+        |ending: &str| fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap();
     (read("code").trim().parse().unwrap(), read("out"), read("err"))
 }
 

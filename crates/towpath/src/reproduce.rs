@@ -1,0 +1,316 @@
+//! `towpath reproduce`: published figures, repeated.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use towpath_linux::{Clock, interrupt};
+use towpath_measure::result::Warning;
+use towpath_measure::scenario::World;
+use towpath_report::figure;
+use towpath_report::gallery::{self, Entry};
+use towpath_study::figure::sparks;
+use towpath_study::reproduction::{self, Reproduction};
+use towpath_study::row::Row;
+use towpath_study::runs::Selection;
+use towpath_study::sweep::{Order, Shard, Sweep};
+use towpath_study::table;
+
+use crate::arguments::world;
+use crate::error::CliError;
+use crate::ui::{Ui, wrap};
+use crate::worlds::Worlds;
+
+/// Repeat published figures, and hold what their sources claim against what comes of it
+///
+/// Without a name it lists them. The same command goes on where it was stopped. Exit code 1 when a
+/// claim comes out otherwise than the reproduction expects.
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArguments {
+    /// Names, such as seed004-c, or folders, such as ./my-study; `all` for all that come with towpath
+    names: Vec<String>,
+    /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
+    #[arg(short, long, value_parser = world)]
+    world: Option<World>,
+    /// Only what the plan runs when there is little time
+    #[arg(long)]
+    thin: bool,
+    /// Seeds of each point, in place of the plan's
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: Option<u32>,
+    /// Simulated runs at once [default: the number of processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// Folder for figures, data and the page
+    #[arg(short, long, value_name = "FOLDER", default_value = "towpath-reproductions")]
+    out: PathBuf,
+    /// Print JSON, one line for each figure
+    #[arg(long)]
+    json: bool,
+    /// With `all`: write reproductions.md and its pictures into this folder of documents, too
+    #[arg(long, value_name = "FOLDER")]
+    docs: Option<PathBuf>,
+}
+
+/// Gives the text of a file of a reproduction.
+type Files = dyn Fn(&str) -> std::io::Result<String> + Sync;
+
+/// A reproduction, and where its files are.
+struct Found {
+    reproduction: Reproduction,
+    load: Box<Files>,
+}
+
+pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    if arguments.names.is_empty() {
+        return list(arguments.json, ui);
+    }
+    let all = arguments.names.iter().any(|name| name == "all");
+    if arguments.docs.is_some() && !all {
+        return Err(CliError::Unavailable {
+            what: "`--docs` writes a page of all figures".to_owned(),
+            hint: "name `all`, or leave it out: every run writes index.html".to_owned(),
+        });
+    }
+    let named = |name: &String| find(name);
+    let mut wanted = if all {
+        reproduction::names().into_iter().map(find).collect::<Result<Vec<_>, _>>()?
+    } else {
+        arguments.names.iter().map(named).collect::<Result<Vec<_>, _>>()?
+    };
+    if all && let Some(world) = arguments.world {
+        wanted.retain(|found| found.reproduction.plan.worlds.contains(&world));
+    }
+    interrupt::catch();
+    let mut entries = Vec::new();
+    for found in &wanted {
+        match repeat(found, arguments, ui)? {
+            Some(entry) => entries.push(entry),
+            None => return Ok(stopped(ui)),
+        }
+    }
+    let page = write_page(&arguments.out)?;
+    if let Some(folder) = &arguments.docs {
+        write_docs(folder, &entries)?;
+    }
+    ui.progress(&format!("page: {}", page.display()));
+    let surprise = entries.iter().flat_map(|entry| &entry.claims).any(|claim| !claim.expected);
+    Ok(ExitCode::from(u8::from(surprise)))
+}
+
+fn stopped(ui: &mut Ui) -> ExitCode {
+    if !interrupt::seen() {
+        return ExitCode::from(2);
+    }
+    let hint = Some("the same command goes on with what is missing".to_owned());
+    ui.warn(&Warning { text: "stopped before all runs were done".to_owned(), hint });
+    ExitCode::from(130)
+}
+
+fn list(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    for name in reproduction::names() {
+        let Found { reproduction, .. } = find(name)?;
+        let plan = &reproduction.plan;
+        let worlds: Vec<_> = plan.worlds.iter().map(World::to_string).collect();
+        let claims = reproduction.expected.claims.len();
+        if as_json {
+            let line = json!({
+                "name": name, "title": plan.title, "source": reproduction.source(),
+                "worlds": worlds, "claims": claims,
+            });
+            writeln!(ui.out, "{line}")?;
+            continue;
+        }
+        writeln!(ui.out, "{}", wrap(&format!("{name:<16} "), &plan.title))?;
+        writeln!(ui.out, "{}", wrap(&" ".repeat(17), reproduction.source()))?;
+        let text = format!("{}; claims: {claims}", worlds.join(", "));
+        writeln!(ui.out, "{}{text}", " ".repeat(17))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A folder if it is written as one or there is one with a plan, else one of the program's.
+fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
+    let name = name.as_ref();
+    let folder = Path::new(name);
+    if name.contains('/') || folder.join("plan.toml").is_file() {
+        let beside = folder.to_owned();
+        let load = move |file: &str| fs::read_to_string(beside.join(file));
+        let place = format!("{}/", name.trim_end_matches('/'));
+        let reproduction = Reproduction::read(&place, &load)?;
+        return Ok(Found { reproduction, load: Box::new(load) });
+    }
+    if !reproduction::names().contains(&name) {
+        return Err(CliError::Unavailable {
+            what: format!("no reproduction is called `{name}`"),
+            hint: "`towpath reproduce` lists them; a folder is written with a `/`".to_owned(),
+        });
+    }
+    let load = reproduction::load(name);
+    let reproduction = Reproduction::read(&format!("{name}/"), &load)?;
+    Ok(Found { reproduction, load: Box::new(load) })
+}
+
+/// Does the runs of one, draws them and says what came of it; `None` if it was stopped.
+fn repeat(
+    found: &Found,
+    arguments: &ReproduceArguments,
+    ui: &mut Ui,
+) -> Result<Option<Entry>, CliError> {
+    let plan = &found.reproduction.plan;
+    let world = arguments.world.or(plan.worlds.first().copied()).unwrap_or(World::Sim);
+    if !plan.worlds.contains(&world) {
+        let worlds: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
+        return Err(CliError::Unavailable {
+            what: format!("`{}` is not run in the world `{world}`", plan.name),
+            hint: format!("its `worlds` are {}", worlds.join(", ")),
+        });
+    }
+    let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+    let Some(rows) = rows(found, selection, arguments, ui)? else { return Ok(None) };
+    let mut entry = found.reproduction.entry(&rows, world, arguments.thin);
+    write_files(&mut entry, &rows, &arguments.out)?;
+    if arguments.json {
+        writeln!(ui.out, "{}", summary(&entry))?;
+    } else {
+        say(&entry, ui)?;
+    }
+    ui.out.flush()?;
+    if let Some(row) = rows.iter().find(|row| row.error.is_some()) {
+        let why = row.error.as_deref().unwrap_or_default();
+        let text = format!("{}: {} of {} runs failed: {why}", plan.name, entry.failed, entry.runs);
+        ui.warn(&Warning { text, hint: None });
+    }
+    Ok(Some(entry))
+}
+
+/// The rows of all runs. They are kept one by one until all are there, so that nothing is done twice;
+/// then the parts are gone, so that the next time everything is measured anew.
+fn rows(
+    found: &Found,
+    selection: Selection,
+    arguments: &ReproduceArguments,
+    ui: &mut Ui,
+) -> Result<Option<Vec<Row>>, CliError> {
+    let Reproduction { plan, plan_text, .. } = &found.reproduction;
+    let order = Order::new((&plan.name, plan_text), selection, None, &*found.load)?;
+    let seeds = selection.seeds.map_or(String::new(), |seeds| format!("-{seeds}"));
+    let stem = stem(&plan.name, selection.world, selection.thin);
+    let folder = arguments.out.join(format!(".{stem}{seeds}"));
+    let sweep = Sweep::begin(&folder, order)?;
+    let worlds = Worlds::new(sweep.traces());
+    let threads = Worlds::threads(selection.world, arguments.jobs);
+    ui.progress(&format!("{}: {} runs in {}", plan.name, sweep.status().runs, selection.world));
+    let clock = Clock::start();
+    let (began, mut before) = (clock.now(), None);
+    sweep.work(Shard::WHOLE, threads, &|run| worlds.perform(run), &mut |done, all| {
+        // Those that were done in an earlier call took no time now.
+        let before = *before.get_or_insert(done - 1);
+        let each = clock.now().saturating_since(began).as_secs_f64() / (done - before) as f64;
+        let left = Duration::try_from_secs_f64(each * (all - done) as f64).unwrap_or_default();
+        ui.bar_with_time(done, all, left);
+        !worlds.over()
+    })?;
+    let status = sweep.status();
+    if status.done < status.runs {
+        return Ok(None);
+    }
+    let rows = sweep.rows()?;
+    // What stays is in the way of nobody.
+    let _stays = fs::remove_dir_all(&folder);
+    Ok(Some(rows))
+}
+
+/// The name of a reproduction's files: another world or a part of the runs does not replace them.
+fn stem(name: &str, world: World, thin: bool) -> String {
+    let world = if world == World::Sim { String::new() } else { format!("-{world}") };
+    format!("{name}{world}{}", if thin { "-thin" } else { "" })
+}
+
+fn write_files(entry: &mut Entry, rows: &[Row], folder: &Path) -> Result<(), CliError> {
+    let world = if entry.world == "sim" { World::Sim } else { World::Emu };
+    let stem = stem(&entry.name, world, entry.thin);
+    let about = [("towpath.plan", entry.name.clone())];
+    let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
+    let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
+    let files = [
+        ("svg", figure::svg(&entry.figure).into_bytes()),
+        ("csv", figure::csv(&entry.figure).into_bytes()),
+        ("parquet", parquet),
+    ];
+    entry.files = files.iter().map(|(ending, _)| format!("{stem}.{ending}")).collect();
+    let stored = serde_json::to_vec(entry).map_err(|error| internal(&error))?;
+    for (ending, bytes) in files.into_iter().chain([("json", stored)]) {
+        write(&folder.join(format!("{stem}.{ending}")), &bytes)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    fs::write(path, bytes).map_err(|source| CliError::Write {
+        path: path.to_owned(),
+        source,
+        hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
+    })
+}
+
+/// One page of every figure that is in the folder, whenever it was made.
+fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
+    let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        paths.push(entry.map_err(unreadable)?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    paths.sort();
+    // What another version wrote may look otherwise; it is left out.
+    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
+    let entries: Vec<Entry> = paths.iter().filter_map(read).collect();
+    let page = folder.join("index.html");
+    write(&page, gallery::page(&entries).as_bytes())?;
+    Ok(page)
+}
+
+fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
+    const IMAGES: &str = "images/reproductions";
+    let images = folder.join(IMAGES);
+    let failed = |source| CliError::Write { path: images.clone(), source, hint: None };
+    fs::create_dir_all(&images).map_err(failed)?;
+    for entry in entries {
+        let picture = figure::svg(&entry.figure);
+        write(&images.join(format!("{}.svg", entry.name)), picture.as_bytes())?;
+    }
+    write(&folder.join("reproductions.md"), gallery::markdown(entries, IMAGES).as_bytes())
+}
+
+/// What a program wants to know; the figure itself is in the folder.
+fn summary(entry: &Entry) -> serde_json::Value {
+    json!({
+        "name": entry.name, "title": entry.title, "source": entry.source, "world": entry.world,
+        "thin": entry.thin, "runs": entry.runs, "failed": entry.failed, "claims": entry.claims,
+        "verdict": entry.verdict, "files": entry.files,
+    })
+}
+
+fn say(entry: &Entry, ui: &mut Ui) -> Result<(), CliError> {
+    writeln!(ui.out, "{}", wrap(&format!("{}: ", entry.name), &entry.title))?;
+    for line in sparks(&entry.figure) {
+        writeln!(ui.out, "  {line}")?;
+    }
+    for claim in &entry.claims {
+        let sign = match (claim.sign(), ui.colour) {
+            ("✓", true) => "\u{1b}[32m✓\u{1b}[0m",
+            ("✗", true) => "\u{1b}[31m✗\u{1b}[0m",
+            (sign, _) => sign,
+        };
+        writeln!(ui.out, "  {sign} {}", wrap("    ", &claim.text).trim_start())?;
+        let surprise = if claim.expected { "" } else { "this was expected otherwise; " };
+        writeln!(ui.out, "{}", wrap("      ", &format!("{surprise}{}", claim.measured)))?;
+    }
+    writeln!(ui.out, "{}\n", wrap("  ", &format!("Verdict: {}.", entry.verdict)))?;
+    Ok(())
+}
