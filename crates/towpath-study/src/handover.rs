@@ -82,7 +82,9 @@ impl Reason {
 ///   QUIC `reason.in-flight` and `reason.silent`: 1 for the reason that the scheduler or path policy
 ///   gives, else 0; `guess.…` the same as the paper infers it, from the state of the first path when
 ///   it is looked at next.
-/// - `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by who asks.
+/// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by who
+///   asks. With `.ratio` behind it, the same over that of flow 0: what two flows that meet the same
+///   conditions, at once or one after the other, make of them.
 pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
     for record in records {
         if let Record::Summary(summary) = record {
@@ -114,6 +116,7 @@ pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
 }
 
 fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
+    compared(flow.flow, "duration", seconds(flow.duration_ns), found);
     let Some(messages) = flow.messages.as_ref().filter(|messages| messages.count > 0) else {
         return;
     };
@@ -121,14 +124,24 @@ fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
         DataDirection::Down => "down",
         DataDirection::Up | DataDirection::Both => "up",
     };
-    for (name, ns) in [
+    let all = [
         ("p50", messages.delay.p50_ns),
         ("p90", messages.delay.p90_ns),
         ("p99", messages.delay.p99_ns),
         ("max", messages.delay.max_ns),
-    ] {
-        found.insert(format!("flow.{}.{direction}.delay.{name}", flow.flow), seconds(ns));
+    ];
+    for (name, ns) in all {
+        compared(flow.flow, &format!("{direction}.delay.{name}"), seconds(ns), found);
     }
+}
+
+/// A flow's figure, and its ratio to that of flow 0, which comes before it.
+fn compared(flow: u32, name: &str, value: f64, found: &mut BTreeMap<String, f64>) {
+    let first = found.get(&format!("flow.0.{name}")).copied();
+    if let Some(first) = first.filter(|first| flow > 0 && *first > 0.0) {
+        found.insert(format!("flow.{flow}.{name}.ratio"), value / first);
+    }
+    found.insert(format!("flow.{flow}.{name}"), value);
 }
 
 fn share(what: &str, reason: Reason, found: &mut BTreeMap<String, f64>) {
@@ -191,7 +204,17 @@ impl Opener<'_> {
     fn activity(&self, records: &[Record]) -> Activity {
         let mut activity = Activity::default();
         let mut before: BTreeMap<(u32, u32), &Subflow> = BTreeMap::new();
+        let (mut offered, mut last_offered_ns) = (0, None);
         for record in records {
+            if let Record::Link(link) = record
+                && link.path == self.flow.via
+                && link.direction == self.outwards()
+            {
+                if link.offered_packets > offered {
+                    last_offered_ns = Some(link.t_ns);
+                }
+                offered = link.offered_packets;
+            }
             if let Record::Subflow(now) = record
                 && self.sees(now)
             {
@@ -206,7 +229,18 @@ impl Opener<'_> {
                 activity.start = Some(Start { at_ns: event.t_ns, guess: None });
             }
         }
+        // A stack repeats data on an interface that is switched off: nothing of it leaves the host.
+        activity.last_sent_ns = last_offered_ns.or(activity.last_sent_ns);
         activity
+    }
+
+    /// Away from the opener on its first path's link.
+    fn outwards(&self) -> DataDirection {
+        let first = self.meta.paths.iter().find(|path| path.name == self.flow.via);
+        match first.map(|path| &path.between) {
+            Some([_, second]) if *second == self.flow.from => DataDirection::Down,
+            _ => DataDirection::Up,
+        }
     }
 
     /// A sample of one subflow, with the one before of the same.
@@ -374,6 +408,34 @@ mod tests {
     }
 
     #[test]
+    fn what_never_leaves_the_host_is_no_activity() {
+        let link = |ms: u64, offered_packets| {
+            Record::Link(towpath_measure::result::Link {
+                t_ns: ms * 1_000_000,
+                path: "wifi".to_owned(),
+                direction: DataDirection::Up,
+                offered_packets,
+                delivered_bytes: 0,
+                delivered_packets: 0,
+                dropped_queue_packets: 0,
+                dropped_loss_packets: 0,
+                dropped_down_packets: 0,
+                backlog_bytes: 0,
+            })
+        };
+        let found = found([
+            meta(Transport::Mptcp),
+            subflow(sample(200, "wifi", [2_000, 2_000, 750])),
+            subflow(sample(200, "cellular", [2_000, 0, 0])),
+            link(200, 3),
+            link(1_200, 4),
+            subflow(sample(9_200, "wifi", [4_000, 2_000, 750])),
+            link(9_200, 4),
+        ]);
+        assert_eq!(found["handover.duration.sent"], "1.000");
+    }
+
+    #[test]
     fn it_is_abrupt_when_nothing_comes_over_the_first_path_any_more() {
         let found = found([
             meta(Transport::Mptcp),
@@ -423,6 +485,17 @@ mod tests {
         assert_eq!(found["handover.duration"], "1.000");
         assert_eq!(found["reason.in-flight"], "1.000");
         assert_eq!(found.get("guess.other"), None);
+    }
+
+    #[test]
+    fn a_flow_is_compared_with_the_first_one() {
+        let mut found = BTreeMap::new();
+        for (flow, value) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
+            compared(flow, "up.delay.max", value, &mut found);
+        }
+        let ratios = found.iter().filter(|(name, _)| name.ends_with(".ratio"));
+        let ratios: Vec<_> = ratios.map(|(name, ratio)| format!("{name} {ratio:.1}")).collect();
+        assert_eq!(ratios, ["flow.1.up.delay.max.ratio 1.5", "flow.2.up.delay.max.ratio 0.5"]);
     }
 
     #[test]
