@@ -91,9 +91,9 @@ pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
             summary.flows.iter().for_each(|flow| delays(flow, found));
         }
     }
-    let meta = records.iter().find_map(|record| match record {
-        Record::Meta(meta) => Some(&**meta),
-        _ => None,
+    let meta = records.iter().find_map(|record| {
+        let Record::Meta(meta) = record else { return None };
+        Some(&**meta)
     });
     let Some(meta) = meta else { return };
     let Some(flow) = meta.flows.iter().find(|flow| has_two_paths(records, flow)) else { return };
@@ -158,9 +158,9 @@ fn seconds(ns: u64) -> f64 {
 fn has_two_paths(records: &[Record], flow: &MetaFlow) -> bool {
     let paths: BTreeSet<&str> = records
         .iter()
-        .filter_map(|record| match record {
-            Record::Subflow(subflow) if subflow.flow == flow.flow => Some(&*subflow.path),
-            _ => None,
+        .filter_map(|record| {
+            let Record::Subflow(subflow) = record else { return None };
+            (subflow.flow == flow.flow).then_some(&*subflow.path)
         })
         .collect();
     paths.len() > 1
@@ -273,9 +273,9 @@ impl Opener<'_> {
 
     /// What the scheduler or the path policy gives as its reason, when it first left the path.
     fn told(&self, records: &[Record]) -> Option<Reason> {
-        records.iter().find_map(|record| match record {
-            Record::Event(event) if self.is_own(event) => self.switched_away(event),
-            _ => None,
+        records.iter().find_map(|record| {
+            let Record::Event(event) = record else { return None };
+            if self.is_own(event) { self.switched_away(event) } else { None }
         })
     }
 
@@ -300,7 +300,17 @@ impl Opener<'_> {
                     event.detail.get("why").map_or(Reason::Other, |why| Reason::named(why))
                 })
             }
-            _ => None,
+            EventKind::Reinjection
+            | EventKind::Subflow
+            | EventKind::Timeline
+            | EventKind::Flow
+            | EventKind::PathManager
+            | EventKind::Link
+            | EventKind::Address
+            | EventKind::Stall
+            | EventKind::Penalisation
+            | EventKind::Window
+            | EventKind::Fallback => None,
         }
     }
 }
@@ -493,7 +503,7 @@ mod tests {
         for (flow, value) in [(0, 2.0), (1, 3.0), (2, 1.0)] {
             compared(flow, "up.delay.max", value, &mut found);
         }
-        let ratios = found.iter().filter(|(name, _)| name.ends_with(".ratio"));
+        let ratios = found.iter().filter(|(name, _)| name.contains(".ratio"));
         let ratios: Vec<_> = ratios.map(|(name, ratio)| format!("{name} {ratio:.1}")).collect();
         assert_eq!(ratios, ["flow.1.up.delay.max.ratio 1.5", "flow.2.up.delay.max.ratio 0.5"]);
     }
