@@ -223,7 +223,7 @@ fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
         ("figures", ""),
         ("trace", "MPTCP v1"),
         ("list", "join-dropped"),
-        ("lab", "try    towpath doctor --connect"),
+        ("lab", "ip mptcp endpoint add"),
     ];
     for (verb, text) in shown {
         let (code, out, err) = left(verb);
@@ -244,6 +244,7 @@ fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
     // The connection is another user's.
     for verb in ["lines", "json"] {
         let (code, _, err) = left(verb);
+        let err = err.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(code == 0 && err.contains("without root (CAP_NET_ADMIN), the path"), "{err}");
         assert!(err.contains("other users' programs are shown as `user`"), "{err}");
     }
