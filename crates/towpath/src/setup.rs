@@ -84,6 +84,9 @@ enum FormChoice {
     Script,
 }
 
+/// What those who paste a plan must know.
+const LAMINAR: &str = "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
+
 fn router(text: &str) -> Result<(String, IpAddr), String> {
     let parts =
         text.split_once('=').and_then(|(link, ip)| Some((link.to_owned(), ip.parse().ok()?)));
@@ -112,6 +115,9 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     }
     if !arguments.what.apply {
         show(&plan, arguments.json, ui)?;
+        if plan.steps.iter().any(|step| step.change.command().ends_with(" laminar")) {
+            ui.progress(LAMINAR);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let mut state = State::open(&folder?).map_err(SetupError::from)?;

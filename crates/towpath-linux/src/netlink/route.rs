@@ -1,7 +1,8 @@
-//! Links, addresses, routes, rules and queueing disciplines (`NETLINK_ROUTE`).
+//! Links, addresses, neighbours, routes, rules and queueing disciplines (`NETLINK_ROUTE`).
 
 mod address;
 mod link;
+mod neighbour;
 mod qdisc;
 mod rule;
 mod table;

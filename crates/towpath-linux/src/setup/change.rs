@@ -42,6 +42,11 @@ pub enum Change {
     AddEndpoint(NamedEndpoint),
     /// Deletes an endpoint.
     DeleteEndpoint(NamedEndpoint),
+    /// Forgets what ARP has learnt on an interface. Taken back, it is forgotten again.
+    ForgetNeighbours {
+        /// Name of the interface.
+        link: String,
+    },
 }
 
 /// A route in a table of its own.
@@ -168,6 +173,7 @@ impl Change {
             Self::Limits { from, to } => Self::Limits { from: to, to: from },
             Self::AddEndpoint(endpoint) => Self::DeleteEndpoint(endpoint),
             Self::DeleteEndpoint(endpoint) => Self::AddEndpoint(endpoint),
+            Self::ForgetNeighbours { link } => Self::ForgetNeighbours { link },
         }
     }
 
@@ -180,6 +186,7 @@ impl Change {
             Self::AddRule(rule) => tools.route.add_rule(&rule.spec())?,
             Self::DeleteRule(rule) => tools.route.delete_rule(&rule.spec())?,
             Self::Limits { to, .. } => tools.manager.set_limits((*to).into())?,
+            Self::ForgetNeighbours { link } => tools.route.forget_neighbours(link)?,
             Self::AddEndpoint(endpoint) => {
                 let endpoint = endpoint.resolve(&mut tools.route)?;
                 tools.manager.add_endpoint(&endpoint)?;
@@ -229,7 +236,8 @@ impl Change {
             | Self::AddRule(_)
             | Self::DeleteRule(_)
             | Self::AddEndpoint(_)
-            | Self::DeleteEndpoint(_) => {}
+            | Self::DeleteEndpoint(_)
+            | Self::ForgetNeighbours { .. } => {}
         }
         self.make(tools).map_err(|error| match error.errno() {
             Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EEXIST) => {
@@ -250,6 +258,9 @@ impl Change {
             Self::AddRule(rule) => format!("{} rule add {rule}", ip(rule.from.is_ipv4())),
             Self::DeleteRule(rule) => format!("{} rule delete {rule}", ip(rule.from.is_ipv4())),
             Self::Limits { to, .. } => format!("ip mptcp limits set {to}"),
+            Self::ForgetNeighbours { link } => {
+                format!("ip -4 neighbour flush dev {}", quoted(link))
+            }
             Self::AddEndpoint(endpoint) => format!("ip mptcp endpoint add {endpoint}"),
             Self::DeleteEndpoint(endpoint) => match endpoint.id {
                 Some(id) => format!("ip mptcp endpoint delete id {id}"),

@@ -1,6 +1,7 @@
 //! The same set-up as files that outlive a restart.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use super::change::{Change, NamedEndpoint};
 use super::plan::{Plan, Step};
@@ -41,7 +42,10 @@ pub fn at_each_start(plan: &Plan, applied: &[Change]) -> Vec<Step> {
     });
     let reason = "set up earlier";
     let earlier = earlier.map(|change| Step { change: change.clone(), reason: reason.to_owned() });
-    let is_made = |step: &&Step| !matches!(step.change, Change::DeleteEndpoint(_));
+    // At the start, nothing is there to be deleted or forgotten.
+    let is_made = |step: &&Step| {
+        !matches!(step.change, Change::DeleteEndpoint(_) | Change::ForgetNeighbours { .. })
+    };
     let mut steps: Vec<_> = earlier.collect();
     steps.extend(plan.keeps.iter().chain(&plan.steps).filter(is_made).cloned());
     steps
@@ -56,13 +60,22 @@ pub fn stored(form: Form, title: &str, steps: &[Step]) -> Vec<StoredFile> {
             vec![file(SCRIPT, true, script(title, steps, &[])), file(UNIT, false, unit(title))]
         }
         Form::NetworkManager => {
-            let (theirs, ours): (Vec<&Step>, Vec<&Step>) =
-                steps.iter().partition(|step| known_to_network_manager(&step.change).is_some());
-            let ours: Vec<Step> = ours.into_iter().cloned().collect();
+            let links = links(steps);
+            let is_theirs = |change: &Change| {
+                endpoint(change).and_then(|it| it.link.as_ref()).is_some_and(|name| {
+                    links.iter().any(|link| link.name == name && link.flags.is_some())
+                })
+            };
+            let ours = steps.iter().filter(|step| !is_theirs(&step.change));
+            let ours: Vec<Step> = ours.cloned().collect();
             let only_when_up =
                 ["case \"$2\" in up|dhcp4-change|dhcp6-change) ;; *) exit 0 ;; esac"];
+            let is_switched_on = steps.iter().any(|step| {
+                let Change::Sysctl { sysctl, .. } = &step.change else { return false };
+                sysctl.to_string() == "net.mptcp.enabled"
+            });
             vec![
-                file(CONNECTIONS, true, connections(title, &theirs)),
+                file(CONNECTIONS, true, connections(title, &links, is_switched_on)),
                 file(DISPATCHER, true, script(title, &ours, &only_when_up)),
             ]
         }
@@ -82,10 +95,23 @@ fn script(title: &str, steps: &[Step], first: &[&str]) -> String {
             reason = &step.reason;
             let _infallible = writeln!(text, "# {reason}");
         }
-        let _infallible = writeln!(text, "{}", step.change.command());
+        let command = step.change.command();
+        let _infallible = writeln!(text, "{command}{}", otherwise(&step.change));
     }
     text.push_str("exit 0\n");
     text
+}
+
+/// What to do with an `ip` that is older than `laminar`: the next best that all of them know.
+fn otherwise(change: &Change) -> String {
+    let Some(new) = endpoint(change).filter(|it| it.flags().contains(EndpointFlags::LAMINAR))
+    else {
+        return String::new();
+    };
+    let mut old = new.clone();
+    old.flags = (new.flags().without(EndpointFlags::LAMINAR) | EndpointFlags::SUBFLOW).bits();
+    let known = "ip mptcp endpoint help 2>&1 | grep -q laminar";
+    format!(" ||\n    {known} || {}", Change::AddEndpoint(old).command())
 }
 
 fn unit(title: &str) -> String {
@@ -96,10 +122,37 @@ fn unit(title: &str) -> String {
     )
 }
 
-/// The flags of `connection.mptcp-flags` that make an endpoint; it has none for `laminar`, ports and
-/// numbers.
-fn known_to_network_manager(change: &Change) -> Option<(&NamedEndpoint, String)> {
+/// An interface with endpoints, as `NetworkManager` has words for them.
+#[derive(Debug, PartialEq, Eq)]
+struct LinkFlags<'a> {
+    name: &'a str,
+    /// The names of the flags; `None` where it cannot make these endpoints.
+    flags: Option<Vec<&'static str>>,
+}
+
+fn endpoint(change: &Change) -> Option<&NamedEndpoint> {
     let Change::AddEndpoint(endpoint) = change else { return None };
+    Some(endpoint)
+}
+
+/// The interfaces that have endpoints. A connection has one set of flags for all of its addresses.
+fn links(steps: &[Step]) -> Vec<LinkFlags<'_>> {
+    let mut links: Vec<LinkFlags<'_>> = Vec::new();
+    for endpoint in steps.iter().filter_map(|step| endpoint(&step.change)) {
+        let Some(name) = endpoint.link.as_deref() else { continue };
+        let flags = known_to_network_manager(endpoint);
+        match links.iter_mut().find(|link| link.name == name) {
+            Some(link) if link.flags == flags => {}
+            Some(link) => link.flags = None,
+            None => links.push(LinkFlags { name, flags }),
+        }
+    }
+    links
+}
+
+/// The flags of `connection.mptcp-flags` that make an endpoint. It has none for `laminar` and ports,
+/// and passes over addresses that are valid here only.
+fn known_to_network_manager(endpoint: &NamedEndpoint) -> Option<Vec<&'static str>> {
     let flags = endpoint.flags();
     let known = [
         (EndpointFlags::SIGNAL, "signal"),
@@ -108,28 +161,35 @@ fn known_to_network_manager(change: &Change) -> Option<(&NamedEndpoint, String)>
         (EndpointFlags::FULLMESH, "fullmesh"),
     ];
     let all = known.iter().fold(EndpointFlags::default(), |all, (flag, _)| all | *flag);
-    if flags.without(all) != EndpointFlags::default() || endpoint.link.is_none() {
-        return None;
-    }
+    let is_passed_over = match endpoint.address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_loopback(),
+        IpAddr::V6(address) => {
+            address.is_unicast_link_local() || address.is_unique_local() || address.is_loopback()
+        }
+    };
+    let is_known = flags.without(all) == EndpointFlags::default()
+        && endpoint.port.is_none()
+        && !is_passed_over;
     let names = known.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
-    // Ours may be where no default route is.
-    let names = ["enabled", "also-without-default-route"].into_iter().chain(names);
-    Some((endpoint, names.collect::<Vec<_>>().join(",")))
+    is_known.then(|| names.collect())
 }
 
-fn connections(title: &str, steps: &[&Step]) -> String {
+fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> String {
     let mut text = format!("#!/bin/sh\n# {title}\n# Run it once: NetworkManager keeps it.\n");
-    let mut done = Vec::new();
-    for step in steps {
-        let Some((endpoint, flags)) = known_to_network_manager(&step.change) else { continue };
-        let Some(link) = &endpoint.link else { continue };
-        // A connection has one set of flags for all of its addresses.
-        if done.contains(&link) {
-            continue;
-        }
-        done.push(link);
-        let device = super::change::quoted(link);
-        let _infallible = writeln!(text, "# {}", step.reason);
+    for LinkFlags { name, flags } in links {
+        let device = super::change::quoted(name);
+        let flags = if let Some(flags) = flags {
+            let _infallible = writeln!(text, "# it makes the endpoints of {device}");
+            // Ours may be where no default route is, and be made before the kernel's switch.
+            let switch = is_switched_on.then_some("also-without-sysctl");
+            let first = ["enabled", "also-without-default-route"].into_iter().chain(switch);
+            first.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
+        } else {
+            // Nobody asked means `enabled,subflow` to it.
+            let _infallible =
+                writeln!(text, "# it has no words for the endpoints of {device}: {DISPATCHER}");
+            "disabled".to_owned()
+        };
         let _infallible = writeln!(
             text,
             "nmcli connection modify \"$(nmcli -g GENERAL.CONNECTION device show {device})\" \
@@ -173,20 +233,69 @@ mod tests {
             script.is_executable && script.content.starts_with("#!/bin/sh\n# made by a test\n")
         );
         assert!(script.content.contains("\nip mptcp limits set subflows 4 add_addr_accepted 2\n"));
-        assert!(script.content.contains("\nip mptcp endpoint add 10.1.0.1 dev cellular laminar\n"));
+        let laminar = "\nip mptcp endpoint add 10.1.0.1 dev cellular laminar ||\n    \
+                       ip mptcp endpoint help 2>&1 | grep -q laminar || \
+                       ip mptcp endpoint add 10.1.0.1 dev cellular subflow\n";
+        assert!(script.content.contains(laminar), "{}", script.content);
         assert!(unit.content.contains(&format!("ExecStart={}\n", script.place)));
         assert!(unit.content.contains("After=network-online.target"));
     }
 
+    /// Flags of each interface in the commands for `NetworkManager`, and the dispatcher script.
+    fn for_network_manager(steps: &[Step]) -> (Vec<(String, String)>, String) {
+        let files = stored(Form::NetworkManager, "made by a test", steps);
+        let [connections, dispatcher] = &files[..] else { panic!("{files:?}") };
+        let flags = connections.content.lines().filter_map(|line| {
+            let (_, rest) = line.split_once("device show ")?;
+            let (link, flags) = rest.split_once(")\" connection.mptcp-flags ")?;
+            Some((link.to_owned(), flags.to_owned()))
+        });
+        (flags.collect(), dispatcher.content.clone())
+    }
+
+    fn pair(link: &str, flags: &str) -> (String, String) {
+        (link.to_owned(), flags.to_owned())
+    }
+
     #[test]
     fn network_manager_gets_what_it_has_words_for() {
-        let files = stored(Form::NetworkManager, "made by a test", &steps());
-        let [connections, dispatcher] = &files[..] else { panic!("{files:?}") };
-        let flags = "connection.mptcp-flags enabled,also-without-default-route,subflow,backup\n";
-        assert!(connections.content.contains(flags), "{}", connections.content);
-        assert!(connections.content.contains("device show wifi"), "{}", connections.content);
-        assert!(!connections.content.contains("cellular"), "it knows no laminar");
-        assert!(dispatcher.content.contains("10.1.0.1 dev cellular laminar\n"));
-        assert!(!dispatcher.content.contains("10.0.0.1"), "{}", dispatcher.content);
+        let (flags, dispatcher) = for_network_manager(&steps());
+        let wifi = pair("wifi", "enabled,also-without-default-route,subflow,backup");
+        // Else it would make a `subflow` endpoint of its own there.
+        assert_eq!(flags, [wifi, pair("cellular", "disabled")]);
+        assert!(dispatcher.contains("10.1.0.1 dev cellular laminar ||\n"));
+        assert!(!dispatcher.contains("10.0.0.1"), "{dispatcher}");
+    }
+
+    #[test]
+    fn network_manager_is_not_given_what_it_passes_over() {
+        let on = |address: &str, flags: EndpointFlags, port: Option<u16>| {
+            let (address, link) = (address.parse().unwrap(), Some("wifi".to_owned()));
+            let change = Change::AddEndpoint(NamedEndpoint {
+                address,
+                id: None,
+                port,
+                flags: flags.bits(),
+                link,
+            });
+            Step { change, reason: String::new() }
+        };
+        let signal = EndpointFlags::SIGNAL;
+        for other in [
+            on("fd00::1", signal, None),
+            on("169.254.1.1", signal, None),
+            on("10.0.0.2", signal, Some(443)),
+            on("10.0.0.2", EndpointFlags::SUBFLOW, None),
+        ] {
+            let (flags, dispatcher) = for_network_manager(&[on("10.0.0.1", signal, None), other]);
+            assert_eq!(flags, [pair("wifi", "disabled")]);
+            assert_eq!(dispatcher.matches("ip mptcp endpoint add").count(), 2, "{dispatcher}");
+        }
+        let (from, to) = ("0".to_owned(), "1".to_owned());
+        let sysctl = crate::sysctl::Sysctl::new("net.mptcp.enabled");
+        let switch = Step { change: Change::Sysctl { sysctl, from, to }, reason: String::new() };
+        let (flags, _) = for_network_manager(&[switch, on("2001:db8::1", signal, None)]);
+        let expected = "enabled,also-without-default-route,also-without-sysctl,signal";
+        assert_eq!(flags, [pair("wifi", expected)]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a host needs for Multipath TCP that it does not have yet.
 
 mod endpoints;
+mod shared;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -247,27 +248,6 @@ impl Planner<'_> {
         let sysctl = Sysctl::ipv4(link, name);
         if let Some(value) = self.ways.setting(&sysctl) {
             self.set(sysctl, value, &least.to_string(), reason);
-        }
-    }
-
-    /// Interfaces in one network answer ARP for each other, so that one link carries everything.
-    fn shared_networks(&mut self, places: &[Place<'_>]) {
-        for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {
-            let Some((other, network)) = shares(self.host, link, true) else { continue };
-            let concerned = |place: &Place<'_>| {
-                place.link.index == link.index || place.link.index == other.index
-            };
-            if !link.has_arp() || !places.iter().any(concerned) {
-                continue;
-            }
-            let mut both = [link.name.as_str(), other.name.as_str()];
-            both.sort_unstable();
-            let reason = format!(
-                "{} are both in {network}: each must answer and ask ARP for its own address only",
-                both.join(" and ")
-            );
-            self.raise(&link.name, "arp_ignore", 1, reason.clone());
-            self.raise(&link.name, "arp_announce", 2, reason);
         }
     }
 

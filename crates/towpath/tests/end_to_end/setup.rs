@@ -121,6 +121,111 @@ fn files_for_the_next_start_are_written_where_they_are_wanted() {
     assert!(ended.out.contains("connection.mptcp-flags enabled,"), "{ended}");
 }
 
+/// Runs what was stored on a host that has just started: a new network namespace.
+#[test]
+fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
+    let test = "stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again";
+    let folder = Folder::new();
+    let show = "
+        show() {
+            ip mptcp endpoint; ip mptcp limits; ip rule; ip -6 rule; ip -4 route show table all
+            for name in arp_ignore arp_announce rp_filter; do
+                cat /proc/sys/net/ipv4/conf/eth0/$name /proc/sys/net/ipv4/conf/wlan0/$name
+            done
+            cat /proc/sys/net/mptcp/enabled
+        }
+    ";
+    // What it is called with when an interface is up, and when one is down; as NetworkManager would
+    // call the dispatcher's script, which knows no other programs here.
+    let again = format!(
+        "{HOST}{UP}{show}
+        before=$(show)
+        mkdir -p bin; printf '#!/bin/sh\necho \"$@\" >>nmcli.log\n' >bin/nmcli; chmod +x bin/nmcli
+        case $1 in
+            networkmanager)
+                PATH=$PWD/bin:$PATH sh -e files/towpath-mptcp-connections
+                files/50-towpath-mptcp eth0 down
+                test \"$(show)\" = \"$before\"
+                run='files/50-towpath-mptcp eth0 up';;
+            *) run=files/towpath-mptcp;;
+        esac
+        $run >log 2>&1
+        show >again
+        $run >log 2>&1
+        show >twice
+        cmp again twice && cmp $2 again"
+    );
+    folder.write("again.sh", again);
+    let script = format!(
+        "{show}
+        for role in server 'client --peer 172.31.0.1,172.31.0.2'; do
+            $TOWPATH setup --role $role --apply >/dev/null 2>&1
+            show >applied
+            for form in script systemd networkmanager; do
+                rm -rf files
+                $TOWPATH setup --role $role --persist $form --out files
+                # NetworkManager makes the server's endpoints, and is not here to do so.
+                sed \"$([ \"$form $role\" = 'networkmanager server' ] && echo /signal/d)\" \
+                    applied >expected
+                # An older `ip` calls the flag of 32 so, and cannot set it.
+                ip mptcp endpoint help 2>&1 | grep -q laminar || sed -i 's/rawflags 20/subflow/' expected
+                unshare -n sh -e again.sh $form expected
+            done
+            $TOWPATH setup --undo >/dev/null 2>&1
+        done
+        cat nmcli.log"
+    );
+    let Some(ended) = on_a_host(test, &folder, &script) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let flags = "connection.mptcp-flags enabled,also-without-default-route,signal\n";
+    assert!(ended.out.contains(flags), "{ended}");
+    // The client's endpoints are laminar, so that NetworkManager is only kept from making others.
+    assert!(ended.out.contains("connection.mptcp-flags disabled\n"), "{ended}");
+}
+
+/// Sections and keys of a unit, each with what may stand there; after systemd.unit(5),
+/// systemd.service(5) and systemd.special(7).
+const UNIT: [(&str, &str, &[&str]); 7] = [
+    ("[Unit]", "Description", &[]),
+    ("[Unit]", "Wants", &["network-online.target"]),
+    ("[Unit]", "After", &["network-online.target"]),
+    ("[Service]", "Type", &["oneshot"]),
+    ("[Service]", "RemainAfterExit", &["yes"]),
+    ("[Service]", "ExecStart", &["/usr/local/sbin/towpath-mptcp"]),
+    ("[Install]", "WantedBy", &["multi-user.target"]),
+];
+
+#[test]
+fn the_unit_is_one_that_systemd_understands() {
+    let (test, folder) = ("the_unit_is_one_that_systemd_understands", Folder::new());
+    let verify = "unshare -m sh -ec '
+        mount -t tmpfs none /usr/local/sbin
+        cp files/towpath-mptcp /usr/local/sbin
+        exec systemd-analyze verify --man=no ./files/towpath-mptcp.service'";
+    let is_there = missing("systemd-analyze").is_none();
+    let verify = if is_there { verify } else { "" };
+    let script =
+        format!("$TOWPATH setup --role server --persist systemd --out files 2>said\n{verify}");
+    let Some(ended) = on_a_host(test, &folder, &script) else { return };
+    // It warns of what it does not know, and succeeds.
+    assert!(ended.code == Some(0) && ended.err.is_empty(), "{ended}");
+    let unit = fs::read_to_string(folder.work().join("files/towpath-mptcp.service")).unwrap();
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if line.starts_with('[') {
+            section = line;
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap();
+        let known = UNIT.iter().find(|(of, name, _)| (*of, *name) == (section, key));
+        let (_, _, values) = known.unwrap_or_else(|| panic!("{section} {line}"));
+        assert!(values.is_empty() || values.contains(&value), "{section} {line}");
+        found.push(key);
+    }
+    assert_eq!(found.len(), UNIT.len(), "{unit}");
+}
+
 /// Two hosts, each in a network namespace of its own, that `$one` and `$two` name.
 const TWO_HOSTS: &str = r#"
 own=$(readlink /proc/self/ns/net)

@@ -1,0 +1,85 @@
+//! Neighbours: link-layer addresses that were learnt by ARP.
+
+use std::net::IpAddr;
+
+use super::Route;
+use crate::netlink::error::NetlinkError;
+use crate::netlink::wire::{Attributes, Malformed, Message, Payload, Reader};
+
+/// `NDA_DST`: the neighbour's address (`linux/neighbour.h`).
+const NDA_DST: u16 = 1;
+/// `NUD_NOARP` and `NUD_PERMANENT`: not learnt.
+const SET: u16 = 0x40 | 0x80;
+/// `struct ndmsg`: family, padding, interface, state, flags, type.
+const HEADER: usize = 12;
+
+/// A neighbour that was learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Neighbour {
+    link_index: u32,
+    address: IpAddr,
+}
+
+impl Route {
+    /// Forgets the IPv4 neighbours that were learnt on `link`: they are asked for when they are
+    /// needed next. Those that somebody has set stay.
+    pub fn forget_neighbours(&mut self, link: &str) -> Result<(), NetlinkError> {
+        let action = format_args!("forget the neighbours of `{link}`");
+        let index = self.index(link, action)?;
+        let payload = Payload::new(&header(0));
+        let parse = Neighbour::parse;
+        let all = self.requests.dump(libc::RTM_GETNEIGH, &payload, action, parse)?;
+        for neighbour in all.iter().filter(|neighbour| neighbour.link_index == index) {
+            let payload = Payload::new(&header(index)).ip(NDA_DST, neighbour.address);
+            let forgotten = self.requests.change(libc::RTM_DELNEIGH, 0, &payload, action);
+            // It may have been forgotten meanwhile.
+            match forgotten {
+                Err(error) if error.errno() != Some(libc::ENOENT) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn header(link_index: u32) -> [u8; HEADER] {
+    let [i0, i1, i2, i3] = link_index.to_ne_bytes();
+    [libc::AF_INET as u8, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0]
+}
+
+impl Neighbour {
+    /// Reads a row of the listing; `None` for one that was not learnt.
+    fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
+        let mut reader = Reader::new(message.body, "ndmsg");
+        let [_family, _, _, _] = reader.take()?;
+        let link_index = reader.u32()?;
+        let state = reader.u16()?;
+        let [_flags, _kind] = reader.take()?;
+        let mut address = None;
+        for attribute in Attributes::new(reader.rest()) {
+            let attribute = attribute?;
+            if attribute.kind == NDA_DST {
+                address = Some(attribute.ip()?);
+            }
+        }
+        let address = address.filter(|_| state & SET == 0);
+        Ok(address.map(|address| Self { link_index, address }))
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+    use crate::netlink::wire::tests::{never_panics, parse_all};
+
+    const RECORDED: &str = include_str!("../recorded/neighbours.hex");
+
+    #[test]
+    fn recorded_neighbours_are_told_apart_by_who_made_them() {
+        let found = parse_all(RECORDED, |message| Neighbour::parse(message).unwrap());
+        let address = "10.0.0.2".parse().unwrap();
+        assert_eq!(found, [Some(Neighbour { link_index: 3, address }), None]);
+        never_panics(RECORDED, Neighbour::parse);
+    }
+}
