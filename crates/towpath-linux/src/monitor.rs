@@ -1,7 +1,8 @@
 //! The Multipath TCP connections of a network namespace: each with its subflows and its processes.
 //!
 //! Reads the kernel's listings of sockets and `/proc`; needs no privilege, but processes of others
-//! show only to root. The path manager's events need `CAP_NET_ADMIN`.
+//! show only to root. The path manager's events need `CAP_NET_ADMIN`. The final figures of what is
+//! closed come with the kernel's last words of a socket, where it gives them.
 //!
 //! A subflow belongs to the connection that has its token, and where an older kernel does not tell
 //! tokens, to the one with its inode.
@@ -17,11 +18,11 @@ use std::time::Duration;
 
 pub use responder::Responder;
 pub use timeline::{Happening, Source, Timeline};
-pub use watch::{Seen, SeenSubflow, Status, Watch};
+pub use watch::{Ended, Seeing, Seen, SeenSubflow, Status, Watch};
 
 use crate::netlink::{
-    DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState, States,
-    SubflowFlags,
+    DestroyedSockets, DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState,
+    States, SubflowFlags,
 };
 use crate::sample::{MptcpInfo, TcpInfo};
 
@@ -106,6 +107,19 @@ pub struct Subflow {
     pub since_sent: Duration,
 }
 
+/// Final figures of a TCP socket that is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastWords {
+    /// The socket's number, as in [`Subflow::cookie`].
+    pub cookie: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes acknowledged.
+    pub bytes_acked: u64,
+    /// Retransmitted packets.
+    pub retransmissions: u32,
+}
+
 /// What a subflow is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
@@ -128,12 +142,14 @@ const SILENT: u8 = 2;
 pub struct Monitor {
     diag: SocketDiag,
     events: Option<MptcpEvents>,
+    destroyed: Option<DestroyedSockets>,
 }
 
 impl Monitor {
     /// Opens it in the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { diag: SocketDiag::open()?, events: MptcpEvents::open().ok() })
+        let (events, destroyed) = (MptcpEvents::open().ok(), DestroyedSockets::open().ok());
+        Ok(Self { diag: SocketDiag::open()?, events, destroyed })
     }
 
     /// Whether the path manager's events can be heard.
@@ -149,7 +165,14 @@ impl Monitor {
         }
     }
 
-    /// All connections as they are now, without listeners.
+    /// Last words of TCP sockets since the last call; `None` where the kernel gives none.
+    pub fn last_words(&mut self) -> Result<Option<Vec<LastWords>>, NetlinkError> {
+        let Some(destroyed) = &mut self.destroyed else { return Ok(None) };
+        let received = destroyed.drain()?;
+        Ok(Some(received.events.iter().map(LastWords::of).collect()))
+    }
+
+    /// All connections as they are now, without listeners, and in an order that does not change.
     pub fn connections(&mut self) -> Result<Vec<Connection>, NetlinkError> {
         let tcp = self.diag.tcp(States::CONNECTED)?;
         let mptcp = self.diag.mptcp(States::CONNECTED)?;
@@ -157,8 +180,23 @@ impl Monitor {
         let mut owners = owners();
         for connection in &mut connections {
             connection.processes = owners.remove(&connection.inode).unwrap_or_default();
+            // The first subflow first; further ones have numbered addresses.
+            connection.subflows.sort_by_key(|it| (it.local_id, it.remote_id, it.cookie));
         }
+        connections.sort_by_key(|connection| connection.cookie);
         Ok(connections)
+    }
+}
+
+impl LastWords {
+    fn of(socket: &DiagSocket) -> Self {
+        let info = TcpInfo::parse(&socket.info);
+        Self {
+            cookie: socket.cookie,
+            bytes_received: info.bytes_received,
+            bytes_acked: info.bytes_acked,
+            retransmissions: info.total_retrans,
+        }
     }
 }
 

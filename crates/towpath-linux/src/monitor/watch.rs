@@ -3,39 +3,96 @@
 //! Pure: connections and the time since the start are arguments.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{Condition, Connection, Subflow};
+use towpath_measure::format;
+
+use super::{Condition, Connection, LastWords, Subflow};
 
 /// A subflow that moved something within this time is active.
 const ACTIVE: Duration = Duration::from_millis(1_500);
 /// Without an acknowledgement for at least this long, a subflow with unacknowledged data and a
 /// timeout is stale.
 const STALE: Duration = Duration::from_millis(500);
+/// A subflow that moved nothing for this long is stale when its interface is down; before, a route
+/// may lead over another one.
+const LINK_DOWN: Duration = Duration::from_millis(300);
 /// Rates are of this time, or of the time between two looks if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Remembers earlier looks.
 #[derive(Debug, Default)]
 pub struct Watch {
+    /// By cookie: those of the last look, and those whose last words may come yet.
     subflows: BTreeMap<u64, Memory>,
-    /// By cookie, the addresses for those who have gone.
-    connections: BTreeMap<u64, String>,
-    looked: bool,
+    /// By cookie: those of the last look, and those of which a subflow is remembered.
+    connections: BTreeMap<u64, Whole>,
+    /// Of subflows that are remembered.
+    words: BTreeMap<u64, LastWords>,
 }
 
 /// What was known of a subflow.
 #[derive(Debug, Clone)]
 struct Memory {
+    /// Cookie of its connection.
+    connection: u64,
+    local: SocketAddr,
+    remote: SocketAddr,
+    interface: Option<String>,
     /// Time, bytes received, bytes acknowledged: from one window ago until now.
     looks: Vec<(Duration, u64, u64)>,
+    retransmissions: u32,
     /// When it last moved something.
     moved: Option<Duration>,
     first: Duration,
     was_stale: bool,
     was_trying: bool,
+    /// It has gone, and its last words may come yet.
+    has_gone: bool,
+}
+
+/// What was known of a connection.
+#[derive(Debug, Clone)]
+struct Whole {
     name: String,
+    token: u32,
+    has_gone: bool,
+    bytes_received: u64,
+    bytes_acked: u64,
+    ended: Vec<Ended>,
+}
+
+/// What a look has shown.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Seeing {
+    /// The connections. What nobody has open and what has no subflow any more is over.
+    pub connections: Vec<Seen>,
+    /// What has happened in between, each in a line.
+    pub events: Vec<String>,
+    /// Subflows that have ended.
+    pub ended: Vec<Ended>,
+}
+
+/// A subflow that has ended, and what it has carried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Token of its connection.
+    pub token: u32,
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// Name of the interface that had its local address.
+    pub interface: Option<String>,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes acknowledged.
+    pub bytes_acked: u64,
+    /// Retransmitted packets.
+    pub retransmissions: u32,
+    /// Whether the figures are the kernel's last; else they are those of the last look.
+    pub is_final: bool,
 }
 
 /// A connection with what follows.
@@ -103,50 +160,160 @@ impl Status {
 
 impl Watch {
     /// Takes a look at `connections` at `now`, and says what follows and what has happened in
-    /// between. `interface` tells the name of an address's interface and whether that runs.
+    /// between. `words` are the last words since the last look, `None` if there never are any;
+    /// `interface` tells the name of an address's interface and whether that runs.
     pub fn look(
         &mut self,
         now: Duration,
         connections: Vec<Connection>,
+        words: Option<&[LastWords]>,
         interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
-    ) -> (Vec<Seen>, Vec<String>) {
-        let mut events = Vec::new();
+    ) -> Seeing {
+        let mut seeing = Seeing::default();
         let mut before = std::mem::take(&mut self.subflows);
-        let mut gone = std::mem::take(&mut self.connections);
-        let mut all = Vec::new();
+        self.connections.values_mut().for_each(|whole| whole.has_gone = true);
         for connection in connections {
-            let name = format!("{} → {}", connection.local, connection.remote);
-            gone.remove(&connection.cookie);
-            self.connections.insert(connection.cookie, name);
+            if connection.inode == 0 && connection.subflows.is_empty() {
+                continue;
+            }
+            self.remember(&connection);
             let mut subflows = Vec::new();
             for subflow in &connection.subflows {
                 let old = before.remove(&subflow.cookie);
-                let (seen, memory) = see(now, subflow, old, interface, &mut events);
+                let of = connection.cookie;
+                let (seen, memory) = see(now, of, subflow, old, interface, &mut seeing.events);
                 self.subflows.insert(subflow.cookie, memory);
                 subflows.push(seen);
             }
-            let sum = |rate: fn(&SeenSubflow) -> f64| subflows.iter().map(rate).sum::<f64>();
-            let (down_bps, up_bps) = (sum(|it| it.down_bps), sum(|it| it.up_bps));
+            // Not `sum`, which makes -0 of nothing.
+            let (down_bps, up_bps) = subflows
+                .iter()
+                .fold((0.0, 0.0), |(down, up), it| (down + it.down_bps, up + it.up_bps));
             let total = down_bps + up_bps;
             for subflow in &mut subflows {
                 let own = subflow.down_bps + subflow.up_bps;
                 subflow.share = (total > 0.0).then(|| own / total);
             }
-            all.push(Seen { connection, subflows, down_bps, up_bps });
+            seeing.connections.push(Seen { connection, subflows, down_bps, up_bps });
         }
+        for word in words.unwrap_or_default() {
+            if before.contains_key(&word.cookie) || self.subflows.contains_key(&word.cookie) {
+                self.words.insert(word.cookie, *word);
+            }
+        }
+        for (cookie, memory) in before {
+            self.gone(cookie, memory, words.is_some(), &mut seeing);
+        }
+        self.conclude(&mut seeing);
+        seeing
+    }
+
+    fn remember(&mut self, connection: &Connection) {
+        let name = format!("{} → {}", connection.local, connection.remote);
+        let whole = self.connections.entry(connection.cookie).or_insert_with(|| Whole {
+            name,
+            token: connection.token,
+            has_gone: false,
+            bytes_received: 0,
+            bytes_acked: 0,
+            ended: Vec::new(),
+        });
+        whole.has_gone = false;
+        whole.bytes_received = connection.bytes_received;
+        whole.bytes_acked = connection.bytes_acked;
+    }
+
+    /// A subflow was there and is not any more. Its last words may come a moment later than it goes.
+    fn gone(&mut self, cookie: u64, memory: Memory, may_speak: bool, seeing: &mut Seeing) {
+        let words = self.words.remove(&cookie);
+        if words.is_none() && may_speak && !memory.has_gone {
+            self.subflows.insert(cookie, Memory { has_gone: true, ..memory });
+            return;
+        }
+        let Some(whole) = self.connections.get_mut(&memory.connection) else { return };
+        let (_, received, acked) = memory.looks.last().copied().unwrap_or_default();
+        // Linux wipes the figures of a connection's first subflow before it destroys it.
+        let words = words.filter(|it| it.bytes_received >= received && it.bytes_acked >= acked);
+        let ended = Ended {
+            token: whole.token,
+            local: memory.local,
+            remote: memory.remote,
+            interface: memory.interface,
+            bytes_received: words.map_or(received, |words| words.bytes_received),
+            bytes_acked: words.map_or(acked, |words| words.bytes_acked),
+            retransmissions: words.map_or(memory.retransmissions, |words| words.retransmissions),
+            is_final: words.is_some(),
+        };
         // Of a connection that has ended, its subflows are no news.
-        for memory in before.values().filter(|_| gone.is_empty() && self.looked) {
-            let was = if memory.was_trying { "gave up" } else { "is gone" };
-            events.push(format!("subflow {} {was}", memory.name));
+        if !whole.has_gone {
+            let name = format!("{} → {}", ended.local, ended.remote);
+            let text = if memory.was_trying { "gave up".to_owned() } else { ended.carried() };
+            seeing.events.push(format!("subflow {name} {text}"));
         }
-        events.extend(gone.values().map(|name| format!("connection {name} is gone")));
-        self.looked = true;
-        (all, events)
+        whole.ended.push(ended.clone());
+        seeing.ended.push(ended);
+    }
+
+    /// Says which connections have ended with all of their subflows.
+    fn conclude(&mut self, seeing: &mut Seeing) {
+        let subflows = &self.subflows;
+        self.connections.retain(|cookie, whole| {
+            let is_over =
+                whole.has_gone && !subflows.values().any(|memory| memory.connection == *cookie);
+            if is_over {
+                seeing.events.push(whole.end());
+            }
+            !is_over
+        });
+    }
+}
+
+impl Ended {
+    /// `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
+    fn carried(&self) -> String {
+        let (sent, received) =
+            (format::bytes(self.bytes_acked), format::bytes(self.bytes_received));
+        let again = self.retransmissions;
+        let plural = if again == 1 { "" } else { "s" };
+        let known = if self.is_final { "" } else { ", as last seen" };
+        format!(
+            "is gone: {sent} sent, {received} received, {again} packet{plural} sent again{known}"
+        )
+    }
+}
+
+impl Whole {
+    /// `connection a → b is gone: 23 MB sent, 0 B received; eth0 carried 57 %, wlan0 43 %`. What was
+    /// sent over two subflows counts for both.
+    fn end(&self) -> String {
+        let mut paths: BTreeMap<String, u64> = BTreeMap::new();
+        for ended in &self.ended {
+            let address = || ended.local.ip().to_canonical().to_string();
+            let path = ended.interface.clone().unwrap_or_else(address);
+            *paths.entry(path).or_default() += ended.bytes_acked + ended.bytes_received;
+        }
+        let all: u64 = paths.values().sum();
+        let name = &self.name;
+        if all == 0 {
+            return format!("connection {name} is gone");
+        }
+        // The last look may have been before the last byte.
+        let largest = |whole: u64, part: fn(&Ended) -> u64| {
+            whole.max(self.ended.iter().map(part).max().unwrap_or(0))
+        };
+        let sent = format::bytes(largest(self.bytes_acked, |it| it.bytes_acked));
+        let received = format::bytes(largest(self.bytes_received, |it| it.bytes_received));
+        let shares = paths
+            .iter()
+            .map(|(path, bytes)| format!("{path} {}", format::share(*bytes as f64 / all as f64)));
+        let shares = shares.collect::<Vec<_>>().join(", ");
+        format!("connection {name} is gone: {sent} sent, {received} received; by path: {shares}")
     }
 }
 
 fn see(
     now: Duration,
+    connection: u64,
     subflow: &Subflow,
     old: Option<Memory>,
     interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
@@ -155,13 +322,20 @@ fn see(
     let own = interface(subflow.local.ip().to_canonical());
     let name = format!("{} → {}", subflow.local, subflow.remote);
     let mut memory = old.unwrap_or_else(|| Memory {
+        connection,
+        local: subflow.local,
+        remote: subflow.remote,
+        interface: None,
         looks: Vec::new(),
+        retransmissions: 0,
         moved: None,
         first: now,
         was_stale: false,
         was_trying: false,
-        name: name.clone(),
+        has_gone: false,
     });
+    memory.has_gone = false;
+    memory.retransmissions = subflow.retransmissions;
     let moved = memory.looks.last().is_some_and(|(_, received, acked)| {
         subflow.bytes_received > *received || subflow.bytes_acked > *acked
     });
@@ -174,8 +348,8 @@ fn see(
     let outdated = memory.looks.iter().rposition(old_enough).unwrap_or(0);
     memory.looks.drain(..outdated);
     let (down_bps, up_bps) = rates(&memory.looks);
-    let is_active = memory.moved.is_some_and(|moved| now.saturating_sub(moved) <= ACTIVE);
-    let (status, why, is_inferred) = status(subflow, own.as_ref(), is_active, now, memory.first);
+    let idle = memory.moved.map(|moved| now.saturating_sub(moved));
+    let (status, why, is_inferred) = status(subflow, own.as_ref(), idle, now, memory.first);
     let is_stale = status == Status::Stale;
     if is_stale && !memory.was_stale {
         let why = why.clone().unwrap_or_default();
@@ -186,6 +360,8 @@ fn see(
     memory.was_stale = is_stale;
     memory.was_trying = status == Status::Trying;
     let interface = own.map(|(name, _)| name);
+    // What has lost its address had it on that interface.
+    memory.interface = interface.clone().or(memory.interface);
     let seen = SeenSubflow { status, why, is_inferred, interface, down_bps, up_bps, share: None };
     (seen, memory)
 }
@@ -209,7 +385,7 @@ fn rates(looks: &[(Duration, u64, u64)]) -> (f64, f64) {
 fn status(
     subflow: &Subflow,
     interface: Option<&(String, bool)>,
-    is_active: bool,
+    idle: Option<Duration>,
     now: Duration,
     first: Duration,
 ) -> (Status, Option<String>, bool) {
@@ -225,12 +401,16 @@ fn status(
     if waits || subflow.condition == Condition::Silent {
         let silence = seconds(subflow.since_ack);
         let (packets, timeouts) = (subflow.unacked_packets, subflow.backoff);
-        let why = format!("nothing heard for {silence}, {packets} unanswered, {timeouts} timeouts");
+        let plural = if timeouts == 1 { "" } else { "s" };
+        let why = format!(
+            "nothing heard for {silence}, {packets} unanswered, {timeouts} timeout{plural}"
+        );
         return (Status::Stale, Some(why), true);
     }
     // A route may lead over another interface: what moves is not stale.
-    match interface.filter(|_| !is_active) {
-        None if is_active => {}
+    let moves = idle.is_some_and(|idle| idle < LINK_DOWN);
+    match interface.filter(|_| !moves) {
+        None if moves => {}
         Some((name, false)) => {
             return (Status::Stale, Some(format!("interface {name} is down")), true);
         }
@@ -240,6 +420,7 @@ fn status(
         }
         Some((_, true)) => {}
     }
+    let is_active = idle.is_some_and(|idle| idle <= ACTIVE);
     match (subflow.backup, is_active) {
         (true, true) => (Status::Active, Some("a backup, in use".to_owned()), false),
         (true, false) => (Status::Backup, None, false),
@@ -308,9 +489,9 @@ mod tests {
         let (mut watch, mut statuses, mut all) = (Watch::default(), Vec::new(), Vec::new());
         for (at_ms, subflow) in looks {
             let now = Duration::from_millis(at_ms);
-            let (seen, events) = watch.look(now, vec![connection(vec![subflow])], &all_run);
-            statuses.push(seen[0].subflows[0].status);
-            all.extend(events);
+            let seeing = watch.look(now, vec![connection(vec![subflow])], None, &all_run);
+            statuses.push(seeing.connections[0].subflows[0].status);
+            all.extend(seeing.events);
         }
         (statuses, all)
     }
@@ -346,7 +527,7 @@ mod tests {
         let (statuses, events) = statuses(looks);
         assert_eq!(statuses, [Status::Established, Status::Stale, Status::Established]);
         let stale = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is stale: nothing heard for 0.9 s, 12 \
-                     unanswered, 1 timeouts";
+                     unanswered, 1 timeout";
         assert_eq!(events, [stale, "subflow 10.0.0.1:4000 → 10.9.0.1:443 is answered again"]);
     }
 
@@ -358,7 +539,7 @@ mod tests {
             subflow(Condition::Established),
             Subflow { cookie: 8, ..subflow(Condition::Trying) },
         ];
-        let (seen, _) = watch.look(Duration::ZERO, vec![connection(both)], &down);
+        let seen = watch.look(Duration::ZERO, vec![connection(both)], None, &down).connections;
         let [established, trying] = &seen[0].subflows[..] else { panic!() };
         assert_eq!((established.status, established.is_inferred), (Status::Stale, true));
         assert_eq!(established.why.as_deref(), Some("interface wifi is down"));
@@ -373,7 +554,7 @@ mod tests {
         for round in 0..3 {
             let moved = Subflow { bytes_acked: 500 * round, ..subflow(Condition::Established) };
             let now = Duration::from_millis(500 * round);
-            let (seen, _) = watch.look(now, vec![connection(vec![moved])], &down);
+            let seen = watch.look(now, vec![connection(vec![moved])], None, &down).connections;
             status = Some(seen[0].subflows[0].status);
         }
         assert_eq!(status, Some(Status::Active));
@@ -391,7 +572,7 @@ mod tests {
         for tenth in 0..30_u64 {
             let now = Duration::from_millis(100 * tenth);
             let both = vec![at(30_000 * tenth, 7), at(10_000 * tenth, 8)];
-            last = watch.look(now, vec![connection(both)], &all_run).0;
+            last = watch.look(now, vec![connection(both)], None, &all_run).connections;
         }
         let [fast, slow] = &last[0].subflows[..] else { panic!() };
         assert!((fast.down_bps - 2_400_000.0).abs() < 1.0, "{fast:?}");
@@ -400,17 +581,93 @@ mod tests {
     }
 
     #[test]
+    fn what_is_down_and_moves_nothing_is_stale_before_a_timeout_says_so() {
+        let mut watch = Watch::default();
+        let down = |_: IpAddr| Some(("wifi".to_owned(), false));
+        let mut look = |at_ms: u64, bytes_acked: u64, runs: bool| {
+            let one = Subflow { bytes_acked, ..subflow(Condition::Established) };
+            let interface: &dyn Fn(IpAddr) -> _ = if runs { &all_run } else { &down };
+            let now = Duration::from_millis(at_ms);
+            let seeing = watch.look(now, vec![connection(vec![one])], None, interface);
+            seeing.connections[0].subflows[0].status
+        };
+        look(0, 0, true);
+        assert_eq!(look(200, 1_000, true), Status::Active);
+        assert_eq!(look(400, 1_000, false), Status::Active, "it may have moved a moment ago");
+        assert_eq!(look(600, 1_000, false), Status::Stale);
+    }
+
+    #[test]
     fn what_goes_is_said_once() {
         let mut watch = Watch::default();
+        let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
+            let all = subflows.map(connection).into_iter().collect();
+            watch.look(Duration::from_secs(at), all, None, &all_run).events
+        };
         let tried = Subflow { cookie: 8, ..subflow(Condition::Trying) };
-        let both = connection(vec![subflow(Condition::Established), tried]);
-        watch.look(Duration::ZERO, vec![both], &all_run);
-        let one = connection(vec![subflow(Condition::Established)]);
-        let (_, events) = watch.look(Duration::from_secs(1), vec![one], &all_run);
+        look(0, Some(vec![subflow(Condition::Established), tried]));
+        let events = look(1, Some(vec![subflow(Condition::Established)]));
         assert_eq!(events, ["subflow 10.0.0.1:4000 → 10.9.0.1:443 gave up"]);
-        let (_, events) = watch.look(Duration::from_secs(2), Vec::new(), &all_run);
-        assert_eq!(events, ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
-        let (_, events) = watch.look(Duration::from_secs(3), Vec::new(), &all_run);
-        assert!(events.is_empty(), "{events:?}");
+        assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
+        assert_eq!(look(3, None), [""; 0]);
+    }
+
+    #[test]
+    fn what_has_ended_is_told_with_its_last_figures() {
+        let mut watch = Watch::default();
+        let carried = |bytes_acked: u64, cookie: u64| Subflow {
+            bytes_acked,
+            cookie,
+            ..subflow(Condition::Established)
+        };
+        let words = |cookie: u64, bytes_acked: u64| LastWords {
+            cookie,
+            bytes_received: 0,
+            bytes_acked,
+            retransmissions: 1,
+        };
+        let both = connection(vec![carried(1_000_000, 7), carried(500_000, 8)]);
+        watch.look(Duration::ZERO, vec![both], Some(&[]), &all_run);
+        // The second one goes; what it says comes a look later. A plain TCP socket speaks too.
+        let one = || connection(vec![carried(2_000_000, 7)]);
+        let second =
+            watch.look(Duration::from_secs(1), vec![one()], Some(&[words(99, 1)]), &all_run);
+        assert_eq!((second.events, second.ended), (Vec::new(), Vec::new()));
+        let said = [words(8, 600_000), words(7, 0)];
+        let third = watch.look(Duration::from_secs(2), vec![one()], Some(&said), &all_run);
+        let gone = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is gone: 600 kB sent, 0 B received, 1 \
+                    packet sent again";
+        assert_eq!(third.events, [gone]);
+        assert!(third.ended[0].is_final && third.ended[0].bytes_acked == 600_000);
+        // Then the connection, whose last subflow has been wiped.
+        let last = watch.look(Duration::from_secs(3), Vec::new(), Some(&[]), &all_run);
+        let gone = "connection 10.0.0.1:4000 → 10.9.0.1:443 is gone: 2.00 MB sent, 0 B received; by \
+                    path: wifi 100 %";
+        assert_eq!(last.events, [gone]);
+        assert_eq!((last.ended[0].bytes_acked, last.ended[0].is_final), (2_000_000, false));
+    }
+
+    #[test]
+    fn last_words_are_waited_for_once() {
+        let mut watch = Watch::default();
+        let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
+            let all = subflows.map(connection).into_iter().collect();
+            watch.look(Duration::from_secs(at), all, Some(&[]), &all_run).events
+        };
+        look(0, Some(vec![subflow(Condition::Established)]));
+        assert_eq!(look(1, None), [""; 0]);
+        assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
+        assert_eq!(look(3, None), [""; 0]);
+    }
+
+    #[test]
+    fn what_only_waits_for_the_peers_last_word_is_over() {
+        let mut watch = Watch::default();
+        let waiting = Connection { inode: 0, ..connection(Vec::new()) };
+        let seeing = watch.look(Duration::ZERO, vec![waiting], None, &all_run);
+        assert_eq!(seeing, Seeing::default());
+        let unused = connection(Vec::new());
+        let seen = watch.look(Duration::ZERO, vec![unused], None, &all_run).connections;
+        assert!(seen[0].up_bps.is_sign_positive(), "no -0");
     }
 }

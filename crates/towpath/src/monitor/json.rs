@@ -1,7 +1,7 @@
 //! One JSON object a line.
 
 use serde_json::{Value, json};
-use towpath_linux::monitor::{Condition, Happening, Seen, SeenSubflow, Source, Subflow};
+use towpath_linux::monitor::{Condition, Ended, Happening, Seen, SeenSubflow, Source, Subflow};
 use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
 
 /// One connection in one round.
@@ -89,6 +89,22 @@ pub(super) fn event_line(t_ns: u64, event: &MptcpEvent) -> Value {
         }
     }
     line
+}
+
+/// A subflow that has ended.
+pub(super) fn ended_line(t_ns: u64, ended: &Ended) -> Value {
+    json!({
+        "type": "subflow_end",
+        "t_ns": t_ns,
+        "token": format!("{:08x}", ended.token),
+        "local": ended.local,
+        "remote": ended.remote,
+        "interface": ended.interface,
+        "bytes_received": ended.bytes_received,
+        "bytes_acked": ended.bytes_acked,
+        "retransmissions": ended.retransmissions,
+        "final": ended.is_final,
+    })
 }
 
 /// Any other event.

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_linux::monitor::{Happening, Monitor, Responder, Seen, Source, Timeline, Watch};
+use towpath_linux::monitor::{
+    Ended, Happening, Monitor, Responder, Seeing, Seen, Source, Timeline, Watch,
+};
 use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
 use towpath_linux::{Clock, interrupt};
 use towpath_measure::result::Warning;
@@ -125,6 +127,8 @@ struct Look {
     /// All that happened since the last round, events of the path manager among it.
     happened: Vec<Happening>,
     events: Vec<MptcpEvent>,
+    /// Subflows that have ended since the last round.
+    ended: Vec<Ended>,
 }
 
 impl Round {
@@ -140,13 +144,16 @@ impl Round {
     fn look(&mut self) -> Result<Look, CliError> {
         let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
         let connections = self.monitor.connections().map_err(failed)?;
+        // After the listing, so that what has gone from it has spoken.
+        let words = self.monitor.last_words().map_err(failed)?;
         let at = Duration::from_nanos(self.clock.now().as_nanos());
         let timeline = &self.timeline;
         let interface = |address| timeline.interface(address);
-        let (connections, inferred) = self.watch.look(at, connections, &interface);
+        let Seeing { connections, events: inferred, ended } =
+            self.watch.look(at, connections, words.as_deref(), &interface);
         let inferred = inferred.into_iter();
         happened.extend(inferred.map(|text| Happening { source: Source::Inferred, text }));
-        Ok(Look { at, connections, happened, events })
+        Ok(Look { at, connections, happened, events, ended })
     }
 }
 
@@ -157,6 +164,9 @@ fn print_json(look: &Look, ui: &mut Ui) -> Result<(), CliError> {
     }
     for happening in look.happened.iter().filter(|it| it.source != Source::PathManager) {
         writeln!(ui.out, "{}", json::happening_line(t_ns, happening))?;
+    }
+    for ended in &look.ended {
+        writeln!(ui.out, "{}", json::ended_line(t_ns, ended))?;
     }
     for seen in &look.connections {
         writeln!(ui.out, "{}", json::connection_line(t_ns, seen))?;

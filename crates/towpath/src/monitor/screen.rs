@@ -83,7 +83,7 @@ impl View {
     }
 
     fn take(&mut self, look: Look) {
-        let Look { at, connections, happened, events: _ } = look;
+        let Look { at, connections, happened, events: _, ended: _ } = look;
         (self.at, self.connections) = (at, connections);
         self.happened.extend(happened.into_iter().map(|it| (at, it)));
         let outdated = self.happened.len().saturating_sub(REMEMBERED);
@@ -390,6 +390,7 @@ pub(super) mod tests {
             connections: vec![iperf, curl],
             happened: happened.into(),
             events: Vec::new(),
+            ended: Vec::new(),
         }
     }
 

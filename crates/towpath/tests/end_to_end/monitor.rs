@@ -113,3 +113,111 @@ fn a_round_is_told_in_lines_of_text_json_and_figures() {
     let page = read(&folder, "page");
     assert!(page.contains("\ntowpath_mptcp_connections 2\n"), "{page}");
 }
+
+/// A name, labels, and a value.
+type Sample = (String, Vec<(String, String)>, f64);
+
+/// What a line of figures says.
+fn sample(line: &str) -> Sample {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
+    };
+    let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}"));
+    let (name, mut rest) = line.split_at(end);
+    assert!(is_name(name), "{line}");
+    let mut labels = Vec::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        while !rest.starts_with('}') {
+            let (label, value) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+            assert!(is_name(label) && !label.contains(':'), "{line}");
+            let (mut text, mut letters) = (String::new(), value.char_indices());
+            let end = loop {
+                match letters.next() {
+                    Some((at, '"')) => break at + 1,
+                    Some((_, '\\')) => match letters.next() {
+                        Some((_, 'n')) => text.push('\n'),
+                        Some((_, letter @ ('"' | '\\'))) => text.push(letter),
+                        other => panic!("{other:?} after a backslash: {line}"),
+                    },
+                    Some((_, letter)) => text.push(letter),
+                    None => panic!("no end of a label: {line}"),
+                }
+            };
+            labels.push((label.to_owned(), text));
+            let after = &value[end..];
+            rest = after.strip_prefix(',').unwrap_or(after);
+        }
+        rest = &rest[1..];
+    }
+    let value = rest.strip_prefix(' ').and_then(|value| value.parse().ok());
+    (name.to_owned(), labels, value.unwrap_or_else(|| panic!("no value: {line}")))
+}
+
+/// Checks a page by the rules of the text format, version 0.0.4; its samples.
+fn samples(page: &str) -> Vec<Sample> {
+    assert!(page.ends_with('\n'), "the last line has an end too");
+    let mut families: Vec<(String, String)> = Vec::new();
+    let mut helped = Vec::new();
+    let mut found: Vec<Sample> = Vec::new();
+    for line in page.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            helped.push(help.split_once(' ').unwrap().0.to_owned());
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(families.iter().all(|(known, _)| known != name), "a family twice: {line}");
+            assert!(["gauge", "counter"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            families.push((name.to_owned(), kind.to_owned()));
+        } else {
+            let (name, labels, value) = sample(line);
+            assert_eq!(families.last().map(|(family, _)| family), Some(&name), "{line}");
+            assert!(found.iter().all(|it| (&it.0, &it.1) != (&name, &labels)), "twice: {line}");
+            found.push((name, labels, value));
+        }
+    }
+    assert_eq!(helped, families.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+    found
+}
+
+/// An interface's name may have what a label's value may not.
+#[test]
+fn the_figures_are_in_the_format_that_prometheus_reads() {
+    let test = "the_figures_are_in_the_format_that_prometheus_reads";
+    let folder = Folder::new();
+    let script = r#"
+        link='w"1\'
+        ip addr delete 10.0.0.2/32 dev lo
+        ip link add "$link" type veth peer name far
+        ip addr add 10.0.0.2/32 dev "$link"
+        ip link set "$link" up; ip link set far up
+        python3 connection.py '
+            $TOWPATH monitor --prometheus 127.0.0.1:0 --interval 0.1 2>listens & figures=$!
+            until grep -q metrics listens; do sleep 0.02; done
+            address=$(sed -n "s/listening at //p" listens)
+            until curl -si $address | tee page | grep -q "subflow_srtt_seconds{.*w"; do
+                sleep 0.02
+            done
+            kill $figures'"#;
+    let Some(ended) = on_a_host(test, &folder, script) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let answer = read(&folder, "page");
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+    let samples = samples(page);
+    let on_link = |name: &str| {
+        let name = format!("towpath_mptcp_{name}");
+        let is_it =
+            |label: &(String, String)| *label == ("interface".to_owned(), r#"w"1\"#.to_owned());
+        samples.iter().filter(|it| it.0 == name && it.1.iter().any(is_it)).count()
+    };
+    // Both ends of the connection are here; the second subflow of each is between the two.
+    for name in ["subflow_srtt_seconds", "subflow_received_bytes_total", "subflow_stale"] {
+        assert!(on_link(name) >= 1, "{name}: {page}");
+    }
+    let count = |name: &str| samples.iter().filter(|it| it.0 == name).map(|it| it.2).sum::<f64>();
+    assert!((count("towpath_mptcp_connections") - 2.0).abs() < 0.1, "{page}");
+    assert!((count("towpath_mptcp_subflows") - 4.0).abs() < 0.1, "{page}");
+}
