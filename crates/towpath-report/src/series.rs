@@ -194,9 +194,12 @@ pub(crate) fn subflows(
         }
     }
     let many = records.len() > limit;
+    // A record of one end knows what was acknowledged, in place of what arrived.
+    let is_of_both = records.values().flatten().any(|it| it.side == Side::Receiver);
+    let arrived_at = if is_of_both { Side::Receiver } else { Side::Sender };
     let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
     for records in records.values() {
-        let one = subflow(records, grid);
+        let one = subflow(records, grid, arrived_at);
         let before = series.iter().filter(|(other, _)| other.path == one.path).count();
         match series.iter_mut().find(|(other, _)| many && other.path == one.path) {
             Some((sum, count)) => {
@@ -219,30 +222,38 @@ fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
     SubflowSeries { name, ..series }
 }
 
-fn subflow(records: &[&Subflow], grid: &Grid) -> SubflowSeries {
+fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: Side) -> SubflowSeries {
     let mut bits = grid.empty();
     let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
     let mut sent = grid.empty();
     let (mut before, mut sent_before) = (0, 0);
     for record in records {
-        match record.side {
-            Side::Receiver => {
-                grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
+        if record.side == arrived_at {
+            grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
+        }
+        if record.side == Side::Sender {
+            // Who looks from one end may look seldom: what is seen holds since the look before.
+            let since = record.t_ns.saturating_sub(record.span_ns);
+            let is_one = arrived_at == Side::Sender;
+            let first = grid.index(if is_one { since } else { record.t_ns });
+            for (values, value) in [
+                (&mut srtt, f64::from(record.srtt_us) / 1e3),
+                (&mut cwnd, f64::from(record.cwnd_packets)),
+            ] {
+                grid.note(values, record.t_ns, value);
+                let held = values.iter_mut().take(grid.index(record.t_ns)).skip(first + 1);
+                held.for_each(|held| *held = held.or(Some(value)));
             }
-            Side::Sender => {
-                grid.note(&mut srtt, record.t_ns, f64::from(record.srtt_us) / 1e3);
-                grid.note(&mut cwnd, record.t_ns, f64::from(record.cwnd_packets));
-                let new = f64::from(record.retransmissions.saturating_sub(before));
-                before = record.retransmissions;
-                if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
-                    *value = Some(value.unwrap_or(0.0) + new);
-                }
-                if let Some(value) = sent.get_mut(grid.index(record.t_ns)) {
-                    let new = record.bytes_sent.saturating_sub(sent_before);
-                    *value = Some(value.unwrap_or(0.0) + new as f64);
-                }
-                sent_before = record.bytes_sent;
+            let new = f64::from(record.retransmissions.saturating_sub(before));
+            before = record.retransmissions;
+            if let Some(value) = retransmissions.get_mut(grid.index(record.t_ns)) {
+                *value = Some(value.unwrap_or(0.0) + new);
             }
+            if let Some(value) = sent.get_mut(grid.index(record.t_ns)) {
+                let new = record.bytes_sent.saturating_sub(sent_before);
+                *value = Some(value.unwrap_or(0.0) + new as f64);
+            }
+            sent_before = record.bytes_sent;
         }
     }
     SubflowSeries {

@@ -186,6 +186,12 @@ impl Recorder {
             first_seen: at,
             closed: None,
         });
+        let wiped = now.bytes_acked < known.info.bytes_acked
+            || now.bytes_received < known.info.bytes_received;
+        if wiped {
+            // Linux does so with a connection's first subflow before it is destroyed.
+            return;
+        }
         known.congestion = socket.congestion.clone().or(known.congestion.take());
         known.backup |= backup;
         let named = Named {
