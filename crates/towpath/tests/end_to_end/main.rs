@@ -14,6 +14,7 @@ mod docs;
 mod doctor;
 mod exec;
 mod formats;
+mod hosts;
 mod lab;
 mod live;
 mod live_paths;
