@@ -35,6 +35,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let working = || trial.subflows.iter().filter(|one| works(one));
     findings.extend(working().filter_map(|one| stuck(view, one)));
     findings.extend(trial.controls.iter().filter_map(|control| lossy(view, trial, control)));
+    findings.extend(working().filter_map(|one| hole_on_the_way_back(view, one)));
     findings.extend(slower(view, trial));
     findings.extend(backup(trial));
     findings.extend(buffer(view));
@@ -184,21 +185,7 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
         );
     }
     if only_small {
-        return Some(
-            Finding::new(
-                Cause::PathMtuHole,
-                format!("large packets are lost on {place}, and nobody says so"),
-            )
-            .at(&place)
-            .because(evidence)
-            .because("plain TCP over the same path: small packets come back, large ones do not")
-            .because(format!("packets of up to {} bytes are sent", tcp.path_mtu))
-            .fix(format!("ip link set {name} mtu 1280"))
-            .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
-            .hint(
-                "a router or tunnel of that path has a smaller MTU and its messages are filtered",
-            ),
-        );
+        return Some(hole(&name, &place, one, evidence));
     }
     let finding = Finding::new(
         Cause::PathSilent,
@@ -212,6 +199,41 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
         None => finding.sure(Confidence::Likely),
     };
     Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
+}
+
+/// A path that takes small packets alone.
+fn hole(name: &str, place: &str, one: &SubflowSeen, evidence: String) -> Finding {
+    let sentence = format!("large packets are lost on {place}, and nobody says so");
+    Finding::new(Cause::PathMtuHole, sentence)
+        .at(place)
+        .because(evidence)
+        .because("plain TCP over the same path: small packets come back, large ones do not")
+        .because(format!("packets of up to {} bytes are sent", one.tcp.path_mtu))
+        .fix(format!("ip link set {name} mtu 1280"))
+        .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
+        .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
+}
+
+/// Large packets get there, and those with the answers do not come back.
+fn hole_on_the_way_back(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
+    /// What takes longer may just be slow.
+    const LONGEST_RTT_US: u32 = 50_000;
+    /// So many bytes there to one back.
+    const FEWER: u64 = 4;
+    let (local, remote) = (one.local.ip(), one.remote.ip());
+    let control = view.control(Some(local), remote)?;
+    let only_small = (control.small, control.large) == (Some(true), Some(false));
+    let near = control.min_rtt_us < LONGEST_RTT_US && control.resent == 0;
+    let (acked, received) = (one.tcp.bytes_acked, one.tcp.bytes_received);
+    let one_way = acked > ENOUGH_BYTES && received < acked / FEWER;
+    if !(only_small && near && one_way) || one.tcp.unacked > 0 {
+        return None;
+    }
+    let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
+    let place = format!("{name} ({local}) -> {remote}");
+    let (acked, received) = (words::bytes(acked), words::bytes(received));
+    let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
+    Some(hole(&name, &place, one, evidence))
 }
 
 /// Whether it waits for acknowledgements, and nothing at all is heard.

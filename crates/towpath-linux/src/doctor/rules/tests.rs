@@ -84,6 +84,12 @@ fn subflow(local: &str, first: bool) -> SubflowSeen {
     }
 }
 
+/// One whose SYN was sent twice.
+fn trying() -> SubflowSeen {
+    let tcp = TcpFigures { retransmissions: 1, ..TcpFigures::default() };
+    SubflowSeen { established: false, tcp, ..subflow("10.0.2.1", false) }
+}
+
 fn trial() -> Trial {
     let (outcome, refused) = (Outcome::Connected, None);
     let attempt = |multipath| Attempt { multipath, outcome, took_ms: 10, refused };
@@ -207,7 +213,7 @@ fn what_plain_tcp_does_over_the_path_tells_the_path_from_the_option() {
         [(Outcome::Connected, Cause::JoinDropped), (Outcome::Silent, Cause::PathSilent)]
     {
         let report = one_path(|_, trial| {
-            let trying = SubflowSeen { established: false, ..subflow("10.0.2.1", false) };
+            let trying = trying();
             trial.subflows.push(trying);
             trial.controls.push(control(outcome));
         });
@@ -216,11 +222,21 @@ fn what_plain_tcp_does_over_the_path_tells_the_path_from_the_option() {
 }
 
 #[test]
+fn a_subflow_that_has_only_just_begun_is_waited_for() {
+    let report = one_path(|_, trial| {
+        let begun = SubflowSeen { tcp: TcpFigures::default(), ..trying() };
+        trial.subflows.push(begun);
+        trial.controls.push(control(Outcome::Connected));
+    });
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:?}");
+}
+
+#[test]
 fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
     let report = one_path(|all, trial| {
         let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
         way.link = Some(2);
-        let trying = SubflowSeen { established: false, ..subflow("10.0.2.1", false) };
+        let trying = trying();
         trial.subflows.push(trying);
         trial.controls.push(control(Outcome::Silent));
     });
