@@ -4,6 +4,7 @@ mod application;
 mod configuration;
 mod connection;
 mod healthy;
+mod mixtures;
 mod path;
 mod variations;
 
@@ -23,7 +24,7 @@ pub fn situations() -> impl Iterator<Item = &'static Situation> + Send {
 
 /// Variations of situations that no list shows.
 pub fn variations() -> impl Iterator<Item = &'static Situation> + Send {
-    variations::VARIATIONS.iter().chain(variations::MIXTURES)
+    variations::VARIATIONS.iter().chain(mixtures::MIXTURES)
 }
 
 /// The situation or variation of that name.
