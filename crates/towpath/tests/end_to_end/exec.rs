@@ -199,7 +199,7 @@ fn iperf3_becomes_multipath_at_both_ends() {
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- iperf3 -s -1 -B $FAR >server.out 2>server.log &
         listens 5201
-        "$TOWPATH" exec --json -- iperf3 -c $FAR -t 1 -J >client.out 2>client.log
+        "$TOWPATH" exec --json --report r.jsonl -- iperf3 -c $FAR -t 1 -J >client.out 2>client.log
         wait $!
     "#;
     let Some(_) = in_lab(test, &["iperf3"], &folder, script) else { return };
@@ -208,6 +208,15 @@ fn iperf3_becomes_multipath_at_both_ends() {
     assert_eq!(figure(&client, "opened.multipath"), 2, "{client}");
     assert_eq!(figure(&server, "accepted.multipath"), 2, "{server}");
     assert!(figure(&client, "opened.several_subflows") >= 1, "{client}");
+    // The first subflow's figures are in the record, though the kernel wipes them at the end.
+    let record = File::open(folder.work().join("r.jsonl")).unwrap();
+    let subflows = read_run(BufReader::new(record)).unwrap().summary.unwrap().subflows;
+    for path in ["wifi", "cellular"] {
+        let sent =
+            subflows.iter().filter(|it| it.path == path && it.direction == DataDirection::Up);
+        let bytes: u64 = sent.map(|subflow| subflow.bytes).sum();
+        assert!(bytes > 500_000, "{path}: {bytes}");
+    }
 }
 
 #[test]
