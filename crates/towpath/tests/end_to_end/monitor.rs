@@ -197,7 +197,8 @@ fn the_figures_are_in_the_format_that_prometheus_reads() {
             $TOWPATH monitor --prometheus 127.0.0.1:0 --interval 0.1 2>listens & figures=$!
             until grep -q metrics listens; do sleep 0.02; done
             address=$(sed -n "s/listening at //p" listens)
-            until curl -si $address | tee page | grep -q "subflow_srtt_seconds{.*w"; do
+            # Both further subflows are there.
+            until curl -si $address >page && grep -q "subflows{status=.backup.} 2" page; do
                 sleep 0.02
             done
             kill $figures'"#;
