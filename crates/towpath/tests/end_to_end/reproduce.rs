@@ -33,6 +33,7 @@ y-unit = "Mbit/s"
 kind = "series"
 y = "goodput"
 y-unit = "Mbit/s"
+variants = ["TCP"]
 "#;
 
 const SCENARIO: &str = r#"
