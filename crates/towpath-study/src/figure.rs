@@ -126,7 +126,7 @@ pub fn sparks(figure: &Figure) -> Vec<String> {
             known.filter(|value| value.is_finite()).collect()
         };
         let all = || panel.curves.iter().flat_map(values);
-        let top = all().fold(0.0_f64, f64::max);
+        let top = all().fold(f64::MIN_POSITIVE, f64::max); // all may be zero
         let names = panel.curves.iter().map(|curve| curve.name.chars().count());
         let width = names.max().unwrap_or(0).min(40);
         if !panel.curves.is_empty() {
