@@ -120,7 +120,7 @@ fn check(run: &Run) -> Result<(), CliError> {
 fn simulate(run: &Run) -> Result<Vec<Record>, String> {
     let scenario = run.scenario.clone()?;
     let transport = run.row.transport;
-    let job = Job { scenario: Arc::new(*scenario), transport, repeat: 1, trace: false };
+    let job = Job { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
     let mut records = Vec::new();
     let report = towpath_sim::run(&job, Vec::new(), &mut |record| {
         if interrupt::seen() {
