@@ -461,6 +461,8 @@ fn a_server_of_two_interfaces_in_one_network_answers_on_each() {
             "sysctl -w net.ipv4.conf.eth0.arp_announce=2".to_owned(),
             "sysctl -w net.ipv4.conf.wlan0.arp_ignore=1".to_owned(),
             "sysctl -w net.ipv4.conf.wlan0.arp_announce=2".to_owned(),
+            "ip -4 neighbour flush dev eth0".to_owned(),
+            "ip -4 neighbour flush dev wlan0".to_owned(),
             format!("ip route add 10.0.0.0/24 dev wlan0 table {table} proto static"),
             // It has no default route of its own, but its neighbour's router is in its network.
             format!("ip route add default via 10.0.0.254 dev wlan0 table {table} proto static"),
