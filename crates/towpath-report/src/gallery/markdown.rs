@@ -15,11 +15,16 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
         .to_owned();
     for entry in entries {
-        let held = entry.claims.iter().filter(|claim| claim.holds == Some(true)).count();
+        let count = |holds| entry.claims.iter().filter(|claim| claim.holds == holds).count();
+        let (held, unchecked) = (count(Some(true)), count(None));
+        let unchecked = match unchecked {
+            0 => String::new(),
+            _ => format!(", {unchecked} not checked with so few runs"),
+        };
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             out,
-            "| [`{0}`](#{0}) {1} | {held} of {2} hold | {3} |",
+            "| [`{0}`](#{0}) {1} | {held} of {2} hold{unchecked} | {3} |",
             entry.name,
             cell(&entry.title),
             entry.claims.len(),
