@@ -93,7 +93,7 @@ fn data_that_is_pushed_early_waits_where_the_path_has_become_slow() {
     let late = |scheduler: &str| {
         let text = format!(
             "scheduler = \"{scheduler}\"
-            [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"200 kbit/s\""
+            [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"2 Mbit/s\""
         );
         mptcp(&two_paths(&format!("[run]\n{text}"))).goodput_mbps()
     };
