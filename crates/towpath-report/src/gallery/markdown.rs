@@ -8,12 +8,14 @@ use crate::text::capital;
 
 /// The document; `images` is the pictures' folder as a link has it.
 pub fn markdown(entries: &[Entry], images: &str) -> String {
-    let mut out = "# Published figures, repeated\n\n\
-        Made by `towpath reproduce all --docs docs`; do not edit. Each figure stands with what its \
+    let thin = if entries.iter().any(|entry| entry.thin) { " --thin" } else { "" };
+    let mut out = format!(
+        "# Published figures, repeated\n\n\
+        Made by `towpath reproduce all{thin} --docs docs`; do not edit. Each figure stands with what its \
         source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
         that the text of the source gives.\n[reproduce.md](reproduce.md) says how to repeat them, \
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
-        .to_owned();
+    );
     for entry in entries {
         let count = |holds| entry.claims.iter().filter(|claim| claim.holds == holds).count();
         let (held, unchecked) = (count(Some(true)), count(None));
