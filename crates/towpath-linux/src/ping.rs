@@ -49,12 +49,14 @@ impl<P: Path> Way<P> {
     /// Sends what is due. A path without interface or address takes nothing.
     fn ask(&mut self, pace: &Pace) {
         while let Some(number) = self.pinger.poll(pace.now()) {
-            let sent_ns = pace.now().as_nanos();
+            // Read before it is sent: a thread that is held up in between would shorten its round trip.
+            let sent_at = pace.now();
+            let sent_ns = sent_at.as_nanos();
             let question = Datagram { token: self.token, number, sent_ns }.to_bytes();
             let kept = self.socket.is_some();
             // An address may have been replaced by another one since the socket was opened.
             if self.send(&question).or_else(|error| self.again(&question, kept, error)).is_ok() {
-                self.pinger.on_sent(pace.now(), number);
+                self.pinger.on_sent(sent_at, number);
             }
         }
     }
