@@ -5,6 +5,7 @@ use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use towpath_measure::result::{Record, Side};
@@ -177,7 +178,8 @@ func main() {
     build.args(["build", "-o", "dial", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
     build.env("HOME", folder.temporary());
-    let compiled = folder.start(&mut build).wait();
+    // The standard library, too, which is not compiled yet.
+    let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
     assert_eq!(compiled.code, Some(0), "{compiled}");
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
