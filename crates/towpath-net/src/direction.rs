@@ -61,7 +61,7 @@ impl<P: Packet> Direction<P> {
         if !self.is_up && self.when_down == WhenDown::Drop {
             return self.dropped(DropReason::Down, bytes);
         }
-        if bytes > self.mtu_bytes || self.stage.never_passes(self.charged(bytes)) {
+        if bytes > self.mtu_bytes || self.stage.never_passes(self.charged(&packet)) {
             return self.dropped(DropReason::Mtu, bytes);
         }
         if !self.impairments.is_transparent() {
@@ -109,7 +109,9 @@ impl<P: Packet> Direction<P> {
     pub fn has_room(&self, bytes: u32) -> bool {
         let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
         match self.order {
-            Order::ServerThenDelay => room && self.stage.has_room(self.charged(bytes)),
+            Order::ServerThenDelay => {
+                room && self.stage.has_room(bytes.saturating_add(self.overhead_bytes))
+            }
             Order::DelayThenServer => room,
         }
     }
@@ -188,8 +190,10 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    fn charged(&self, bytes: u32) -> u32 {
-        bytes.saturating_add(self.overhead_bytes)
+    /// Bytes that the server and the queue count.
+    fn charged(&self, packet: &P) -> u32 {
+        let overhead = self.overhead_bytes.saturating_mul(packet.packets());
+        packet.len_bytes().saturating_add(overhead)
     }
 
     fn dropped(&mut self, reason: DropReason, bytes: u32) -> Verdict {
@@ -268,7 +272,8 @@ impl<P: Packet> Direction<P> {
         match self.order {
             Order::ServerThenDelay => self.queue(self.now, packet, bytes),
             Order::DelayThenServer => {
-                self.wire.push(self.now, packet, self.charged(bytes));
+                let charged = self.charged(&packet);
+                self.wire.push(self.now, packet, charged);
                 self.move_until_now();
                 Verdict::Queued
             }
@@ -281,7 +286,8 @@ impl<P: Packet> Direction<P> {
             self.leave_server(at, packet);
             return Verdict::Queued;
         }
-        if let Err(reason) = self.stage.enqueue(at, packet, self.charged(bytes)) {
+        let charged = self.charged(&packet);
+        if let Err(reason) = self.stage.enqueue(at, packet, charged) {
             return self.dropped(reason, bytes);
         }
         self.serve_until_now(at);
@@ -330,7 +336,7 @@ impl<P: Packet> Direction<P> {
     fn leave_server(&mut self, at: Instant, packet: P) {
         match self.order {
             Order::ServerThenDelay => {
-                let charged = self.charged(packet.len_bytes());
+                let charged = self.charged(&packet);
                 self.wire.push(at, packet, charged);
             }
             Order::DelayThenServer => self.departed.push_back((at, packet)),

@@ -5,6 +5,11 @@ pub trait Packet: Clone {
     /// Length of the IP packet in bytes, without any link header; must not change on the way.
     fn len_bytes(&self) -> u32;
 
+    /// How many packets it is on a wire: a super-segment pays the link's header for each of them.
+    fn packets(&self) -> u32 {
+        1
+    }
+
     /// Flips one bit, chosen by `random`.
     fn corrupt(&mut self, random: u32);
 }

@@ -58,6 +58,10 @@ impl<P: Packet> Packet for Travelling<P> {
         self.packet.len_bytes()
     }
 
+    fn packets(&self) -> u32 {
+        self.packet.packets()
+    }
+
     fn corrupt(&mut self, random: u32) {
         self.packet.corrupt(random);
     }
@@ -263,6 +267,30 @@ mod tests {
             1_000
         }
         fn corrupt(&mut self, _random: u32) {}
+    }
+
+    /// Three packets in one.
+    #[derive(Debug, Clone)]
+    struct Super;
+
+    impl Packet for Super {
+        fn len_bytes(&self) -> u32 {
+            3_000
+        }
+        fn packets(&self) -> u32 {
+            3
+        }
+        fn corrupt(&mut self, _random: u32) {}
+    }
+
+    #[test]
+    fn a_super_segment_takes_the_time_of_its_packets_headers_included() {
+        let mut topology = Topology::new();
+        let config = DirectionConfig { overhead_bytes: 1_000, ..line(0) };
+        let link = topology.add_direction(config, 1);
+        let route = topology.add_route(&[link]).unwrap();
+        assert_eq!(topology.push(at(0), route, Super), Verdict::Queued);
+        assert_eq!(topology.pop(Instant::MAX).unwrap().0, at(6));
     }
 
     /// 1,000 bytes take 1 ms.

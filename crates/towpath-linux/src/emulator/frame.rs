@@ -249,6 +249,10 @@ impl Packet for Segment {
         }
     }
 
+    fn packets(&self) -> u32 {
+        self.count.max(1).into()
+    }
+
     fn corrupt(&mut self, random: u32) {
         self.corrupt = Some(random);
     }

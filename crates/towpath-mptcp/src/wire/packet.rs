@@ -263,11 +263,15 @@ impl Packet {
 impl towpath_net::Packet for Packet {
     /// IP bytes on the wire: the headers of a super-segment count once for each packet.
     fn len_bytes(&self) -> u32 {
-        let packets = match usize::from(self.segment_bytes) {
+        let headers = self.header.len() * self.packets() as usize;
+        (headers + self.payload.len()) as u32
+    }
+
+    fn packets(&self) -> u32 {
+        match usize::from(self.segment_bytes) {
             0 => 1,
-            segment_bytes => self.payload.len().div_ceil(segment_bytes).max(1),
-        };
-        (self.header.len() * packets + self.payload.len()) as u32
+            segment_bytes => self.payload.len().div_ceil(segment_bytes).max(1) as u32,
+        }
     }
 
     fn corrupt(&mut self, random: u32) {
