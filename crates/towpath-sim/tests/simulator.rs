@@ -337,6 +337,39 @@ fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
     assert!(both.summary().ok && both.summary().multipath.used);
 }
 
+/// A phone leaves a slow network whose queue is full; the other path is a backup.
+const SLOW_THEN_GONE: &str = "[[timeline]]
+    at = \"3 s\"
+    path = \"wifi\"
+    set = \"fade\"
+    over = \"5 s\"
+    rate = \"200 kbit/s\"
+    delay = \"80 ms\"
+    loss = \"1 %\"
+    [[timeline]]
+    at = \"12 s\"
+    path = \"wifi\"
+    set = \"down\"
+    how = \"interface\"
+    host = \"phone\"";
+
+/// The connection's timer stopped when all that had been sent was acknowledged, and what was new waited
+/// for the full queue of the dead subflow, which so never became stale.
+#[test]
+fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
+    for seed in [1, 2, 6, 7] {
+        let flow = "pattern = \"interactive\"\nduration = \"20 s\"\npatience = \"20 s\"";
+        let rest = format!("{SLOW_THEN_GONE}\n[run]\nseed = {seed}");
+        let mut walk = exchange(flow, &rest);
+        walk.paths[1].backup = true;
+        let ended = mptcp(&walk);
+        for flow in &ended.summary().flows {
+            let figures = flow.messages.as_ref().unwrap();
+            assert_eq!(figures.answered, figures.count, "seed {seed}: {figures:?}");
+        }
+    }
+}
+
 #[test]
 fn every_pattern_of_messages_is_answered_over_both_transports_and_always_the_same() {
     for flow in [

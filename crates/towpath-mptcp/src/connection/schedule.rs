@@ -42,6 +42,14 @@ pub(super) fn view<'a>(
 impl Connection {
     /// Gives a subflow one more piece to send; `false` when there is none to give.
     pub(super) fn pull(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+        let given = self.give(host, room);
+        if !given && self.send.unsent_bytes() > 0 && self.send.window_bytes() > 0 {
+            self.watch_for_room(host.now);
+        }
+        given
+    }
+
+    fn give(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
         if self.mode == Mode::Offered || self.closed.is_some() {
             return false;
         }

@@ -140,9 +140,25 @@ impl Connection {
             self.retransmit_at = None;
             return;
         }
+        self.start_retransmission(now);
+    }
+
+    fn start_retransmission(&mut self, now: Instant) {
         let doubled = 2_u32.saturating_pow(self.backoff.min(16));
         let wait = self.retransmit_after.saturating_mul(doubled);
         self.retransmit_at = Some(now + wait.min(RETRANSMIT_MAX));
+    }
+
+    /// New data finds no room although the peer's window admits it, and nothing else is outstanding: as
+    /// in Linux the timer runs for that, too. Else a silent subflow with a full queue would never become
+    /// stale, and no other one get its turn.
+    pub(super) fn watch_for_room(&mut self, now: Instant) {
+        if self.retransmit_at.is_some() || self.closed.is_some() || !self.is_multipath() {
+            return;
+        }
+        if self.flows.iter().filter(|flow| flow.usable()).count() > 1 {
+            self.start_retransmission(now);
+        }
     }
 
     /// How long the timer is to run: as in Linux, until the last subflow that is not silent would look
@@ -160,6 +176,13 @@ impl Connection {
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
     fn on_retransmission(&mut self, host: &Host<'_>) {
+        if self.send.unacked_bytes() == 0 && !self.fin_due() {
+            self.retransmit_at = None; // who finds no room starts it again
+            if !self.find_stale_subflows() {
+                self.backoff += 1;
+            }
+            return;
+        }
         let since = *self.unanswered_since.get_or_insert(host.now);
         let silent = host.now.saturating_since(since) >= LONGEST_SILENCE;
         if silent {
@@ -200,8 +223,9 @@ impl Connection {
     }
 
     /// A subflow with data under way from which nothing is heard for several rounds of the timer,
-    /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere.
-    fn find_stale_subflows(&mut self) {
+    /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere. Whether any
+    /// is alive.
+    fn find_stale_subflows(&mut self) -> bool {
         for flow in self.flows.iter_mut().filter(|flow| flow.usable() && !flow.payloads.is_empty())
         {
             let heard = flow.tcp.last_heard();
@@ -214,7 +238,7 @@ impl Connection {
             flow.usable() && !flow.stale && flow.silent_rounds < limit.saturating_sub(1).max(1)
         };
         if !self.flows.iter().any(lively) {
-            return;
+            return false;
         }
         let mut stale = Vec::new();
         for flow in self.flows.iter_mut().filter(|flow| !flow.stale && flow.silent_rounds > limit) {
@@ -225,5 +249,6 @@ impl Connection {
             self.notice(Notice::Stale { number, stale: true });
             self.reinject_all(path, Reinjection::Timeout);
         }
+        true
     }
 }
