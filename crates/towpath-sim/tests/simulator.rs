@@ -354,10 +354,11 @@ const SLOW_THEN_GONE: &str = "[[timeline]]
     host = \"phone\"";
 
 /// The connection's timer stopped when all that had been sent was acknowledged, and what was new waited
-/// for the full queue of the dead subflow, which so never became stale.
+/// for the full queue of the dead subflow, which so never became stale (seeds 1, 2). Or the backup counted
+/// as dead, too: it had been silent once, and had nothing under way since (48, 95).
 #[test]
 fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
-    for seed in [1, 2, 6, 7] {
+    for seed in [1, 2, 48, 95] {
         let flow = "pattern = \"interactive\"\nduration = \"20 s\"\npatience = \"20 s\"";
         let rest = format!("{SLOW_THEN_GONE}\n[run]\nseed = {seed}");
         let mut walk = exchange(flow, &rest);

@@ -226,9 +226,14 @@ impl Connection {
     /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere. Whether any
     /// is alive.
     fn find_stale_subflows(&mut self) -> bool {
-        for flow in self.flows.iter_mut().filter(|flow| flow.usable() && !flow.payloads.is_empty())
-        {
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
             let heard = flow.tcp.last_heard();
+            if flow.payloads.is_empty() {
+                // It has delivered what it was given, whatever was counted before. Linux leaves the count,
+                // and may then know no living subflow.
+                flow.silent_rounds = 0;
+                continue;
+            }
             let silent = std::mem::replace(&mut flow.heard_at, heard) == heard;
             flow.silent_rounds =
                 if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
