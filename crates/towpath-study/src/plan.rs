@@ -40,6 +40,8 @@ pub struct Plan {
     pub seeds: u32,
     /// The same when there is little time.
     pub thin_seeds: u32,
+    /// The same in the emulated world, which takes as long as it says.
+    pub emulated_seeds: u32,
     /// Only what happens in this part of a run's traffic counts for `goodput` and its kin; all of
     /// it when not given.
     pub window: Option<[Duration; 2]>,
@@ -79,6 +81,8 @@ pub struct Axis {
     pub values: Vec<Setting>,
     /// Those that are run when there is little time.
     pub thin: Vec<Setting>,
+    /// Those that are run in the emulated world.
+    pub emulated: Vec<Setting>,
 }
 
 /// A value of an axis.
@@ -174,6 +178,20 @@ impl Plan {
     /// its traces.
     pub fn parse(file_name: &str, text: &str, load: Load<'_>) -> Result<Self, ScenarioErrors> {
         read::plan(file_name, text, load)
+    }
+}
+
+impl Axis {
+    /// The values of the runs in a world, all or only those for which there is little time. Where the
+    /// thin ones and the emulated ones have nothing in common, thin ones are meant.
+    pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&Setting> {
+        let emulated = world != World::Sim;
+        let kept = |setting: &&Setting| {
+            (!thin || self.thin.contains(setting))
+                && (!emulated || self.emulated.contains(setting))
+        };
+        let chosen: Vec<_> = self.values.iter().filter(kept).collect();
+        if chosen.is_empty() { self.thin.iter().collect() } else { chosen }
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Runs<'a> {
     load: Load<'a>,
     selection: Selection,
     variants: Vec<&'a Variant>,
-    axes: Vec<(&'a Axis, &'a [Setting])>,
+    axes: Vec<(&'a Axis, Vec<&'a Setting>)>,
     samples: Option<u32>,
     seeds: u32,
 }
@@ -72,8 +72,8 @@ impl Plan {
             Some(worlds) => worlds.contains(&world),
             None => true,
         };
-        let values = |axis: &'a Axis| if thin { &axis.thin } else { &axis.values };
-        let usual = if thin { self.thin_seeds.min(self.seeds) } else { self.seeds };
+        let all = if world == World::Sim { self.seeds } else { self.emulated_seeds };
+        let usual = if thin { self.thin_seeds.min(all) } else { all };
         let samples =
             |random: &crate::plan::Random| if thin { random.thin } else { random.samples };
         Runs {
@@ -81,7 +81,7 @@ impl Plan {
             load,
             selection,
             variants: self.variants.iter().filter(here).collect(),
-            axes: self.axes.iter().map(|axis| (axis, values(axis).as_slice())).collect(),
+            axes: self.axes.iter().map(|axis| (axis, axis.chosen(world, thin))).collect(),
             samples: self.random.as_ref().map(samples),
             seeds: seeds.unwrap_or(usual).max(1),
         }
@@ -127,7 +127,7 @@ impl Runs<'_> {
         let variant = *self.variants.get(rest)?;
         let axes = self.axes.iter().zip(digits);
         let axes = axes.filter_map(|((axis, values), digit)| {
-            Some((axis.name.clone(), axis.keys.as_slice(), values.get(digit)?.clone()))
+            Some((axis.name.clone(), axis.keys.as_slice(), (*values.get(digit)?).clone()))
         });
         let settings: Vec<_> = axes.chain(self.draws(sample.unwrap_or(0) + 1)).collect();
         let seed = sample.unwrap_or(0) * crate::plan::MOST_SEEDS + seed + 1;

@@ -44,7 +44,8 @@ pub(crate) struct SweepArguments {
     /// Seeds of each point, in place of the plan's
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
-    /// Simulated runs at once [default: the number of processors]
+    /// Runs at once [default: as many as processors; emulated 1, more only where links are slow
+    /// beside the machine]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
     /// One of several processes, such as 2/4: it begins with its own runs, then helps the others

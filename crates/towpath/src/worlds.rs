@@ -50,8 +50,9 @@ impl Worlds {
                 let processors = || thread::available_parallelism().map_or(1, usize::from);
                 wanted.map_or_else(processors, |jobs| jobs as usize)
             }
-            // Emulated runs share the processors with the emulator.
-            World::Emu | World::Live => 1,
+            // Emulated runs share the processors with their emulators: one, unless somebody knows
+            // that the links are slow beside the machine.
+            World::Emu | World::Live => wanted.map_or(1, |jobs| jobs as usize),
         }
     }
 

@@ -43,6 +43,12 @@ pub(super) static PLAN: Shape = Shape {
             "Runs of each point, with the seeds 1, 2, …",
         ),
         key("thin-seeds", Integer(1, MOST_SEEDS), Else("1"), "The same with `--thin`"),
+        key(
+            "emulated-seeds",
+            Integer(1, MOST_SEEDS),
+            Else("as `seeds`"),
+            "The same in the emulated world, where a run takes as long as it says",
+        ),
         key("window", List(&Duration), Else("the whole run"), "From when to when delivery counts"),
         key("variants", Tables(&VARIANT), Required, "The curves, at least one"),
         key("axes", Tables(&AXIS), Else("one point"), "The grid: every combination is a point"),
@@ -92,6 +98,12 @@ pub(super) static AXIS: Shape = Shape {
             List(&Any("any of them")),
             Else("all of them"),
             "Those that are run with `--thin`",
+        ),
+        key(
+            "emulated",
+            List(&Any("any of them")),
+            Else("all of them"),
+            "Those that are run in the emulated world; with `--thin` only those that are in `thin`, too",
         ),
     ]],
 };

@@ -40,6 +40,7 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
     let whole = |v: Value<'_>, most| v.integer(1, most).map(|n| n as u32);
     let seeds = top.take("seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
     let thin_seeds = top.take("thin-seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
+    let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MOST_SEEDS));
     let window = top.take("window").and_then(|v| window(&v));
     let mut names = BTreeSet::new();
     let variants = top.require("variants", "[[variants]]");
@@ -65,6 +66,7 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
         worlds,
         seeds,
         thin_seeds,
+        emulated_seeds: emulated_seeds.unwrap_or(seeds),
         window,
         variants,
         axes,
@@ -271,20 +273,22 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
             Some(setting)
         })
     });
-    let thin = section.take("thin").map_or_else(
-        || values.clone(),
-        |v| {
-            each(&v, |value| {
-                let setting = Setting::new(value.to_toml());
-                if !values.contains(&setting) {
-                    value.fail("this is not one of the `values`", "expected some of the `values`");
-                }
-                Some(setting)
-            })
-        },
-    );
+    let [thin, emulated] = ["thin", "emulated"].map(|key| {
+        section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values))
+    });
     section.finish();
-    Some(Axis { name: name?, keys, values, thin })
+    Some(Axis { name: name?, keys, values, thin, emulated })
+}
+
+/// A part of an axis' values.
+fn some_of(value: &Value<'_>, values: &[Setting]) -> Vec<Setting> {
+    each(value, |value| {
+        let setting = Setting::new(value.to_toml());
+        if !values.contains(&setting) {
+            value.fail("this is not one of the `values`", "expected some of the `values`");
+        }
+        Some(setting)
+    })
 }
 
 fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Random> {

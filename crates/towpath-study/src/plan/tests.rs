@@ -48,6 +48,9 @@ wrong! {
         format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
     a_thin_value_that_is_none:
         format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nthin = [2]\n");
+    an_emulated_value_that_is_none: format!(
+        "{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nemulated = [2]\n"
+    );
     an_axis_called_like_a_column:
         format!("{HEAD}{CURVE}[[axes]]\nname = \"seed\"\nkeys = [\"a.b\"]\nvalues = [1]\n");
     a_draw_from_nothing:

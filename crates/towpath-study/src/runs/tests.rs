@@ -95,6 +95,36 @@ fn every_variant_meets_every_point_and_every_seed_once() {
 }
 
 #[test]
+fn the_emulated_world_runs_its_own_part_of_the_plan() {
+    let delays = |plan: &Plan, thin: bool| {
+        let selection = Selection { world: World::Emu, thin, seeds: None };
+        let runs = all(&plan.runs(selection, &load));
+        let delays: BTreeSet<_> =
+            runs.iter().map(|run| run.row.parameters["delay of b"].text.clone()).collect();
+        let seeds = runs.iter().map(|run| run.row.seed).max().unwrap();
+        (Vec::from_iter(delays), seeds)
+    };
+    let whole = plan(PLAN);
+    assert_eq!(delays(&whole, false), (vec!["10 ms".into(), "100 ms".into(), "500 ms".into()], 3));
+    assert_eq!(delays(&whole, true), (vec!["100 ms".into()], 2));
+    let part = |emulated: &str| {
+        let values = format!("emulated = {emulated}\nthin = [\"100 ms\", \"500 ms\"]\n");
+        let text = PLAN.replace("thin = [\"100 ms\"]\n", &values);
+        plan(&text.replace("thin-seeds = 2\n", "thin-seeds = 2\nemulated-seeds = 1\n"))
+    };
+    let both = part("[\"10 ms\", \"500 ms\"]");
+    assert_eq!(delays(&both, false), (vec!["10 ms".into(), "500 ms".into()], 1));
+    assert_eq!(delays(&both, true), (vec!["500 ms".into()], 1));
+    // Where a thin run would have nothing, it has what is thin.
+    assert_eq!(
+        delays(&part("[\"10 ms\"]"), true),
+        (vec!["100 ms".into(), "500 ms".into()], 1)
+    );
+    let simulated = both.runs(SIM, &load).len();
+    assert_eq!(simulated, whole.runs(SIM, &load).len());
+}
+
+#[test]
 fn a_run_is_the_scenario_with_what_variant_and_point_say() {
     let plan = plan(PLAN);
     let all = all(&plan.runs(SIM, &load));
