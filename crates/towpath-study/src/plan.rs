@@ -187,8 +187,7 @@ impl Axis {
     pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&Setting> {
         let emulated = world != World::Sim;
         let kept = |setting: &&Setting| {
-            (!thin || self.thin.contains(setting))
-                && (!emulated || self.emulated.contains(setting))
+            (!thin || self.thin.contains(setting)) && (!emulated || self.emulated.contains(setting))
         };
         let chosen: Vec<_> = self.values.iter().filter(kept).collect();
         if chosen.is_empty() { self.thin.iter().collect() } else { chosen }

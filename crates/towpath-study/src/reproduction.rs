@@ -9,7 +9,7 @@ use std::io;
 use towpath_measure::scenario::{ScenarioErrors, World};
 use towpath_report::gallery::{ClaimEntry, Entry};
 
-use crate::claims::{Expected, Outcome, Verdict};
+use crate::claims::{Claim, Expected, Outcome, Verdict};
 use crate::figure::{Published, figure, published};
 use crate::plan::{Load, Plan};
 use crate::row::Row;
@@ -106,18 +106,12 @@ impl Reproduction {
 }
 
 impl Reproduction {
-    /// The figure with its claims, from the rows of one world.
-    pub fn entry(&self, rows: &[Row], world: World, thin: bool) -> Entry {
-        let verdicts = self.expected.check(rows, world, thin);
-        let claims =
-            self.expected.claims.iter().zip(&verdicts).map(|(claim, verdict)| ClaimEntry {
-                text: claim.text.clone(),
-                source: claim.source.clone(),
-                holds: verdict.found.map(|found| found == Outcome::Holds),
-                expected: verdict.as_expected(),
-                measured: verdict.text(),
-                deviation: claim.deviation.as_deref().map(|text| text.trim().to_owned()),
-            });
+    /// The figure with its claims, from the rows of these worlds.
+    pub fn entry(&self, rows: &[Row], worlds: &[World], thin: bool) -> Entry {
+        let checked = |world: &World| (*world, self.expected.check(rows, *world, thin));
+        let verdicts: Vec<_> = worlds.iter().map(checked).collect();
+        let claims = self.expected.claims.iter().enumerate();
+        let claims = claims.flat_map(|(number, claim)| claim_entries(claim, number, &verdicts));
         let point = |point: &Published| {
             let Published { variant, x, y, place } = point.clone();
             [variant, x.text, y.text, place]
@@ -126,19 +120,54 @@ impl Reproduction {
             name: self.plan.name.clone(),
             title: self.plan.title.clone(),
             source: self.source().to_owned(),
-            world: world.to_string(),
+            worlds: worlds.iter().map(World::to_string).collect(),
             thin,
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
             made_by: ENGINE.to_owned(),
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),
-            verdict: verdict(&verdicts),
+            verdict: verdict_of_worlds(&verdicts),
             published: self.published.iter().map(point).collect(),
             readme: self.readme.clone(),
             files: Vec::new(),
         }
     }
+}
+
+/// What became of a claim in each of the worlds that it is about; once if it is about none.
+fn claim_entries(
+    claim: &Claim,
+    number: usize,
+    worlds: &[(World, Vec<Verdict>)],
+) -> Vec<ClaimEntry> {
+    let about = |world: &World| claim.worlds.is_empty() || claim.worlds.contains(world);
+    let none = !worlds.iter().any(|(world, _)| about(world));
+    let meant = worlds.iter().filter(|(world, _)| about(world));
+    let meant = meant.chain(worlds.first().filter(|_| none));
+    let said = |world: &World| (worlds.len() > 1 && !none).then(|| world.to_string());
+    let entry = |(world, verdicts): &(World, Vec<Verdict>)| {
+        let verdict = verdicts.get(number)?;
+        Some(ClaimEntry {
+            text: claim.text.clone(),
+            source: claim.source.clone(),
+            world: said(world),
+            holds: verdict.found.map(|found| found == Outcome::Holds),
+            expected: verdict.as_expected(),
+            measured: verdict.text(),
+            deviation: claim.deviation.as_deref().map(|text| text.trim().to_owned()),
+        })
+    };
+    meant.filter_map(entry).collect()
+}
+
+/// What became of all claims in each world, in one sentence.
+fn verdict_of_worlds(worlds: &[(World, Vec<Verdict>)]) -> String {
+    if let [(_, verdicts)] = worlds {
+        return verdict(verdicts);
+    }
+    let each = worlds.iter().map(|(world, found)| format!("in `{world}` {}", verdict(found)));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// What became of all claims, in one sentence.
@@ -187,6 +216,55 @@ mod tests {
     fn a_name_may_lead_through_another_folder() {
         assert_eq!(resolve("seed002-4/../seed002-6/scenario.toml"), "seed002-6/scenario.toml");
         assert!(load("seed000")("../../Cargo.toml").is_err());
+    }
+
+    #[test]
+    fn a_claim_is_checked_in_each_world_that_it_is_about() {
+        let plan = "name = \"p\"\nscenario = \"builtin:two-links\"\nworlds = [\"sim\", \"emu\"]\n\
+                    [[variants]]\nname = \"TCP\"\ntransport = \"tcp\"\n";
+        let claim = |text: &str, worlds: &str| {
+            format!(
+                "[[claims]]\ntext = \"{text}\"\nsource = \"s\"\noutcome = \"holds\"\n{worlds}\n\
+                 [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 2 Mbit/s\"\n"
+            )
+        };
+        let expected = claim("a", "") + &claim("b", "worlds = [\"emu\"]");
+        let load = |name: &str| match name {
+            "plan.toml" => Ok(plan.to_owned()),
+            "expected.toml" => Ok(expected.clone()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        let read = Reproduction::read("", &load).unwrap_or_else(|error| panic!("{error}"));
+        let row = |world, goodput| Row {
+            key: String::new(),
+            variant: "TCP".into(),
+            world,
+            transport: towpath_measure::scenario::Transport::Tcp,
+            seed: 1,
+            parameters: std::collections::BTreeMap::new(),
+            error: None,
+            figures: [("goodput".to_owned(), goodput)].into(),
+        };
+        let rows = [row(World::Sim, 3e6), row(World::Emu, 1e6)];
+        let entry = read.entry(&rows, &[World::Sim, World::Emu], false);
+        let found: Vec<_> =
+            entry.claims.iter().map(|c| (c.text.as_str(), c.world.as_deref(), c.holds)).collect();
+        assert_eq!(
+            found,
+            [
+                ("a", Some("sim"), Some(true)),
+                ("a", Some("emu"), Some(false)),
+                ("b", Some("emu"), Some(false))
+            ]
+        );
+        assert_eq!(
+            entry.verdict,
+            "in `sim` the claim holds; in `emu` none of 2 claims holds; 2 claims came out otherwise \
+             than expected"
+        );
+        let entry = read.entry(&rows[..1], &[World::Sim], false);
+        let found: Vec<_> = entry.claims.iter().map(|c| (c.world.as_deref(), c.holds)).collect();
+        assert_eq!(found, [(None, Some(true)), (None, None)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `towpath reproduce`: published figures, repeated.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use towpath_measure::scenario::World;
 use towpath_report::figure;
 use towpath_report::gallery::{self, Entry};
 use towpath_study::figure::sparks;
+use towpath_study::plan::Plan;
 use towpath_study::reproduction::{self, Reproduction};
 use towpath_study::row::Row;
 use towpath_study::runs::Selection;
@@ -33,9 +35,10 @@ use crate::worlds::Worlds;
 pub(crate) struct ReproduceArguments {
     /// Names, such as seed004-c, or folders, such as ./my-study; `all` for all that come with towpath
     names: Vec<String>,
-    /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
-    #[arg(short, long, value_parser = world)]
-    world: Option<World>,
+    /// World: sim (virtual time, our own stack), emu (real kernels), or sim,emu: both in one figure
+    /// [default: the plan's first]
+    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    world: Vec<World>,
     /// Only what the plan runs when there is little time
     #[arg(long)]
     thin: bool,
@@ -46,13 +49,17 @@ pub(crate) struct ReproduceArguments {
     /// beside the machine]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
+    /// Run nothing: check the claims again on the rows that are in the folder, and draw them
+    #[arg(long)]
+    redraw: bool,
     /// Folder for figures, data and the page
     #[arg(short, long, value_name = "FOLDER", default_value = "towpath-reproductions")]
     out: PathBuf,
     /// Print JSON, one line for each figure
     #[arg(long)]
     json: bool,
-    /// With `all`: write reproductions.md and its pictures into this folder of documents, too
+    /// With `all`: write reproductions.md (or reproductions-sim-emu.md) and its pictures into this
+    /// folder of documents, too
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
 }
@@ -83,8 +90,9 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
     } else {
         arguments.names.iter().map(named).collect::<Result<Vec<_>, _>>()?
     };
-    if all && let Some(world) = arguments.world {
-        wanted.retain(|found| found.reproduction.plan.worlds.contains(&world));
+    if all {
+        let has = |plan: &Plan| arguments.world.iter().all(|world| plan.worlds.contains(world));
+        wanted.retain(|found| has(&found.reproduction.plan));
     }
     interrupt::catch();
     let mut entries = Vec::new();
@@ -156,6 +164,24 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
     Ok(Found { reproduction, load: Box::new(load) })
 }
 
+/// In which worlds one is run.
+fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
+    if let Some(world) = wanted.iter().find(|world| !plan.worlds.contains(world)) {
+        let worlds: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
+        return Err(CliError::Unavailable {
+            what: format!("`{}` is not run in the world `{world}`", plan.name),
+            hint: format!("its `worlds` are {}", worlds.join(", ")),
+        });
+    }
+    let mut worlds = wanted.to_vec();
+    worlds.sort();
+    worlds.dedup();
+    if worlds.is_empty() {
+        worlds.extend(plan.worlds.first());
+    }
+    Ok(worlds)
+}
+
 /// Does the runs of one, draws them and says what came of it; `None` if it was stopped.
 fn repeat(
     found: &Found,
@@ -163,17 +189,23 @@ fn repeat(
     ui: &mut Ui,
 ) -> Result<Option<Entry>, CliError> {
     let plan = &found.reproduction.plan;
-    let world = arguments.world.or(plan.worlds.first().copied()).unwrap_or(World::Sim);
-    if !plan.worlds.contains(&world) {
-        let worlds: Vec<_> = plan.worlds.iter().map(|world| format!("`{world}`")).collect();
-        return Err(CliError::Unavailable {
-            what: format!("`{}` is not run in the world `{world}`", plan.name),
-            hint: format!("its `worlds` are {}", worlds.join(", ")),
-        });
+    let worlds = worlds(plan, &arguments.world)?;
+    let (mut rows, mut folders) = (Vec::new(), Vec::new());
+    for &world in &worlds {
+        let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+        if arguments.redraw {
+            rows.extend(stored(found, selection, &arguments.out)?);
+            continue;
+        }
+        let Some((done, folder)) = run(found, selection, arguments, ui)? else { return Ok(None) };
+        rows.extend(done);
+        folders.push(folder);
     }
-    let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
-    let Some(rows) = rows(found, selection, arguments, ui)? else { return Ok(None) };
-    let mut entry = found.reproduction.entry(&rows, world, arguments.thin);
+    for folder in &folders {
+        // What stays is in the way of nobody.
+        let _stays = fs::remove_dir_all(folder);
+    }
+    let mut entry = found.reproduction.entry(&rows, &worlds, arguments.thin);
     write_files(&mut entry, &rows, &arguments.out)?;
     if arguments.json {
         writeln!(ui.out, "{}", summary(&entry))?;
@@ -189,18 +221,19 @@ fn repeat(
     Ok(Some(entry))
 }
 
-/// The rows of all runs. They are kept one by one until all are there, so that nothing is done twice;
-/// then the parts are gone, so that the next time everything is measured anew.
-fn rows(
+/// The rows of all runs in a world, and the folder with their parts. They are kept one by one until
+/// all are there, so that nothing is done twice; then the parts go, so that the next time everything
+/// is measured anew.
+fn run(
     found: &Found,
     selection: Selection,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
-) -> Result<Option<Vec<Row>>, CliError> {
+) -> Result<Option<(Vec<Row>, PathBuf)>, CliError> {
     let Reproduction { plan, plan_text, .. } = &found.reproduction;
     let order = Order::new((&plan.name, plan_text), selection, None, &*found.load)?;
     let seeds = selection.seeds.map_or(String::new(), |seeds| format!("-{seeds}"));
-    let stem = stem(&plan.name, selection.world, selection.thin);
+    let stem = stem(&plan.name, &[selection.world.to_string()], selection.thin);
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
     let sweep = Sweep::begin(&folder, order)?;
     let worlds = Worlds::new(sweep.traces());
@@ -220,21 +253,58 @@ fn rows(
     if status.done < status.runs {
         return Ok(None);
     }
-    let rows = sweep.rows()?;
-    // What stays is in the way of nobody.
-    let _stays = fs::remove_dir_all(&folder);
-    Ok(Some(rows))
+    Ok(Some((sweep.rows()?, folder)))
+}
+
+/// The rows of runs that were done before: those of the plan as it is now, whichever of its files in
+/// the folder they are in.
+fn stored(found: &Found, selection: Selection, folder: &Path) -> Result<Vec<Row>, CliError> {
+    let Reproduction { plan, .. } = &found.reproduction;
+    let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&plan.name) && name.ends_with(".parquet") {
+            let written =
+                entry.metadata().and_then(|about| about.modified()).map_err(unreadable)?;
+            files.push((written, entry.path()));
+        }
+    }
+    // Of a run that was done twice the later one counts.
+    files.sort();
+    let mut known = BTreeMap::new();
+    for (_, path) in files {
+        let bytes = fs::read(&path).map_err(|source| CliError::Read { path, source })?;
+        // What is no table of ours has no rows of ours.
+        let rows = table::read(bytes).unwrap_or_default();
+        known.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
+    }
+    let runs = plan.runs(selection, &*found.load);
+    let keys = (0..runs.len()).filter_map(|index| Some(runs.get(index)?.row.key));
+    let rows: Vec<_> = keys.filter_map(|key| known.remove(&key)).collect();
+    if rows.len() < runs.len() {
+        let (name, world) = (&plan.name, selection.world);
+        let missing = runs.len() - rows.len();
+        return Err(CliError::Unavailable {
+            what: format!(
+                "{missing} of {} runs of `{name}` in `{world}` are not in `{}`",
+                runs.len(),
+                folder.display()
+            ),
+            hint: "without `--redraw` they are done".to_owned(),
+        });
+    }
+    Ok(rows)
 }
 
 /// The name of a reproduction's files: another world or a part of the runs does not replace them.
-fn stem(name: &str, world: World, thin: bool) -> String {
-    let world = if world == World::Sim { String::new() } else { format!("-{world}") };
-    format!("{name}{world}{}", if thin { "-thin" } else { "" })
+fn stem(name: &str, worlds: &[String], thin: bool) -> String {
+    format!("{}{}", gallery::stem(name, worlds), if thin { "-thin" } else { "" })
 }
 
 fn write_files(entry: &mut Entry, rows: &[Row], folder: &Path) -> Result<(), CliError> {
-    let world = if entry.world == "sim" { World::Sim } else { World::Emu };
-    let stem = stem(&entry.name, world, entry.thin);
+    let stem = stem(&entry.name, &entry.worlds, entry.thin);
     let about = [("towpath.plan", entry.name.clone())];
     let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
     let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
@@ -283,15 +353,18 @@ fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
     fs::create_dir_all(&images).map_err(failed)?;
     for entry in entries {
         let picture = figure::svg(&entry.figure);
-        write(&images.join(format!("{}.svg", entry.name)), picture.as_bytes())?;
+        write(&images.join(format!("{}.svg", entry.stem())), picture.as_bytes())?;
     }
-    write(&folder.join("reproductions.md"), gallery::markdown(entries, IMAGES).as_bytes())
+    let worlds = entries.first().map(|entry| entry.worlds.as_slice()).unwrap_or_default();
+    let name = if worlds.len() > 1 { worlds } else { &["sim".to_owned()] };
+    let page = format!("{}.md", gallery::stem("reproductions", name));
+    write(&folder.join(page), gallery::markdown(entries, IMAGES).as_bytes())
 }
 
 /// What a program wants to know; the figure itself is in the folder.
 fn summary(entry: &Entry) -> serde_json::Value {
     json!({
-        "name": entry.name, "title": entry.title, "source": entry.source, "world": entry.world,
+        "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,
         "thin": entry.thin, "runs": entry.runs, "failed": entry.failed, "claims": entry.claims,
         "verdict": entry.verdict, "files": entry.files,
     })
@@ -309,8 +382,9 @@ fn say(entry: &Entry, ui: &mut Ui) -> Result<(), CliError> {
             (sign, _) => sign,
         };
         writeln!(ui.out, "  {sign} {}", wrap("    ", &claim.text).trim_start())?;
+        let place = claim.world.as_ref().map(|world| format!("in {world}: ")).unwrap_or_default();
         let surprise = if claim.expected { "" } else { "this was expected otherwise; " };
-        writeln!(ui.out, "{}", wrap("      ", &format!("{surprise}{}", claim.measured)))?;
+        writeln!(ui.out, "{}", wrap("      ", &format!("{place}{surprise}{}", claim.measured)))?;
     }
     writeln!(ui.out, "{}\n", wrap("  ", &format!("Verdict: {}.", entry.verdict)))?;
     Ok(())

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::marks::{self, Plane};
 use super::place::{Placed, horizontal, vertical};
-use super::style::{FONTS, INK, LINE, SOFT, marker, width};
+use super::style::{FONTS, INK, LINE, Look, SOFT, marker, width};
 use super::{Figure, Kind, Panel, Scale};
 use crate::text::{cut, esc, wrap};
 
@@ -174,7 +174,7 @@ fn entry_row(out: &mut String, row: &[Entry<'_>], [mut x, y]: [f64; 2]) {
     for entry in row {
         match entry.curve {
             Some((panel, number)) => marks::sample(out, panel, number, [x, y]),
-            None => marker(out, None, [x + 17.0, y], true),
+            None => marker(out, None, [x + 17.0, y], Look::Hollow),
         }
         let _ = write!(
             out,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::place::Placed;
-use super::style::{INK, SOFT, colour, dash, marker, width};
+use super::style::{INK, Look, SOFT, colour, dash, marker, width};
 use super::{Curve, Kind, Panel, Point};
 use crate::text::esc;
 
@@ -62,7 +62,7 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
         Kind::Scatter => {
             for curve in &panel.curves {
                 let places = curve.points.iter().filter_map(|p| plane.at(p.x, p.middle));
-                places.for_each(|place| marker(out, Some(curve.style), place, false));
+                places.for_each(|place| marker(out, Some(curve.style), place, Look::of(curve)));
             }
         }
         Kind::Cdf => panel.curves.iter().for_each(|curve| steps(out, curve, plane)),
@@ -82,7 +82,7 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
     }
     for other in &panel.references {
         if let Some(place) = plane.at(other.x, other.y) {
-            marker(out, other.style, place, true);
+            marker(out, other.style, place, Look::Hollow);
         }
     }
 }
@@ -128,14 +128,14 @@ fn spread(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
 fn line(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
     let places: Vec<_> =
         curve.points.iter().filter_map(|point| plane.at(point.x, point.middle)).collect();
-    path(out, curve.style, &places);
+    path(out, curve, &places);
     let every = places.len().div_ceil(MAX_MARKERS).max(1);
     for place in places.iter().step_by(every) {
-        marker(out, Some(curve.style), *place, false);
+        marker(out, Some(curve.style), *place, Look::of(curve));
     }
 }
 
-fn path(out: &mut String, style: usize, places: &[[f64; 2]]) {
+fn path(out: &mut String, curve: &Curve, places: &[[f64; 2]]) {
     if places.len() < 2 {
         return;
     }
@@ -145,9 +145,10 @@ fn path(out: &mut String, style: usize, places: &[[f64; 2]]) {
     }
     let _ = write!(
         out,
-        "\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{}/>",
-        colour(style),
-        dash(style)
+        "\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>",
+        colour(curve.style),
+        if curve.emulated { "1.1" } else { "1.8" },
+        dash(curve.style)
     );
 }
 
@@ -167,13 +168,13 @@ fn steps(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
     if let Some(last) = places.last().copied() {
         places.push([plane.size[0].max(last[0]), last[1]]);
     }
-    path(out, curve.style, &places);
+    path(out, curve, &places);
     let every = (curve.points.len() / MARKERS).max(1);
     // Those of different curves are not at the same heights.
     let first = (curve.style % MARKERS) * every / MARKERS;
     for point in curve.points.iter().skip(first).step_by(every) {
         if let Some(place) = plane.at(point.x, point.middle) {
-            marker(out, Some(curve.style), place, false);
+            marker(out, Some(curve.style), place, Look::of(curve));
         }
     }
 }
@@ -220,9 +221,10 @@ fn tone(stacked: bool, curve: &Curve) -> usize {
 /// Fills a bar with its colour, and lines across it.
 pub(super) fn fill(out: &mut String, curve: &Curve, outline: &str, tone: usize) {
     let colour = colour(curve.style);
+    let opacity = if curve.emulated { "0.4" } else { "0.85" };
     let _ = write!(
         out,
-        "<rect {outline} fill=\"{colour}\" fill-opacity=\"0.85\"/>\
+        "<rect {outline} fill=\"{colour}\" fill-opacity=\"{opacity}\"/>\
          <rect {outline} fill=\"url(#t{})\" stroke=\"{colour}\"/>",
         tone % 4
     );
@@ -244,10 +246,10 @@ pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f6
     let Some(curve) = panel.curves.get(number) else { return };
     match panel.kind {
         Kind::Lines | Kind::Cdf => {
-            path(out, curve.style, &[[x, y], [x + 34.0, y]]);
-            marker(out, Some(curve.style), [x + 17.0, y], false);
+            path(out, curve, &[[x, y], [x + 34.0, y]]);
+            marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve));
         }
-        Kind::Scatter => marker(out, Some(curve.style), [x + 17.0, y], false),
+        Kind::Scatter => marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve)),
         Kind::Bars | Kind::StackedBars => {
             let stacked = panel.kind == Kind::StackedBars;
             let outline = rectangle(x + 8.0, y - 5.5, 22.0, 11.0);

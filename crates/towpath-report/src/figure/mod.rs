@@ -92,6 +92,10 @@ pub struct Curve {
     pub style: usize,
     /// Bars of one group stand on top of each other, if the panel stacks.
     pub group: usize,
+    /// Measured over real kernels, where the figure has simulated curves, too: it looks like the one
+    /// of its style, with a ring as marker, or a paler bar.
+    #[serde(default)]
+    pub emulated: bool,
     /// In order of `x`.
     pub points: Vec<Point>,
 }

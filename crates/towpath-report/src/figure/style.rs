@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::Curve;
+
 /// Text and axes.
 pub(super) const INK: &str = "#1a1d21";
 /// What is said aside.
@@ -29,13 +31,45 @@ pub(super) fn dash(style: usize) -> String {
     }
 }
 
-/// Writes a marker around a point; a hollow one is for what others say.
-pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], hollow: bool) {
+/// How a marker is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// What was measured.
+    Filled,
+    /// The same in the other world: hollow, with a dot in the middle.
+    Ringed,
+    /// What others say.
+    Hollow,
+}
+
+impl Look {
+    pub(super) fn of(curve: &Curve) -> Self {
+        if curve.emulated { Self::Ringed } else { Self::Filled }
+    }
+}
+
+/// Writes a marker around a point.
+pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], look: Look) {
     let colour = style.map_or(INK, colour);
-    let (fill, stroke, r) = if hollow { ("#fff", colour, 5.2) } else { (colour, "#fff", 3.9) };
-    let width = if hollow { 1.6 } else { 0.8 };
-    let look = format!("fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\"");
-    let corners: &[(f64, f64)] = match style.unwrap_or(0) % 7 {
+    let (fill, stroke, r, width) = match look {
+        Look::Filled => (colour, "#fff", 3.9, 0.8),
+        Look::Ringed => ("#fff", colour, 4.4, 1.3),
+        Look::Hollow => ("#fff", colour, 5.2, 1.6),
+    };
+    shape(
+        out,
+        style.unwrap_or(0),
+        [x, y],
+        r,
+        &format!("fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\""),
+    );
+    if look == Look::Ringed {
+        let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.5\" fill=\"{colour}\"/>");
+    }
+}
+
+fn shape(out: &mut String, style: usize, [x, y]: [f64; 2], r: f64, look: &str) {
+    let corners: &[(f64, f64)] = match style % 7 {
         0 => {
             let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" {look}/>");
             return;

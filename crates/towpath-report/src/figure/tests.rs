@@ -7,7 +7,8 @@ fn axis(label: &str, scale: Scale) -> Axis {
 fn curve(name: &str, style: usize, values: &[(f64, f64)]) -> Curve {
     let point =
         |(x, y): &(f64, f64)| Point { x: *x, middle: *y, spread: [y * 0.9, y * 1.1], runs: 5 };
-    Curve { name: name.into(), style, group: 0, points: values.iter().map(point).collect() }
+    let points = values.iter().map(point).collect();
+    Curve { name: name.into(), style, group: 0, emulated: false, points }
 }
 
 fn buffers() -> Panel {
@@ -37,7 +38,7 @@ fn shares() -> Panel {
     let names = Scale::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
     let part = |name: &str, style, group, y: f64| {
         let points = curve(name, style, &[(0.0, y), (1.0, y / 2.0), (2.0, y / 4.0)]).points;
-        Curve { name: name.into(), style, group, points }
+        Curve { name: name.into(), style, group, emulated: false, points }
     };
     Panel {
         title: "per subflow".into(),
@@ -75,6 +76,24 @@ fn bars() -> Panel {
     let (x, kind) = (axis("", names), Kind::Bars);
     let curves = vec![curve("ours", 0, points), curve("the kernel", 1, points)];
     Panel { title: String::new(), kind, x, curves, references: vec![], ..buffers() }
+}
+
+#[test]
+fn what_ran_over_kernels_looks_like_its_twin_with_rings() {
+    let mut panel = buffers();
+    panel.curves.truncate(1);
+    let twin = Curve { name: "TCP (kernel)".into(), emulated: true, ..panel.curves[0].clone() };
+    panel.references.clear();
+    panel.curves.push(twin);
+    let figure = Figure { title: String::new(), panels: vec![panel], source: None };
+    let text = svg(&figure);
+    // A dot for each of six points, and one in the legend.
+    assert_eq!(text.matches("r=\"1.5\"").count(), 7, "{text}");
+    assert!(text.contains("stroke-width=\"1.1\" stroke-linejoin"), "{text}");
+    let mut stored = serde_json::to_value(&figure).unwrap();
+    let curve = stored["panels"][0]["curves"][0].as_object_mut().unwrap();
+    assert_eq!(curve.remove("emulated"), Some(false.into()));
+    assert_eq!(serde_json::from_value::<Figure>(stored).unwrap(), figure);
 }
 
 fn all() -> Figure {

@@ -9,11 +9,22 @@ use crate::text::capital;
 /// The document; `images` is the pictures' folder as a link has it.
 pub fn markdown(entries: &[Entry], images: &str) -> String {
     let thin = if entries.iter().any(|entry| entry.thin) { " --thin" } else { "" };
+    let worlds = entries.first().map(|entry| entry.worlds.join(",")).unwrap_or_default();
+    let several = worlds.contains(',');
+    let (option, title, rings) = if several {
+        (
+            format!(" --world {worlds}"),
+            "in both worlds",
+            ";\nmarkers with a dot in the middle, and pale bars, ran over the real kernel",
+        )
+    } else {
+        (String::new(), "repeated", "")
+    };
     let mut out = format!(
-        "# Published figures, repeated\n\n\
-        Made by `towpath reproduce all{thin} --docs docs`; do not edit. Each figure stands with what its \
+        "# Published figures, {title}\n\n\
+        Made by `towpath reproduce all{option}{thin} --docs docs`; do not edit. Each figure stands with what its \
         source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
-        that the text of the source gives.\n[reproduce.md](reproduce.md) says how to repeat them, \
+        that the text of the source gives{rings}.\n[reproduce.md](reproduce.md) says how to repeat them, \
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
     );
     for entry in entries {
@@ -21,7 +32,8 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
         let (held, unchecked) = (count(Some(true)), count(None));
         let unchecked = match unchecked {
             0 => String::new(),
-            _ => format!(", {unchecked} not checked with so few runs"),
+            _ if entry.thin => format!(", {unchecked} not checked with so few runs"),
+            _ => format!(", {unchecked} not checked"),
         };
         // Writing to a `String` cannot fail.
         let _ = writeln!(
@@ -42,12 +54,13 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
 fn section(out: &mut String, entry: &Entry, images: &str) {
     let _ = write!(
         out,
-        "\n## {0}\n\n**{1}**\n\n![{1}]({images}/{0}.svg)\n\nSource: {2}.\\\nOurs: {3}.\n\n\
+        "\n## {0}\n\n**{1}**\n\n![{1}]({images}/{4}.svg)\n\nSource: {2}.\\\nOurs: {3}.\n\n\
          | | the source says | ours |\n|---|---|---|\n",
         entry.name,
         plain(&entry.title),
         plain(entry.source.trim_end_matches('.')),
-        entry.conditions()
+        entry.conditions(),
+        entry.stem()
     );
     for claim in &entry.claims {
         let deviation = claim.deviation.as_deref().filter(|_| claim.holds == Some(false));
@@ -58,7 +71,7 @@ fn section(out: &mut String, entry: &Entry, images: &str) {
             "| {} | {} ({}) | {}{deviation} |",
             claim.sign(),
             cell(&claim.text),
-            cell(&claim.source),
+            cell(&claim.place()),
             cell(&capital(&claim.measured))
         );
     }

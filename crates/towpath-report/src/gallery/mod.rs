@@ -24,8 +24,8 @@ pub struct Entry {
     pub title: String,
     /// Who published it.
     pub source: String,
-    /// Where it was run: `sim` or `emu`.
-    pub world: String,
+    /// Where it was run: `sim`, `emu`, or both.
+    pub worlds: Vec<String>,
     /// Whether only a part of it was run.
     pub thin: bool,
     /// Runs.
@@ -55,6 +55,8 @@ pub struct ClaimEntry {
     pub text: String,
     /// Where the source says so.
     pub source: String,
+    /// Where it was checked, if the figure has several worlds.
+    pub world: Option<String>,
     /// Whether it holds; `None` when it was not checked.
     pub holds: Option<bool>,
     /// Whether that was expected.
@@ -66,6 +68,12 @@ pub struct ClaimEntry {
 }
 
 impl ClaimEntry {
+    /// Where the source says so, and where it was checked, if that must be said.
+    pub fn place(&self) -> String {
+        let world = self.world.as_ref().map(|world| format!("; in `{world}`"));
+        format!("{}{}", self.source, world.unwrap_or_default())
+    }
+
     /// `✓`, `✗` or `–`
     pub fn sign(&self) -> &'static str {
         match self.holds {
@@ -77,12 +85,27 @@ impl ClaimEntry {
 }
 
 impl Entry {
-    /// `sim, 45 runs`
+    /// The name from which those of its files are made: another world does not replace them.
+    pub fn stem(&self) -> String {
+        stem(&self.name, &self.worlds)
+    }
+
+    /// ``world `sim`, 45 runs``
     pub fn conditions(&self) -> String {
         let thin = if self.thin { ", only a part of the runs" } else { "" };
         let failed =
             if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        format!("world `{}`, {} runs{failed}{thin}", self.world, self.runs)
+        let worlds: Vec<_> = self.worlds.iter().map(|world| format!("`{world}`")).collect();
+        let plural = if worlds.len() == 1 { "" } else { "s" };
+        format!("world{plural} {}, {} runs{failed}{thin}", worlds.join(" and "), self.runs)
+    }
+}
+
+/// A name with the worlds that it is about; the simulated one is not said.
+pub fn stem(name: &str, worlds: &[String]) -> String {
+    match worlds {
+        [one] if one == "sim" => name.to_owned(),
+        worlds => format!("{name}-{}", worlds.join("-")),
     }
 }
 

@@ -18,7 +18,8 @@ pub fn page(entries: &[Entry]) -> String {
          <meta name=\"color-scheme\" content=\"light dark\"/>\
          <title>Published figures, repeated – towpath</title><style>{}{}</style></head><body>\
          <header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
-         source claims, and what our runs say to it. Filled markers are ours; hollow ones are \
+         source claims, and what our runs say to it. Filled markers are ours, simulated or alone; \
+         those with a dot in the middle, and pale bars, ran over real kernels; hollow ones are \
          points that the text of the source gives.</p></header><main>",
         include_str!("../style.css"),
         include_str!("gallery.css")
@@ -56,7 +57,7 @@ fn summary(out: &mut String, entries: &[Entry]) {
 }
 
 fn id(entry: &Entry) -> String {
-    format!("{}-{}", esc(&entry.name), esc(&entry.world))
+    format!("{}-{}", esc(&entry.name), esc(&entry.worlds.join("-")))
 }
 
 fn section(out: &mut String, entry: &Entry) {
@@ -121,7 +122,7 @@ fn claims(out: &mut String, claims: &[ClaimEntry]) {
              <td>{surprise}{}{deviation}</td></tr>",
             claim.sign(),
             prose(&claim.text),
-            prose(&claim.source),
+            prose(&claim.place()),
             prose(&capital(&claim.measured))
         );
     }

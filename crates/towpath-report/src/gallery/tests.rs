@@ -4,8 +4,13 @@ use crate::figure::{Axis, Curve, Kind, Panel, Point, Scale};
 fn entry() -> Entry {
     let axis = |label: &str| Axis { label: label.into(), scale: Scale::Linear, range: None };
     let point = |x| Point { x, middle: x * 2.0, spread: [x, x * 3.0], runs: 3 };
-    let curve =
-        Curve { name: "MPTCP".into(), style: 0, group: 0, points: vec![point(1.0), point(2.0)] };
+    let curve = Curve {
+        name: "MPTCP".into(),
+        style: 0,
+        group: 0,
+        emulated: false,
+        points: vec![point(1.0), point(2.0)],
+    };
     let panel = Panel {
         title: "goodput".into(),
         kind: Kind::Lines,
@@ -18,6 +23,7 @@ fn entry() -> Entry {
     let claim = |text: &str, holds, deviation: Option<&str>| ClaimEntry {
         text: text.into(),
         source: "section 3".into(),
+        world: None,
         holds,
         expected: holds.is_some(),
         measured: "goodput: 9 Mbit/s, asked ≥ 9 Mbit/s".into(),
@@ -27,7 +33,7 @@ fn entry() -> Entry {
         name: "seed004-c".into(),
         title: "Goodput <over> the buffer".into(),
         source: "the `blog`".into(),
-        world: "sim".into(),
+        worlds: vec!["sim".into()],
         thin: true,
         runs: 12,
         failed: 1,
@@ -69,6 +75,22 @@ fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
     }
     assert!(!text.contains("not shown"));
     assert!(!text.contains("src=") && !text.contains("<script") && !text.contains("@import"));
+}
+
+#[test]
+fn a_figure_of_two_worlds_has_a_name_of_its_own_and_says_where_each_claim_was_checked() {
+    let mut both = entry();
+    both.worlds = vec!["sim".into(), "emu".into()];
+    both.thin = false;
+    both.claims[1].world = Some("emu".into());
+    assert_eq!((entry().stem(), both.stem()), ("seed004-c".into(), "seed004-c-sim-emu".into()));
+    assert_eq!(both.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed");
+    let text = markdown(&[both.clone()], "images");
+    assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
+    assert!(text.contains("](images/seed004-c-sim-emu.svg)"), "{text}");
+    assert!(text.contains("B fails (section 3; in `emu`)"), "{text}");
+    assert!(text.contains("1 not checked |"), "{text}");
+    assert!(page(&[both]).contains("section 3; in <code>emu</code>"));
 }
 
 #[test]

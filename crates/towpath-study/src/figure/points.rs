@@ -1,6 +1,7 @@
 //! What the rows of each curve say at each place.
 
 use towpath_measure::metrics::statistics::{Sample, median_interval};
+use towpath_measure::scenario::World;
 use towpath_report::figure::{Curve, Point};
 
 use super::sizes;
@@ -17,47 +18,97 @@ pub(super) enum Place {
     Names(Vec<String>),
 }
 
-/// The curves of a panel, in the order of the plan's variants.
+/// A variant in one of the worlds: what is a curve of its own.
+struct Own<'a> {
+    variant: &'a str,
+    rows: Vec<&'a Row>,
+    /// In the other world, while there are simulated curves, too.
+    emulated: bool,
+    /// As in the legend.
+    name: String,
+}
+
+/// What a name in the legend ends with where the same was simulated, too.
+const KERNEL: &str = " (kernel)";
+
+/// The curves of a panel, in the order of the plan's variants; a variant that was run in two worlds
+/// is two.
 pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Vec<Curve>) {
+    let several = rows.iter().any(|row| rows.first().is_some_and(|first| first.world != row.world));
     let rows: Vec<&Row> = rows.iter().filter(|row| shown(drawing, row)).collect();
     let place = place(plan, drawing, &rows);
-    let wanted =
-        |name: &&str| drawing.variants.is_empty() || drawing.variants.iter().any(|v| v == name);
-    let all = plan.variants.iter().map(|variant| variant.name.as_str()).filter(wanted);
-    let names: Vec<&str> = all.filter(|name| rows.iter().any(|row| row.variant == *name)).collect();
-    let of =
-        |name: &str| rows.iter().copied().filter(|row| row.variant == name).collect::<Vec<_>>();
+    let own = own(plan, drawing, &rows, several);
     let whole = [drawing.x.clone()];
     let figures = if drawing.kind == Shown::Cdf { &whole[..] } else { &drawing.y };
-    let mut curves = Vec::new();
     if drawing.x == "variant" {
-        for (style, figure) in figures.iter().enumerate() {
-            let each = names.iter().enumerate();
-            let points =
-                each.filter_map(|(at, name)| point(drawing, at as f64, values(&of(name), figure)));
-            let points = points.collect();
-            curves.push(Curve { name: legend(drawing, figure), style, group: 0, points });
-        }
-        return (Place::Names(names.into_iter().map(str::to_owned).collect()), curves);
+        return side_by_side(drawing, &own, figures);
     }
-    for (group, name) in names.iter().enumerate() {
+    let mut curves = Vec::new();
+    for (group, Own { variant, rows, emulated, name }) in own.iter().enumerate() {
         for (part, figure) in figures.iter().enumerate() {
-            let points = points(drawing, &place, &of(name), figure);
+            let points = points(drawing, &place, rows, figure);
             let stacked = drawing.kind == Shown::StackedBars;
             let (style, label) = match figures.len() {
-                1 => (style(plan, name), (*name).to_owned()),
+                1 => (style(plan, variant), name.clone()),
                 // One colour for each part of a stack, and for each curve if there is one variant.
-                _ if names.len() == 1 => (part, legend(drawing, figure)),
+                _ if own.len() == 1 => (part, legend(drawing, figure)),
                 _ if stacked => (part, format!("{name}: {}", legend(drawing, figure))),
                 count => (
-                    style(plan, name) * count + part,
+                    style(plan, variant) * count + part,
                     format!("{name}: {}", legend(drawing, figure)),
                 ),
             };
-            curves.push(Curve { name: label, style, group, points });
+            curves.push(Curve { name: label, style, group, emulated: *emulated, points });
         }
     }
     (place, curves)
+}
+
+fn own<'a>(plan: &'a Plan, drawing: &Drawing, rows: &[&'a Row], several: bool) -> Vec<Own<'a>> {
+    let wanted =
+        |name: &&str| drawing.variants.is_empty() || drawing.variants.iter().any(|v| v == name);
+    let all = plan.variants.iter().map(|variant| variant.name.as_str()).filter(wanted);
+    let mut found = Vec::new();
+    for variant in all {
+        let of = |emulated: bool| {
+            let of = rows
+                .iter()
+                .copied()
+                .filter(|row| row.variant == variant && (row.world != World::Sim) == emulated);
+            of.collect::<Vec<_>>()
+        };
+        let (simulated, emulated) = (of(false), of(true));
+        let ending = if simulated.is_empty() { "" } else { KERNEL };
+        for (rows, emulated, ending) in [(simulated, false, ""), (emulated, several, ending)] {
+            if !rows.is_empty() {
+                found.push(Own { variant, rows, emulated, name: format!("{variant}{ending}") });
+            }
+        }
+    }
+    found
+}
+
+/// A bar for each variant; those of one figure, and of one world, are a curve.
+fn side_by_side(drawing: &Drawing, own: &[Own<'_>], figures: &[String]) -> (Place, Vec<Curve>) {
+    let mut names: Vec<&str> = own.iter().map(|own| own.variant).collect();
+    names.dedup();
+    let mut curves = Vec::new();
+    for (style, figure) in figures.iter().enumerate() {
+        for emulated in [false, true] {
+            let each = own.iter().filter(|own| own.emulated == emulated);
+            let points = each.filter_map(|own| {
+                let at = names.iter().position(|name| *name == own.variant)?;
+                point(drawing, at as f64, values(&own.rows, figure))
+            });
+            let points: Vec<_> = points.collect();
+            if points.is_empty() && (emulated || own.iter().any(|own| own.emulated)) {
+                continue;
+            }
+            let name = legend(drawing, figure) + if emulated { KERNEL } else { "" };
+            curves.push(Curve { name, style, group: 0, emulated, points });
+        }
+    }
+    (Place::Names(names.into_iter().map(str::to_owned).collect()), curves)
 }
 
 /// The same in all panels: the variant's place among those that are drawn at all.

@@ -107,6 +107,58 @@ fn bars_can_stand_for_variants_and_parts_on_each_other() {
     );
 }
 
+/// The same in both worlds, TCP 1 Mbit/s slower over real kernels, and one curve only there.
+fn rows_of_two_worlds() -> Vec<Row> {
+    let mut rows = rows();
+    rows.retain(|row| row.variant == "TCP");
+    let mut others = rows.clone();
+    for row in &mut others {
+        row.world = World::Emu;
+        row.figures.entry("goodput".to_owned()).and_modify(|goodput| *goodput -= 1e6);
+    }
+    let kernel = |row: &Row| Row { variant: "MPTCP".into(), ..row.clone() };
+    let only: Vec<_> = others.iter().map(kernel).collect();
+    rows.into_iter().chain(others).chain(only).collect()
+}
+
+#[test]
+fn a_curve_of_two_worlds_is_two_of_one_colour() {
+    let figures = "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\n\
+                   x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n\
+                   [[figures]]\nkind = \"bars\"\nx = \"variant\"\ny = \"goodput\"\n\
+                   y-unit = \"Mbit/s\"\nwhere = { \"receive buffer\" = \"1 MB\" }\n";
+    let published = published("variant,x,y,where\nTCP,100 KB,9 Mbit/s,a\n").unwrap();
+    let drawn = figure(&plan(figures), &rows_of_two_worlds(), &published, None);
+    let look = |panel: &Panel| -> Vec<_> {
+        let look = |c: &Curve| (c.name.clone(), c.style, c.emulated, corners(c));
+        panel.curves.iter().map(look).collect()
+    };
+    let [lines, bars] = &drawn.panels[..] else { panic!() };
+    assert_eq!(
+        look(lines),
+        [
+            ("TCP".to_owned(), 0, false, vec![(100.0, 10.1), (1000.0, 11.0)]),
+            ("TCP (kernel)".to_owned(), 0, true, vec![(100.0, 9.1), (1000.0, 10.0)]),
+            ("MPTCP".to_owned(), 1, true, vec![(100.0, 9.1), (1000.0, 10.0)]),
+        ]
+    );
+    assert_eq!((lines.references.len(), lines.references[0].name.as_str()), (1, "TCP"));
+    assert_eq!(bars.x.scale, Scale::Names(vec!["TCP".into(), "MPTCP".into()]));
+    assert_eq!(
+        look(bars),
+        [
+            ("goodput".to_owned(), 0, false, vec![(0.0, 11.0)]),
+            ("goodput (kernel)".to_owned(), 0, true, vec![(0.0, 10.0), (1.0, 10.0)]),
+        ]
+    );
+    // Alone, the emulated world is drawn as any other.
+    let mut alone = rows_of_two_worlds();
+    alone.retain(|row| row.world == World::Emu);
+    let alone = figure(&plan(figures), &alone, &[], None);
+    assert_eq!(alone.panels[0].curves[0].name, "TCP");
+    assert!(alone.panels.iter().flat_map(|panel| &panel.curves).all(|curve| !curve.emulated));
+}
+
 #[test]
 fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
     let figure = drawn(

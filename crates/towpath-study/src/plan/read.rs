@@ -273,9 +273,8 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
             Some(setting)
         })
     });
-    let [thin, emulated] = ["thin", "emulated"].map(|key| {
-        section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values))
-    });
+    let [thin, emulated] = ["thin", "emulated"]
+        .map(|key| section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values)));
     section.finish();
     Some(Axis { name: name?, keys, values, thin, emulated })
 }

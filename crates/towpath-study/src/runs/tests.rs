@@ -116,10 +116,7 @@ fn the_emulated_world_runs_its_own_part_of_the_plan() {
     assert_eq!(delays(&both, false), (vec!["10 ms".into(), "500 ms".into()], 1));
     assert_eq!(delays(&both, true), (vec!["500 ms".into()], 1));
     // Where a thin run would have nothing, it has what is thin.
-    assert_eq!(
-        delays(&part("[\"10 ms\"]"), true),
-        (vec!["100 ms".into(), "500 ms".into()], 1)
-    );
+    assert_eq!(delays(&part("[\"10 ms\"]"), true), (vec!["100 ms".into(), "500 ms".into()], 1));
     let simulated = both.runs(SIM, &load).len();
     assert_eq!(simulated, whole.runs(SIM, &load).len());
 }
