@@ -124,6 +124,7 @@ impl Reproduction {
             thin,
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
+            degraded: rows.iter().filter(|row| row.figures.get("degraded") == Some(&1.0)).count(),
             made_by: ENGINE.to_owned(),
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),

@@ -94,6 +94,9 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
         let has = |plan: &Plan| arguments.world.iter().all(|world| plan.worlds.contains(world));
         wanted.retain(|found| has(&found.reproduction.plan));
     }
+    if all && arguments.redraw {
+        wanted = drawable(wanted, arguments, ui)?;
+    }
     interrupt::catch();
     let mut entries = Vec::new();
     for found in &wanted {
@@ -162,6 +165,30 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
     let load = reproduction::load(name);
     let reproduction = Reproduction::read(&format!("{name}/"), &load)?;
     Ok(Found { reproduction, load: Box::new(load) })
+}
+
+/// Those of which every row is there.
+fn drawable(
+    all: Vec<Found>,
+    arguments: &ReproduceArguments,
+    ui: &mut Ui,
+) -> Result<Vec<Found>, CliError> {
+    let mut kept = Vec::new();
+    for found in all {
+        let mut missing = None;
+        for world in worlds(&found.reproduction.plan, &arguments.world)? {
+            let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+            missing = missing.or(stored(&found, selection, &arguments.out).err());
+        }
+        match missing {
+            None => kept.push(found),
+            Some(why @ CliError::Unavailable { .. }) => {
+                ui.warn(&Warning { text: format!("left out: {why}"), hint: why.hint() });
+            }
+            Some(error) => return Err(error),
+        }
+    }
+    Ok(kept)
 }
 
 /// In which worlds one is run.
@@ -365,7 +392,7 @@ fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
 fn summary(entry: &Entry) -> serde_json::Value {
     json!({
         "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,
-        "thin": entry.thin, "runs": entry.runs, "failed": entry.failed, "claims": entry.claims,
+        "thin": entry.thin, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
         "verdict": entry.verdict, "files": entry.files,
     })
 }

@@ -32,6 +32,9 @@ pub struct Entry {
     pub runs: usize,
     /// Those without a result.
     pub failed: usize,
+    /// Emulated ones that were too late or too noisy to be trusted.
+    #[serde(default)]
+    pub degraded: usize,
     /// Program that made it.
     pub made_by: String,
     /// The figure.
@@ -93,11 +96,17 @@ impl Entry {
     /// ``world `sim`, 45 runs``
     pub fn conditions(&self) -> String {
         let thin = if self.thin { ", only a part of the runs" } else { "" };
-        let failed =
-            if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
+        let some = |count: usize, what: &str| {
+            if count > 0 { format!(", {count} {what}") } else { String::new() }
+        };
+        let (failed, degraded) = (some(self.failed, "failed"), some(self.degraded, "degraded"));
         let worlds: Vec<_> = self.worlds.iter().map(|world| format!("`{world}`")).collect();
         let plural = if worlds.len() == 1 { "" } else { "s" };
-        format!("world{plural} {}, {} runs{failed}{thin}", worlds.join(" and "), self.runs)
+        format!(
+            "world{plural} {}, {} runs{failed}{degraded}{thin}",
+            worlds.join(" and "),
+            self.runs
+        )
     }
 }
 

@@ -37,6 +37,7 @@ fn entry() -> Entry {
         thin: true,
         runs: 12,
         failed: 1,
+        degraded: 0,
         made_by: "towpath 0.1.0".into(),
         figure: Figure { title: "t".into(), panels: vec![panel], source: None },
         claims: vec![
@@ -82,9 +83,10 @@ fn a_figure_of_two_worlds_has_a_name_of_its_own_and_says_where_each_claim_was_ch
     let mut both = entry();
     both.worlds = vec!["sim".into(), "emu".into()];
     both.thin = false;
+    both.degraded = 2;
     both.claims[1].world = Some("emu".into());
     assert_eq!((entry().stem(), both.stem()), ("seed004-c".into(), "seed004-c-sim-emu".into()));
-    assert_eq!(both.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed");
+    assert_eq!(both.conditions(), "worlds `sim` and `emu`, 12 runs, 1 failed, 2 degraded");
     let text = markdown(&[both.clone()], "images");
     assert!(text.contains("`towpath reproduce all --world sim,emu --docs docs`"), "{text}");
     assert!(text.contains("](images/seed004-c-sim-emu.svg)"), "{text}");

@@ -13,7 +13,8 @@ use crate::handover;
 ///
 /// Every metric of [`expect`] that has a value; then what was delivered in `window` (the time of all
 /// flows when it is not given): `goodput`, `throughput`, `path.NAME.goodput`, `path.NAME.throughput`,
-/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`; of messages and of a connection
+/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`; of an emulated run `degraded`,
+/// `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`; of messages and of a connection
 /// that left its first path for another one what [`handover::figures`] says. An interval that is only partly in
 /// the window counts for that part.
 pub fn figures(
@@ -46,6 +47,7 @@ pub fn figures(
         }
     }
     handover::figures(records, &mut found);
+    trust(records, &mut found);
     if let Some((cpu, whole)) = summary.cpu.zip(whole) {
         processors(cpu, scenario, whole.seconds(), &mut found);
     }
@@ -53,6 +55,23 @@ pub fn figures(
         modelled(records, whole.seconds(), &mut found);
     }
     found
+}
+
+/// How far an emulated run can be trusted: what else the machine did, and how late packets were.
+fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
+    let noise = records
+        .iter()
+        .rev()
+        .find_map(|record| if let Record::Noise(noise) = record { Some(noise) } else { None });
+    let Some(noise) = noise else { return };
+    let figures = [
+        ("degraded", f64::from(u8::from(noise.degraded))),
+        ("emulator.late", noise.lateness_p99_ns as f64 / 1e9),
+        ("emulator.lost", noise.lost_packets as f64),
+        ("load", noise.load),
+        ("foreign_cpu", noise.foreign_cpu),
+    ];
+    found.extend(figures.map(|(name, value)| (name.to_owned(), value)));
 }
 
 /// A part of a run, in nanoseconds since the start of its traffic.
@@ -321,6 +340,20 @@ mod tests {
         }
         records.push(summary());
         records
+    }
+
+    #[test]
+    fn an_emulated_run_says_how_far_it_can_be_trusted() {
+        let noise = towpath_measure::result::Noise {
+            lateness_p99_ns: 3 * MS,
+            degraded: true,
+            load: 7.5,
+            ..Default::default()
+        };
+        let found = figures(&[Record::Noise(noise), summary()], &scenario(), None);
+        assert_eq!((found["degraded"], found["emulator.late"], found["load"]), (1.0, 0.003, 7.5));
+        let simulated = figures(&[summary()], &scenario(), None);
+        assert!(!simulated.contains_key("degraded") && !simulated.contains_key("load"));
     }
 
     #[test]

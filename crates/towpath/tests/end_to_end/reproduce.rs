@@ -109,6 +109,50 @@ fn a_study_of_ones_own_is_drawn_and_checked_and_always_the_same() {
 }
 
 #[test]
+fn both_worlds_are_one_figure_and_can_be_drawn_again() {
+    let folder = Folder::new();
+    study(&folder, CLAIM);
+    let plan = PLAN
+        .replace("seeds = 2", "seeds = 2\nemulated-seeds = 1\nworlds = [\"sim\", \"emu\"]")
+        .replace("\"40 ms\"]", "\"40 ms\"]\nemulated = [\"10 ms\"]");
+    folder.write("mine/plan.toml", &plan);
+    folder.write("mine/scenario.toml", SCENARIO.replace("3 s", "2 s"));
+    let both = ["reproduce", "./mine", "--world", "sim,emu", "--jobs", "2", "-o", "out", "--json"];
+    let ended = folder.run(&both);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let entry = &ended.json()[0];
+    assert_eq!(entry["worlds"], serde_json::json!(["sim", "emu"]), "{entry}");
+    // Two curves at two points with two seeds, and at one point with one.
+    assert_eq!((&entry["runs"], &entry["failed"]), (&10.into(), &0.into()), "{entry}");
+    let worlds = [&entry["claims"][0]["world"], &entry["claims"][1]["world"]];
+    assert_eq!(worlds, ["sim", "emu"], "{entry}");
+    assert_eq!(entry["verdict"], "in `sim` the claim holds; in `emu` the claim holds");
+    let read = |name: &str| fs::read(folder.work().join("out").join(name)).unwrap();
+    let table = String::from_utf8(read("mine-sim-emu.csv")).unwrap();
+    let points = |name: &str| {
+        let line = format!("1,{name},delay (ms),");
+        table.lines().filter(|text| text.starts_with(&line)).count()
+    };
+    assert_eq!(
+        (points("TCP"), points("TCP (kernel)"), points("MPTCP (kernel)")),
+        (2, 1, 1),
+        "{table}"
+    );
+    assert!(table.contains("2,TCP (kernel),time (s),0.5,"), "{table}");
+    let picture = read("mine-sim-emu.svg");
+    // Claims and drawings may change without a run.
+    let again = folder.run(&[&both[..], &["--redraw"]].concat());
+    assert_eq!(again.json(), ended.json(), "{again}");
+    assert!(read("mine-sim-emu.svg") == picture);
+    let alone = folder.run(&["reproduce", "./mine", "--world", "emu", "-o", "out", "--redraw"]);
+    assert_eq!(alone.code, Some(0), "{alone}");
+    assert!(!String::from_utf8(read("mine-emu.csv")).unwrap().contains("(kernel)"));
+    let more = folder.run(&["reproduce", "./mine", "--seeds", "3", "-o", "out", "--redraw"]);
+    assert_eq!(more.code, Some(2), "{more}");
+    assert!(more.err.contains("4 of 12 runs of `mine` in `sim` are not in `out`"), "{more}");
+}
+
+#[test]
 fn a_claim_that_comes_out_otherwise_is_exit_code_1() {
     let folder = Folder::new();
     study(&folder, &CLAIM.replace("1.3", "13"));
