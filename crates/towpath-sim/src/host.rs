@@ -67,6 +67,9 @@ impl Host {
         let name = host.map_or_else(String::new, |host| host.name.clone());
         let wrong = |source| SimError::Setting { host: name.clone(), source };
         let settings = HostSettings::from_texts(pairs).map_err(wrong)?;
+        // A client would only fail to connect, and its run look like one over a dead network.
+        let unknown = |source| SimError::Name { host: name.clone(), source };
+        settings.connection.check().map_err(unknown)?;
         let quic = quic_host(scenario, index, seed)?;
         let config = stack::Config {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),

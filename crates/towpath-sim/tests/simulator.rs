@@ -6,9 +6,12 @@
 mod datagrams;
 mod ended;
 
+use std::sync::Arc;
+
 use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Message, Record};
 use towpath_measure::scenario::{Scenario, Transport};
+use towpath_sim::{Job, SimError, run};
 
 use ended::{Ended, named, scenario, simulate};
 
@@ -99,6 +102,29 @@ fn data_that_is_pushed_early_waits_where_the_path_has_become_slow() {
     };
     let [pulled, pushed] = ["min-rtt", "pushing"].map(late);
     assert!(pushed < 0.9 * pulled, "{pushed} pushed, {pulled} pulled");
+}
+
+#[test]
+fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
+    let scenario = two_paths("");
+    for host in 0..2 {
+        for (number, what) in ["scheduler", "path manager", "congestion control"].iter().enumerate()
+        {
+            let mut scenario = scenario.clone();
+            let changed = &mut scenario.hosts[host];
+            *match number {
+                0 => &mut changed.stack.scheduler,
+                1 => &mut changed.stack.path_manager,
+                _ => &mut changed.congestion_control,
+            } = Some("fastest".to_owned());
+            let name = changed.name.clone();
+            let (scenario, transport) = (Arc::new(scenario), Transport::Mptcp);
+            let job = Job { scenario, transport, repeat: 1, trace: false };
+            let error = run(&job, Vec::new(), &mut |_| Ok(())).unwrap_err();
+            assert!(matches!(&error, SimError::Name { host, .. } if *host == name), "{error:?}");
+            assert!(error.to_string().contains(&format!("unknown {what} `fastest`")), "{error}");
+        }
+    }
 }
 
 #[test]
