@@ -106,6 +106,9 @@ pub struct Order {
     seeds: Option<u32>,
     /// Runs of a chunk.
     chunk: u32,
+    /// The key of every run, where the order was just made: each costs a scenario that is read.
+    #[serde(skip)]
+    keys: Vec<String>,
 }
 
 /// A sweep in its folder.
@@ -166,7 +169,7 @@ impl Order {
         if runs.is_empty() {
             return Err(SweepError::Nothing(read.name.clone(), selection.world));
         }
-        check(&runs)?;
+        let keys = check(&runs)?;
         let Selection { world, thin, seeds } = selection;
         let usual = match world {
             World::Sim => SIMULATED_CHUNK.max((runs.len() / CHUNKS) as u32),
@@ -180,6 +183,7 @@ impl Order {
             thin,
             seeds,
             chunk: chunk.unwrap_or(usual).clamp(1, LARGEST_CHUNK),
+            keys,
         })
     }
 
@@ -189,12 +193,13 @@ impl Order {
 }
 
 /// Refuses a grid in which some point is no scenario. Of random samples it is enough that one is:
-/// the others say in their rows what is wrong.
-fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
+/// the others say in their rows what is wrong. Gives the keys of all runs.
+fn check(runs: &Runs<'_>) -> Result<Vec<String>, SweepError> {
     let random = runs.plan().random.iter().flat_map(|random| &random.draws);
     let drawn: Vec<_> =
         random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
+    let mut keys = Vec::with_capacity(runs.len());
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
         let mut at = format!("variant `{}`", run.row.variant);
         for (name, value) in &run.row.parameters {
@@ -203,6 +208,7 @@ fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
                 let _ = write!(at, ", {name} `{}`", value.text);
             }
         }
+        keys.push(run.row.key);
         let wrong = run.scenario.err();
         let (_, seen) = points.entry(at).or_insert_with(|| (run.index, wrong.clone()));
         if wrong.is_none() {
@@ -211,22 +217,24 @@ fn check(runs: &Runs<'_>) -> Result<(), SweepError> {
     }
     let wrong = points.into_iter().filter_map(|(at, (place, wrong))| Some((place, at, wrong?)));
     let wrong = wrong.min_by_key(|(place, ..)| *place).map(|(_, at, why)| (at, why));
-    wrong.map_or(Ok(()), |(at, why)| Err(SweepError::Point { at, why }))
+    wrong.map_or(Ok(keys), |(at, why)| Err(SweepError::Point { at, why }))
 }
 
 impl Sweep {
     /// The sweep of this order in `folder`: a new one, or the same as far as it is.
-    pub fn begin(folder: &Path, order: Order) -> Result<Self, SweepError> {
+    pub fn begin(folder: &Path, mut order: Order) -> Result<Self, SweepError> {
         let failed = |source| SweepError::File(folder.to_owned(), source);
         std::fs::create_dir_all(folder).map_err(failed)?;
         let path = folder.join(ORDER);
         let text = serde_json::to_vec_pretty(&order).map_err(io::Error::from).map_err(failed)?;
         files::publish(folder, ORDER, &text).map_err(|e| SweepError::File(path, e))?;
-        let found = Self::open(folder)?;
+        let mut found = Self::open(folder)?;
+        let keys = std::mem::take(&mut order.keys);
         // How it is cut does not change what comes of it.
         if (Order { chunk: found.order.chunk, ..order }) != found.order {
             return Err(SweepError::Another(folder.to_owned()));
         }
+        found.order.keys = keys;
         Ok(found)
     }
 
@@ -294,8 +302,9 @@ impl Sweep {
 
     /// The file of a chunk.
     fn path(&self, runs: &Runs<'_>, index: usize, span: Range<usize>) -> PathBuf {
-        let keys: Vec<_> =
-            span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
+        let known = self.order.keys.get(span.clone()).map(<[String]>::to_vec);
+        let made = || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
+        let keys: Vec<_> = known.unwrap_or_else(made);
         let id = hexadecimal(keys.join("\n").as_bytes());
         self.folder.join(format!("part-{index:06}-{}.parquet", id.split_at(16).0))
     }

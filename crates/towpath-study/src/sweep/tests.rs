@@ -63,6 +63,23 @@ fn go_on(_: usize, _: usize) -> bool {
 }
 
 #[test]
+fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
+    let folder = Folder::new("sweep-keys");
+    let made = order();
+    assert_eq!(made.keys.iter().collect::<BTreeSet<_>>().len(), 15);
+    let begun = Sweep::begin(&folder.0, made).unwrap();
+    begun.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
+    let opened = Sweep::open(&folder.0).unwrap();
+    assert!(opened.order.keys.is_empty(), "they are not stored");
+    assert_eq!(opened.status(), begun.status());
+    assert_eq!(opened.status().chunks_done, 4);
+    // Who has the keys makes none: another world's would name no file that is there.
+    let mut wrong = order();
+    wrong.keys.reverse();
+    assert_eq!(Sweep::begin(&folder.0, wrong).unwrap().status().chunks_done, 0);
+}
+
+#[test]
 fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
     let folder = Folder::new("sweep-stopped");
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
