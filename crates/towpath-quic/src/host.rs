@@ -3,34 +3,34 @@
 //! Every listener has a socket of its own, and every connection that this host begins has one, too,
 //! as with most programs. So a datagram's port tells whose it is.
 
+mod datagram;
+mod socket;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use noq_proto::crypto::HmacKey;
-use noq_proto::crypto::rustls::QuicServerConfig;
 use noq_proto::{
-    ClientConfig, ConnectionId as WireId, ConnectionIdGenerator, DatagramEvent, EcnCodepoint,
-    Endpoint, EndpointConfig, EndpointEvent, FourTuple, Incoming, ServerConfig, Transmit,
+    ClientConfig, ConnectionId as WireId, DatagramEvent, EcnCodepoint, Endpoint, EndpointEvent,
+    FourTuple, Incoming, Transmit,
 };
 use towpath_net::{Instant, stream_seed};
 
 use crate::certificate;
-use crate::config::{Config, Validation};
+use crate::config::Config;
 use crate::congestion::{Factory, UnknownCongestionControl};
 use crate::connection::{Birth, Connection};
 use crate::error::{SetupError, StreamError};
 use crate::status::{ConnectionId, Event, ListenerId, Status, StreamId};
 use crate::time::Clock;
+use socket::{Listener, Socket, endpoint_config};
+
+pub use datagram::{Arrival, Datagram, Departure};
 
 /// The first port of connections that this host begins (RFC 6335 §6).
 const FIRST_PORT: u16 = 49_152;
-/// Bytes of a connection identifier.
-const WIRE_ID_BYTES: usize = 8;
-/// UDP payload that is taken from peers.
-const LARGEST_DATAGRAM_BYTES: u16 = 65_527;
 
 /// An address of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,84 +45,6 @@ pub struct LocalAddress {
     pub subflow: bool,
     /// A path from it is a backup, if the policy is not of another opinion.
     pub backup: bool,
-}
-
-/// What one call of the socket sends or receives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Datagram {
-    /// Our address and port.
-    pub local: SocketAddr,
-    /// The peer's.
-    pub remote: SocketAddr,
-    /// The ECN field of the IP header (RFC 3168 §5): two bits.
-    pub ecn: u8,
-    /// UDP payload, of several datagrams if there is a segment size.
-    pub payload: Bytes,
-    /// Length of each datagram but the last, which may be shorter.
-    pub segment_bytes: Option<usize>,
-}
-
-/// What came in at once between two addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
-    /// Our address and port.
-    pub local: SocketAddr,
-    /// The peer's.
-    pub remote: SocketAddr,
-    /// The ECN field of the IP header.
-    pub ecn: u8,
-    /// Length of each datagram but the last, which may be shorter.
-    pub segment_bytes: usize,
-}
-
-/// What goes out at once between two addresses: as [`Datagram`], with the payload elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Departure {
-    /// Our address and port.
-    pub local: SocketAddr,
-    /// The peer's.
-    pub remote: SocketAddr,
-    /// The ECN field of the IP header.
-    pub ecn: u8,
-    /// Length of each datagram but the last, which may be shorter.
-    pub segment_bytes: Option<usize>,
-}
-
-impl Datagram {
-    /// The datagrams on the wire.
-    pub fn split(&self) -> impl Iterator<Item = Bytes> + '_ {
-        let size = self.segment_bytes.unwrap_or(usize::MAX).max(1);
-        let mut rest = self.payload.clone();
-        std::iter::from_fn(move || (!rest.is_empty()).then(|| rest.split_to(size.min(rest.len()))))
-    }
-}
-
-/// Who accepts connections on a socket.
-#[derive(Clone)]
-struct Listener {
-    id: ListenerId,
-    config: Config,
-    tls: Arc<QuicServerConfig>,
-}
-
-/// A UDP socket.
-struct Socket {
-    endpoint: Endpoint,
-    listener: Option<Listener>,
-    by_handle: BTreeMap<usize, ConnectionId>,
-}
-
-impl Socket {
-    fn is_used(&self) -> bool {
-        self.listener.is_some() || !self.by_handle.is_empty()
-    }
-}
-
-impl std::fmt::Debug for Socket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let listener = self.listener.as_ref().map(|listener| listener.id);
-        f.debug_struct("Socket").field("listener", &listener).finish_non_exhaustive()
-    }
 }
 
 /// A host that speaks QUIC.
@@ -226,8 +148,8 @@ impl Host {
         self.next_listener += 1;
         let tls = certificate::server(config.identity.as_ref())?;
         let listener = Listener { id, config, tls };
-        let server = self.server_config(&listener)?;
-        let endpoint = Endpoint::new(self.endpoint_config(port), Some(server), true);
+        let server = listener.server_config(self.clock)?;
+        let endpoint = Endpoint::new(endpoint_config(self.seed, port), Some(server), true);
         let listener = Some(listener);
         self.sockets.insert(port, Socket { endpoint, listener, by_handle: BTreeMap::new() });
         Ok(id)
@@ -286,7 +208,7 @@ impl Host {
             let first = stream_seed(seed, &port.to_string(), "first destination");
             client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
         }
-        let mut endpoint = Endpoint::new(self.endpoint_config(port), None, true);
+        let mut endpoint = Endpoint::new(endpoint_config(self.seed, port), None, true);
         let at = self.clock.library(now);
         let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
         let id = self.next_id();
@@ -311,48 +233,6 @@ impl Host {
         let port = { later }.find(|port| !used(*port)).ok_or(SetupError::NoPort)?;
         self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
         Ok(port)
-    }
-
-    fn endpoint_config(&self, port: u16) -> Arc<EndpointConfig> {
-        let Some(seed) = self.seed else {
-            let mut config = EndpointConfig::default();
-            // Who shares the port with another protocol tells them apart by this bit (RFC 9287 §3
-            // lets peers clear it only if it is allowed here).
-            config.grease_quic_bit(false);
-            // It admits all sizes that a datagram can have.
-            let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
-            return Arc::new(config);
-        };
-        let seed = |purpose| stream_seed(seed, &port.to_string(), purpose);
-        let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::ResetKey(seed("reset key")));
-        let mut config = EndpointConfig::new(reset_key);
-        let ids = seed("connection identifiers");
-        let mut rng = [0; 32];
-        for (part, word) in rng.as_chunks_mut::<8>().0.iter_mut().zip(0_u64..) {
-            *part = stream_seed(seed("library"), "", &word.to_string()).to_be_bytes();
-        }
-        config
-            .rng_seed(Some(rng))
-            .cid_generator(Arc::new(move || Box::new(WireIds { seed: ids, count: 0 })));
-        // It admits all sizes that a datagram can have.
-        let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
-        Arc::new(config)
-    }
-
-    /// With a congestion control for one connection: coupling must not reach beyond it.
-    fn server_config(&self, listener: &Listener) -> Result<Arc<ServerConfig>, SetupError> {
-        let Listener { id: _, config, tls } = listener;
-        let factory = Factory::new(&config.congestion_control, self.clock)?;
-        let mut server = if config.validation == Validation::NONE {
-            let mut server = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
-            server.time_source(Arc::new(certificate::FixedTime));
-            server
-        } else {
-            // Tokens are sealed with a key that it draws.
-            ServerConfig::with_crypto(tls.clone())
-        };
-        server.transport_config(Arc::new(config.transport(factory)));
-        Ok(Arc::new(server))
     }
 
     /// Takes a datagram in (or several, with a segment size).
@@ -419,8 +299,8 @@ impl Host {
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         let listener = self.sockets.get(&port).and_then(|socket| socket.listener.clone());
-        let server =
-            listener.map(|listener| self.server_config(&listener).map(|server| (listener, server)));
+        let server = listener
+            .map(|listener| listener.server_config(self.clock).map(|server| (listener, server)));
         let Some(socket) = self.sockets.get_mut(&port) else { return };
         self.buffer.clear();
         let Some(Ok((Listener { id: listener, config, .. }, server))) = server else {
@@ -703,27 +583,5 @@ impl Host {
     /// State of a connection.
     pub fn status(&mut self, connection: ConnectionId) -> Option<Status> {
         self.connections.get_mut(&connection).map(Connection::status)
-    }
-}
-
-/// Connection identifiers from a seed: nothing but packets of our own is to be told apart.
-#[derive(Debug)]
-struct WireIds {
-    seed: u64,
-    count: u64,
-}
-
-impl ConnectionIdGenerator for WireIds {
-    fn generate_cid(&mut self) -> WireId {
-        self.count = self.count.wrapping_add(1);
-        WireId::new(&stream_seed(self.seed, "", &self.count.to_string()).to_be_bytes())
-    }
-
-    fn cid_len(&self) -> usize {
-        WIRE_ID_BYTES
-    }
-
-    fn cid_lifetime(&self) -> Option<std::time::Duration> {
-        None
     }
 }

@@ -1,0 +1,118 @@
+//! A UDP socket of a host, and what the library is told of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use noq_proto::crypto::HmacKey;
+use noq_proto::crypto::rustls::QuicServerConfig;
+use noq_proto::{
+    ConnectionId as WireId, ConnectionIdGenerator, Endpoint, EndpointConfig, ServerConfig,
+};
+use towpath_net::stream_seed;
+
+use crate::certificate;
+use crate::config::{Config, Validation};
+use crate::congestion::Factory;
+use crate::error::SetupError;
+use crate::status::{ConnectionId, ListenerId};
+use crate::time::Clock;
+
+/// Bytes of a connection identifier.
+const WIRE_ID_BYTES: usize = 8;
+/// UDP payload that is taken from peers.
+const LARGEST_DATAGRAM_BYTES: u16 = 65_527;
+
+/// Who accepts connections on a socket.
+#[derive(Clone)]
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) config: Config,
+    pub(super) tls: Arc<QuicServerConfig>,
+}
+
+impl Listener {
+    /// With a congestion control for one connection: coupling must not reach beyond it.
+    pub(super) fn server_config(&self, clock: Clock) -> Result<Arc<ServerConfig>, SetupError> {
+        let Self { id: _, config, tls } = self;
+        let factory = Factory::new(&config.congestion_control, clock)?;
+        let mut server = if config.validation == Validation::NONE {
+            let mut server = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
+            server.time_source(Arc::new(certificate::FixedTime));
+            server
+        } else {
+            // Tokens are sealed with a key that it draws.
+            ServerConfig::with_crypto(tls.clone())
+        };
+        server.transport_config(Arc::new(config.transport(factory)));
+        Ok(Arc::new(server))
+    }
+}
+
+/// A UDP socket.
+pub(super) struct Socket {
+    pub(super) endpoint: Endpoint,
+    pub(super) listener: Option<Listener>,
+    pub(super) by_handle: BTreeMap<usize, ConnectionId>,
+}
+
+impl Socket {
+    pub(super) fn is_used(&self) -> bool {
+        self.listener.is_some() || !self.by_handle.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let listener = self.listener.as_ref().map(|listener| listener.id);
+        f.debug_struct("Socket").field("listener", &listener).finish_non_exhaustive()
+    }
+}
+
+/// What the library is told of the socket with that port, on a host with that seed.
+pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfig> {
+    let Some(seed) = seed else {
+        let mut config = EndpointConfig::default();
+        // Who shares the port with another protocol tells them apart by this bit (RFC 9287 §3
+        // lets peers clear it only if it is allowed here).
+        config.grease_quic_bit(false);
+        // It admits all sizes that a datagram can have.
+        let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+        return Arc::new(config);
+    };
+    let seed = |purpose| stream_seed(seed, &port.to_string(), purpose);
+    let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::ResetKey(seed("reset key")));
+    let mut config = EndpointConfig::new(reset_key);
+    let ids = seed("connection identifiers");
+    let mut rng = [0; 32];
+    for (part, word) in rng.as_chunks_mut::<8>().0.iter_mut().zip(0_u64..) {
+        *part = stream_seed(seed("library"), "", &word.to_string()).to_be_bytes();
+    }
+    config
+        .rng_seed(Some(rng))
+        .cid_generator(Arc::new(move || Box::new(WireIds { seed: ids, count: 0 })));
+    // It admits all sizes that a datagram can have.
+    let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+    Arc::new(config)
+}
+
+/// Connection identifiers from a seed: nothing but packets of our own is to be told apart.
+#[derive(Debug)]
+struct WireIds {
+    seed: u64,
+    count: u64,
+}
+
+impl ConnectionIdGenerator for WireIds {
+    fn generate_cid(&mut self) -> WireId {
+        self.count = self.count.wrapping_add(1);
+        WireId::new(&stream_seed(self.seed, "", &self.count.to_string()).to_be_bytes())
+    }
+
+    fn cid_len(&self) -> usize {
+        WIRE_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<std::time::Duration> {
+        None
+    }
+}
