@@ -4,7 +4,7 @@
 mod points;
 mod reference;
 
-use towpath_report::figure::{Axis, Curve, Figure, Kind, Line, Panel, Reference, Scale};
+use towpath_report::figure::{Axis, Curve, Figure, Kind, Line, Panel, Point, Reference, Scale};
 
 pub use reference::{Amount, Published, published};
 
@@ -14,16 +14,19 @@ use points::{Place, curves};
 
 /// The figure of a plan: its rows as it says they are drawn, and the points that a source gives.
 pub fn figure(plan: &Plan, rows: &[Row], published: &[Published], source: Option<&str>) -> Figure {
-    let panels = plan.figures.iter().map(|drawing| panel(plan, drawing, rows, published));
-    Figure {
-        title: plan.title.clone(),
-        panels: panels.collect(),
-        source: source.map(str::to_owned),
-    }
+    let of_panel = |number: usize| {
+        let here = move |point: &&Published| point.panel.is_none_or(|panel| panel == number);
+        published.iter().filter(here).collect::<Vec<_>>()
+    };
+    let each = plan.figures.iter().enumerate();
+    let panels = each.map(|(number, drawing)| panel(plan, drawing, rows, &of_panel(number)));
+    let mut panels: Vec<Panel> = panels.collect();
+    style_given(&mut panels);
+    Figure { title: plan.title.clone(), panels, source: source.map(str::to_owned) }
 }
 
-fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[Published]) -> Panel {
-    let (place, curves) = curves(plan, drawing, rows);
+fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published]) -> Panel {
+    let (place, mut curves) = curves(plan, drawing, rows);
     let kind = match drawing.kind {
         Shown::Lines | Shown::Series => Kind::Lines,
         Shown::Bars => Kind::Bars,
@@ -32,6 +35,8 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[Published]) 
         Shown::Scatter => Kind::Scatter,
     };
     let references = references(drawing, &place, &curves, published);
+    let only = plan.figures.len() == 1;
+    curves.extend(given(drawing, &place, &curves, published, only));
     let [_, size] = sizes(drawing);
     let y = if drawing.kind == Shown::Cdf {
         Axis {
@@ -101,19 +106,73 @@ fn references(
     drawing: &Drawing,
     place: &Place,
     curves: &[Curve],
-    published: &[Published],
+    published: &[&Published],
 ) -> Vec<Reference> {
-    let sizes = sizes(drawing);
     let each = published.iter().filter_map(|point| {
         let curve = curves.iter().find(|curve| curve.name == point.variant)?;
-        let x = match place {
-            Place::Number => point.x.value(sizes[0])?,
-            Place::Names(names) => names.iter().position(|name| *name == point.x.text)? as f64,
-        };
-        let y = point.y.value(sizes[1])?;
+        let [x, y] = at(drawing, place, point)?;
         Some(Reference { style: Some(curve.style), name: curve.name.clone(), x, y })
     });
     each.collect()
+}
+
+/// Curves of published points alone: those that are said to be in this panel, or in the only one.
+fn given(
+    drawing: &Drawing,
+    place: &Place,
+    ours: &[Curve],
+    published: &[&Published],
+    only: bool,
+) -> Vec<Curve> {
+    let mut found: Vec<Curve> = Vec::new();
+    for point in published.iter().filter(|point| only || point.panel.is_some()) {
+        if ours.iter().any(|curve| curve.name == point.variant) {
+            continue;
+        }
+        let Some([x, middle]) = at(drawing, place, point) else { continue };
+        let point_of = Point { x, middle, spread: [middle; 2], runs: 0 };
+        match found.iter_mut().find(|curve| curve.name == point.variant) {
+            Some(curve) => curve.points.push(point_of),
+            None => found.push(Curve {
+                name: point.variant.clone(),
+                style: 0,
+                group: 0,
+                emulated: false,
+                given: true,
+                points: vec![point_of],
+            }),
+        }
+    }
+    for curve in &mut found {
+        curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    found
+}
+
+/// Curves of published points look like none of ours, and in all panels the same.
+fn style_given(panels: &mut [Panel]) {
+    let all = || panels.iter().flat_map(|panel| &panel.curves);
+    let free = all().filter(|curve| !curve.given).map(|curve| curve.style + 1).max().unwrap_or(0);
+    let mut names: Vec<String> = Vec::new();
+    for curve in all().filter(|curve| curve.given) {
+        if !names.contains(&curve.name) {
+            names.push(curve.name.clone());
+        }
+    }
+    for curve in panels.iter_mut().flat_map(|panel| &mut panel.curves).filter(|curve| curve.given) {
+        let number = names.iter().position(|name| *name == curve.name).unwrap_or(0);
+        curve.style = free + number;
+    }
+}
+
+/// Where a published point is in the units of the axes.
+fn at(drawing: &Drawing, place: &Place, point: &Published) -> Option<[f64; 2]> {
+    let sizes = sizes(drawing);
+    let x = match place {
+        Place::Number => point.x.value(sizes[0])?,
+        Place::Names(names) => names.iter().position(|name| *name == point.x.text)? as f64,
+    };
+    Some([x, point.y.value(sizes[1])?])
 }
 
 /// One line for each curve: its name, a spark for each point, and the smallest and largest value.

@@ -91,7 +91,7 @@ impl Reproduction {
         let expected = or_none("expected.toml")?.unwrap_or_default();
         let expected = Expected::parse(&at("expected.toml"), &expected, &plan)?;
         let points = or_none("reference.csv")?;
-        let published = points.map_or(Ok(Vec::new()), |text| published(&text));
+        let published = points.map_or(Ok(Vec::new()), |text| published(&text, &plan));
         let wrong = |why| ReproductionError::Points(at("reference.csv"), why);
         let readme = or_none("README.md")?.unwrap_or_default();
         Ok(Self { plan, plan_text, expected, published: published.map_err(wrong)?, readme })
@@ -113,8 +113,10 @@ impl Reproduction {
         let claims = self.expected.claims.iter().enumerate();
         let claims = claims.flat_map(|(number, claim)| claim_entries(claim, number, &verdicts));
         let point = |point: &Published| {
-            let Published { variant, x, y, place } = point.clone();
-            [variant, x.text, y.text, place]
+            let Published { panel, variant, x, y, place } = point.clone();
+            let panel = panel.and_then(|number| self.plan.figures.get(number));
+            let panel = panel.map_or_else(String::new, |drawing| drawing.title.clone());
+            [panel, variant, x.text, y.text, place]
         };
         Entry {
             name: self.plan.name.clone(),

@@ -44,7 +44,7 @@ impl Plane<'_> {
 /// Heights of the stacks of a panel, and of their whiskers.
 pub(super) fn tops(panel: &Panel) -> Vec<f64> {
     let mut tops: BTreeMap<(usize, i64), f64> = BTreeMap::new();
-    for curve in &panel.curves {
+    for curve in ours(panel) {
         for point in curve.points.iter().filter(|point| point.middle.is_finite()) {
             *tops.entry((curve.group, point.x as i64)).or_default() += point.middle.max(0.0);
         }
@@ -59,14 +59,12 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
             panel.curves.iter().for_each(|curve| spread(out, curve, plane));
             panel.curves.iter().for_each(|curve| line(out, curve, plane));
         }
-        Kind::Scatter => {
-            for curve in &panel.curves {
-                let places = curve.points.iter().filter_map(|p| plane.at(p.x, p.middle));
-                places.for_each(|place| marker(out, Some(curve.style), place, Look::of(curve)));
-            }
-        }
-        Kind::Cdf => panel.curves.iter().for_each(|curve| steps(out, curve, plane)),
+        Kind::Scatter => ours(panel).for_each(|curve| markers(out, curve, plane)),
+        Kind::Cdf => ours(panel).for_each(|curve| steps(out, curve, plane)),
         Kind::Bars | Kind::StackedBars => bars(out, panel, plane),
+    }
+    if panel.kind != Kind::Lines {
+        panel.curves.iter().filter(|curve| curve.given).for_each(|c| markers(out, c, plane));
     }
     for line in &panel.lines {
         let Some(y) = plane.y(line.at) else { continue };
@@ -81,10 +79,22 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
         );
     }
     for other in &panel.references {
-        if let Some(place) = plane.at(other.x, other.y) {
-            marker(out, other.style, place, Look::Hollow);
+        let own = |curve: &Curve| panel.kind == Kind::Bars && curve.name == other.name;
+        let shift = ours(panel).position(own).map_or(0.0, |bar| column(panel, plane, bar));
+        if let Some([x, y]) = plane.at(other.x, other.y) {
+            marker(out, other.style, [x + shift, y], Look::Hollow);
         }
     }
+}
+
+/// The curves that are made of runs.
+fn ours(panel: &Panel) -> impl Iterator<Item = &Curve> {
+    panel.curves.iter().filter(|curve| !curve.given)
+}
+
+fn markers(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+    let places = curve.points.iter().filter_map(|point| plane.at(point.x, point.middle));
+    places.for_each(|place| marker(out, Some(curve.style), place, Look::of(curve)));
 }
 
 /// Whether a point's spread can be seen.
@@ -179,23 +189,38 @@ fn steps(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
     }
 }
 
+/// Bars that stand beside each other at each name.
+fn columns(panel: &Panel) -> usize {
+    if panel.kind == Kind::StackedBars {
+        return ours(panel).map(|curve| curve.group + 1).max().unwrap_or(1);
+    }
+    ours(panel).count().max(1)
+}
+
+/// How much room each of them has.
+fn room(panel: &Panel, plane: &Plane<'_>) -> f64 {
+    plane.slot() * 0.78 / columns(panel) as f64
+}
+
+/// How far a bar is from the middle of its name's place.
+fn column(panel: &Panel, plane: &Plane<'_>, number: usize) -> f64 {
+    let middle = (columns(panel) as f64 - 1.0) / 2.0;
+    (number as f64 - middle) * room(panel, plane).min(50.0)
+}
+
 /// Bars of each name beside each other, or those of one group on top of each other.
 fn bars(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
     let stacked = panel.kind == Kind::StackedBars;
-    let column_of = |number: usize, curve: &Curve| if stacked { curve.group } else { number };
-    let columns =
-        panel.curves.iter().enumerate().map(|(n, c)| column_of(n, c) + 1).max().unwrap_or(1);
-    let room = plane.slot() * 0.78 / columns as f64;
-    let thick = (room * 0.92).min(46.0);
+    let thick = (room(panel, plane) * 0.92).min(46.0);
     let mut heights: BTreeMap<(usize, i64), f64> = BTreeMap::new();
     let zero = plane.y(plane.y.low().max(0.0)).unwrap_or(plane.size[1]);
-    for (number, curve) in panel.curves.iter().enumerate() {
-        let at = column_of(number, curve);
+    for (number, curve) in ours(panel).enumerate() {
+        let at = if stacked { curve.group } else { number };
         for point in &curve.points {
             let below = heights.entry((at, point.x as i64)).or_default();
             let floor = if stacked { *below } else { 0.0 };
             let Some(middle) = plane.x(point.x) else { continue };
-            let column = middle + (at as f64 - (columns as f64 - 1.0) / 2.0) * room.min(50.0);
+            let column = middle + column(panel, plane, at);
             let Some(top) = plane.y(floor + point.middle) else { continue };
             let foot = if floor > 0.0 { plane.y(floor).unwrap_or(zero) } else { zero };
             let outline = rectangle(column - thick / 2.0, top.min(foot), thick, (foot - top).abs());
@@ -245,7 +270,12 @@ pub(super) fn patterns() -> &'static str {
 pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
     let Some(curve) = panel.curves.get(number) else { return };
     match panel.kind {
-        Kind::Lines | Kind::Cdf => {
+        Kind::Lines => {
+            path(out, curve, &[[x, y], [x + 34.0, y]]);
+            marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve));
+        }
+        _ if curve.given => marker(out, Some(curve.style), [x + 17.0, y], Look::Hollow),
+        Kind::Cdf => {
             path(out, curve, &[[x, y], [x + 34.0, y]]);
             marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve));
         }

@@ -96,6 +96,9 @@ pub struct Curve {
     /// of its style, with a ring as marker, or a paler bar.
     #[serde(default)]
     pub emulated: bool,
+    /// Whether somebody else gives its points: they are hollow, and have neither runs nor spread.
+    #[serde(default)]
+    pub given: bool,
     /// In order of `x`.
     pub points: Vec<Point>,
 }

@@ -44,7 +44,11 @@ pub(super) enum Look {
 
 impl Look {
     pub(super) fn of(curve: &Curve) -> Self {
-        if curve.emulated { Self::Ringed } else { Self::Filled }
+        match (curve.given, curve.emulated) {
+            (true, _) => Self::Hollow,
+            (false, true) => Self::Ringed,
+            (false, false) => Self::Filled,
+        }
     }
 }
 

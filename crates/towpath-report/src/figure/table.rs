@@ -19,8 +19,13 @@ pub fn csv(figure: &Figure) -> String {
         for curve in &panel.curves {
             for point in &curve.points {
                 let [low, high] = point.spread;
-                let rest = [point.middle, low, high].map(number_text).join(",");
-                line(&curve.name, point.x, &format!("{rest},{}", point.runs));
+                let rest = if curve.given {
+                    format!("{},,,", number_text(point.middle))
+                } else {
+                    let numbers = [point.middle, low, high].map(number_text).join(",");
+                    format!("{numbers},{}", point.runs)
+                };
+                line(&curve.name, point.x, &rest);
             }
         }
         for other in &panel.references {

@@ -8,7 +8,7 @@ fn curve(name: &str, style: usize, values: &[(f64, f64)]) -> Curve {
     let point =
         |(x, y): &(f64, f64)| Point { x: *x, middle: *y, spread: [y * 0.9, y * 1.1], runs: 5 };
     let points = values.iter().map(point).collect();
-    Curve { name: name.into(), style, group: 0, emulated: false, points }
+    Curve { name: name.into(), style, group: 0, emulated: false, given: false, points }
 }
 
 fn buffers() -> Panel {
@@ -38,7 +38,7 @@ fn shares() -> Panel {
     let names = Scale::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
     let part = |name: &str, style, group, y: f64| {
         let points = curve(name, style, &[(0.0, y), (1.0, y / 2.0), (2.0, y / 4.0)]).points;
-        Curve { name: name.into(), style, group, emulated: false, points }
+        Curve { name: name.into(), style, group, emulated: false, given: false, points }
     };
     Panel {
         title: "per subflow".into(),
@@ -163,6 +163,48 @@ fn a_curve_looks_the_same_in_every_panel_and_stands_in_the_legend_once() {
     assert_eq!(text.matches(">TCP over 3G<").count(), 1);
     let [first, second] = &panels(&figure)[..] else { panic!() };
     assert_eq!(first.replace("(a)", ""), second.replace("(b)", ""));
+}
+
+/// One panel of each kind, with a curve that somebody else gives.
+fn with_given() -> Figure {
+    let mut figure = all();
+    for panel in &mut figure.panels {
+        panel.references.clear();
+        let given = Curve { given: true, ..curve("theirs", 7, &[(1.0, 3.0), (2.0, 4.0)]) };
+        panel.curves.push(given);
+    }
+    figure
+}
+
+#[test]
+fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
+    let mut panel = bars();
+    let of = |name: &str, style| Reference { style, name: name.into(), x: 0.0, y: 9.0 };
+    panel.references = vec![of("ours", Some(0)), of("nobody's", None), of("the kernel", Some(1))];
+    let picture = panels(&Figure { panels: vec![panel], ..Figure::default() }).remove(0);
+    let hollow = picture.split("<circle ").filter(|part| part.contains("fill=\"#fff\" stroke=\"#"));
+    let place = |part: &str| part.split('"').nth(1).unwrap().parse::<f64>().unwrap();
+    let places: Vec<f64> = hollow.map(place).collect();
+    // The last one is a square.
+    let [ours, nobodys] = places[..] else { panic!("{places:?}") };
+    assert!(nobodys - ours > 10.0, "{places:?}");
+}
+
+#[test]
+fn what_others_give_is_hollow_everywhere_and_once_in_the_legend() {
+    let figure = with_given();
+    // The colour is that of no other curve; a hollow circle is white inside it.
+    let hollow = "fill=\"#fff\" stroke=\"#66727d\" stroke-width=\"1.6\"";
+    for (panel, kind) in panels(&figure).iter().zip(&figure.panels) {
+        assert_eq!(panel.matches(hollow).count(), 2, "{:?}", kind.kind);
+        assert!(!panel.contains("fill=\"#66727d\""), "{:?}: a bar or a full marker", kind.kind);
+    }
+    let text = svg(&figure);
+    assert_eq!(text.matches(">theirs<").count(), 1);
+    assert!(!text.contains("seed 004"), "there are no points that belong to our curves");
+    assert!(
+        csv(&figure).contains("\ngoodput,theirs,receive buffer (KB),1,goodput (Mbit/s),3,,,\n")
+    );
 }
 
 #[test]

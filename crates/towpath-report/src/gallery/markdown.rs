@@ -24,7 +24,7 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
         "# Published figures, {title}\n\n\
         Made by `towpath reproduce all{option}{thin} --docs docs`; do not edit. Each figure stands with what its \
         source claims and what\nour runs say to it; filled markers are ours, hollow ones are points \
-        that the text of the source gives{rings}.\n[reproduce.md](reproduce.md) says how to repeat them, \
+        that somebody else gives: the text of the source,\nor whom the legend names{rings}. [reproduce.md](reproduce.md) says how to repeat them, \
         and how to write a study of one's own.\n\n| figure | claims | verdict |\n|---|---|---|\n"
     );
     for entry in entries {

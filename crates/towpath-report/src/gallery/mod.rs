@@ -43,8 +43,9 @@ pub struct Entry {
     pub claims: Vec<ClaimEntry>,
     /// All claims together, in one sentence.
     pub verdict: String,
-    /// Points that the source gives: what, where on the axis, value, place in the source.
-    pub published: Vec<[String; 4]>,
+    /// Points that the source gives: panel (empty for all), what, where on the axis, value, place in
+    /// the source.
+    pub published: Vec<[String; 5]>,
     /// `README.md` of the reproduction.
     pub readme: String,
     /// Files that belong to it, beside the page.

@@ -138,14 +138,19 @@ fn points(out: &mut String, entry: &Entry) {
     if entry.published.is_empty() {
         return;
     }
+    // A figure of one panel says nothing of panels.
+    let from = usize::from(entry.published.iter().all(|[panel, ..]| panel.is_empty()));
     out.push_str(
         "<details class=\"fold\"><summary>Points that the source gives</summary>\
-         <div class=\"scroll\"><table class=\"list\"><tr><th>Curve</th><th>At</th><th>Value</th>\
-         <th>Where it says so</th></tr>",
+         <div class=\"scroll\"><table class=\"list\"><tr>",
     );
+    for head in ["Panel", "Curve", "At", "Value", "Where it says so"].iter().skip(from) {
+        let _ = write!(out, "<th>{head}</th>");
+    }
+    out.push_str("</tr>");
     for row in &entry.published {
         out.push_str("<tr>");
-        for cell in row {
+        for cell in row.iter().skip(from) {
             let _ = write!(out, "<td>{}</td>", esc(cell));
         }
         out.push_str("</tr>");

@@ -9,6 +9,7 @@ fn entry() -> Entry {
         style: 0,
         group: 0,
         emulated: false,
+        given: false,
         points: vec![point(1.0), point(2.0)],
     };
     let panel = Panel {
@@ -46,7 +47,13 @@ fn entry() -> Entry {
             claim("C", None, Some("not shown")),
         ],
         verdict: "1 of 2 claims hold".into(),
-        published: vec![["MPTCP".into(), "600 KB".into(), "9".into(), "end".into()]],
+        published: vec![[
+            "goodput".into(),
+            "MPTCP".into(),
+            "600 KB".into(),
+            "9".into(),
+            "end".into(),
+        ]],
         readme: "# T\n\nSource: x\n\n## Ours\n\nText".into(),
         files: vec!["seed004-c.csv".into()],
     }

@@ -58,7 +58,14 @@ pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Ve
                     format!("{name}: {}", legend(drawing, figure)),
                 ),
             };
-            curves.push(Curve { name: label, style, group, emulated: *emulated, points });
+            curves.push(Curve {
+                name: label,
+                style,
+                group,
+                emulated: *emulated,
+                given: false,
+                points,
+            });
         }
     }
     (place, curves)
@@ -105,7 +112,7 @@ fn side_by_side(drawing: &Drawing, own: &[Own<'_>], figures: &[String]) -> (Plac
                 continue;
             }
             let name = legend(drawing, figure) + if emulated { KERNEL } else { "" };
-            curves.push(Curve { name, style, group: 0, emulated, points });
+            curves.push(Curve { name, style, group: 0, emulated, given: false, points });
         }
     }
     (Place::Names(names.into_iter().map(str::to_owned).collect()), curves)
@@ -119,6 +126,19 @@ fn style(plan: &Plan, name: &str) -> usize {
             .any(|drawing| drawing.variants.is_empty() || drawing.variants.contains(&variant.name))
     };
     plan.variants.iter().filter(drawn).position(|variant| variant.name == name).unwrap_or(0)
+}
+
+/// Whether a panel may have a curve of this name, whatever rows there are.
+pub(super) fn may_have(plan: &Plan, drawing: &Drawing, name: &str) -> bool {
+    let shown = |variant: &&str| {
+        drawing.variants.is_empty() || drawing.variants.iter().any(|other| other == variant)
+    };
+    let of_figure = |rest: &str| drawing.y.iter().any(|figure| legend(drawing, figure) == rest);
+    let variants = || plan.variants.iter().map(|variant| variant.name.as_str()).filter(shown);
+    let both = |variant: &str| name.strip_prefix(variant)?.strip_prefix(": ");
+    of_figure(name)
+        || drawing.x != "variant" && variants().any(|variant| variant == name)
+        || variants().any(|variant| both(variant).is_some_and(of_figure))
 }
 
 fn legend(drawing: &Drawing, figure: &str) -> String {

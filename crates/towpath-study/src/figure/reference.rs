@@ -1,10 +1,16 @@
 //! `reference.csv`: the points that a source's text gives.
 
+use towpath_measure::scenario::document::nearest;
 use towpath_measure::scenario::units::{self, Dimension};
+
+use super::points::may_have;
+use crate::plan::Plan;
 
 /// A point that somebody else gives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
+    /// The only panel that has it, from 0; else it is in every panel that has its curve.
+    pub panel: Option<usize>,
     /// The curve to which it belongs.
     pub variant: String,
     /// Place on the horizontal axis.
@@ -31,33 +37,64 @@ impl Amount {
     }
 }
 
-/// Reads the points; the first line names the columns `variant,x,y,where`. An error says which line
-/// is wrong and how.
-pub fn published(text: &str) -> Result<Vec<Published>, String> {
+/// Without the panels' column, and with it.
+const COLUMNS: [&str; 2] = ["variant,x,y,where", "panel,variant,x,y,where"];
+
+/// Reads the points of a plan's figure; the first line names the columns `variant,x,y,where`, with
+/// `panel` before them or not. An error says which line is wrong and how.
+pub fn published(text: &str, plan: &Plan) -> Result<Vec<Published>, String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    match lines.next() {
-        Some((_, "variant,x,y,where")) => {}
+    let [usual, with_panels] = COLUMNS;
+    let panels = match lines.next() {
+        Some((_, first)) if first == usual => false,
+        Some((_, first)) if first == with_panels => true,
         Some((_, other)) => {
-            return Err(format!("line 1 is `{other}`, expected `variant,x,y,where`"));
+            return Err(format!("line 1 is `{other}`, expected `{usual}` or `{with_panels}`"));
         }
-        None => return Err("it is empty, expected `variant,x,y,where`".to_owned()),
-    }
-    lines
-        .map(|(number, line)| point(line).map_err(|why| format!("line {}: {why}", number + 1)))
-        .collect()
+        None => return Err(format!("it is empty, expected `{usual}` or `{with_panels}`")),
+    };
+    let read = |(number, line)| {
+        point(line, panels, plan).map_err(|why| format!("line {}: {why}", number + 1))
+    };
+    lines.map(read).collect()
 }
 
-fn point(line: &str) -> Result<Published, String> {
-    let cells = cells(line)?;
-    let [variant, x, y, place] = <[String; 4]>::try_from(cells)
-        .map_err(|cells| format!("there are {} cells, expected 4", cells.len()))?;
+fn point(line: &str, panels: bool, plan: &Plan) -> Result<Published, String> {
+    let mut cells = cells(line)?;
+    if !panels {
+        cells.insert(0, String::new());
+    }
+    let [panel, variant, x, y, place] = <[String; 5]>::try_from(cells).map_err(|cells| {
+        let (found, expected) = if panels { (cells.len(), 5) } else { (cells.len() - 1, 4) };
+        format!("there are {found} cells, expected {expected}")
+    })?;
     if units::quantity(&y).is_err() {
         return Err(format!("`{y}` is no number, expected one, with its unit or the axis'"));
     }
     if place.trim().is_empty() {
         return Err("it is not said where the source gives this".to_owned());
     }
-    Ok(Published { variant, x: Amount { text: x }, y: Amount { text: y }, place })
+    let panel = if panel.is_empty() { None } else { Some(panel_of(&panel, plan)?) };
+    let known = || plan.figures.iter().any(|drawing| may_have(plan, drawing, &variant));
+    if panel.is_none() && plan.figures.len() > 1 && !known() {
+        return Err(format!(
+            "no panel has a curve `{variant}`; for a curve of its own, say in the column `panel` where"
+        ));
+    }
+    Ok(Published { panel, variant, x: Amount { text: x }, y: Amount { text: y }, place })
+}
+
+/// A panel by its title, else by its number from 1.
+fn panel_of(text: &str, plan: &Plan) -> Result<usize, String> {
+    let titles = || plan.figures.iter().map(|drawing| drawing.title.as_str());
+    let by_number = || text.parse::<usize>().ok()?.checked_sub(1);
+    let number = titles().position(|title| title == text).or_else(by_number);
+    number.filter(|number| *number < plan.figures.len()).ok_or_else(|| {
+        let near = nearest(text, titles()).map(|title| format!("; did you mean `{title}`?"));
+        let count = plan.figures.len();
+        let near = near.unwrap_or_default();
+        format!("no panel is called `{text}`, expected a title or a number up to {count}{near}")
+    })
 }
 
 /// The cells of a line; those with a comma stand in quotes, in which a quote is written twice.

@@ -127,8 +127,9 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
                    x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n\
                    [[figures]]\nkind = \"bars\"\nx = \"variant\"\ny = \"goodput\"\n\
                    y-unit = \"Mbit/s\"\nwhere = { \"receive buffer\" = \"1 MB\" }\n";
-    let published = published("variant,x,y,where\nTCP,100 KB,9 Mbit/s,a\n").unwrap();
-    let drawn = figure(&plan(figures), &rows_of_two_worlds(), &published, None);
+    let both = plan(figures);
+    let published = published("variant,x,y,where\nTCP,100 KB,9 Mbit/s,a\n", &both).unwrap();
+    let drawn = figure(&both, &rows_of_two_worlds(), &published, None);
     let look = |panel: &Panel| -> Vec<_> {
         let look = |c: &Curve| (c.name.clone(), c.style, c.emulated, corners(c));
         panel.curves.iter().map(look).collect()
@@ -177,19 +178,79 @@ fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
 fn published_points_stand_at_their_curve_in_its_units() {
     let figures = "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\n\
                    x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n";
-    let text = "variant,x,y,where\nMPTCP,600 KB,9.5,\"section 3, end\"\nMPTCP,600,9.5 Mbit/s,a\nnone,1,1,b\n";
-    let points = published(text).unwrap();
-    let figure = figure(&plan(figures), &rows(), &points, Some("seed 004"));
+    let text = "variant,x,y,where\nMPTCP,600 KB,9.5,\"section 3, end\"\nMPTCP,600,9.5 Mbit/s,a\n";
+    let plan = plan(figures);
+    let points = published(text, &plan).unwrap();
+    let figure = figure(&plan, &rows(), &points, Some("seed 004"));
     let references = &figure.panels[0].references;
     assert_eq!(references.len(), 2);
     assert_eq!(references[0], references[1]);
     assert_eq!((references[0].style, references[0].x, references[0].y), (Some(1), 600.0, 9.5));
 }
 
+/// Two panels, and points of which some say in which they are.
+fn two_panels(points: &str) -> Result<Figure, String> {
+    let panel = |title: &str, y: &str| {
+        format!(
+            "[[figures]]\ntitle = \"{title}\"\nkind = \"lines\"\nx = \"receive buffer\"\n\
+             y = \"{y}\"\nx-unit = \"KB\"\ny-unit = \"Mbit/s\"\n"
+        )
+    };
+    let both = [panel("all of it", "goodput"), panel("one link", "path.first.goodput")].concat();
+    let plan = plan(&both);
+    Ok(figure(&plan, &rows(), &published(points, &plan)?, None))
+}
+
+#[test]
+fn a_published_point_is_in_the_panel_that_it_names_or_wherever_its_curve_is() {
+    let points = "panel,variant,x,y,where\none link,TCP,100,5,a\n1,MPTCP,100,7,b\n,TCP,200,6,c\n";
+    let figure = two_panels(points).unwrap();
+    let references = |panel: &Panel| -> Vec<(String, f64)> {
+        panel.references.iter().map(|point| (point.name.clone(), point.y)).collect()
+    };
+    let [all, one] = &figure.panels[..] else { panic!() };
+    assert_eq!(references(all), [("MPTCP".to_owned(), 7.0), ("TCP".to_owned(), 6.0)]);
+    assert_eq!(references(one), [("TCP".to_owned(), 5.0), ("TCP".to_owned(), 6.0)]);
+}
+
+#[test]
+fn points_of_a_curve_that_the_plan_does_not_have_are_one_of_their_own() {
+    let points = "panel,variant,x,y,where\n1,theirs,300,6,a\n1,theirs,200 KB,5 Mbit/s,b\n\
+                  2,others,200,4,c\n";
+    let figure = two_panels(points).unwrap();
+    let [all, one] = &figure.panels[..] else { panic!() };
+    let [_, _, theirs] = &all.curves[..] else { panic!("{all:?}") };
+    assert_eq!((theirs.name.as_str(), theirs.given, theirs.style), ("theirs", true, 2));
+    assert_eq!(corners(theirs), [(200.0, 5.0), (300.0, 6.0)]);
+    assert_eq!(one.curves.iter().map(|curve| curve.style).collect::<Vec<_>>(), [0, 1, 3]);
+    assert!(all.references.is_empty() && one.references.is_empty());
+}
+
+#[test]
+fn a_point_that_would_be_nowhere_is_told() {
+    let of = |line: &str| two_panels(&format!("panel,variant,x,y,where\n{line}\n")).unwrap_err();
+    assert_eq!(
+        of(",theirs,1,1,a"),
+        "line 2: no panel has a curve `theirs`; for a curve of its own, say in the column `panel` \
+         where"
+    );
+    assert_eq!(
+        of("one lonk,TCP,1,1,a"),
+        "line 2: no panel is called `one lonk`, expected a title or a number up to 2; did you mean \
+         `one link`?"
+    );
+    assert!(of("3,TCP,1,1,a").contains("no panel is called `3`"));
+    assert!(of("0,TCP,1,1,a").contains("no panel is called `0`"));
+}
+
 #[test]
 fn a_wrong_table_of_points_is_told_with_its_line() {
-    let of = |text: &str| published(text).unwrap_err();
-    assert_eq!(of("a,b\n"), "line 1 is `a,b`, expected `variant,x,y,where`");
+    let plan = plan("");
+    let of = |text: &str| published(text, &plan).unwrap_err();
+    assert_eq!(
+        of("a,b\n"),
+        "line 1 is `a,b`, expected `variant,x,y,where` or `panel,variant,x,y,where`"
+    );
     assert_eq!(
         of("variant,x,y,where\n\nTCP,1,fast,p\n"),
         "line 3: `fast` is no number, expected one, with its unit or the axis'"
