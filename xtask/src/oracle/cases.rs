@@ -10,7 +10,7 @@ pub(super) struct Case {
     /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
     paths: [(u32, u32, u32); 2],
     /// `tcp_rmem` of the receiver in KB: minimum, default and maximum; the system's when `None`.
-    receive_buffer_kb: Option<u32>,
+    pub(super) receive_buffer_kb: Option<u32>,
     control: &'static str,
     seconds: u32,
 }
@@ -73,27 +73,30 @@ pub(super) struct Job {
     pub(super) case: &'static str,
     pub(super) transport: &'static str,
     pub(super) how: How,
+    /// From 0; of this case, transport and way.
+    pub(super) run: u32,
     /// What the guest's script is told.
     pub(super) command: String,
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} over {}, {}", self.case, self.transport, self.how.text())
+        let Self { case, transport, how, run, .. } = self;
+        write!(f, "{case} over {transport}, {}, run {}", how.text(), run + 1)
     }
 }
 
-/// Everything that the virtual machine runs: first what the others are held against. TCP hardly
-/// varies, and gets two runs.
+/// Everything that the virtual machine runs: all of it once, then again, so that what was stopped has
+/// as many runs of each. TCP hardly varies, and gets two runs.
 pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for how in [How::Kernel, How::KernelEmulated, How::OursEmulated] {
-        for run in 0..runs.max(2) {
+    for run in 0..runs.max(2) {
+        for how in [How::Kernel, How::KernelEmulated, How::OursEmulated] {
             for case in cases {
                 for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
                     if run < wanted {
                         let command = case.command(transport, how);
-                        jobs.push(Job { case: case.name, transport, how, command });
+                        jobs.push(Job { case: case.name, transport, how, run, command });
                     }
                 }
             }

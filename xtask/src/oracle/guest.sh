@@ -91,6 +91,22 @@ emulator() { # transport, stack, scenario
     rm -rf /tmp/result
 }
 
+# What the kernel says of the connections in every network, for those who look for a difference.
+watch() {
+    local task net seen
+    while sleep 2; do
+        seen=
+        for task in /proc/[0-9]*/task/[0-9]*; do
+            net=$(readlink "$task/ns/net") || continue
+            [[ $seen != *"$net"* ]] || continue
+            seen+=$net
+            nsenter --net="$task/ns/net" ss -HOtimn state established 2> /dev/null
+        done
+        echo "-- $(cut -d' ' -f1 /proc/uptime)"
+    done
+}
+[ ! -e /watch ] || watch &
+
 while read -r id what arguments; do
     # No two runs begin at the same phase of the kernel's timers.
     sleep "0.$((RANDOM % 1000))"

@@ -7,24 +7,26 @@
 
 mod cases;
 mod image;
+mod machine;
+mod picture;
+mod results;
 mod table;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::{Result, cargo};
-use cases::{CASES, How, Job};
-
-/// Debian's kernel for virtual machines: it has netem, which many smaller kernels lack.
-const KERNEL: &str = "linux-image-cloud-amd64";
+use cases::{CASES, How};
+use machine::Kernel;
+use results::Results;
 
 /// What a developer may choose.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Runs of each Multipath TCP case in each way.
     runs: u32,
@@ -34,12 +36,20 @@ pub(crate) struct Options {
     towpath: Option<PathBuf>,
     /// A kernel's Debian package; else what apt offers is fetched.
     kernel: Option<PathBuf>,
+    /// Where the runs of earlier calls are, and those of this one go.
+    results: Option<PathBuf>,
+    /// Nothing is run in the virtual machine.
+    show: bool,
+    /// Also lines of `ss` from the guest, every other second, into its console's log.
+    watch: bool,
+    /// Where the figure goes.
+    svg: Option<PathBuf>,
 }
 
 impl Options {
     /// `None` when it is not understood.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut options = Self { runs: 6, only: String::new(), towpath: None, kernel: None };
+        let mut options = Self { runs: 6, ..Self::default() };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match *argument {
@@ -47,6 +57,10 @@ impl Options {
                 "--case" => options.only = rest.next()?.to_string(),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--kernel" => options.kernel = Some(rest.next()?.into()),
+                "--results" => options.results = Some(rest.next()?.into()),
+                "--show" => options.show = true,
+                "--watch" => options.watch = true,
+                "--svg" => options.svg = Some(rest.next()?.into()),
                 _ => return None,
             }
         }
@@ -54,7 +68,7 @@ impl Options {
     }
 }
 
-/// Runs everything and prints the table.
+/// Runs what no earlier call has run, and prints the table.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let folder = root.join("target/oracle");
     fs::create_dir_all(&folder)?;
@@ -62,11 +76,16 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
         Some(towpath) => towpath.clone(),
         None => build(root)?,
     };
-    let kernel = unpack(&folder, options.kernel.as_deref())?;
+    let kernel = Kernel::unpack(&folder, options.kernel.as_deref())?;
     let cases: Vec<_> = CASES.iter().filter(|case| case.name.starts_with(&options.only)).collect();
-    let jobs = cases::jobs(&cases, options.runs);
-    let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;
-    let mut goodput = boot(&kernel.image, &image, &jobs, out)?;
+    let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
+    let mut results = Results::open(&kept, &kernel.version)?;
+    let jobs = results.missing(cases::jobs(&cases, options.runs));
+    if !jobs.is_empty() && !options.show {
+        let image = image::make(&folder, &kernel, &towpath, &cases, &jobs, options.watch)?;
+        machine::boot(&kernel, &image, &jobs, &mut results, out)?;
+    }
+    let mut goodput = results.goodput();
     for case in &cases {
         for transport in ["tcp", "mptcp"] {
             let runs = simulate(&towpath, &folder, case, transport, options.runs)?;
@@ -74,6 +93,9 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
         }
     }
     table::write(&cases, &goodput, out)?;
+    if let Some(file) = &options.svg {
+        fs::write(file, picture::svg(root, &picture::figure(&cases, &goodput))?)?;
+    }
     Ok(table::agrees(&cases, &goodput))
 }
 
@@ -96,113 +118,10 @@ fn build(root: &Path) -> Result<PathBuf> {
     executable.ok_or_else(|| "cargo does not say where it put the program".into())
 }
 
-/// A kernel that was fetched.
-struct Kernel {
-    /// What QEMU loads.
-    image: PathBuf,
-    /// Folder of its modules.
-    modules: PathBuf,
-}
-
-/// The kernel of a package, or of the one that Debian's archive has now.
-fn unpack(folder: &Path, package: Option<&Path>) -> Result<Kernel> {
-    let files = folder.join("kernel");
-    let package = match package {
-        Some(package) => package.to_owned(),
-        None => download(folder)?,
-    };
-    if files.exists() {
-        fs::remove_dir_all(&files)?;
-    }
-    succeed(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
-    let boot = fs::read_dir(files.join("boot"))?.filter_map(|entry| Some(entry.ok()?.path()));
-    let image = boot
-        .filter(|path| path.to_string_lossy().contains("vmlinuz-"))
-        .max()
-        .ok_or("the package has no kernel")?;
-    let name = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let version = name.trim_start_matches("vmlinuz-");
-    let modules = [files.join("lib"), files.join("usr/lib")]
-        .map(|lib| lib.join(format!("modules/{version}/kernel")))
-        .into_iter()
-        .find(|modules| modules.exists());
-    let modules = modules.ok_or("the package has no modules")?;
-    Ok(Kernel { image, modules })
-}
-
-/// Fetches the package that stands behind Debian's name for its newest one.
-fn download(folder: &Path) -> Result<PathBuf> {
-    let output = Command::new("apt-cache").args(["depends", KERNEL]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-    let name = name.ok_or_else(|| format!("apt knows no {KERNEL}"))?;
-    succeed(Command::new("apt-get").args(["download", name]).current_dir(folder))?;
-    let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let wanted = |path: &PathBuf| path.to_string_lossy().contains(name);
-    packages.filter(wanted).max().ok_or_else(|| "apt-get left no package".into())
-}
-
 fn succeed(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().map_err(|error| format!("{program}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{program} ended with {status}").into()) }
-}
-
-/// Starts the virtual machine and reads what its jobs print.
-fn boot(kernel: &Path, image: &Path, jobs: &[Job], out: &mut dyn Write) -> Result<Goodput> {
-    // One virtual nanosecond for each instruction; time jumps where everybody sleeps.
-    let fixed = "-accel tcg -icount shift=0,sleep=off,align=off -rtc clock=vm -cpu max,-rdrand,-rdseed \
-                 -m 1024 -smp 1 -nographic -no-reboot -nic none";
-    let words = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable rdinit=/init";
-    let mut machine = Command::new("qemu-system-x86_64")
-        .args(fixed.split_whitespace())
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(image)
-        .args(["-append", words])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("qemu-system-x86_64: {error} (package qemu-system-x86)"))?;
-    let console = machine.stdout.take().ok_or("no console")?;
-    let log = image.with_file_name("console.log");
-    let read = listen(console, &log, jobs, out);
-    machine.wait()?;
-    let (goodput, ended) = read?;
-    if !ended {
-        writeln!(out, "the virtual machine ended before its jobs: see {}", log.display())?;
-    }
-    Ok(goodput)
-}
-
-/// The results that come over the console, and whether all jobs were played.
-fn listen(
-    console: impl std::io::Read,
-    log: &Path,
-    jobs: &[Job],
-    out: &mut dyn Write,
-) -> Result<(Goodput, bool)> {
-    let mut log = File::create(log)?;
-    let mut goodput = Goodput::new();
-    for line in BufReader::new(console).lines() {
-        let line = line?;
-        writeln!(log, "{line}")?;
-        // The firmware's last words may stand before the first result.
-        let Some((_, said)) = line.trim().split_once("@@ ") else { continue };
-        if said == "end" {
-            return Ok((goodput, true));
-        }
-        let (number, result) = said.split_once(' ').ok_or("a result without a number")?;
-        let job = jobs.get(number.parse::<usize>()?).ok_or("a result of no job")?;
-        let Some(mbps) = serde_json::from_str(result).ok().as_ref().and_then(goodput_mbps) else {
-            writeln!(out, "{job}: no result: {result}")?;
-            continue;
-        };
-        writeln!(out, "{job}: {mbps:.2} Mbit/s")?;
-        goodput.entry((job.case, job.transport, job.how)).or_default().push(mbps);
-    }
-    Ok((goodput, false))
 }
 
 /// The goodput in a result that `--json` printed.
@@ -235,23 +154,6 @@ fn simulate(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn results_are_found_between_what_a_kernel_prints() {
-        let jobs = cases::jobs(&CASES.iter().collect::<Vec<_>>(), 1);
-        let result = r#"{"summary":{"flows":[{"goodput_bps":7650000.0}]}}"#;
-        let console = format!("booting @@ 0 {result}\r\nnoise\n@@ 1 error: no route\n@@ end\nmore");
-        let log = std::env::temp_dir().join(format!("towpath-oracle-{}", std::process::id()));
-        let mut out = Vec::new();
-        let (goodput, ended) = listen(console.as_bytes(), &log, &jobs, &mut out).unwrap();
-        fs::remove_file(log).unwrap();
-        assert!(ended);
-        let first = jobs.first().unwrap();
-        assert_eq!(goodput.get(&(first.case, first.transport, first.how)), Some(&vec![7.65]));
-        assert_eq!(goodput.len(), 1);
-        let told = String::from_utf8(out).unwrap();
-        assert!(told.contains("no result: error: no route"), "{told}");
-    }
 
     #[test]
     fn options_are_understood_or_refused() {

@@ -11,13 +11,13 @@ const STUDENT: [f64; 11] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.2
 
 /// The mean of runs and half of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Mean {
-    mean: f64,
-    half: f64,
+pub(super) struct Mean {
+    pub(super) mean: f64,
+    pub(super) half: f64,
 }
 
 impl Mean {
-    fn of(runs: &[f64]) -> Option<Self> {
+    pub(super) fn of(runs: &[f64]) -> Option<Self> {
         let count = runs.len();
         let mean = runs.iter().sum::<f64>() / count as f64;
         let freedom = count.checked_sub(1)?;

@@ -1,0 +1,99 @@
+//! What came out, as a figure.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::Goodput;
+use super::cases::{Case, How};
+use super::table::Mean;
+use crate::{Result, cargo};
+
+/// The figure in the form that `towpath-report` draws.
+pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
+    let (buffers, others): (Vec<&Case>, Vec<&Case>) =
+        cases.iter().partition(|case| case.receive_buffer_kb.is_some());
+    let sizes = buffers.iter().map(|case| case.receive_buffer_kb.unwrap_or_default());
+    let sizes: Vec<_> = sizes.map(f64::from).collect();
+    let lines = |transport| {
+        let what: Vec<_> = buffers.iter().map(|case| (*case, transport)).collect();
+        curves(goodput, &what, &sizes)
+    };
+    let pairs = others.iter().flat_map(|case| ["tcp", "mptcp"].map(|transport| (*case, transport)));
+    let pairs: Vec<_> = pairs.collect();
+    let places: Vec<_> = (0..pairs.len()).map(|place| place as f64).collect();
+    let names: Vec<_> =
+        pairs.iter().map(|(case, transport)| format!("{}, {transport}", case.name)).collect();
+    let buffer = json!({"label": "receive buffer (KB)", "scale": "Log", "range": null});
+    let names = json!({"label": "", "scale": {"Names": names}, "range": null});
+    let panels = [
+        panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &lines("mptcp")),
+        panel("Wi-Fi and 3G, TCP", "Lines", &buffer, &lines("tcp")),
+        panel("two links", "Bars", &names, &curves(goodput, &pairs, &places)),
+    ];
+    let drawn = panels.into_iter().filter(|panel| panel["curves"] != json!([]));
+    json!({"title": "Goodput in four ways", "panels": drawn.collect::<Vec<_>>(), "source": null})
+}
+
+fn panel(title: &str, kind: &str, x: &Value, curves: &[Value]) -> Value {
+    let top = if kind == "Lines" { json!([0.0, 10.0]) } else { Value::Null };
+    let y = json!({"label": "goodput (Mbit/s)", "scale": "Linear", "range": top});
+    json!({
+        "title": title, "kind": kind, "x": x, "y": y, "curves": curves, "references": [], "lines": []
+    })
+}
+
+/// One curve for each way that has points: means with their intervals.
+fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> Vec<Value> {
+    let mut curves = Vec::new();
+    for (style, how) in How::ALL.into_iter().enumerate() {
+        let mut points = Vec::new();
+        for ((case, transport), x) in what.iter().zip(places) {
+            let Some(runs) = goodput.get(&(case.name, *transport, how)) else { continue };
+            let Some(Mean { mean, half }) = Mean::of(runs) else { continue };
+            let spread = [mean - half, mean + half];
+            points.push(json!({"x": x, "middle": mean, "spread": spread, "runs": runs.len()}));
+        }
+        if !points.is_empty() {
+            curves.push(json!({
+                "name": how.text(), "style": style, "group": style, "points": points
+            }));
+        }
+    }
+    curves
+}
+
+/// Has it drawn. A program of its own, because nothing else here needs what draws.
+pub(super) fn svg(root: &Path, figure: &Value) -> Result<Vec<u8>> {
+    let mut draw = cargo(root)
+        .args(["run", "--quiet", "--package", "towpath-report", "--example", "figure"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut input = draw.stdin.take().ok_or("no input")?;
+    write!(input, "{figure}")?;
+    drop(input);
+    let output = draw.wait_with_output()?;
+    if output.status.success() { Ok(output.stdout) } else { Err("cannot draw".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases::CASES;
+    use super::*;
+
+    #[test]
+    fn what_has_no_runs_is_not_drawn() {
+        let cases: Vec<_> = CASES.iter().collect();
+        let mut goodput = Goodput::new();
+        goodput.insert(("wifi-3g-200", "mptcp", How::Kernel), vec![5.0, 6.0]);
+        let figure = figure(&cases, &goodput);
+        assert_eq!(figure["panels"].as_array().unwrap().len(), 1);
+        let curves = figure["panels"][0]["curves"].as_array().unwrap();
+        assert_eq!(curves.len(), 1);
+        assert_eq!(curves[0]["points"][0]["x"], 200.0);
+        assert_eq!(curves[0]["points"][0]["middle"], 5.5);
+    }
+}

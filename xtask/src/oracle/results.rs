@@ -1,0 +1,125 @@
+//! What the virtual machine has found so far: a file that grows by a line with each run, so that a
+//! call that was stopped loses nothing, and the next one goes on.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::Goodput;
+use super::cases::{CASES, How, Job};
+use crate::Result;
+
+/// The results of one kernel, and the file that keeps them.
+#[derive(Debug)]
+pub(super) struct Results {
+    file: File,
+    kernel: String,
+    runs: Vec<Run>,
+}
+
+/// One line of the file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Run {
+    /// Version of the guest's kernel.
+    kernel: String,
+    case: String,
+    transport: String,
+    how: String,
+    /// From 0; of each case, transport and way.
+    number: u32,
+    goodput_mbps: f64,
+}
+
+impl Results {
+    /// Reads what `path` has of `kernel`, if anything. A line that was cut off is no result.
+    pub(super) fn open(path: &Path, kernel: &str) -> Result<Self> {
+        let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Run>(line).ok());
+        let runs = lines.filter(|run| run.kernel == kernel).collect();
+        let mut file = File::options().create(true).append(true).open(path)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            writeln!(file)?;
+        }
+        Ok(Self { file, kernel: kernel.to_owned(), runs })
+    }
+
+    /// The jobs that have no result.
+    pub(super) fn missing(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let key =
+            |run: &Run| (run.case.clone(), run.transport.clone(), run.how.clone(), run.number);
+        let done: BTreeSet<_> = self.runs.iter().map(key).collect();
+        let is_done = |job: &Job| done.contains(&key(&self.line(job, 0.0)));
+        jobs.into_iter().filter(|job| !is_done(job)).collect()
+    }
+
+    /// Keeps what a job has found.
+    pub(super) fn add(&mut self, job: &Job, goodput_mbps: f64) -> Result<()> {
+        let run = self.line(job, goodput_mbps);
+        writeln!(self.file, "{}", serde_json::to_string(&run)?)?;
+        self.runs.push(run);
+        Ok(())
+    }
+
+    fn line(&self, job: &Job, goodput_mbps: f64) -> Run {
+        Run {
+            kernel: self.kernel.clone(),
+            case: job.case.to_owned(),
+            transport: job.transport.to_owned(),
+            how: job.how.text().to_owned(),
+            number: job.run,
+            goodput_mbps,
+        }
+    }
+
+    /// All of them, also of cases that were not asked for.
+    pub(super) fn goodput(&self) -> Goodput {
+        let mut goodput = Goodput::new();
+        for case in CASES {
+            for transport in ["tcp", "mptcp"] {
+                for how in How::ALL {
+                    let is_one = |run: &&Run| {
+                        (&*run.case, &*run.transport, &*run.how)
+                            == (case.name, transport, how.text())
+                    };
+                    let runs: Vec<_> =
+                        self.runs.iter().filter(is_one).map(|run| run.goodput_mbps).collect();
+                    if !runs.is_empty() {
+                        goodput.insert((case.name, transport, how), runs);
+                    }
+                }
+            }
+        }
+        goodput
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases;
+    use super::*;
+
+    #[test]
+    fn a_second_call_goes_on_where_the_first_was_stopped() {
+        let path = std::env::temp_dir().join(format!("towpath-results-{}", std::process::id()));
+        let jobs = || cases::jobs(&CASES.iter().collect::<Vec<_>>(), 2);
+        let all = jobs();
+        let (first, second) = (&all[0], &all[1]);
+        let mut results = Results::open(&path, "6.12").unwrap();
+        results.add(first, 7.65).unwrap();
+        // The second line was being written when the machine lost its power.
+        write!(results.file, "{{\"kernel\":\"6.1").unwrap();
+        let mut results = Results::open(&path, "6.12").unwrap();
+        let missing = results.missing(jobs());
+        assert_eq!(missing.len() + 1, all.len());
+        assert_eq!(missing[0].to_string(), second.to_string());
+        results.add(second, 5.5).unwrap();
+        let results = Results::open(&path, "6.12").unwrap();
+        assert_eq!(results.goodput()[&(first.case, first.transport, first.how)], [7.65]);
+        assert_eq!(results.missing(jobs()).len() + 2, all.len());
+        assert_eq!(Results::open(&path, "6.1").unwrap().missing(jobs()).len(), all.len());
+        fs::remove_file(path).unwrap();
+    }
+}
