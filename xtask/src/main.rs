@@ -28,13 +28,13 @@ usage: cargo xtask COMMAND
   oracle hold our worlds against a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each way
          --case NAME      only cases whose name starts so
+         --way NAME       only kernel, kernel-emulated or ours-emulated
          --towpath FILE   this program, in place of one that is built
          --kernel FILE    this Debian package, in place of what apt offers
          --results FILE   earlier runs, which are not run again
                           (target/oracle/results.jsonl)
          --show           only show what is there, run nothing in the machine
-         --svg FILE       draw it
-         --watch          write what `ss` says in the guest into console.log";
+         --svg FILE       draw it";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

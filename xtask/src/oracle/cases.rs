@@ -57,6 +57,20 @@ impl How {
     pub(super) const ALL: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::Simulated];
 
+    /// For command lines and files.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::KernelEmulated => "kernel-emulated",
+            Self::OursEmulated => "ours-emulated",
+            Self::Simulated => "simulated",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|how| how.name() == name)
+    }
+
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Kernel => "kernel, tbf and netem",
@@ -77,6 +91,14 @@ pub(super) struct Job {
     pub(super) run: u32,
     /// What the guest's script is told.
     pub(super) command: String,
+}
+
+impl Job {
+    /// For its whole result.
+    pub(super) fn file_name(&self) -> String {
+        let Self { case, transport, how, run, .. } = self;
+        format!("{case}-{transport}-{}-{}.jsonl.zst", how.name(), run + 1)
+    }
 }
 
 impl fmt::Display for Job {

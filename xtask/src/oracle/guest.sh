@@ -64,6 +64,15 @@ network() { # RATE/DELAY/WAIT of each path
     done
 }
 
+# The whole result, with its series.
+keep() {
+    local file
+    for file in /tmp/result/*.jsonl.zst; do
+        [ ! -e "$file" ] || echo "= $(base64 -w 0 "$file")"
+    done
+    rm -rf /tmp/result
+}
+
 # The kernel's queues, delays and Multipath TCP.
 kernel() { # transport, control, seconds, receive buffer or -, paths…
     local transport=$1 control=$2 seconds=$3 buffer=$4
@@ -80,7 +89,7 @@ kernel() { # transport, control, seconds, receive buffer or -, paths…
     fi
     wait
     for host in $(ip netns list | cut -d' ' -f1); do ip netns del $host; done
-    rm -rf /tmp/result
+    keep
 }
 
 # The kernel's Multipath TCP, or ours, over the emulator's links.
@@ -88,24 +97,8 @@ emulator() { # transport, stack, scenario
     towpath run "/scenarios/$3.toml" --world emu --transport $1 --stack $2 -q --json \
         -o /tmp/result 2> /tmp/errors | grep '^{'
     [ "${PIPESTATUS[0]}" = 0 ] || head -5 /tmp/errors
-    rm -rf /tmp/result
+    keep
 }
-
-# What the kernel says of the connections in every network, for those who look for a difference.
-watch() {
-    local task net seen
-    while sleep 2; do
-        seen=
-        for task in /proc/[0-9]*/task/[0-9]*; do
-            net=$(readlink "$task/ns/net") || continue
-            [[ $seen != *"$net"* ]] || continue
-            seen+=$net
-            nsenter --net="$task/ns/net" ss -HOtimn state established 2> /dev/null
-        done
-        echo "-- $(cut -d' ' -f1 /proc/uptime)"
-    done
-}
-[ ! -e /watch ] || watch &
 
 while read -r id what arguments; do
     # No two runs begin at the same phase of the kernel's timers.

@@ -11,19 +11,18 @@ use super::machine::Kernel;
 use crate::Result;
 
 /// Programs that the guest runs, and the packages that have them.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("bash", "bash"),
     ("busybox", "busybox-static"),
     ("ip", "iproute2"),
     ("tc", "iproute2"),
-    ("ss", "iproute2"),
     ("ethtool", "ethtool"),
     ("strip", "binutils"),
 ];
 /// What busybox stands for.
-const APPLETS: [&str; 13] = [
+const APPLETS: [&str; 12] = [
     "mount", "insmod", "sleep", "mkdir", "rm", "cut", "grep", "head", "cat", "poweroff", "sysctl",
-    "nsenter", "readlink",
+    "base64",
 ];
 const MODULES: [&str; 7] = [
     "net/ipv4/inet_diag.ko",
@@ -42,7 +41,6 @@ pub(super) fn make(
     towpath: &Path,
     cases: &[&Case],
     jobs: &[Job],
-    watch: bool,
 ) -> Result<PathBuf> {
     let path = folder.join("initramfs.cpio");
     let mut archive = Archive { out: BufWriter::new(File::create(&path)?), number: 0 };
@@ -79,9 +77,6 @@ pub(super) fn make(
     }
     let jobs = jobs.iter().enumerate().map(|(number, job)| format!("{number} {}\n", job.command));
     archive.file("jobs", jobs.collect::<String>().as_bytes())?;
-    if watch {
-        archive.file("watch", &[])?;
-    }
     archive.file("init", include_bytes!("guest.sh"))?;
     archive.end()?;
     Ok(path)

@@ -90,6 +90,7 @@ pub(super) fn boot(
         .map_err(|error| format!("qemu-system-x86_64: {error} (package qemu-system-x86)"))?;
     let console = machine.stdout.take().ok_or("no console")?;
     let log = image.with_file_name("console.log");
+    fs::create_dir_all(image.with_file_name("runs"))?;
     let read = listen(console, &log, jobs, results, out);
     if read.is_err() {
         machine.kill()?;
@@ -104,15 +105,15 @@ pub(super) fn boot(
 /// Keeps the results that come over the console, and says whether all jobs were played.
 fn listen(
     console: impl Read,
-    log: &Path,
+    log_path: &Path,
     jobs: &[Job],
     results: &mut Results,
     out: &mut dyn Write,
 ) -> Result<bool> {
-    let mut log = File::create(log)?;
+    let mut log = File::create(log_path)?;
     for line in BufReader::new(console).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
-        writeln!(log, "{line}")?;
+        writeln!(log, "{line:.1000}")?;
         // The firmware's last words may stand before the first result.
         let Some((_, said)) = line.trim().split_once("@@ ") else { continue };
         if said == "end" {
@@ -120,6 +121,11 @@ fn listen(
         }
         let (number, result) = said.split_once(' ').ok_or("a result without a number")?;
         let job = jobs.get(number.parse::<usize>()?).ok_or("a result of no job")?;
+        if let Some(whole) = result.strip_prefix("= ") {
+            let file = log_path.with_file_name("runs").join(job.file_name());
+            fs::write(file, unpack_base64(whole).ok_or("a result that is cut off")?)?;
+            continue;
+        }
         let result = serde_json::from_str::<Value>(result).map_err(|_| result);
         match result.as_ref().ok().and_then(goodput_mbps) {
             Some(mbps) => {
@@ -132,10 +138,41 @@ fn listen(
     Ok(false)
 }
 
+/// Four letters are three bytes (RFC 4648 §4).
+fn unpack_base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.trim_end_matches('=').bytes() {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::cases::{self, CASES};
     use super::*;
+
+    #[test]
+    fn base64_is_read_with_and_without_its_padding() {
+        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar")] {
+            assert_eq!(unpack_base64(text).as_deref(), Some(bytes.as_bytes()));
+        }
+        assert_eq!(unpack_base64("Zm9v YmFy"), None);
+    }
 
     #[test]
     fn results_are_found_between_what_a_kernel_prints() {

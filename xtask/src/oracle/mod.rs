@@ -32,6 +32,8 @@ pub(crate) struct Options {
     runs: u32,
     /// Only cases whose name starts so.
     only: String,
+    /// Only this way, in the virtual machine.
+    way: Option<How>,
     /// A program that was built before; else one is built.
     towpath: Option<PathBuf>,
     /// A kernel's Debian package; else what apt offers is fetched.
@@ -40,8 +42,6 @@ pub(crate) struct Options {
     results: Option<PathBuf>,
     /// Nothing is run in the virtual machine.
     show: bool,
-    /// Also lines of `ss` from the guest, every other second, into its console's log.
-    watch: bool,
     /// Where the figure goes.
     svg: Option<PathBuf>,
 }
@@ -55,11 +55,11 @@ impl Options {
             match *argument {
                 "--runs" => options.runs = rest.next()?.parse().ok().filter(|runs| *runs > 0)?,
                 "--case" => options.only = rest.next()?.to_string(),
+                "--way" => options.way = Some(How::named(rest.next()?)?),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--kernel" => options.kernel = Some(rest.next()?.into()),
                 "--results" => options.results = Some(rest.next()?.into()),
                 "--show" => options.show = true,
-                "--watch" => options.watch = true,
                 "--svg" => options.svg = Some(rest.next()?.into()),
                 _ => return None,
             }
@@ -80,9 +80,10 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let cases: Vec<_> = CASES.iter().filter(|case| case.name.starts_with(&options.only)).collect();
     let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
     let mut results = Results::open(&kept, &kernel.version)?;
-    let jobs = results.missing(cases::jobs(&cases, options.runs));
+    let mut jobs = results.missing(cases::jobs(&cases, options.runs));
+    jobs.retain(|job| options.way.is_none_or(|way| way == job.how));
     if !jobs.is_empty() && !options.show {
-        let image = image::make(&folder, &kernel, &towpath, &cases, &jobs, options.watch)?;
+        let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;
         machine::boot(&kernel, &image, &jobs, &mut results, out)?;
     }
     let mut goodput = results.goodput();

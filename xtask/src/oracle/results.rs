@@ -68,7 +68,7 @@ impl Results {
             kernel: self.kernel.clone(),
             case: job.case.to_owned(),
             transport: job.transport.to_owned(),
-            how: job.how.text().to_owned(),
+            how: job.how.name().to_owned(),
             number: job.run,
             goodput_mbps,
         }
@@ -82,7 +82,7 @@ impl Results {
                 for how in How::ALL {
                     let is_one = |run: &&Run| {
                         (&*run.case, &*run.transport, &*run.how)
-                            == (case.name, transport, how.text())
+                            == (case.name, transport, how.name())
                     };
                     let runs: Vec<_> =
                         self.runs.iter().filter(is_one).map(|run| run.goodput_mbps).collect();
