@@ -145,6 +145,8 @@ pub struct ConnectionView<'a> {
     pub paths: &'a [PathView],
     /// Bytes in the send buffer that were never sent on any path.
     pub unsent_bytes: u64,
+    /// Where in the connection's data they begin.
+    pub unsent_from: u64,
     /// How much more the peer's connection-level window admits; may be more than is unsent (BLEST
     /// needs to know how much).
     pub window_bytes: u64,

@@ -29,6 +29,7 @@ pub(super) fn view<'a>(
         now,
         paths,
         unsent_bytes: send.unsent_bytes(),
+        unsent_from: send.next(),
         window_bytes: send.window_bytes(),
         unacked_bytes: send.unacked_bytes(),
         send_buffer_full: full,

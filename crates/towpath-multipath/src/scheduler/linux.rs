@@ -2,7 +2,8 @@
 //! whose data waits for the shortest time ("linger time"), in bursts.
 //!
 //! `linger = (queued + in flight) / pacing rate`, where the rate is an average weighted by bytes
-//! over the bursts that the subflow was given. A burst is 64 KiB or what the peer's window admits.
+//! over the bursts that the subflow was given. A burst is 64 KiB, and what is left of the 32 KiB in
+//! which it ends, or what the peer's window admits.
 //! Linux does not look at the congestion window, because a subflow has a queue of its own: data that
 //! the window admits is shared out at once, also to a slow subflow that will carry it much later.
 
@@ -14,6 +15,9 @@ use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView};
 
 /// 64 KiB less the longest headers.
 const BURST_BYTES: u64 = 65_428;
+/// What an application writes is kept in pages of 32 KiB, each with 40 bytes of Linux's own notes
+/// (`mptcp_data_frag`). That a burst is used up is only looked at where one ends.
+const FRAGMENT_BYTES: u64 = 32_728;
 /// Rounds of the connection's timer without a word after which a backup repeats data.
 const ROUNDS_BEFORE_BACKUP: u32 = 2;
 
@@ -45,8 +49,11 @@ impl Linux {
         let (waiting, weight) = (u128::from(waiting(path)), u128::from(burst));
         let average = (old * waiting + new * weight) / (waiting + weight);
         self.rates.insert(path.id, u64::try_from(average).unwrap_or(u64::MAX));
-        self.turn = Some((path.id, burst));
-        burst
+        let end = view.unsent_from.saturating_add(burst);
+        let end = end.checked_next_multiple_of(FRAGMENT_BYTES).unwrap_or(end);
+        let turn = end.saturating_sub(view.unsent_from).min(view.window_bytes.max(1));
+        self.turn = Some((path.id, turn));
+        turn
     }
 }
 

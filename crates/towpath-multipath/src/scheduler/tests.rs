@@ -237,11 +237,27 @@ fn linux_keeps_a_path_for_a_burst() {
         model.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
     }
-    let rest = 65_428 - 40_000;
+    // 64 KiB end within 28 bytes of two fragments' end.
+    let rest = 2 * 32_728 - 40_000;
     assert_eq!(sent, [(0, 40_000), (0, rest), (1, 40_000), (1, rest), (0, 40_000)]);
     // A path that is full loses its turn.
     model.paths[0].room_bytes = 0;
     assert!(matches!(scheduler.next(&model.view()), Decision::Send { path: PathId(1), .. }));
+}
+
+#[test]
+fn linux_ends_a_burst_with_a_fragment_of_what_was_written() {
+    for (from, expected) in [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)] {
+        let mut model = Model::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
+        model.unsent_from = from;
+        let mut scheduler = by_name("linux").unwrap();
+        let whole = Decision::Send { path: PathId(0), max_bytes: expected };
+        assert_eq!(scheduler.next(&model.view()), whole, "from {from}");
+        // But never beyond the window.
+        model.window_bytes = 70_000;
+        let window = Decision::Send { path: PathId(0), max_bytes: expected.min(70_000) };
+        assert_eq!(by_name("linux").unwrap().next(&model.view()), window, "from {from}");
+    }
 }
 
 #[test]
