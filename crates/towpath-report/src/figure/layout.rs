@@ -233,12 +233,15 @@ fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2]
         let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v3\" stroke=\"{SOFT}\"/>");
     }
     let slot = across / x.ticks.len().max(1) as f64;
+    // A name of two lines pushes the axis' label down.
+    let mut below = down + 40.0;
     for (value, label) in &x.ticks {
         let Some(at) = x.part(*value).map(|part| part * across) else { continue };
         if !named {
             let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v5\" stroke=\"{INK}\"/>");
         }
         let lines = if named { wrap(label, (slot / 6.6) as usize) } else { vec![label.clone()] };
+        below = below.max(down + if lines.len() > 1 { 46.0 } else { 40.0 });
         for (number, line) in lines.iter().take(2).enumerate() {
             let _ = write!(
                 out,
@@ -260,7 +263,7 @@ fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2]
          <text transform=\"translate({:.1} {:.1}) rotate(-90)\" font-size=\"12.5\" \
          text-anchor=\"middle\">{}</text>",
         across / 2.0,
-        down + 40.0,
+        below,
         esc(&panel.x.label),
         13.0 - left,
         down / 2.0,
