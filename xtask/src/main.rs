@@ -29,6 +29,7 @@ usage: cargo xtask COMMAND
          --runs 6         runs of each Multipath TCP case in each way
          --case NAME      only cases whose name starts so
          --way NAME       only kernel, kernel-emulated or ours-emulated
+         --transport NAME only tcp or mptcp
          --towpath FILE   this program, in place of one that is built
          --kernel FILE    this Debian package, in place of what apt offers
          --results FILE   earlier runs, which are not run again

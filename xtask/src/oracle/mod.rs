@@ -34,6 +34,8 @@ pub(crate) struct Options {
     only: String,
     /// Only this way, in the virtual machine.
     way: Option<How>,
+    /// Only this transport, in the virtual machine; both when empty.
+    transport: String,
     /// A program that was built before; else one is built.
     towpath: Option<PathBuf>,
     /// A kernel's Debian package; else what apt offers is fetched.
@@ -56,6 +58,7 @@ impl Options {
                 "--runs" => options.runs = rest.next()?.parse().ok().filter(|runs| *runs > 0)?,
                 "--case" => options.only = rest.next()?.to_string(),
                 "--way" => options.way = Some(How::named(rest.next()?)?),
+                "--transport" => options.transport = rest.next()?.to_string(),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
                 "--kernel" => options.kernel = Some(rest.next()?.into()),
                 "--results" => options.results = Some(rest.next()?.into()),
@@ -81,7 +84,10 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
     let mut results = Results::open(&kept, &kernel.version)?;
     let mut jobs = results.missing(cases::jobs(&cases, options.runs));
-    jobs.retain(|job| options.way.is_none_or(|way| way == job.how));
+    jobs.retain(|job| {
+        let transport = options.transport.is_empty() || options.transport == job.transport;
+        transport && options.way.is_none_or(|way| way == job.how)
+    });
     if !jobs.is_empty() && !options.show {
         let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;
         machine::boot(&kernel, &image, &jobs, &mut results, out)?;
@@ -139,17 +145,19 @@ fn simulate(
     runs: u32,
 ) -> Result<Vec<f64>> {
     let scenario = folder.join(format!("{}.toml", case.name));
-    fs::write(&scenario, case.scenario())?;
-    let output = Command::new(towpath)
-        .args(["run", "--world", "sim", "--json", "-q", "--transport", transport, "--repeat"])
-        .arg(runs.to_string())
-        .arg("-o")
-        .arg(folder.join("simulated"))
-        .arg(&scenario)
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let results = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(results.filter_map(|result| goodput_mbps(&result)).collect())
+    let mut found = Vec::new();
+    for run in 0..runs {
+        fs::write(&scenario, case.scenario_of_run(run))?;
+        let output = Command::new(towpath)
+            .args(["run", "--world", "sim", "--json", "-q", "--transport", transport, "-o"])
+            .arg(folder.join("simulated"))
+            .arg(&scenario)
+            .stderr(Stdio::inherit())
+            .output()?;
+        let result = serde_json::from_slice(&output.stdout).ok();
+        found.extend(result.as_ref().and_then(goodput_mbps));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

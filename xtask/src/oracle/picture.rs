@@ -52,9 +52,9 @@ fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> 
         let mut points = Vec::new();
         for ((case, transport), x) in what.iter().zip(places) {
             let Some(runs) = goodput.get(&(case.name, *transport, how)) else { continue };
-            let Some(Mean { mean, half }) = Mean::of(runs) else { continue };
-            let spread = [mean - half, mean + half];
-            points.push(json!({"x": x, "middle": mean, "spread": spread, "runs": runs.len()}));
+            let Some(Mean { middle, half, .. }) = Mean::of(runs) else { continue };
+            let spread = [middle - half, middle + half];
+            points.push(json!({"x": x, "middle": middle, "spread": spread, "runs": runs.len()}));
         }
         if !points.is_empty() {
             curves.push(json!({
