@@ -24,22 +24,23 @@ pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
     let pairs = others.iter().flat_map(|case| ["tcp", "mptcp"].map(|transport| (*case, transport)));
     let pairs: Vec<_> = pairs.collect();
     let places: Vec<_> = (0..pairs.len()).map(|place| place as f64).collect();
-    let names: Vec<_> =
-        pairs.iter().map(|(case, transport)| format!("{}, {transport}", case.name)).collect();
+    let names: Vec<_> = pairs
+        .iter()
+        .map(|(case, transport)| format!("{} over {}", case.name, transport.to_uppercase()))
+        .collect();
     let buffer = json!({"label": "receive buffer (KB)", "scale": "Log", "range": null});
     let names = json!({"label": "", "scale": {"Names": names}, "range": null});
     let panels = [
-        panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &lines("mptcp")),
-        panel("Wi-Fi and 3G, TCP", "Lines", &buffer, &lines("tcp")),
-        panel("two links", "Bars", &names, &curves(goodput, &pairs, &places)),
+        panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &json!([4.0, 8.0]), &lines("mptcp")),
+        panel("Wi-Fi and 3G, TCP", "Lines", &buffer, &json!([0.0, 10.0]), &lines("tcp")),
+        panel("two links", "Bars", &names, &Value::Null, &curves(goodput, &pairs, &places)),
     ];
     let drawn = panels.into_iter().filter(|panel| panel["curves"] != json!([]));
     json!({"title": "Goodput in four ways", "panels": drawn.collect::<Vec<_>>(), "source": null})
 }
 
-fn panel(title: &str, kind: &str, x: &Value, curves: &[Value]) -> Value {
-    let top = if kind == "Lines" { json!([0.0, 10.0]) } else { Value::Null };
-    let y = json!({"label": "goodput (Mbit/s)", "scale": "Linear", "range": top});
+fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) -> Value {
+    let y = json!({"label": "goodput (Mbit/s)", "scale": "Linear", "range": range});
     json!({
         "title": title, "kind": kind, "x": x, "y": y, "curves": curves, "references": [], "lines": []
     })
