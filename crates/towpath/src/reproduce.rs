@@ -228,12 +228,12 @@ fn repeat(
         rows.extend(done);
         folders.push(folder);
     }
-    for folder in &folders {
-        // What stays is in the way of nobody.
-        let _stays = fs::remove_dir_all(folder);
-    }
     let mut entry = found.reproduction.entry(&rows, &worlds, arguments.thin);
     write_files(&mut entry, &rows, &arguments.out)?;
+    for folder in &folders {
+        // Only now: who is killed before has them still. What stays is in the way of nobody.
+        let _stays = fs::remove_dir_all(folder);
+    }
     if arguments.json {
         writeln!(ui.out, "{}", summary(&entry))?;
     } else {
@@ -248,9 +248,8 @@ fn repeat(
     Ok(Some(entry))
 }
 
-/// The rows of all runs in a world, and the folder with their parts. They are kept one by one until
-/// all are there, so that nothing is done twice; then the parts go, so that the next time everything
-/// is measured anew.
+/// The rows of all runs in a world, and the folder in which they are kept one by one, so that nothing
+/// is done twice. It goes when the figure is written, so that the next time everything is measured anew.
 fn run(
     found: &Found,
     selection: Selection,

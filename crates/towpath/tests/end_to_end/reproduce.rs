@@ -1,9 +1,11 @@
 //! `towpath reproduce`: a study of one's own, and every published figure with few runs.
 
-use std::fs;
+use std::fs::{self, DirEntry};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use crate::program::Folder;
+use crate::program::{Folder, binary, names, wait_for};
 
 /// All of them together, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -106,6 +108,52 @@ fn a_study_of_ones_own_is_drawn_and_checked_and_always_the_same() {
     assert_eq!(ended.json()[0]["claims"][0]["holds"], true, "{ended}");
     let page = String::from_utf8(read("one", "index.html")).unwrap();
     assert_eq!(page.matches("<section class=\"study\"").count(), 2);
+}
+
+/// The parts of runs that are not all done yet.
+fn parts(out: &Path) -> usize {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let unfinished = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(".mine");
+    let folders = entries(out).filter(unfinished);
+    let files = folders.flat_map(|folder| entries(&folder.path()).collect::<Vec<_>>());
+    files.filter(|file| file.file_name().to_string_lossy().starts_with("part-")).count()
+}
+
+/// Every file of a finished figure with its name.
+fn content(out: &Path) -> Vec<(String, Vec<u8>)> {
+    let files = names(out).into_iter();
+    files.map(|name| (name.clone(), fs::read(out.join(&name)).unwrap())).collect()
+}
+
+#[test]
+fn a_reproduction_that_was_killed_goes_on_and_has_every_run_once() {
+    let folder = Folder::new();
+    study(&folder, CLAIM);
+    // 200 runs in 20 parts.
+    let command = |out| ["reproduce", "./mine", "--seeds", "50", "--jobs", "2", "-o", out];
+    let (out, whole) = (folder.work().join("out"), folder.work().join("whole"));
+    for least in [1, 4] {
+        let mut program = folder.program(binary());
+        program.args(command("out")).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = program.spawn().unwrap();
+        wait_for("some runs", || (parts(&out) >= least).then_some(()));
+        // SIGKILL: there is nothing that it could still do.
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let before = parts(&out);
+    assert!((4..20).contains(&before), "{before}");
+    // All is done, but the figure cannot be written: that loses nothing either.
+    fs::create_dir(out.join("mine.svg")).unwrap();
+    let ended = folder.run(&command("out"));
+    assert_eq!((ended.code, parts(&out)), (Some(2), 20), "{ended}");
+    fs::remove_dir(out.join("mine.svg")).unwrap();
+    let ended = folder.run(&command("out"));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(parts(&out), 0, "the next time it is measured anew");
+    let ended = folder.run(&command("whole"));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(content(&out) == content(&whole), "it matters that it was killed");
 }
 
 #[test]
