@@ -336,6 +336,7 @@ fn write_files(entry: &mut Entry, rows: &[Row], folder: &Path) -> Result<(), Cli
     let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
     let files = [
         ("svg", figure::svg(&entry.figure).into_bytes()),
+        ("png", figure::png(&entry.figure).map_err(|error| internal(&error))?),
         ("csv", figure::csv(&entry.figure).into_bytes()),
         ("parquet", parquet),
     ];

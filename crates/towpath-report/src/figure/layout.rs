@@ -19,7 +19,7 @@ const MARGIN: f64 = 12.0;
 /// Height of a line of the legend.
 const ROW: f64 = 19.0;
 /// Size of the letters at ticks.
-const TICK: f64 = 12.0;
+pub(super) const TICK: f64 = 12.0;
 
 /// The figure as a file of its own.
 pub fn svg(figure: &Figure) -> String {

@@ -1,19 +1,23 @@
-//! Figures as a paper has them: standalone SVG, legible in print and without colours.
+//! Figures as a paper has them: standalone SVG and PNG, legible in print and without colours.
 //!
 //! A [`Figure`] is data in the units in which it is drawn; `place` maps values to points of a panel,
 //! `marks` draws curves, `style` says how the n-th of them looks (in every panel the same), `layout`
-//! puts panels, legend and title together. Unlike the charts of a report (`chart`), which follow the
-//! reader's screen and colours, a figure has a fixed size and a white ground: it is made to be copied.
+//! puts panels, legend and title together, and `png` makes dots of it, with `letters` of our own.
+//! Unlike the charts of a report (`chart`), which follow the reader's screen and colours, a figure has
+//! a fixed size and a white ground: it is made to be copied.
 
 mod layout;
+mod letters;
 mod marks;
 mod place;
+mod png;
 mod style;
 mod table;
 
 use serde::{Deserialize, Serialize};
 
 pub use layout::{legend, panels, svg};
+pub use png::{PngError, png};
 pub use table::csv;
 
 /// A figure of one or several panels.

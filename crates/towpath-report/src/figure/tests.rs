@@ -133,6 +133,23 @@ fn the_same_figure_is_the_same_text() {
 }
 
 #[test]
+fn the_picture_of_dots_is_twice_as_large_and_has_the_same_bytes_each_time() {
+    let (picture, text) = (png(&all()).unwrap(), svg(&all()));
+    assert_eq!(picture, png(&all()).unwrap());
+    let Some((head, [_, _, _, _, b'I', b'H', b'D', b'R', size @ ..])) =
+        picture.split_first_chunk::<8>()
+    else {
+        panic!("no PNG");
+    };
+    assert_eq!(head, b"\x89PNG\r\n\x1a\n");
+    let length = |at: usize| u32::from_be_bytes(size[at..at + 4].try_into().unwrap());
+    assert!(text.contains(&format!("width=\"{}\" height=\"{}\"", length(0) / 2, length(4) / 2)));
+    // Other letters are another picture: they are drawn, whatever fonts this machine has.
+    let other = Figure { title: "Another one".into(), ..all() };
+    assert_ne!(picture, png(&other).unwrap());
+}
+
+#[test]
 fn what_is_no_number_is_not_drawn() {
     let mut figure = all();
     for panel in &mut figure.panels {

@@ -93,7 +93,7 @@ fn a_study_of_ones_own_is_drawn_and_checked_and_always_the_same() {
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{ended}");
     run("two", "2");
     let read = |out: &str, name: &str| fs::read(folder.work().join(out).join(name)).unwrap();
-    for name in ["mine.svg", "mine.csv", "mine.parquet", "mine.json", "index.html"] {
+    for name in ["mine.svg", "mine.png", "mine.csv", "mine.parquet", "mine.json", "index.html"] {
         assert!(read("one", name) == read("two", name), "{name} differs");
     }
     let table = String::from_utf8(read("one", "mine.csv")).unwrap();

@@ -1,0 +1,41 @@
+//! A figure as a picture of dots, for what cannot show SVG.
+//!
+//! It is drawn from the SVG, of which only the letters are not left to the reader's machine: so it has
+//! the same bytes everywhere.
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree};
+use thiserror::Error;
+
+use super::letters::outlined;
+use super::{Figure, svg};
+
+/// Dots for each unit of the SVG: sharp in print and on dense screens.
+const SCALE: f32 = 2.0;
+
+/// Why there is no picture.
+#[derive(Debug, Error)]
+pub enum PngError {
+    /// A font that comes with the program cannot be read.
+    #[error("the font `{0}` cannot be read")]
+    Font(&'static str),
+    /// The SVG is none.
+    #[error("the figure cannot be drawn: {0}")]
+    Svg(#[from] resvg::usvg::Error),
+    /// A picture of that size has no room in memory.
+    #[error("a picture of {0} x {1} dots is too large")]
+    Size(u32, u32),
+    /// It cannot be packed.
+    #[error("the picture cannot be packed: {0}")]
+    Packed(String),
+}
+
+/// The figure as PNG, with two dots for each unit of the SVG.
+pub fn png(figure: &Figure) -> Result<Vec<u8>, PngError> {
+    let tree = Tree::from_str(&outlined(&svg(figure))?, &Options::default())?;
+    let [across, down] =
+        [tree.size().width(), tree.size().height()].map(|length| (length * SCALE).ceil() as u32);
+    let mut dots = Pixmap::new(across, down).ok_or(PngError::Size(across, down))?;
+    resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut dots.as_mut());
+    dots.encode_png().map_err(|error| PngError::Packed(error.to_string()))
+}
