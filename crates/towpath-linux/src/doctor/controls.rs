@@ -14,6 +14,7 @@ use super::attempt::{self, Manner};
 use super::exchange::{Exchanging, comes_back};
 use super::observation::{Attempt, Control, Observation, Outcome, SubflowSeen};
 use super::session;
+use super::ways;
 use crate::clock::Clock;
 use crate::live::socket::is_multipath;
 use crate::sample::u32_at;
@@ -48,8 +49,13 @@ pub(super) struct Path {
 
 /// Tries every path that was used, or that could be, until `end` at the latest.
 pub(super) fn controls(observation: &Observation, clock: Clock, end: Instant) -> Vec<Control> {
-    let paths = suspects(observation);
     let Some(trial) = &observation.trial else { return Vec::new() };
+    let shared = ways::shared(observation).into_iter().map(|(link, local, remote)| Path {
+        local: Some(local),
+        bound_to: Some(link.index),
+        remote: SocketAddr::new(remote, trial.target.port()),
+    });
+    let paths: Vec<_> = suspects(observation).into_iter().chain(shared.take(MOST)).collect();
     let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
     let is_plain = trial.connected(true) && !trial.multipath;
     let speaks = Speaks { echoes, is_towpath, is_plain };
@@ -323,7 +329,7 @@ pub(super) fn suspects(observation: &Observation) -> Vec<Path> {
             add(Path { local: None, bound_to: None, remote: SocketAddr::new(remote, port) });
         }
     }
-    for source in super::ways::sources(here) {
+    for source in ways::sources(here) {
         let inside = trial.target.ip().is_loopback();
         if !joined && !inside && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
             let bound_to = here.link_of(source).map(|link| link.index);

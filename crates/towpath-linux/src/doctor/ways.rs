@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use towpath_measure::live::Look;
+use towpath_measure::live::look::Link;
 
-use super::observation::Way;
+use super::observation::{Observation, Way};
+use super::rules::on_link;
 use crate::netlink::{Route, RouteQuery};
 
 /// Questions that are asked at most.
@@ -45,6 +47,40 @@ pub(super) fn ways(look: &Look, targets: &BTreeSet<IpAddr>) -> Vec<Way> {
         }
     };
     questions.into_iter().map(&mut ask).collect()
+}
+
+/// A further link that both hosts seem to share: an interface of this host that the connection does
+/// not use, its address, and an address of the other host in the same network. Whether it is the
+/// other host that has it there, nobody knows yet: private networks look alike.
+pub(super) fn shared(observation: &Observation) -> Vec<(&Link, IpAddr, IpAddr)> {
+    let here = &observation.here;
+    let trial = observation.trial.as_ref().filter(|trial| trial.multipath);
+    let (Some(trial), Some(peer)) = (trial, &observation.peer) else { return Vec::new() };
+    let (there, target) = (peer.latest(), trial.target.ip());
+    let ours = |address: IpAddr| here.addresses.iter().any(|one| one.address == address);
+    if target.is_loopback() || ours(target) {
+        return Vec::new();
+    }
+    let carries = |link: &&Link| link.up && link.running && !link.loopback;
+    let used = |link: &Link| {
+        let mut locals = trial.subflows.iter().map(|one| one.local.ip());
+        locals.any(|local| here.link_of(local).is_some_and(|one| one.index == link.index))
+    };
+    let theirs: Vec<_> = sources(there)
+        .into_iter()
+        .filter(|remote| *remote != target && !ours(*remote))
+        .filter(|remote| there.link_of(*remote).is_some_and(|link| carries(&link)))
+        .collect();
+    let mut found: Vec<(&Link, IpAddr, IpAddr)> = Vec::new();
+    for local in sources(here) {
+        let link = here.link_of(local).filter(carries).filter(|link| !used(link));
+        let Some(link) = link.filter(|link| found.iter().all(|(other, ..)| other != link)) else {
+            continue;
+        };
+        let remote = theirs.iter().find(|remote| on_link(here, link.index, **remote));
+        found.extend(remote.map(|remote| (link, local, *remote)));
+    }
+    found
 }
 
 /// Addresses from which other hosts can be reached.

@@ -6,7 +6,7 @@ use towpath_measure::live::Look;
 use towpath_measure::live::look::{Endpoint, Link};
 
 use super::view::{View, in_network};
-use super::{path, routes};
+use super::{between, path, routes};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 
 /// `explained` when it is known already why there is only one path.
@@ -17,7 +17,7 @@ pub(super) fn findings(view: &View<'_>, explained: bool) -> Vec<Finding> {
     findings.extend(there_wrong_role(view));
     findings.extend(own_endpoints(view));
     if !explained {
-        findings.extend(no_endpoints(view));
+        findings.extend(no_endpoints(view).or_else(|| between::unannounced(view)));
     }
     findings.extend(one_interface(view));
     findings.extend(backup_only(view));

@@ -5,6 +5,7 @@
 //! told. What the configuration alone makes doubtful is told only where nothing was tried that shows
 //! whether it does harm.
 
+mod between;
 mod configuration;
 mod failed;
 mod handshake;
@@ -21,6 +22,7 @@ mod tests;
 use super::finding::{Cause, Confidence, Finding, NotChecked, Report, Verdict};
 use super::observation::Observation;
 use view::View;
+pub(super) use view::on_link;
 
 /// Concludes what is wrong, causes before consequences.
 pub fn diagnose(observation: &Observation) -> Report {
@@ -115,6 +117,9 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
         add("whether a connection uses several paths", "needs --connect HOST:PORT");
         return missing;
     };
+    if let Some(what) = between::unknown(&View::new(observation)) {
+        add(&what, "needs `towpath server` there (--peer HOST:PORT)");
+    }
     if trial.events.is_none() && trial.multipath {
         add("why a subflow was closed (events of the path manager)", "needs root");
     }

@@ -96,7 +96,7 @@ pub(super) fn works(one: &SubflowSeen) -> bool {
 }
 
 /// Whether an address is in the network of an interface of that host.
-pub(super) fn on_link(look: &Look, link: u32, address: IpAddr) -> bool {
+pub(in crate::doctor) fn on_link(look: &Look, link: u32, address: IpAddr) -> bool {
     let mut its = look.addresses.iter().filter(|one| one.link == link);
     its.any(|one| in_network(one.address, one.prefix_length, address))
 }

@@ -1,0 +1,87 @@
+//! Links between both hosts that lead nowhere else: nobody finds them by a route to the target, so
+//! the other host must announce its address there.
+
+use std::net::IpAddr;
+
+use towpath_measure::live::look::{Endpoint, Link};
+
+use super::view::View;
+use crate::doctor::finding::{Cause, Finding};
+use crate::doctor::ways;
+
+/// Both hosts are joined by a further link, plain TCP connects over it, and no endpoint says so.
+pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
+    let peer = view.peer.filter(|_| one_path(view))?;
+    let announced = |address: IpAddr| {
+        let endpoints = &peer.latest().endpoints;
+        endpoints.iter().any(|one| one.is_announced() && one.address == address)
+    };
+    let open: Vec<_> = ways::shared(view.all)
+        .into_iter()
+        .filter(|(_, local, remote)| view.connects(Some(*local), *remote) == Some(true))
+        .filter(|(_, _, remote)| !announced(*remote))
+        .collect();
+    let (link, _, remote) = open.first()?;
+    let mut finding = Finding::new(
+        Cause::NoEndpoints,
+        format!(
+            "{} leads to the other host, too, as {remote}; but no endpoint there announces that \
+             address, and from {} there is no way to {}",
+            link.name,
+            link.name,
+            view.trial?.target.ip()
+        ),
+    )
+    .at("other host");
+    let there = "   # on the other host";
+    finding = finding.fix(format!("ip mptcp limits set subflows 8{there}"));
+    for (link, local, remote) in &open {
+        let device = peer.latest().link_of(*remote).map_or("DEVICE", |link| link.name.as_str());
+        finding = finding
+            .because(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
+            .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{there}"));
+    }
+    let limits = view.here.limits;
+    if limits.is_none_or(|limits| limits.subflows == 0 || limits.add_addr_accepted == 0) {
+        finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
+    }
+    Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do it"))
+}
+
+/// What nobody can tell from this host alone: whether an interface without a way to the target leads
+/// to the other host under another address.
+pub(super) fn unknown(view: &View<'_>) -> Option<String> {
+    if view.peer.is_some() || !one_path(view) {
+        return None;
+    }
+    let target = view.trial?.target.ip();
+    let (usable, first) = (view.usable(), view.trial?.first()?.local.ip());
+    let leads = |link: &Link| usable.iter().any(|(other, _)| other.index == link.index);
+    let used = view.here.link_of(first)?;
+    let mut names = Vec::new();
+    for address in ways::sources(view.here) {
+        let link = view.here.link_of(address).filter(|link| link.up && link.running);
+        let Some(link) = link.filter(|link| !link.loopback && link.index != used.index) else {
+            continue;
+        };
+        if !leads(link) && !names.contains(&link.name.as_str()) {
+            names.push(link.name.as_str());
+        }
+    }
+    let nowhere = target.is_loopback() || view.here.link_of(target).is_some();
+    (!names.is_empty() && !nowhere).then(|| {
+        format!(
+            "whether {} leads there, too, under another address: there is no way to {target}",
+            names.join(" or ")
+        )
+    })
+}
+
+/// A connection over Multipath TCP with one path, and no endpoint of ours for another one.
+fn one_path(view: &View<'_>) -> bool {
+    let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
+    let further = |one: &Endpoint| !one.is_implicit() && Some(one.address) != first;
+    view.trial.is_some_and(|trial| trial.multipath)
+        && view.joined().next().is_none()
+        && !view.here.endpoints.iter().any(further)
+}
