@@ -156,6 +156,64 @@ fn control(outcome: Outcome) -> Control {
     }
 }
 
+/// A second link that leads to the other host alone, of which no endpoint knows.
+fn cables(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
+    one_path(|all, trial| {
+        all.here.endpoints.clear();
+        all.after = Some(all.here.clone());
+        for way in all.ways.iter_mut().filter(|way| way.from == Some(ip("10.0.2.1"))) {
+            (way.link, way.gateway, way.errno) = (None, None, Some(libc::ENETUNREACH));
+        }
+        let on = |link, address| Address { link, address: ip(address), prefix_length: 24 };
+        let addresses = vec![on(2, "10.9.0.1"), on(3, "10.0.2.9")];
+        let before = Look { addresses, endpoints: vec![], ..host() };
+        all.peer = Some(Peer { address: trial.target, before, after: None });
+        let remote = SocketAddr::new(ip("10.0.2.9"), trial.target.port());
+        trial.controls.push(Control { remote, ..control(Outcome::Connected) });
+        change(all, trial);
+    })
+}
+
+#[test]
+fn a_link_between_both_hosts_that_no_endpoint_names_is_found_by_the_other_hosts_addresses() {
+    let report = cables(|_, _| ());
+    assert_eq!(first(&report), (Cause::NoEndpoints, Confidence::Certain), "{report:?}");
+    let finding = &report.findings[0];
+    assert!(
+        finding.sentence.contains("b leads to the other host, too, as 10.0.2.9"),
+        "{finding:?}"
+    );
+    let signal = "ip mptcp endpoint add 10.0.2.9 dev b signal   # on the other host";
+    assert!(finding.fix.iter().any(|fix| fix == signal), "{finding:?}");
+}
+
+#[test]
+fn a_network_that_only_looks_the_same_is_no_link_between_both_hosts() {
+    let healthy = |report: Report| assert_eq!(report.verdict, Verdict::Healthy, "{report:?}");
+    // Somebody else has that address here, or nobody.
+    for outcome in [Outcome::Refused, Outcome::Silent] {
+        healthy(cables(|_, trial| trial.controls[0].outcome = outcome));
+    }
+    // Both hosts have a network of their own with the same addresses.
+    healthy(cables(|all, _| {
+        all.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
+    }));
+    healthy(cables(|all, _| all.here.links[1].running = false));
+}
+
+#[test]
+fn an_interface_that_may_lead_to_the_other_host_is_named_where_nobody_asked_there() {
+    let said = |report: &Report| {
+        let unknown = |what: &str| what.starts_with("whether b leads there, too");
+        report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
+    };
+    let alone = cables(|all, _| all.peer = None);
+    assert!(alone.verdict == Verdict::Healthy && said(&alone), "{alone:?}");
+    assert!(!said(&cables(|all, _| (all.peer, all.here.links[1].running) = (None, false))));
+    assert!(!said(&cables(|_, _| ())), "it is known");
+    assert!(!said(&diagnose(&healthy())), "both are in use");
+}
+
 #[test]
 fn two_paths_that_are_both_used_are_healthy() {
     let report = diagnose(&healthy());
