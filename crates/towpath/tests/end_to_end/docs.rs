@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::program::{Ended, Folder, binary, emulator, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(480);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
 const CARGO: [&str; 8] = [
