@@ -41,7 +41,7 @@ pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Ve
     let whole = [drawing.x.clone()];
     let figures = if drawing.kind == Shown::Cdf { &whole[..] } else { &drawing.y };
     if drawing.x == "variant" {
-        return side_by_side(drawing, &own, figures);
+        return side_by_side(plan, drawing, &own, figures);
     }
     let mut curves = Vec::new();
     for (group, Own { variant, rows, emulated, name }) in own.iter().enumerate() {
@@ -96,11 +96,17 @@ fn own<'a>(plan: &'a Plan, drawing: &Drawing, rows: &[&'a Row], several: bool) -
 }
 
 /// A bar for each variant; those of one figure, and of one world, are a curve.
-fn side_by_side(drawing: &Drawing, own: &[Own<'_>], figures: &[String]) -> (Place, Vec<Curve>) {
+fn side_by_side(
+    plan: &Plan,
+    drawing: &Drawing,
+    own: &[Own<'_>],
+    figures: &[String],
+) -> (Place, Vec<Curve>) {
     let mut names: Vec<&str> = own.iter().map(|own| own.variant).collect();
     names.dedup();
     let mut curves = Vec::new();
-    for (style, figure) in figures.iter().enumerate() {
+    for figure in figures {
+        let style = bar_style(plan, &legend(drawing, figure));
         for emulated in [false, true] {
             let each = own.iter().filter(|own| own.emulated == emulated);
             let points = each.filter_map(|own| {
@@ -116,6 +122,19 @@ fn side_by_side(drawing: &Drawing, own: &[Own<'_>], figures: &[String]) -> (Plac
         }
     }
     (Place::Names(names.into_iter().map(str::to_owned).collect()), curves)
+}
+
+/// The same in all panels, for they share a legend: the place among all names of such bars.
+fn bar_style(plan: &Plan, name: &str) -> usize {
+    let mut names: Vec<String> = Vec::new();
+    for drawing in plan.figures.iter().filter(|drawing| drawing.x == "variant") {
+        for label in drawing.y.iter().map(|figure| legend(drawing, figure)) {
+            if !names.contains(&label) {
+                names.push(label);
+            }
+        }
+    }
+    names.iter().position(|known| known == name).unwrap_or(0)
 }
 
 /// The same in all panels: the variant's place among those that are drawn at all.

@@ -122,6 +122,19 @@ fn rows_of_two_worlds() -> Vec<Row> {
 }
 
 #[test]
+fn bars_of_one_name_have_one_colour_in_all_panels() {
+    let panel = |y: &str| {
+        format!("[[figures]]\nkind = \"bars\"\nx = \"variant\"\ny = {y}\ny-unit = \"Mbit/s\"\n")
+    };
+    let figures =
+        panel("[\"goodput\"]") + &panel("[\"throughput\", \"goodput\"]") + &panel("\"throughput\"");
+    let drawn = figure(&plan(&figures), &rows(), &[], None);
+    let styles = |panel: &Panel| panel.curves.iter().map(|curve| curve.style).collect::<Vec<_>>();
+    let styles: Vec<_> = drawn.panels.iter().map(styles).collect();
+    assert_eq!(styles, [vec![0], vec![1, 0], vec![1]]);
+}
+
+#[test]
 fn a_curve_of_two_worlds_is_two_of_one_colour() {
     let figures = "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\n\
                    x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n\
