@@ -109,15 +109,19 @@ impl World {
     fn run(&mut self, most: Duration) {
         let end = self.now + most;
         self.settle();
+        let mut still = (self.now, 0);
         while !self.ended {
             let timers = [self.client.poll_timeout(), self.server.poll_timeout()];
             let arrival = self.flying.keys().next().map(|(at, _)| *at);
-            let next = timers.into_iter().flatten().chain(arrival).min().unwrap_or(end);
-            if next > end {
+            // None when both ends have given the connection up.
+            let next = timers.into_iter().flatten().chain(arrival).min();
+            let Some(next) = next.filter(|next| *next <= end) else {
                 self.now = end;
                 return;
-            }
+            };
             self.now = next.max(self.now);
+            still = if still.0 == self.now { (self.now, still.1 + 1) } else { (self.now, 0) };
+            assert!(still.1 < 10_000, "time stands still at {:?}", self.now);
             while let Some(entry) = self.flying.first_entry().filter(|e| e.key().0 <= self.now) {
                 let (to_client, datagram) = entry.remove();
                 let host = if to_client { &mut self.client } else { &mut self.server };
