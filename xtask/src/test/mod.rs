@@ -32,12 +32,13 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
         if tidy::run(root, out)? { Ok(()) } else { Err("the repository broke a rule".into()) }
     })?;
     steps.cargo(root, &["test", "--locked", "--workspace", "--no-run"])?;
+    // No other crate has examples (`tidy` sees to it), and looking for them takes minutes. Before
+    // the long step, whose failure would hide theirs.
+    steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     let lanes = Lanes::of(root)?;
     steps.run("tests, those of the whole command beside all others", |out| {
         lanes.run(root, &environment, out)
     })?;
-    // No other crate has examples (`tidy` sees to it), and looking for them takes minutes.
-    steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     let (verdict, took) =
         (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
     writeln!(out, "\n== xtask test {verdict} in {took}")?;
