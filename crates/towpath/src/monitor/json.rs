@@ -4,6 +4,11 @@ use serde_json::{Value, json};
 use towpath_linux::monitor::{Condition, Ended, Happening, Seen, SeenSubflow, Source, Subflow};
 use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
 
+/// The first line: what happens from here on is told, unless the path manager is not heard.
+pub(super) fn start_line(hears_events: bool) -> Value {
+    json!({"type": "start", "t_ns": 0, "hears_events": hears_events})
+}
+
 /// One connection in one round.
 pub(super) fn connection_line(t_ns: u64, seen: &Seen) -> Value {
     let connection = &seen.connection;

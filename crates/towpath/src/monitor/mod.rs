@@ -86,6 +86,10 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
             hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
         });
     }
+    if arguments.json && responder.is_none() {
+        writeln!(ui.out, "{}", json::start_line(round.monitor.hears_events()))?;
+        ui.out.flush()?;
+    }
     let interval = arguments.interval.unwrap_or(Duration::from_secs(1));
     let mut rounds = 0;
     while !interrupt::seen() && arguments.count.is_none_or(|count| rounds < count) {

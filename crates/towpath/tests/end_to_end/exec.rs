@@ -133,9 +133,12 @@ fn a_connection_is_shown_with_both_subflows_and_its_process() {
         nsenter --net="$server" "$TOWPATH" exec -q -- python3 -m http.server 8000 --bind $FAR 2>/dev/null &
         python=$!
         listens 8000
-        "$TOWPATH" monitor --json --interval 0.1 --count 12 >monitor.jsonl &
+        "$TOWPATH" monitor --json --interval 0.1 --count 300 >monitor.jsonl &
+        monitor=$!
+        until [ -s monitor.jsonl ] || ! kill -0 $monitor; do sleep 0.02; done
         "$TOWPATH" exec -q -- curl -so got "http://$FAR:8000/big"
-        wait $!; kill -TERM $python; wait; true
+        until grep -q '"CLOSED"' monitor.jsonl || ! kill -0 $monitor; do sleep 0.02; done
+        kill -TERM $monitor $python; wait; true
     "#;
     let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
     let printed = fs::read_to_string(folder.work().join("monitor.jsonl")).unwrap();

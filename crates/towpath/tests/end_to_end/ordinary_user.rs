@@ -251,7 +251,9 @@ fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
     let (_, lines, _) = left("lines");
     assert!(lines.contains("user 0 127.0.0.1:") && lines.contains(", 2 subflows"), "{lines}");
     let (_, json, _) = left("json");
-    let connection: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    let start: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(start["hears_events"], false, "{start}");
+    let connection: Value = serde_json::from_str(json.lines().nth(1).unwrap()).unwrap();
     assert_eq!(connection["processes"], Value::Array(Vec::new()), "{connection}");
     assert_eq!(connection["subflows"].as_array().unwrap().len(), 2, "{connection}");
     for verb in ["doctor", "all"] {
