@@ -45,6 +45,8 @@ pub(super) const CASES: [Case; 5] = [
 pub(super) enum How {
     /// The kernel's token bucket and netem, its Multipath TCP.
     Kernel,
+    /// The same, but the receiver merges no packets that wait: an experiment, run when it is named.
+    KernelUnmerged,
     /// Our emulator, the kernel's Multipath TCP.
     KernelEmulated,
     /// Our emulator, our stack.
@@ -54,13 +56,18 @@ pub(super) enum How {
 }
 
 impl How {
-    pub(super) const ALL: [Self; 4] =
+    /// What is held beside each other.
+    pub(super) const COMPARED: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::Simulated];
+    /// Those that the virtual machine plays.
+    pub(super) const PLAYED: [Self; 4] =
+        [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::KernelUnmerged];
 
     /// For command lines and files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
+            Self::KernelUnmerged => "kernel-unmerged",
             Self::KernelEmulated => "kernel-emulated",
             Self::OursEmulated => "ours-emulated",
             Self::Simulated => "simulated",
@@ -68,12 +75,13 @@ impl How {
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|how| how.name() == name)
+        Self::PLAYED.into_iter().find(|how| how.name() == name)
     }
 
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Kernel => "kernel, tbf and netem",
+            Self::KernelUnmerged => "kernel, tbf and netem, nothing merged",
             Self::KernelEmulated => "kernel, our emulator",
             Self::OursEmulated => "our stack, our emulator",
             Self::Simulated => "our stack, simulated",
@@ -108,12 +116,12 @@ impl fmt::Display for Job {
     }
 }
 
-/// Everything that the virtual machine runs: all of it once, then again, so that what was stopped has
-/// as many runs of each. TCP hardly varies, and gets two runs.
+/// Everything that the virtual machine can run: all of it once, then again, so that what was stopped
+/// has as many runs of each. TCP hardly varies, and gets two runs.
 pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
     let mut jobs = Vec::new();
     for run in 0..runs.max(2) {
-        for how in [How::Kernel, How::KernelEmulated, How::OursEmulated] {
+        for how in How::PLAYED {
             for case in cases {
                 for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
                     if run < wanted {
@@ -130,13 +138,17 @@ pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
 impl Case {
     fn command(&self, transport: &str, how: How) -> String {
         let stack = if how == How::OursEmulated { "towpath" } else { "kernel" };
-        if how != How::Kernel {
-            return format!("emulator {transport} {stack} {}", self.name);
-        }
+        let packets = match how {
+            How::Kernel => "merged",
+            How::KernelUnmerged => "single",
+            How::KernelEmulated | How::OursEmulated | How::Simulated => {
+                return format!("emulator {transport} {stack} {}", self.name);
+            }
+        };
         let buffer = self.receive_buffer_kb.map_or("-".to_owned(), |kb| (kb * 1_000).to_string());
         let paths = self.paths.map(|(rate, delay, wait)| format!("{rate}mbit,{delay}ms,{wait}ms"));
         let Self { control, seconds, .. } = self;
-        format!("kernel {transport} {control} {seconds} {buffer} {}", paths.join(" "))
+        format!("kernel {packets} {transport} {control} {seconds} {buffer} {}", paths.join(" "))
     }
 
     /// The case for `towpath run`.

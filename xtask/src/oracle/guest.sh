@@ -74,10 +74,15 @@ keep() {
 }
 
 # The kernel's queues, delays and Multipath TCP.
-kernel() { # transport, control, seconds, receive buffer or -, paths…
-    local transport=$1 control=$2 seconds=$3 buffer=$4
-    shift 4
+kernel() { # packets, transport, control, seconds, receive buffer or -, paths…
+    local packets=$1 transport=$2 control=$3 seconds=$4 buffer=$5 n
+    shift 5
     network "$@"
+    # Packets in one piece each: what waits in the receiver cannot be merged, as behind a TUN device. Where
+    # they begin, since a packet without a socket would be counted with both of its pieces of memory.
+    for n in $([ "$packets" = merged ] || echo 1 2); do
+        ip netns exec phone ethtool -K p$n sg off > /dev/null
+    done
     [ "$buffer" = - ] || ip netns exec server sysctl -qw net.ipv4.tcp_rmem="$buffer $buffer $buffer"
     ip netns exec server towpath server --once -J -B 10.65.1.2 > /tmp/server 2>&1 &
     until [ -s /tmp/server ]; do sleep 0.05; done

@@ -86,7 +86,8 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let mut jobs = results.missing(cases::jobs(&cases, options.runs));
     jobs.retain(|job| {
         let transport = options.transport.is_empty() || options.transport == job.transport;
-        transport && options.way.is_none_or(|way| way == job.how)
+        let way = options.way.map_or(How::COMPARED.contains(&job.how), |way| way == job.how);
+        transport && way
     });
     if !jobs.is_empty() && !options.show {
         let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;

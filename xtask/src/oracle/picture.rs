@@ -49,7 +49,7 @@ fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) ->
 /// One curve for each way that has points: means with their intervals.
 fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> Vec<Value> {
     let mut curves = Vec::new();
-    for (style, how) in How::ALL.into_iter().enumerate() {
+    for (style, how) in How::COMPARED.into_iter().enumerate() {
         let mut points = Vec::new();
         for ((case, transport), x) in what.iter().zip(places) {
             let Some(runs) = goodput.get(&(case.name, *transport, how)) else { continue };

@@ -43,7 +43,7 @@ impl Mean {
 
 /// The table, in Markdown.
 pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
-    let heads = How::ALL.map(|how| format!(" {} |", how.text())).concat();
+    let heads = How::COMPARED.map(|how| format!(" {} |", how.text())).concat();
     writeln!(out, "\n| case | transport |{heads} agree |\n|---|---|{}---|", "---|".repeat(4))?;
     for case in cases {
         for transport in ["tcp", "mptcp"] {
@@ -57,11 +57,18 @@ pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> 
             writeln!(out, "| `{}` | {transport} | {cells} | {agrees} |", case.name)?;
         }
     }
+    let how = How::KernelUnmerged;
+    for case in cases {
+        let runs = goodput.get(&(case.name, "mptcp", how)).map_or(&[][..], Vec::as_slice);
+        if let Some(mean) = Mean::of(runs) {
+            writeln!(out, "\n`{}` over mptcp, {}: {}", case.name, how.text(), mean.text())?;
+        }
+    }
     Ok(())
 }
 
 fn means(case: &Case, transport: &'static str, goodput: &Goodput) -> [Option<Mean>; 4] {
-    How::ALL.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
+    How::COMPARED.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
 }
 
 /// TCP within 1 %, Multipath TCP within 10 % or with a common interval, all beside the kernel.
