@@ -259,5 +259,8 @@ fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
     for verb in ["doctor", "all"] {
         let (code, out, err) = left(verb);
         assert!(code < 2 && !out.is_empty(), "{verb}: {code}\n{out}{err}");
+        let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = out.contains("which hop drops or strips packets");
+        assert!(said && out.contains("needs root beside --connect"), "{verb}: {out}");
     }
 }

@@ -113,8 +113,18 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
     let mut add = |what: &str, why: &str| {
         missing.push(NotChecked { what: what.to_owned(), why: why.to_owned() });
     };
+    let programs = observation.programs.as_deref().unwrap_or_default();
+    let strangers = programs.iter().filter(|program| program.id.is_none()).count() as u64;
+    if strangers > 0 && !observation.rights.events {
+        let what = super::words::count(strangers, "socket");
+        add(&format!("whose programs have {what} open"), "other users': needs root");
+    }
     let Some(trial) = &observation.trial else {
         add("whether a connection uses several paths", "needs --connect HOST:PORT");
+        if !(observation.rights.raw && observation.rights.events) {
+            let what = "why subflows of it are closed, and which hop drops or strips packets";
+            add(what, "needs root beside --connect");
+        }
         return missing;
     };
     if let Some(what) = between::unknown(&View::new(observation)) {

@@ -8,8 +8,8 @@ use towpath_measure::live::Look;
 use towpath_measure::live::look::{Address, Endpoint, Link, Listener, PathLimits};
 
 use super::super::observation::{
-    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Role,
-    Speaks, SubflowSeen, TcpFigures, Trial, Way,
+    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Rights,
+    Role, Speaks, SubflowSeen, TcpFigures, Trial, Way,
 };
 use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
 
@@ -219,6 +219,33 @@ fn two_paths_that_are_both_used_are_healthy() {
     let report = diagnose(&healthy());
     assert_eq!((report.verdict, report.findings), (Verdict::Healthy, vec![]));
     assert!(report.not_checked.iter().any(|one| one.why.contains("--peer")));
+}
+
+#[test]
+fn what_root_would_see_is_said_before_a_connection_is_tried() {
+    let needing_root = |events, raw| {
+        let mut observation = Observation { here: host(), ways: ways(), ..Observation::default() };
+        observation.rights = Rights { events, raw };
+        observation.programs = Some(vec![Program {
+            id: None,
+            name: String::new(),
+            role: Role::Listens,
+            local: "10.0.1.1:80".parse().unwrap(),
+            remote: "0.0.0.0:0".parse().unwrap(),
+            speaks: Speaks::Multipath,
+            subflows: vec![],
+        }]);
+        let unseen = diagnose(&observation).not_checked.into_iter();
+        unseen.filter(|one| one.why.contains("root")).map(|one| one.what).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        needing_root(false, false),
+        [
+            "whose programs have 1 socket open",
+            "why subflows of it are closed, and which hop drops or strips packets"
+        ]
+    );
+    assert!(needing_root(true, true).is_empty());
 }
 
 #[test]
