@@ -20,7 +20,7 @@ pub fn page(entries: &[Entry]) -> String {
          <header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
          source claims, and what our runs say to it. Filled markers are ours, simulated or alone; \
          those with a dot in the middle, and pale bars, ran over real kernels; hollow ones are \
-         points that the text of the source gives.</p></header><main>",
+         points of others: the source, or a model that the legend names.</p></header><main>",
         include_str!("../style.css"),
         include_str!("gallery.css")
     );
