@@ -108,7 +108,7 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
             "rmem-scaling",
             Bool,
             Else("Linux: true, `ideal`: false"),
-            "Half of the receive buffer is overhead and not offered as window",
+            "Two fifths of the receive buffer are overhead and not offered as window",
         ),
         key("cpu-per-packet", Duration, Else("0 ms"), "Processor time of each packet"),
         key(
