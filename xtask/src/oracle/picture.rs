@@ -31,7 +31,7 @@ pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
     let buffer = json!({"label": "receive buffer (KB)", "scale": "Log", "range": null});
     let names = json!({"label": "", "scale": {"Names": names}, "range": null});
     let panels = [
-        panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &json!([4.0, 8.0]), &lines("mptcp")),
+        panel("Wi-Fi and 3G, MPTCP", "Lines", &buffer, &json!([4.0, 9.0]), &lines("mptcp")),
         panel("Wi-Fi and 3G, TCP", "Lines", &buffer, &json!([0.0, 10.0]), &lines("tcp")),
         panel("two links", "Bars", &names, &Value::Null, &curves(goodput, &pairs, &places)),
     ];
