@@ -1,5 +1,5 @@
-//! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test` and
-//! `cargo xtask oracle`.
+//! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
+//! `cargo xtask oracle` and `cargo xtask twin`.
 
 mod finding;
 mod oracle;
@@ -7,6 +7,7 @@ mod repository;
 mod specs;
 mod test;
 mod tidy;
+mod twin;
 
 use std::env;
 use std::error::Error;
@@ -35,11 +36,26 @@ usage: cargo xtask COMMAND
          --results FILE   earlier runs, which are not run again
                           (target/oracle/results.jsonl)
          --show           only show what is there, run nothing in the machine
-         --svg FILE       draw it";
+         --svg FILE       draw it
+  twin   hold our stack against the kernel's on scenarios drawn at random:
+         --random N       the first N scenarios of the seed
+         --seed S         another seed than 1
+         --file SCENARIO  this scenario, too (again for more of them)
+         --cases          those in xtask/src/twin/cases, too
+         --runs 2         emulated runs of each scenario and side
+         --simulated 3    simulated runs of each
+         --jobs 1         emulated runs at once, of at most 100 Mbit/s each
+         --stack towpath  our stack over the emulator, in place of simulated
+         --only SIDE      only do the runs of kernel, sim or towpath
+         --towpath FILE   this program, in place of one that is built
+         --keep FOLDER    earlier runs, which are not run again (target/twin)
+         --list           only say what the scenarios are
+         --show           only show what is there, run nothing
+         --json           a line of JSON for each scenario";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(&root, &mut out)),
         ["specs", arguments @ ..] => match specs::Options::parse(arguments) {
@@ -49,6 +65,10 @@ fn main() -> ExitCode {
         ["test"] => root().and_then(|root| test::run(&root, &mut out)),
         ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
             Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
+            None => return misused(&mut err),
+        },
+        ["twin", arguments @ ..] => match twin::Options::parse(arguments) {
+            Some(options) => root().and_then(|root| twin::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),

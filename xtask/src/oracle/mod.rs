@@ -111,7 +111,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
 type Goodput = BTreeMap<(&'static str, &'static str, How), Vec<f64>>;
 
 /// Our own program, optimised.
-fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--release", "--package", "towpath", "--message-format", "json"]);
     let output = command.stderr(Stdio::inherit()).output()?;

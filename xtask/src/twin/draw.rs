@@ -1,0 +1,406 @@
+//! Scenarios drawn at random. The distributions are the constants below; [`describe`] says them in
+//! words, so that text and draw cannot disagree.
+
+use std::fmt::Write as _;
+
+use super::random::Stream;
+
+/// Percent and number of paths.
+const PATHS: [(u32, usize); 4] = [(20, 1), (40, 2), (20, 3), (20, 4)];
+/// Percent and range of a path's rate in kbit/s, by logarithm.
+const RATES: [(u32, [u64; 2]); 3] =
+    [(10, [1_000, 2_000]), (80, [2_000, 200_000]), (10, [200_000, 1_000_000])];
+/// Largest sum of a scenario's rates in kbit/s: above that it is halved, from the largest on.
+const RATE_SUM: u64 = 1_200_000;
+/// One-way delay in µs, by logarithm.
+const DELAY: [u64; 2] = [1_000, 300_000];
+/// Percent and kind of a path's queue.
+const QUEUES: [(u32, Queue); 3] = [(70, Queue::DropTail), (15, Queue::Tbf), (15, Queue::CoDel)];
+/// How long a queue is in µs, by logarithm. It always has room for [`QUEUE_PACKETS`].
+const QUEUE: [u64; 2] = [10_000, 2_000_000];
+const QUEUE_PACKETS: u64 = 4;
+/// Burst of `tbf` in bytes, by logarithm, but two packets at least.
+const BURST: [u64; 2] = [5_000, 50_000];
+/// Percent of scenarios in which one path, drawn, loses packets at random; in millionths of percent.
+const LOSS: (u32, [u64; 2]) = (20, [10_000, 2_000_000]);
+/// The same for runs of packets: chance at each packet in millionths of percent, and length.
+const BURST_LOSS: (u32, [u64; 2], [u64; 2]) = (8, [5_000, 100_000], [2, 20]);
+/// Percent of scenarios with jitter on a path, which reorders or does not; its extent in µs, by
+/// logarithm, at most half of the path's delay.
+const JITTER_REORDERS: u32 = 10;
+const JITTER_IN_ORDER: u32 = 10;
+const JITTER: [u64; 2] = [300, 30_000];
+const JITTER_SHAPES: [(u32, &str); 2] = [(50, "uniform"), (50, "normal")];
+/// Percent of scenarios with an unusual MTU, on one path or all, which is one of these or (0) even.
+const ODD_MTU: u32 = 20;
+const MTUS: [(u32, u64); 6] = [(1, 576), (1, 1_280), (1, 1_400), (1, 4_000), (1, 9_000), (1, 0)];
+const MTU_RANGE: [u64; 2] = [576, 9_000];
+/// What IPv6 needs.
+const MTU_V6: u64 = 1_280;
+/// Percent of scenarios in which a path, drawn, goes down, and for how long in ms.
+const OUTAGE: (u32, [u64; 2]) = (15, [300, 3_000]);
+const OUTAGES: [(u32, &str); 3] = [(70, "silent"), (15, "carrier"), (15, "interface")];
+/// Percent with a new rate, and its range in percent of the old one, by logarithm.
+const RATE_CHANGE: (u32, [u64; 2]) = (15, [20, 300]);
+/// Percent with a new delay, and its range in percent of the old one, by logarithm.
+const DELAY_CHANGE: (u32, [u64; 2]) = (10, [30, 300]);
+/// Percent in which the client gets a new address on a path.
+const NEW_ADDRESS: u32 = 5;
+/// Percent with a rate that flaps: every so many ms, to so many percent and back.
+const FLAPPING: (u32, [u64; 2], [u64; 2]) = (5, [300, 1_000], [5, 50]);
+/// Percent and range of the receiver's buffer in KB, by logarithm; else the system's.
+const RECEIVE_BUFFERS: [(u32, Option<[u64; 2]>); 3] =
+    [(60, None), (25, Some([64, 1_000])), (15, Some([4_000, 32_000]))];
+/// Percent and range of the sender's buffer in KB.
+const SEND_BUFFER: (u32, [u64; 2]) = (10, [64, 4_000]);
+const CONTROLS: [(u32, &str); 2] = [(75, "cubic"), (25, "reno")];
+const DIRECTIONS: [(u32, &str); 2] = [(50, "up"), (50, "down")];
+const FAMILIES: [(u32, &str); 2] = [(80, "v4"), (20, "v6")];
+/// Percent of scenarios with one path, and with several, that are over Multipath TCP; else TCP.
+const MULTIPATH: [u32; 2] = [50, 80];
+const PATTERNS: [(u32, Pattern); 3] =
+    [(80, Pattern::Bulk), (12, Pattern::Requests), (8, Pattern::Video)];
+/// Bytes of a request and of a reply, and the time between two requests in ms, by logarithm.
+const REQUEST: [u64; 2] = [100, 10_000];
+const REPLY: [u64; 2] = [100, 200_000];
+const PERIOD: [u64; 2] = [50, 500];
+/// Rate of a video in kbit/s, by logarithm.
+const VIDEO: [u64; 2] = [1_000, 20_000];
+/// Most of the paths' sum of rates in percent that requests and video ask for.
+const ASKED: u64 = 60;
+/// How long the traffic takes in ms: longer where a path's delay is above this many µs.
+const DURATIONS: [u64; 2] = [8_000, 12_000];
+const LONG_DELAY: u64 = 100_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    DropTail,
+    Tbf,
+    CoDel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pattern {
+    Bulk,
+    Requests,
+    Video,
+}
+
+/// What is drawn of one path.
+#[derive(Debug, Clone)]
+struct Path {
+    rate_kbps: u64,
+    delay_us: u64,
+    mtu: u64,
+    queue: String,
+    /// Further lines of its table.
+    more: String,
+}
+
+/// Name of scenario `number` of `seed`.
+pub(super) fn name(seed: u64, number: u32) -> String {
+    format!("twin-{seed}-{number}")
+}
+
+/// Scenario `number` of `seed`, as the file that `towpath run` takes. It depends on nothing else.
+pub(super) fn scenario(seed: u64, number: u32) -> String {
+    let draw = Draw { seed, number };
+    let family = draw.one("family", &FAMILIES);
+    let paths = draw.paths(family);
+    let slow = paths.iter().any(|path| path.delay_us > LONG_DELAY);
+    let [short, long] = DURATIONS;
+    let duration = if slow { long } else { short };
+    let direction = draw.one("direction", &DIRECTIONS);
+    let multipath = MULTIPATH.get(paths.len().min(2) - 1).copied().unwrap_or_default();
+    let transport = if draw.of("transport").chance(multipath) { "mptcp" } else { "tcp" };
+    let mut text = format!(
+        "name = \"{}\"\n\n[run]\ntransports = [\"{transport}\"]\ncongestion-control = \"{}\"\n",
+        name(seed, number),
+        draw.one("control", &CONTROLS),
+    );
+    let pattern = draw.pattern(&paths);
+    // In a flow of requests and in a video, it is the answers that are large.
+    let (sender, receiver) = match (pattern.0, direction) {
+        (Pattern::Bulk, "up") | (Pattern::Requests, "down") => ("client", "server"),
+        (Pattern::Bulk | Pattern::Requests | Pattern::Video, _) => ("server", "client"),
+    };
+    for host in ["client", "server"] {
+        let _infallible = write!(text, "\n[hosts.{host}]\n");
+        if host == receiver {
+            text += &draw.receive_buffer();
+        }
+        if host == sender {
+            text += &draw.send_buffer();
+        }
+    }
+    for (number, path) in paths.iter().enumerate() {
+        let Path { rate_kbps, delay_us, mtu, queue, more } = path;
+        let _infallible = write!(
+            text,
+            "\n[paths.p{number}]\nbetween = [\"client\", \"server\"]\nrate = \"{rate_kbps} kbit/s\"\n\
+             delay = \"{delay_us} us\"\nqueue = {queue}\nmtu = {mtu}\n{more}"
+        );
+    }
+    text += &draw.timeline(&paths, duration);
+    let direction = if pattern.0 == Pattern::Video {
+        String::new()
+    } else {
+        format!("direction = \"{direction}\"\n")
+    };
+    let _infallible = write!(
+        text,
+        "\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{}{direction}family = \"{family}\"\n\
+         duration = \"{duration} ms\"\n",
+        pattern.1
+    );
+    text
+}
+
+/// Who draws for one scenario.
+#[derive(Debug, Clone, Copy)]
+struct Draw {
+    seed: u64,
+    number: u32,
+}
+
+impl Draw {
+    fn of(self, question: &str) -> Stream {
+        Stream::new(self.seed, self.number, question)
+    }
+
+    /// The stream for a question about one path.
+    fn of_path(self, question: &str, path: usize) -> Stream {
+        self.of(&format!("{question} {path}"))
+    }
+
+    fn one(self, question: &str, entries: &[(u32, &'static str)]) -> &'static str {
+        self.of(question).weighted(entries).copied().unwrap_or_default()
+    }
+
+    fn paths(self, family: &str) -> Vec<Path> {
+        let count = self.of("paths").weighted(&PATHS).copied().unwrap_or(1);
+        let mut rates: Vec<u64> = (0..count)
+            .map(|path| {
+                let mut stream = self.of_path("rate", path);
+                let range = stream.weighted(&RATES).copied().unwrap_or(RATES[0].1);
+                stream.log_even(range)
+            })
+            .collect();
+        while rates.iter().sum::<u64>() > RATE_SUM {
+            if let Some(largest) = rates.iter_mut().max() {
+                *largest /= 2;
+            }
+        }
+        let mtus = self.mtus(count, family);
+        let mut paths: Vec<_> = rates
+            .into_iter()
+            .zip(mtus)
+            .enumerate()
+            .map(|(number, (rate_kbps, mtu))| {
+                let delay_us = self.of_path("delay", number).log_even(DELAY);
+                let queue = self.queue(number, rate_kbps, mtu);
+                Path { rate_kbps, delay_us, mtu, queue, more: String::new() }
+            })
+            .collect();
+        self.loss(&mut paths);
+        self.jitter(&mut paths);
+        paths
+    }
+
+    fn mtus(self, count: usize, family: &str) -> Vec<u64> {
+        let mut stream = self.of("mtu");
+        if !stream.chance(ODD_MTU) {
+            return vec![1_500; count];
+        }
+        let odd = match stream.weighted(&MTUS) {
+            Some(0) | None => stream.even(MTU_RANGE),
+            Some(mtu) => *mtu,
+        };
+        let odd = if family == "v6" { odd.max(MTU_V6) } else { odd };
+        let all = stream.chance(50);
+        let place = stream.below(count as u64) as usize;
+        (0..count).map(|path| if all || path == place { odd } else { 1_500 }).collect()
+    }
+
+    fn queue(self, number: usize, rate_kbps: u64, mtu: u64) -> String {
+        let mut stream = self.of_path("queue", number);
+        let kind = stream.weighted(&QUEUES).copied().unwrap_or(Queue::DropTail);
+        let packet = mtu + 14;
+        let least = QUEUE_PACKETS * packet * 8_000 / rate_kbps;
+        let micros = stream.log_even(QUEUE).max(least);
+        let burst = stream.log_even(BURST).max(2 * packet);
+        match kind {
+            Queue::DropTail => format!("\"{micros} us\""),
+            Queue::Tbf => {
+                format!("{{ tbf = {{ burst = \"{burst} B\", latency = \"{micros} us\" }} }}")
+            }
+            Queue::CoDel => "{ codel = { target = \"5 ms\", interval = \"100 ms\" } }".to_owned(),
+        }
+    }
+
+    fn loss(self, paths: &mut [Path]) {
+        let mut stream = self.of("burst loss");
+        let (percent, start, length) = BURST_LOSS;
+        let bursts = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+        if let Some(path) = bursts.and_then(|place| paths.get_mut(place)) {
+            let _infallible = writeln!(
+                path.more,
+                "loss = {{ burst = {{ start = \"{} %\", length = \"{} packets\" }} }}",
+                millionths(stream.log_even(start)),
+                stream.even(length)
+            );
+        }
+        let mut stream = self.of("loss");
+        let (percent, range) = LOSS;
+        let place = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+        // A path has one kind of loss.
+        if let Some(path) = place.filter(|_| place != bursts).and_then(|at| paths.get_mut(at)) {
+            let _infallible =
+                writeln!(path.more, "loss = \"{} %\"", millionths(stream.log_even(range)));
+        }
+    }
+
+    fn jitter(self, paths: &mut [Path]) {
+        let mut taken = None;
+        for (percent, reorder) in [(JITTER_REORDERS, true), (JITTER_IN_ORDER, false)] {
+            let mut stream = self.of(&format!("jitter {reorder}"));
+            let place = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
+            // A path has one kind of jitter.
+            let path = place.filter(|_| place != taken).and_then(|at| paths.get_mut(at));
+            if let Some(path) = path {
+                taken = place;
+                let extent = stream.log_even(JITTER).min(path.delay_us / 2);
+                let shape = stream.weighted(&JITTER_SHAPES).copied().unwrap_or_default();
+                let _infallible = writeln!(
+                    path.more,
+                    "jitter = {{ distribution = \"{shape}\", sd = \"{extent} us\", \
+                     reorder = {reorder} }}"
+                );
+            }
+        }
+    }
+
+    fn receive_buffer(self) -> String {
+        let mut stream = self.of("receive buffer");
+        let range = stream.weighted(&RECEIVE_BUFFERS).copied().flatten();
+        range.map_or_else(String::new, |range| {
+            format!("receive-buffer = \"{} KB\"\n", stream.log_even(range))
+        })
+    }
+
+    fn send_buffer(self) -> String {
+        let mut stream = self.of("send buffer");
+        let (percent, range) = SEND_BUFFER;
+        if !stream.chance(percent) {
+            return String::new();
+        }
+        format!("send-buffer = \"{} KB\"\n", stream.log_even(range))
+    }
+
+    fn pattern(self, paths: &[Path]) -> (Pattern, String) {
+        let pattern = self.of("pattern").weighted(&PATTERNS).copied().unwrap_or(Pattern::Bulk);
+        let most = paths.iter().map(|path| path.rate_kbps).sum::<u64>() * ASKED / 100;
+        let mut stream = self.of("pattern's figures");
+        let lines = match pattern {
+            Pattern::Bulk => "pattern = \"bulk\"\n".to_owned(),
+            Pattern::Requests => {
+                let period = stream.log_even(PERIOD);
+                // kbit/s by ms is bits.
+                let room = period * most / 8;
+                let request = stream.log_even(REQUEST).min(room).max(REQUEST[0]);
+                let reply = stream.log_even(REPLY).min(room).max(REPLY[0]);
+                format!(
+                    "pattern = \"reqres\"\nrequest = \"{request} B\"\nreply = \"{reply} B\"\n\
+                     period = \"{period} ms\"\n"
+                )
+            }
+            Pattern::Video => format!(
+                "pattern = \"video\"\nbitrate = \"{} kbit/s\"\nsegment = \"1 s\"\nbuffer = \"4 s\"\n",
+                stream.log_even(VIDEO).min(most)
+            ),
+        };
+        (pattern, lines)
+    }
+
+    /// What happens to paths, in order of time.
+    fn timeline(self, paths: &[Path], duration: u64) -> String {
+        let mut events: Vec<(u64, usize, String)> = Vec::new();
+        // Each begins when slow start is over as a rule, and leaves time to see what follows.
+        let when = [1_500, duration - 3_500];
+        let place = |question: &str, percent: u32| {
+            let mut stream = self.of(question);
+            let path = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize)?;
+            let at = stream.even(when);
+            Some((stream, path, at, paths.get(path)?))
+        };
+        if let Some((mut stream, path, at, _)) = place("outage", OUTAGE.0) {
+            let how = stream.weighted(&OUTAGES).copied().unwrap_or_default();
+            let host = if how == "interface" { "host = \"client\"\n" } else { "" };
+            events.push((at, path, format!("set = \"down\"\nhow = \"{how}\"\n{host}")));
+            events.push((at + stream.log_even(OUTAGE.1), path, "set = \"up\"\n".to_owned()));
+        }
+        if let Some((mut stream, path, at, old)) = place("rate change", RATE_CHANGE.0) {
+            let rate = (old.rate_kbps * stream.log_even(RATE_CHANGE.1) / 100).max(200);
+            events.push((at, path, set("rate", &format!("{} kbit/s", rate.min(RATE_SUM)))));
+        }
+        if let Some((mut stream, path, at, old)) = place("delay change", DELAY_CHANGE.0) {
+            let delay = old.delay_us * stream.log_even(DELAY_CHANGE.1) / 100;
+            events.push((at, path, set("delay", &format!("{delay} us"))));
+        }
+        if let Some((_, path, at, _)) = place("new address", NEW_ADDRESS) {
+            events.push((at, path, "set = \"address\"\nhost = \"client\"\n".to_owned()));
+        }
+        if let Some((mut stream, path, _, old)) = place("flapping", FLAPPING.0) {
+            let every = stream.log_even(FLAPPING.1);
+            let low = (old.rate_kbps * stream.log_even(FLAPPING.2) / 100).max(200);
+            for flap in 1..duration / every {
+                let rate = if flap % 2 == 1 { low } else { old.rate_kbps };
+                events.push((flap * every, path, set("rate", &format!("{rate} kbit/s"))));
+            }
+        }
+        events.sort();
+        let table = |(at, path, what): &(u64, usize, String)| {
+            format!("\n[[timeline]]\nat = \"{at} ms\"\npath = \"p{path}\"\n{what}")
+        };
+        events.iter().map(table).collect()
+    }
+}
+
+fn set(key: &str, value: &str) -> String {
+    format!("set = \"{key}\"\n{key} = \"{value}\"\n")
+}
+
+/// Millionths of a percent as percent: `0.0123`.
+fn millionths(value: u64) -> String {
+    let text = format!("{}.{:06}", value / 1_000_000, value % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_depends_on_its_seed_and_number_alone() {
+        assert_eq!(scenario(3, 7), scenario(3, 7));
+        assert_ne!(scenario(3, 7), scenario(4, 7));
+        assert_ne!(scenario(3, 7), scenario(3, 8));
+    }
+
+    #[test]
+    fn every_drawn_scenario_is_toml() {
+        for seed in [1, 2, 99] {
+            for number in 0..200 {
+                let text = scenario(seed, number);
+                let table = text.parse::<toml::Table>();
+                assert!(table.is_ok(), "{text}\n{table:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_percentages_are_written_out() {
+        assert_eq!(millionths(12_300), "0.0123");
+        assert_eq!(millionths(2_000_000), "2");
+    }
+}

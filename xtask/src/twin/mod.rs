@@ -1,0 +1,240 @@
+//! `cargo xtask twin`: holds our simulator, or our stack over the emulator, against the kernel's stack
+//! on scenarios that nobody chose.
+//!
+//! [`draw`] draws a scenario from stated distributions; it depends on its seed and its number alone.
+//! [`runs`] runs it so many times simulated and so many times over the kernel, [`store`] keeps each
+//! run: those of the kernel are never done again, so that after a change of our stack only simulated
+//! ones are. [`row`] says whether both agree, [`table`] what all of them say together. Like everything
+//! here it uses no crate of ours: it writes files, runs the command, and reads its results.
+
+mod draw;
+mod random;
+mod row;
+mod runs;
+mod scenario;
+mod store;
+mod table;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use self::row::{Row, Runs};
+use self::runs::{Job, Runner};
+use self::scenario::Scenario;
+use self::store::{Found, Side, Store};
+use crate::Result;
+
+/// Scenarios with names, beside the drawn ones.
+const CASES: &str = "xtask/src/twin/cases";
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// What the scenarios are; nothing is run.
+    List,
+    /// What came out.
+    Tables,
+    /// The same, a line for each scenario.
+    Json,
+}
+
+/// What the command line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// So many of the seed's scenarios.
+    random: u32,
+    seed: u64,
+    /// Emulated runs of each scenario on each side.
+    runs: u32,
+    /// Simulated runs of each scenario.
+    simulated: u32,
+    /// Emulated runs at once, where they are small.
+    jobs: usize,
+    /// What is held against the kernel.
+    ours: Side,
+    /// Do the runs of this side alone.
+    only: Option<Side>,
+    files: Vec<PathBuf>,
+    cases: bool,
+    show: bool,
+    output: Output,
+    towpath: Option<PathBuf>,
+    keep: Option<PathBuf>,
+}
+
+impl Options {
+    /// `None` when they cannot be understood.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut options = Self {
+            random: 0,
+            seed: 1,
+            runs: 2,
+            simulated: 3,
+            jobs: 1,
+            ours: Side::Simulated,
+            only: None,
+            files: Vec::new(),
+            cases: false,
+            show: false,
+            output: Output::Tables,
+            towpath: None,
+            keep: None,
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut number = || rest.next()?.parse().ok().filter(|number: &u32| *number > 0);
+            match *argument {
+                "--random" => options.random = number()?,
+                "--runs" => options.runs = number()?,
+                "--simulated" => options.simulated = number()?,
+                "--jobs" => options.jobs = number()? as usize,
+                "--seed" => options.seed = rest.next()?.parse().ok()?,
+                "--stack" => {
+                    options.ours =
+                        Side::named(rest.next()?).filter(|side| *side != Side::Kernel)?;
+                }
+                "--only" => options.only = Some(Side::named(rest.next()?)?),
+                "--file" => options.files.push(rest.next()?.into()),
+                "--cases" => options.cases = true,
+                "--list" => options.output = Output::List,
+                "--show" => options.show = true,
+                "--json" => options.output = Output::Json,
+                "--towpath" => options.towpath = Some(rest.next()?.into()),
+                "--keep" => options.keep = Some(rest.next()?.into()),
+                _ => return None,
+            }
+        }
+        let any = options.random > 0 || options.cases || !options.files.is_empty();
+        any.then_some(options)
+    }
+}
+
+/// Does the runs that are missing, and prints what all of them say.
+pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+    let scenarios = scenarios(root, options)?;
+    if options.output == Output::List {
+        return list(&scenarios, out);
+    }
+    let towpath = match &options.towpath {
+        Some(towpath) => towpath.clone(),
+        None => crate::oracle::build(root)?,
+    };
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let folder = options.keep.clone().unwrap_or_else(|| root.join("target/twin"));
+    let store = Store::open(&folder, kernel.trim(), &towpath)?;
+    if !options.show {
+        let runner = Runner { towpath: &towpath, store: &store, jobs: options.jobs };
+        runner.run(jobs(&scenarios, options))?;
+    }
+    if options.only == Some(Side::Kernel) {
+        // Who fits a stack must not see what it will be judged by.
+        return collected(&scenarios, options, &store, out);
+    }
+    let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, &store)).collect();
+    if options.output == Output::Json {
+        for row in rows.iter().filter(|row| row.is_whole()) {
+            writeln!(out, "{}", row.json())?;
+        }
+    } else {
+        table::rows(&rows, options.ours.name(), out)?;
+        table::classes(&rows, out)?;
+        table::worst(&rows, &|row| store.folder(row.scenario), out)?;
+        let left_out: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
+        for row in &left_out {
+            writeln!(out, "\n`{}`: {} runs left out, degraded", row.scenario.name, row.left_out)?;
+        }
+        let missing = rows.iter().filter(|row| !row.is_whole()).count();
+        writeln!(out, "\n{} scenarios, {missing} without runs of both sides", rows.len())?;
+    }
+    Ok(rows.iter().all(|row| !row.is_whole() || row.agrees()))
+}
+
+fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
+    let mut files = options.files.clone();
+    if options.cases {
+        files.extend(scenario::folder(&root.join(CASES))?);
+    }
+    let mut scenarios = Vec::new();
+    for path in files {
+        scenarios.extend(scenario::file(&path)?);
+    }
+    scenarios.extend(scenario::drawn(options.seed, options.random)?);
+    Ok(scenarios)
+}
+
+fn list(scenarios: &[Scenario], out: &mut dyn Write) -> Result<bool> {
+    for scenario in scenarios {
+        let marks: Vec<_> = scenario.marks.iter().map(String::as_str).collect();
+        let Scenario { name, rate_mbps, .. } = scenario;
+        writeln!(out, "{name}: {rate_mbps:.1} Mbit/s, {}", marks.join(", "))?;
+    }
+    Ok(true)
+}
+
+/// Runs of a side.
+fn count(side: Side, options: &Options) -> u32 {
+    if side == Side::Simulated { options.simulated } else { options.runs }
+}
+
+fn jobs<'a>(scenarios: &'a [Scenario], options: &Options) -> Vec<Job<'a>> {
+    let sides = [Side::Kernel, options.ours];
+    let sides = sides.into_iter().filter(|side| options.only.is_none_or(|only| only == *side));
+    let of_side = |side| {
+        scenarios.iter().flat_map(move |scenario| {
+            (0..count(side, options)).map(move |run| Job { scenario, side, run })
+        })
+    };
+    sides.flat_map(of_side).collect()
+}
+
+fn row<'a>(scenario: &'a Scenario, options: &Options, store: &Store) -> Row<'a> {
+    let mut left_out = 0;
+    let mut runs = |side| {
+        let mut found = Runs::default();
+        for run in 0..count(side, options) {
+            match store.find(scenario, side, run) {
+                Found::Run(records, _) => found.add(&records),
+                Found::LeftOut => left_out += 1,
+                Found::Missing(_) => {}
+            }
+        }
+        found
+    };
+    let (ours, kernel) = (runs(options.ours), runs(Side::Kernel));
+    Row { scenario, ours, kernel, left_out }
+}
+
+/// How many of the kernel's runs are there.
+fn collected(
+    scenarios: &[Scenario],
+    options: &Options,
+    store: &Store,
+    out: &mut dyn Write,
+) -> Result<bool> {
+    let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, store)).collect();
+    let all = scenarios.len() * options.runs as usize;
+    let there: usize = rows.iter().map(|row| row.kernel.goodput.len()).sum();
+    let left_out: u32 = rows.iter().map(|row| row.left_out).sum();
+    writeln!(
+        out,
+        "{there} of {all} runs over the kernel are there, {left_out} left out, degraded"
+    )?;
+    Ok(there + left_out as usize == all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_understood_or_refused() {
+        let options =
+            Options::parse(&["--random", "40", "--seed", "0", "--only", "kernel"]).unwrap();
+        assert_eq!((options.random, options.seed), (40, 0));
+        assert_eq!(options.only, Some(Side::Kernel));
+        assert_eq!(Options::parse(&["--random", "0"]), None);
+        assert_eq!(Options::parse(&["--stack", "kernel", "--cases"]), None);
+        assert_eq!(Options::parse(&["--seed", "7"]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Numbers drawn at random that are the same on every machine: whole numbers, and of floating point
+//! only what IEEE 754 rounds exactly (`+ - * / sqrt`).
+
+/// A stream of numbers for one question about one scenario. Each question has a stream of its own, so
+/// that a change in one distribution leaves all other draws as they were.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    state: u64,
+}
+
+/// Bits of the exponent in a draw by logarithm.
+const FINENESS: u32 = 24;
+
+impl Stream {
+    /// The stream for a question about scenario `number` of `seed`.
+    pub(super) fn new(seed: u64, number: u32, question: &str) -> Self {
+        let mut state = mix(seed ^ 0x7457_494e_5f31_3400).wrapping_add(u64::from(number));
+        for byte in question.bytes() {
+            state = mix(state ^ u64::from(byte));
+        }
+        Self { state }
+    }
+
+    /// The next number, by `SplitMix64` (Steele, Lea and Flood, *Fast splittable pseudorandom number
+    /// generators*, OOPSLA 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// Evenly from `0` to `below - 1`.
+    pub(super) fn below(&mut self, below: u64) -> u64 {
+        // The high half of the product: no division, and no bias that matters for such small numbers.
+        ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
+    }
+
+    /// Evenly from `from` to `to`, both included.
+    pub(super) fn even(&mut self, [from, to]: [u64; 2]) -> u64 {
+        from + self.below(to - from + 1)
+    }
+
+    /// True in `percent` of all cases.
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        self.below(100) < u64::from(percent)
+    }
+
+    /// Evenly by logarithm from `from` to `to`, to three significant digits.
+    pub(super) fn log_even(&mut self, [from, to]: [u64; 2]) -> u64 {
+        let exponent = self.next() >> (64 - FINENESS);
+        let mut root = to as f64 / from as f64;
+        let mut factor = 1.0;
+        for bit in (0..FINENESS).rev() {
+            root = root.sqrt();
+            if exponent >> bit & 1 == 1 {
+                factor *= root;
+            }
+        }
+        three_digits((from as f64 * factor) as u64).clamp(from, to)
+    }
+
+    /// One of the entries, by its weight.
+    pub(super) fn weighted<'a, T>(&mut self, entries: &'a [(u32, T)]) -> Option<&'a T> {
+        let all = entries.iter().map(|(weight, _)| u64::from(*weight)).sum();
+        let mut left = self.below(all);
+        for (weight, value) in entries {
+            match left.checked_sub(u64::from(*weight)) {
+                Some(less) => left = less,
+                None => return Some(value),
+            }
+        }
+        None
+    }
+}
+
+/// The finaliser of `SplitMix64`.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+fn three_digits(value: u64) -> u64 {
+    let mut unit = 1;
+    while value / unit >= 1_000 {
+        unit *= 10;
+    }
+    value / unit * unit
+}
+
+/// FNV-1a: names what is stored, and guards against nobody.
+pub(super) fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let start: u64 = 0xcbf2_9ce4_8422_2325;
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    parts.into_iter().fold(start, |hash, part| part.iter().fold(hash, step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_questions_have_equal_answers_and_others_others() {
+        let first = Stream::new(1, 0, "rate").next();
+        assert_eq!(first, Stream::new(1, 0, "rate").next());
+        for other in [Stream::new(2, 0, "rate"), Stream::new(1, 1, "rate"), Stream::new(1, 0, "r")]
+        {
+            assert_ne!(first, other.clone().next());
+        }
+    }
+
+    #[test]
+    fn a_draw_by_logarithm_fills_each_decade_alike() {
+        let mut stream = Stream::new(7, 0, "x");
+        let mut decades = [0; 3];
+        for _ in 0..3_000 {
+            let value = stream.log_even([1_000, 1_000_000]);
+            assert!((1_000..=1_000_000).contains(&value));
+            decades[usize::from(value >= 10_000) + usize::from(value >= 100_000)] += 1;
+        }
+        assert!(decades.iter().all(|count| (900..1_100).contains(count)), "{decades:?}");
+    }
+
+    #[test]
+    fn weights_are_kept() {
+        let mut stream = Stream::new(7, 0, "x");
+        let drawn: Vec<_> =
+            (0..1_000).filter_map(|_| stream.weighted(&[(20, 'a'), (80, 'b')])).collect();
+        let first = drawn.iter().filter(|letter| ***letter == 'a').count();
+        assert_eq!(drawn.len(), 1_000);
+        assert!((150..250).contains(&first), "{first}");
+    }
+}

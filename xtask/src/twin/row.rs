@@ -1,0 +1,278 @@
+//! One scenario with what both sides found, and whether they agree.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::scenario::Scenario;
+
+/// Goodput agrees within this factor, or when the intervals have something in common.
+pub(super) const GOODPUT: f64 = 1.12;
+/// The longest stall agrees within this share, or so many ms.
+pub(super) const STALL: (f64, f64) = (0.3, 200.0);
+/// Retransmissions agree within this factor, or so many.
+pub(super) const RETRANSMISSIONS: (f64, f64) = (2.0, 50.0);
+
+/// What the runs of one side found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Runs {
+    /// Mbit/s, both directions together.
+    pub(super) goodput: Vec<f64>,
+    /// Longest stall in ms.
+    pub(super) stall: Vec<f64>,
+    /// Segments sent again, on all subflows.
+    pub(super) retransmissions: Vec<f64>,
+    /// 99th percentile of messages' delays in ms; none for transfers.
+    pub(super) p99: Vec<f64>,
+    /// Each path's part of what arrived.
+    pub(super) shares: BTreeMap<String, Vec<f64>>,
+}
+
+impl Runs {
+    /// Adds the records of a run. What has no figures delivered nothing.
+    pub(super) fn add(&mut self, records: &Value) {
+        let summary = records.get("summary").unwrap_or(&Value::Null);
+        let flows = list(summary, "flows");
+        let number = |value: &Value, place: &str| value.pointer(place).and_then(Value::as_f64);
+        let of_all = |place: &str| -> Vec<f64> {
+            flows.iter().filter_map(|flow| number(flow, place)).collect()
+        };
+        let sum = |place: &str| of_all(place).iter().sum::<f64>();
+        let most = |place: &str| of_all(place).into_iter().reduce(f64::max);
+        let asked =
+            |flow: &&Value| number(flow, "/messages/count").is_some_and(|count| count > 0.0);
+        self.goodput.push(sum("/goodput_bps") / 1e6);
+        let silent = number(summary, "/flows/0/duration_ns").unwrap_or(0.0) / 1e6;
+        let delivered = sum("/bytes") > 0.0;
+        let stall = most("/stall/longest_ns").unwrap_or(0.0) / 1e6;
+        self.stall.push(if delivered { stall } else { silent });
+        self.retransmissions.push(sum("/retransmissions"));
+        let delays =
+            flows.iter().filter(asked).filter_map(|flow| number(flow, "/messages/delay/p99_ns"));
+        self.p99.extend(delays.reduce(f64::max).map(|nanoseconds| nanoseconds / 1e6));
+        let subflows = list(summary, "subflows");
+        let bytes = |subflow: &Value| number(subflow, "/bytes").unwrap_or(0.0);
+        let all: f64 = subflows.iter().map(bytes).sum();
+        let mut shares = BTreeMap::<&str, f64>::new();
+        for subflow in subflows {
+            let path = subflow.get("path").and_then(Value::as_str).unwrap_or_default();
+            *shares.entry(path).or_default() += bytes(subflow);
+        }
+        for (path, bytes) in shares.into_iter().filter(|_| all > 0.0) {
+            self.shares.entry(path.to_owned()).or_default().push(bytes / all);
+        }
+    }
+
+    fn json(&self) -> Value {
+        let Self { goodput, stall, retransmissions, p99, shares } = self;
+        json!({
+            "goodput_mbps": goodput, "longest_stall_ms": stall, "retransmissions": retransmissions,
+            "p99_ms": p99, "shares": shares,
+        })
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A scenario with the runs of both sides.
+#[derive(Debug, Clone)]
+pub(super) struct Row<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) ours: Runs,
+    pub(super) kernel: Runs,
+    /// Runs of either side that were left out.
+    pub(super) left_out: u32,
+}
+
+impl Row<'_> {
+    /// Whether there is anything to compare.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.ours.goodput.is_empty() && !self.kernel.goodput.is_empty()
+    }
+
+    /// How many times as large the larger median of goodput is.
+    pub(super) fn factor(&self) -> f64 {
+        factor(median(&self.ours.goodput), median(&self.kernel.goodput))
+    }
+
+    /// Whether the intervals of goodput have anything in common.
+    pub(super) fn overlaps(&self) -> bool {
+        let ([low, high], [least, most]) = (span(&self.ours.goodput), span(&self.kernel.goodput));
+        low <= most && least <= high
+    }
+
+    pub(super) fn goodput_agrees(&self) -> bool {
+        self.factor() <= GOODPUT || self.overlaps()
+    }
+
+    /// The longest stall within 30 % or 200 ms of the kernel's.
+    pub(super) fn stall_agrees(&self) -> bool {
+        let (ours, kernel) = (median(&self.ours.stall), median(&self.kernel.stall));
+        let (share, least) = STALL;
+        (ours - kernel).abs() <= (share * kernel).max(least)
+    }
+
+    pub(super) fn retransmissions_agree(&self) -> bool {
+        let ours = median(&self.ours.retransmissions);
+        let kernel = median(&self.kernel.retransmissions);
+        let (most, few) = RETRANSMISSIONS;
+        factor(ours, kernel) <= most || (ours - kernel).abs() <= few
+    }
+
+    pub(super) fn agrees(&self) -> bool {
+        self.goodput_agrees() && self.stall_agrees() && self.retransmissions_agree()
+    }
+
+    /// Factor of the 99th percentile of delays, where there are messages.
+    pub(super) fn p99_factor(&self) -> Option<f64> {
+        let has = !self.ours.p99.is_empty() && !self.kernel.p99.is_empty();
+        has.then(|| factor(median(&self.ours.p99), median(&self.kernel.p99)))
+    }
+
+    /// By how much a path's part of the bytes is off, at most.
+    pub(super) fn share_off(&self) -> f64 {
+        let paths = self.ours.shares.keys().chain(self.kernel.shares.keys());
+        let share = |runs: &Runs, path: &str| {
+            let found = runs.shares.get(path).map_or(0.0, |shares| shares.iter().sum());
+            found / runs.goodput.len().max(1) as f64
+        };
+        let off = |path: &String| (share(&self.ours, path) - share(&self.kernel, path)).abs();
+        paths.map(off).fold(0.0, f64::max)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "scenario": self.scenario.name, "transport": self.scenario.transport,
+            "marks": self.scenario.marks, "ours": self.ours.json(), "kernel": self.kernel.json(),
+            "left_out": self.left_out, "goodput_factor": self.factor(), "overlaps": self.overlaps(),
+            "goodput_agrees": self.goodput_agrees(), "stall_agrees": self.stall_agrees(),
+            "retransmissions_agree": self.retransmissions_agree(),
+            "p99_factor": self.p99_factor(), "share_off": self.share_off(),
+        })
+    }
+}
+
+/// How many times as large the larger one is; two of nothing are equal.
+fn factor(one: f64, other: f64) -> f64 {
+    match (one.max(other), one.min(other)) {
+        (most, _) if most <= 0.0 => 1.0,
+        (_, least) if least <= 0.0 => f64::INFINITY,
+        (most, least) => most / least,
+    }
+}
+
+/// The value in the middle, or the mean of the two there; 0 of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |place: usize| sorted.get(place).copied().unwrap_or_default();
+    let count = sorted.len();
+    if count % 2 == 1 {
+        at(count / 2)
+    } else {
+        f64::midpoint(at((count / 2).max(1) - 1), at(count / 2))
+    }
+}
+
+/// The least and the most.
+pub(super) fn span(values: &[f64]) -> [f64; 2] {
+    let least = values.iter().copied().reduce(f64::min).unwrap_or_default();
+    [least, values.iter().copied().reduce(f64::max).unwrap_or_default()]
+}
+
+/// The value that `share` of all do not exceed, by nearest rank.
+pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario() -> Scenario {
+        Scenario {
+            name: "x".to_owned(),
+            transport: "mptcp".to_owned(),
+            text: String::new(),
+            hash: 0,
+            marks: [].into(),
+            paths: 1,
+            rate_mbps: 1.0,
+            seconds: 1.0,
+        }
+    }
+
+    fn runs(goodput: &[f64], stall: f64, retransmissions: f64) -> Runs {
+        let (goodput, stall, retransmissions) =
+            (goodput.to_vec(), vec![stall], vec![retransmissions]);
+        Runs { goodput, stall, retransmissions, ..Runs::default() }
+    }
+
+    fn verdicts(ours: Runs, kernel: Runs) -> [bool; 3] {
+        let scenario = scenario();
+        let row = Row { scenario: &scenario, ours, kernel, left_out: 0 };
+        [row.goodput_agrees(), row.stall_agrees(), row.retransmissions_agree()]
+    }
+
+    #[test]
+    fn each_figure_has_its_own_bound() {
+        let kernel = || runs(&[10.0], 1_000.0, 100.0);
+        assert_eq!(verdicts(runs(&[11.1], 1_290.0, 199.0), kernel()), [true; 3]);
+        assert_eq!(verdicts(runs(&[11.3], 1_310.0, 201.0), kernel()), [false; 3]);
+        assert_eq!(verdicts(runs(&[8.8], 690.0, 49.0), kernel()), [false, false, false]);
+        assert_eq!(verdicts(runs(&[9.0], 710.0, 50.0), kernel()), [true; 3]);
+    }
+
+    #[test]
+    fn small_stalls_and_few_retransmissions_agree_whatever_their_factor() {
+        let few = runs(&[10.0], 10.0, 0.0);
+        assert_eq!(verdicts(few.clone(), runs(&[10.0], 205.0, 50.0)), [true; 3]);
+        assert_eq!(verdicts(few, runs(&[10.0], 290.0, 51.0)), [true, false, false]);
+    }
+
+    #[test]
+    fn intervals_that_overlap_agree() {
+        let wide = runs(&[5.0, 20.0], 0.0, 0.0);
+        assert!(verdicts(runs(&[19.0, 22.0], 0.0, 0.0), wide.clone())[0]);
+        assert!(!verdicts(runs(&[21.0, 22.0], 0.0, 0.0), wide)[0]);
+    }
+
+    #[test]
+    fn a_run_without_figures_delivered_nothing() {
+        let mut ours = Runs::default();
+        ours.add(&json!({"summary": null, "noise": null}));
+        assert_eq!(ours.goodput, [0.0]);
+        assert!(!verdicts(ours.clone(), runs(&[1.0], 0.0, 0.0))[0]);
+        assert!(verdicts(ours.clone(), ours)[0]);
+    }
+
+    #[test]
+    fn figures_of_a_result_are_found() {
+        let mut runs = Runs::default();
+        runs.add(&json!({"summary": {
+            "flows": [
+                {"bytes": 5, "goodput_bps": 2e6, "retransmissions": 3, "stall": {"longest_ns": 7_000_000},
+                 "messages": {"count": 4, "delay": {"p99_ns": 9_000_000}}},
+                {"bytes": 5, "goodput_bps": 1e6, "retransmissions": 4, "stall": {"longest_ns": 0},
+                 "messages": {"count": 0, "delay": {"p99_ns": 0}}},
+            ],
+            "subflows": [{"path": "a", "bytes": 30}, {"path": "b", "bytes": 10}],
+        }}));
+        assert_eq!((&runs.goodput[..], &runs.stall[..]), (&[3.0][..], &[7.0][..]));
+        assert_eq!((&runs.retransmissions[..], &runs.p99[..]), (&[7.0][..], &[9.0][..]));
+        assert_eq!(runs.shares["a"], [0.75]);
+    }
+
+    #[test]
+    fn medians_and_quantiles_are_as_defined() {
+        let ten: Vec<_> = (1..=10).map(f64::from).collect();
+        let found = [median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0]), quantile(&ten, 0.9)];
+        assert_eq!(found.to_vec(), vec![2.0, 2.5, 9.0]);
+        assert_eq!((factor(0.0, 0.0), factor(0.0, 1.0)), (1.0, f64::INFINITY));
+    }
+}

@@ -1,0 +1,249 @@
+//! A scenario that is compared: its file, and what is said of it in tables.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::draw;
+use super::random::hash;
+use crate::Result;
+
+/// A scenario with one transport.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scenario {
+    /// Name, also of the folder with its runs.
+    pub(super) name: String,
+    /// `tcp` or `mptcp`.
+    pub(super) transport: String,
+    /// The file.
+    pub(super) text: String,
+    /// Of the file's text: names what is stored.
+    pub(super) hash: u64,
+    /// What it has, in words that classes of the table have, too.
+    pub(super) marks: BTreeSet<String>,
+    /// Number of paths.
+    pub(super) paths: usize,
+    /// All paths' rates together, in Mbit/s.
+    pub(super) rate_mbps: f64,
+    /// How long its traffic takes.
+    pub(super) seconds: f64,
+}
+
+/// The first `count` scenarios of `seed`.
+pub(super) fn drawn(seed: u64, count: u32) -> Result<Vec<Scenario>> {
+    let all = (0..count).map(|number| read(&draw::scenario(seed, number), Path::new("")));
+    Ok(all.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// What is in a file: one for each of its transports.
+pub(super) fn file(path: &Path) -> Result<Vec<Scenario>> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    read(&text, path)
+}
+
+/// The scenario files of a folder, by name.
+pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path)?.collect::<std::result::Result<Vec<_>, _>>()?;
+    let files = entries.into_iter().map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "toml"));
+    Ok(files.collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+fn read(text: &str, path: &Path) -> Result<Vec<Scenario>> {
+    let table: Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let name = table.get("name").and_then(Value::as_str).ok_or("a scenario without a name")?;
+    let run = table.get("run").and_then(Value::as_table);
+    let transports = run.and_then(|run| run.get("transports")).and_then(Value::as_array);
+    let transports: Vec<String> = match transports {
+        Some(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        None => vec!["tcp".to_owned(), "mptcp".to_owned()],
+    };
+    let paths: Vec<&Table> = tables(&table, "paths");
+    let rates = paths.iter().filter_map(|path| Some(quantity(path.get("rate")?)? / 1e6));
+    let rate_mbps = rates.sum();
+    let flow = table.get("flows").and_then(Value::as_array).and_then(|flows| flows.first());
+    let seconds = flow.and_then(|flow| quantity(flow.get("duration")?)).unwrap_or(10.0);
+    let scenario = |transport: String| Scenario {
+        name: name.to_owned(),
+        marks: marks(&table, &paths, &transport),
+        transport,
+        text: text.to_owned(),
+        hash: hash([text.as_bytes()]),
+        paths: paths.len(),
+        rate_mbps,
+        seconds,
+    };
+    Ok(transports.into_iter().map(scenario).collect())
+}
+
+fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
+    let all = table.get(key).and_then(Value::as_table);
+    all.into_iter().flat_map(Table::values).filter_map(Value::as_table).collect()
+}
+
+/// A rate in bit/s, a time in s or a size in bytes; the larger of two directions.
+fn quantity(value: &Value) -> Option<f64> {
+    let text = match value {
+        Value::String(text) => text,
+        Value::Table(both) => {
+            return both.values().filter_map(quantity).reduce(f64::max);
+        }
+        Value::Integer(_)
+        | Value::Float(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_) => return None,
+    };
+    let (number, unit) = text.split_once(' ')?;
+    let factor = match unit {
+        "Gbit/s" => 1e9,
+        "Mbit/s" | "MB" => 1e6,
+        "kbit/s" | "KB" => 1e3,
+        "s" | "bit/s" | "B" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
+    let mut marks = BTreeSet::new();
+    let mut mark = |is: bool, text: &str| {
+        if is {
+            marks.insert(text.to_owned());
+        }
+    };
+    let multipath = transport == "mptcp";
+    mark(!multipath, "TCP");
+    match paths.len() {
+        1 => mark(multipath, "MPTCP, 1 path"),
+        count => mark(multipath, &format!("MPTCP, {count} paths")),
+    }
+    let has = |path: &Table, key: &str, inner: &str| {
+        path.get(key).and_then(Value::as_table).is_some_and(|table| table.contains_key(inner))
+    };
+    for path in paths {
+        mark(path.get("loss").is_some_and(Value::is_str), "loss");
+        mark(has(path, "loss", "burst"), "burst loss");
+        let jitter = path.get("jitter").and_then(Value::as_table);
+        let reorders = jitter.and_then(|jitter| jitter.get("reorder")).and_then(Value::as_bool);
+        mark(reorders == Some(true), "jitter, reorders");
+        mark(jitter.is_some() && reorders != Some(true), "jitter in order");
+        mark(has(path, "queue", "tbf"), "tbf");
+        mark(has(path, "queue", "codel"), "CoDel");
+        let mtu = path.get("mtu").and_then(Value::as_integer).unwrap_or(1_500);
+        mark(mtu > 1_500, "MTU > 1500");
+        mark(mtu < 1_500, "MTU < 1500");
+    }
+    for host in tables(table, "hosts") {
+        let buffer = host.get("receive-buffer").and_then(quantity);
+        mark(buffer.is_some_and(|size| size <= 1.1e6), "receive buffer small");
+        mark(buffer.is_some_and(|size| size > 1.1e6), "receive buffer large");
+        mark(host.contains_key("send-buffer"), "send buffer");
+    }
+    let delays: Vec<f64> = paths.iter().filter_map(|path| quantity(path.get("delay")?)).collect();
+    let (least, most) =
+        (delays.iter().copied().reduce(f64::min), delays.iter().copied().reduce(f64::max));
+    let apart = least.zip(most).is_some_and(|(least, most)| most > 4.0 * least);
+    mark(multipath && apart, "delays 4 × apart");
+    let run = table.get("run").and_then(Value::as_table);
+    let control = run.and_then(|run| run.get("congestion-control")).and_then(Value::as_str);
+    mark(control == Some("reno"), "Reno");
+    happenings(table, &mut mark);
+    marks
+}
+
+/// Marks of timeline and flow.
+fn happenings(table: &Table, mark: &mut impl FnMut(bool, &str)) {
+    let list = |key: &str| table.get(key).and_then(Value::as_array);
+    let events = list("timeline").into_iter().flatten().filter_map(Value::as_table);
+    let mut rates = 0;
+    let mut quiet = true;
+    for event in events {
+        quiet = false;
+        match event.get("set").and_then(Value::as_str) {
+            Some("down") => mark(true, "outage"),
+            Some("rate") => rates += 1,
+            Some("delay") => mark(true, "delay change"),
+            Some("address") => mark(true, "new address"),
+            _ => {}
+        }
+    }
+    mark((1..4).contains(&rates), "rate change");
+    mark(rates >= 4, "flapping");
+    mark(quiet, "no event");
+    for flow in list("flows").into_iter().flatten().filter_map(Value::as_table) {
+        let word = |key: &str| flow.get(key).and_then(Value::as_str).unwrap_or_default();
+        mark(word("pattern") == "reqres", "requests");
+        mark(word("pattern") == "video", "video");
+        mark(["bulk", "iperf"].contains(&word("pattern")), "bulk");
+        mark(word("direction") == "down", "down");
+        mark(word("family") == "v6", "IPv6");
+    }
+}
+
+impl Scenario {
+    /// The scenario for a simulated run: from the second on, delays are up to half a millisecond and
+    /// 2 % longer. Nothing in the simulator is left to chance, but which of its rhythms a connection
+    /// falls into hangs on details as small as a kernel's own noise.
+    pub(super) fn text_of_run(&self, run: u32) -> String {
+        let Ok(mut table) = self.text.parse::<Table>() else { return self.text.clone() };
+        let Some(paths) = table.get_mut("paths").and_then(Value::as_table_mut) else {
+            return self.text.clone();
+        };
+        // Steps that spread evenly over the half millisecond, and differ for the paths.
+        let steps = [309, 191, 419, 73].into_iter().cycle();
+        for ((_, path), step) in paths.iter_mut().zip(steps) {
+            let Some(Value::String(delay)) = path.get_mut("delay") else { continue };
+            let Some(seconds) = quantity(&Value::String(delay.clone())) else { continue };
+            let micros = (seconds * 1e6).round() as u64;
+            let more = u64::from(run) * step % 500;
+            *delay = format!("{} us", micros + more.min(micros * more / 25_000));
+        }
+        if run == 0 { self.text.clone() } else { table.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "name = \"x\"\n[run]\ntransports = [\"mptcp\"]\n[hosts.a]\n[hosts.b]\n\
+        receive-buffer = \"200 KB\"\n[paths.p]\nrate = \"20 Mbit/s\"\ndelay = \"10 ms\"\nmtu = 9000\n\
+        [paths.q]\nrate = { up = \"5 Mbit/s\", down = \"30 Mbit/s\" }\ndelay = \"100 ms\"\n\
+        loss = \"1 %\"\n[[flows]]\npattern = \"bulk\"\nduration = \"8 s\"\n";
+
+    #[test]
+    fn a_scenarios_marks_say_what_it_has() {
+        let [scenario] = &read(TEXT, Path::new("x")).unwrap()[..] else { panic!("not one") };
+        assert_eq!((scenario.paths, scenario.rate_mbps, scenario.seconds), (2, 50.0, 8.0));
+        let marks: Vec<_> = scenario.marks.iter().map(String::as_str).collect();
+        assert_eq!(
+            marks,
+            [
+                "MPTCP, 2 paths",
+                "MTU > 1500",
+                "bulk",
+                "delays 4 × apart",
+                "loss",
+                "no event",
+                "receive buffer small"
+            ]
+        );
+    }
+
+    #[test]
+    fn simulated_runs_differ_by_less_than_a_fiftieth_of_a_delay() {
+        let scenario = read(TEXT, Path::new("x")).unwrap().remove(0);
+        assert_eq!(scenario.text_of_run(0), scenario.text);
+        assert_ne!(scenario.text_of_run(1), scenario.text_of_run(2));
+        for run in 0..100 {
+            let table: Table = scenario.text_of_run(run).parse().unwrap();
+            let delay = quantity(&table["paths"]["p"]["delay"]).unwrap();
+            assert!((0.01..0.0102).contains(&delay), "{delay}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What is kept of runs: a folder for each scenario, in it for each attempt the whole result and the
+//! few records of it that are compared. A run is there when its small file is, which comes last and by
+//! renaming: so any number of processes may add to a store, and one that is stopped leaves nothing half.
+//! Nothing that is there is ever run again.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ruzstd::decoding::StreamingDecoder;
+use serde_json::{Value, json};
+
+use super::random::hash;
+use super::scenario::Scenario;
+use crate::Result;
+
+/// How often an emulated run is tried until it is not degraded.
+pub(super) const ATTEMPTS: u32 = 3;
+/// An emulated run is degraded when its emulator was later than this with one packet in a hundred …
+pub(super) const LATE_NS: f64 = 1e6;
+/// … or with one in a thousand later than this, or lost a packet itself.
+pub(super) const VERY_LATE_NS: f64 = 20e6;
+
+/// Who sends, and over what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Side {
+    /// The kernel's stack over the emulator.
+    Kernel,
+    /// Our stack over the emulator.
+    Towpath,
+    /// Our stack in virtual time.
+    Simulated,
+}
+
+impl Side {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Towpath => "towpath",
+            Self::Simulated => "sim",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::Kernel, Self::Towpath, Self::Simulated].into_iter().find(|side| side.name() == name)
+    }
+}
+
+/// Where results are, and for whose runs.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    folder: PathBuf,
+    /// Release of the running kernel.
+    kernel: String,
+    /// Names the command's binary.
+    binary: u64,
+}
+
+/// What is there of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Found {
+    /// It is to be done, as this attempt.
+    Missing(u32),
+    /// Every attempt was degraded: it is left out.
+    LeftOut,
+    /// The records that are compared, and where the whole result is.
+    Run(Value, PathBuf),
+}
+
+impl Store {
+    pub(super) fn open(folder: &Path, kernel: &str, towpath: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let mut binary = Vec::new();
+        File::open(towpath)?.read_to_end(&mut binary)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            kernel: kernel.to_owned(),
+            binary: hash_of_binary(&binary),
+        })
+    }
+
+    /// The folder of a scenario.
+    pub(super) fn folder(&self, scenario: &Scenario) -> PathBuf {
+        self.folder.join(format!("{}-{:016x}", scenario.name, scenario.hash))
+    }
+
+    /// A file's name without attempt and ending. Runs of the kernel do not hang on our program.
+    fn stem(&self, scenario: &Scenario, side: Side, run: u32) -> PathBuf {
+        let transport = &scenario.transport;
+        let who = match side {
+            Side::Kernel => self.kernel.clone(),
+            Side::Towpath => format!("towpath-{:016x}", self.binary),
+            Side::Simulated => {
+                let text = scenario.text_of_run(run);
+                let key = hash([&self.binary.to_le_bytes()[..], text.as_bytes()]);
+                format!("sim-{key:016x}")
+            }
+        };
+        self.folder(scenario).join(format!("{who}-{transport}-{}", run + 1))
+    }
+
+    /// What is there of run `run`, counted from 0.
+    pub(super) fn find(&self, scenario: &Scenario, side: Side, run: u32) -> Found {
+        let stem = self.stem(scenario, side, run);
+        for attempt in 1..=ATTEMPTS {
+            let (small, whole) = files(&stem, attempt);
+            let records = fs::read(&small).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            match records {
+                None => return Found::Missing(attempt),
+                Some(records) if !degraded(&records) => return Found::Run(records, whole),
+                Some(_) => {}
+            }
+        }
+        Found::LeftOut
+    }
+
+    /// Keeps an attempt: the result at `result`, which is moved, or nothing but that it failed.
+    pub(super) fn add(
+        &self,
+        scenario: &Scenario,
+        side: Side,
+        (run, attempt): (u32, u32),
+        result: Option<&Path>,
+    ) -> Result<()> {
+        let folder = self.folder(scenario);
+        fs::create_dir_all(&folder)?;
+        let text = folder.join("scenario.toml");
+        if !text.exists() {
+            fs::write(text, &scenario.text)?;
+        }
+        let (small, whole) = files(&self.stem(scenario, side, run), attempt);
+        let records = match result {
+            Some(result) => {
+                let records = read(result)?;
+                fs::rename(result, whole)?;
+                records
+            }
+            None => json!({"summary": null, "noise": null}),
+        };
+        let beside = small.with_extension(format!("{}-part", std::process::id()));
+        let mut file = BufWriter::new(File::create(&beside)?);
+        serde_json::to_writer(&mut file, &records)?;
+        file.flush()?;
+        fs::rename(beside, small)?;
+        Ok(())
+    }
+
+    /// A folder for what is not yet kept.
+    pub(super) fn workshop(&self, number: usize) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("running/{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(folder)
+    }
+}
+
+/// Reads the whole program word by word: byte by byte takes seconds where nothing is optimised.
+fn hash_of_binary(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, chunk| {
+        let word = chunk.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+        (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
+}
+
+fn files(stem: &Path, attempt: u32) -> (PathBuf, PathBuf) {
+    let with = |ending: &str| {
+        let mut name = stem.as_os_str().to_owned();
+        name.push(format!(".{attempt}.{ending}"));
+        PathBuf::from(name)
+    };
+    (with("json"), with("jsonl.zst"))
+}
+
+/// The records of a result that are compared.
+fn read(path: &Path) -> Result<Value> {
+    let file = BufReader::new(File::open(path)?);
+    let lines = BufReader::new(StreamingDecoder::new(file).map_err(|error| error.to_string())?);
+    let (mut summary, mut noise) = (Value::Null, Value::Null);
+    for line in lines.lines() {
+        let line = line?;
+        if line.starts_with("{\"type\":\"summary\"") {
+            summary = serde_json::from_str(&line)?;
+        } else if line.starts_with("{\"type\":\"noise\"") {
+            noise = serde_json::from_str(&line)?;
+        }
+    }
+    Ok(json!({"summary": summary, "noise": noise}))
+}
+
+/// The rule for emulated runs: the emulator itself was late, or lost packets.
+fn degraded(records: &Value) -> bool {
+    let noise = |field: &str| records.pointer(&format!("/noise/{field}")).and_then(Value::as_f64);
+    noise("lateness_p99_ns").is_some_and(|late| late > LATE_NS)
+        || noise("lateness_p999_ns").is_some_and(|late| late > VERY_LATE_NS)
+        || noise("lost_packets").is_some_and(|lost| lost > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_degraded_by_its_emulator_alone() {
+        let noise = |p99: u64, p999: u64, lost: u64| {
+            json!({"noise": {
+                "lateness_p99_ns": p99, "lateness_p999_ns": p999, "lost_packets": lost,
+                "foreign_cpu": 0.9, "degraded": true
+            }})
+        };
+        assert!(!degraded(&noise(999_999, 4_000_000, 0)));
+        assert!(degraded(&noise(1_100_000, 1_200_000, 0)));
+        assert!(degraded(&noise(100_000, 21_000_000, 0)));
+        assert!(degraded(&noise(100_000, 200_000, 1)));
+        assert!(!degraded(&json!({"summary": {}, "noise": null})));
+    }
+}

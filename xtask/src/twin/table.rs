@@ -1,0 +1,156 @@
+//! What came out: a line for each scenario, the distributions over all, each class, the worst.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::row::{Row, Runs, median, quantile, span};
+use crate::Result;
+
+/// How many of the worst are named.
+const WORST: usize = 10;
+
+/// A line for each scenario.
+pub(super) fn rows(rows: &[Row<'_>], ours: &str, out: &mut dyn Write) -> Result<()> {
+    writeln!(
+        out,
+        "\n| scenario | {ours} Mbit/s | kernel Mbit/s | factor | stall ms | kernel | sent again | \
+         kernel | p99 ms | kernel | share off | agrees | what it has |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for row in rows.iter().filter(|row| row.is_whole()) {
+        let (ours, kernel) = (&row.ours, &row.kernel);
+        let marks: Vec<_> = row.scenario.marks.iter().map(String::as_str).collect();
+        let p99 = |runs: &Runs| match runs.p99.as_slice() {
+            [] => "—".to_owned(),
+            delays => figure(median(delays)),
+        };
+        writeln!(
+            out,
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.0} % | {} | {} |",
+            row.scenario.name,
+            interval(&ours.goodput),
+            interval(&kernel.goodput),
+            times(row.factor()),
+            interval(&ours.stall),
+            interval(&kernel.stall),
+            interval(&ours.retransmissions),
+            interval(&kernel.retransmissions),
+            p99(ours),
+            p99(kernel),
+            100.0 * row.share_off(),
+            verdict(row),
+            marks.join(", ")
+        )?;
+    }
+    Ok(())
+}
+
+fn verdict(row: &Row<'_>) -> String {
+    let misses = [
+        (row.goodput_agrees(), "goodput"),
+        (row.stall_agrees(), "stall"),
+        (row.retransmissions_agree(), "sent again"),
+    ];
+    let misses: Vec<_> =
+        misses.iter().filter(|(agrees, _)| !agrees).map(|(_, what)| *what).collect();
+    if misses.is_empty() { "yes".to_owned() } else { format!("**no**: {}", misses.join(", ")) }
+}
+
+fn times(factor: f64) -> String {
+    if factor.is_finite() { format!("{factor:.2}") } else { "∞".to_owned() }
+}
+
+fn figure(value: f64) -> String {
+    if value >= 100.0 || value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// Median, and least and most where they differ from it.
+fn interval(values: &[f64]) -> String {
+    let ([least, most], middle) = (span(values), figure(median(values)));
+    let (least, most) = (figure(least), figure(most));
+    if least == most { middle } else { format!("{middle} [{least}–{most}]") }
+}
+
+/// The distributions over all, and in each class.
+pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
+    let mut classes = BTreeMap::<&str, Vec<&Row<'_>>>::new();
+    let whole: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
+    for row in &whole {
+        for mark in &row.scenario.marks {
+            classes.entry(mark).or_default().push(row);
+        }
+    }
+    writeln!(
+        out,
+        "\n| class | scenarios | goodput: factor median | p90 | worst | within 1.12 | or overlapping | \
+         stall agrees | sent again agrees | p99: factor median | p90 | share off: median | p90 |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    class("**all**", &whole, out)?;
+    for (name, rows) in classes {
+        class(name, &rows, out)?;
+    }
+    Ok(())
+}
+
+fn class(name: &str, rows: &[&Row<'_>], out: &mut dyn Write) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let factors: Vec<_> = rows.iter().map(|row| row.factor()).collect();
+    let percent = |is: &dyn Fn(&Row<'_>) -> bool| {
+        let count = rows.iter().filter(|row| is(row)).count();
+        format!("{:.0} %", 100.0 * count as f64 / rows.len() as f64)
+    };
+    let delays: Vec<_> = rows.iter().filter_map(|row| row.p99_factor()).collect();
+    let delay = |share: f64| match delays.as_slice() {
+        [] => "—".to_owned(),
+        delays => times(quantile(delays, share)),
+    };
+    let shares: Vec<_> = rows.iter().map(|row| 100.0 * row.share_off()).collect();
+    writeln!(
+        out,
+        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} % | {:.1} % |",
+        rows.len(),
+        times(median(&factors)),
+        times(quantile(&factors, 0.9)),
+        times(quantile(&factors, 1.0)),
+        percent(&|row| row.factor() <= super::row::GOODPUT),
+        percent(&|row| row.goodput_agrees()),
+        percent(&|row| row.stall_agrees()),
+        percent(&|row| row.retransmissions_agree()),
+        delay(0.5),
+        delay(0.9),
+        median(&shares),
+        quantile(&shares, 0.9),
+    )?;
+    Ok(())
+}
+
+/// The scenarios whose goodput is off most, with the page that lays both over each other.
+pub(super) fn worst(
+    rows: &[Row<'_>],
+    page: &dyn Fn(&Row<'_>) -> PathBuf,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut whole: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
+    whole.sort_by(|one, other| other.factor().total_cmp(&one.factor()));
+    writeln!(out, "\nThe worst:\n")?;
+    for row in whole.iter().take(WORST) {
+        let marks: Vec<_> = row.scenario.marks.iter().map(String::as_str).collect();
+        writeln!(
+            out,
+            "- `{}`, factor {}, {}: {}",
+            row.scenario.name,
+            times(row.factor()),
+            marks.join(", "),
+            page(row).display()
+        )?;
+    }
+    Ok(())
+}
