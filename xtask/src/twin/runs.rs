@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
 use super::scenario::Scenario;
 use super::store::{Found, Side, Store};
 use crate::Result;
 
-/// Emulated runs of which each needs at most this many Mbit/s may be done beside each other.
-const SMALL_MBPS: f64 = 100.0;
+/// Emulated runs at once have at most so many Mbit/s together for each processor; one alone may have
+/// more.
+const MBPS_PER_PROCESSOR: f64 = 200.0;
 /// A run that takes so much longer than its traffic, in seconds, is ended: it hangs.
 const PATIENCE: f64 = 120.0;
 
@@ -34,6 +35,30 @@ pub(super) struct Runner<'a> {
     pub(super) jobs: usize,
 }
 
+/// What is still to be done, and how much is being done.
+#[derive(Debug)]
+struct Queue<'a> {
+    waiting: VecDeque<Job<'a>>,
+    /// Mbit/s that there may be at once, and are.
+    room: f64,
+    used: f64,
+    begun: usize,
+    failure: Option<String>,
+}
+
+impl<'a> Queue<'a> {
+    /// The first that has room, and its number; any, when nothing is being done.
+    fn next(&mut self) -> Option<(Job<'a>, usize)> {
+        let alone = self.used < 0.001;
+        let fits = |job: &Job<'_>| alone || self.used + job.scenario.rate_mbps <= self.room;
+        let place = self.waiting.iter().position(fits)?;
+        let job = self.waiting.remove(place)?;
+        self.used += job.scenario.rate_mbps;
+        self.begun += 1;
+        Some((job, self.begun))
+    }
+}
+
 impl Runner<'_> {
     /// Does those of `jobs` that are missing: emulated ones first, as nothing may disturb them, all of
     /// them once, then again, so that what was stopped has as many runs of each scenario.
@@ -44,45 +69,41 @@ impl Runner<'_> {
         jobs.sort_by_key(|job| job.run);
         let (simulated, emulated): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| job.side == Side::Simulated);
-        let (small, large): (Vec<_>, Vec<_>) =
-            emulated.into_iter().partition(|job| job.scenario.rate_mbps <= SMALL_MBPS);
-        self.all(small, self.jobs)?;
-        self.all(large, 1)?;
-        self.all(simulated, thread::available_parallelism().map_or(1, usize::from))
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        self.all(emulated, self.jobs, MBPS_PER_PROCESSOR * processors as f64)?;
+        self.all(simulated, processors, f64::INFINITY)
     }
 
-    /// Does all, so many at once.
-    fn all(&self, jobs: Vec<Job<'_>>, at_once: usize) -> Result<()> {
+    /// Does all, so many at once, and of so many Mbit/s together.
+    fn all(&self, jobs: Vec<Job<'_>>, at_once: usize, room: f64) -> Result<()> {
         let count = jobs.len();
-        let waiting: Mutex<VecDeque<_>> = Mutex::new(jobs.into_iter().enumerate().collect());
-        let failure = Mutex::new(None);
-        let lock = |value: Option<String>| {
-            let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-            if value.is_some() {
-                *failure = value;
-            }
-            failure.is_some()
-        };
-        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let queue = Queue { waiting: jobs.into(), room, used: 0.0, begun: 0, failure: None };
+        let (queue, changed) = (Mutex::new(queue), Condvar::new());
+        let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
         thread::scope(|scope| {
             for worker in 0..at_once.clamp(1, count.max(1)) {
-                let (lock, next) = (&lock, &next);
+                let (lock, changed) = (&lock, &changed);
                 scope.spawn(move || {
-                    while let Some((number, job)) = next() {
-                        if lock(None) {
-                            return;
+                    let mut queue = lock();
+                    while !queue.waiting.is_empty() && queue.failure.is_none() {
+                        let Some((job, number)) = queue.next() else {
+                            queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                            continue;
+                        };
+                        drop(queue);
+                        let result = self.until_good(job, worker, (number, count));
+                        queue = lock();
+                        queue.used -= job.scenario.rate_mbps;
+                        if let Err(error) = result {
+                            queue.failure = Some(error.to_string());
                         }
-                        if let Err(error) = self.until_good(job, worker, (number + 1, count)) {
-                            lock(Some(error.to_string()));
-                        }
+                        changed.notify_all();
                     }
                 });
             }
         });
-        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(failure) => Err(failure.into()),
-            None => Ok(()),
-        }
+        let failure = lock().failure.take();
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
     /// Does one run until it is not degraded, or was tried often enough.
@@ -117,6 +138,8 @@ impl Runner<'_> {
         let file = folder.join(format!("{}.toml", scenario.name));
         let limit = format!("{}", scenario.seconds + PATIENCE);
         let mut command = Command::new("timeout");
+        // In the group of whoever called, so that an interrupt reaches it.
+        command.arg("--foreground");
         command.arg(limit);
         let text = match side {
             Side::Kernel | Side::Towpath => scenario.text.clone(),

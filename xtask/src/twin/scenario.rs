@@ -25,7 +25,7 @@ pub(super) struct Scenario {
     pub(super) marks: BTreeSet<String>,
     /// Number of paths.
     pub(super) paths: usize,
-    /// All paths' rates together, in Mbit/s.
+    /// Rates of the paths that its transport can use together, in Mbit/s.
     pub(super) rate_mbps: f64,
     /// How long its traffic takes.
     pub(super) seconds: f64,
@@ -62,17 +62,17 @@ fn read(text: &str, path: &Path) -> Result<Vec<Scenario>> {
     };
     let paths: Vec<&Table> = tables(&table, "paths");
     let rates = paths.iter().filter_map(|path| Some(quantity(path.get("rate")?)? / 1e6));
-    let rate_mbps = rates.sum();
+    let rates: Vec<f64> = rates.collect();
     let flow = table.get("flows").and_then(Value::as_array).and_then(|flows| flows.first());
     let seconds = flow.and_then(|flow| quantity(flow.get("duration")?)).unwrap_or(10.0);
     let scenario = |transport: String| Scenario {
         name: name.to_owned(),
         marks: marks(&table, &paths, &transport),
-        transport,
         text: text.to_owned(),
         hash: hash([text.as_bytes()]),
+        rate_mbps: rates.iter().take(if transport == "tcp" { 1 } else { rates.len() }).sum(),
+        transport,
         paths: paths.len(),
-        rate_mbps,
         seconds,
     };
     Ok(transports.into_iter().map(scenario).collect())
