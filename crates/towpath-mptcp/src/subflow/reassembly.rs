@@ -139,13 +139,12 @@ impl Reassembly {
         arrival
     }
 
-    /// The first part that came twice is reported once (RFC 2883 §4).
+    /// The first part without gaps that came twice is reported once (RFC 2883 §4): what lies between
+    /// two parts that are fresh, or before the first.
     fn note_duplicate(&mut self, start: u64, end: u64, fresh: &[(u64, u64)]) {
-        let until = fresh.first().map_or(end, |(from, _)| *from);
-        self.duplicate = match fresh.first() {
-            Some((from, to)) if *from == start => Some((*to, end)).filter(|(from, to)| from < to),
-            _ => Some((start, until)),
-        };
+        let starts = fresh.iter().map(|(from, _)| *from).chain([end]);
+        let ends = [start].into_iter().chain(fresh.iter().map(|(_, to)| *to));
+        self.duplicate = ends.zip(starts).find(|(from, to)| from < to);
     }
 
     fn note_latest(&mut self, offset: u64) {

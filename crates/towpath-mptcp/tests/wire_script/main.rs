@@ -11,6 +11,7 @@
 
 mod addresses;
 mod close;
+mod defects;
 mod dss;
 mod fallback;
 mod handshake;
