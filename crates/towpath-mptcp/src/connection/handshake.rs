@@ -203,11 +203,11 @@ impl Connection {
         if let Some(Capable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
             capable(segment)
         {
-            if *receiver == self.local_key {
+            if *receiver == self.local_key && capable(segment).is_some_and(acceptable) {
                 self.set_remote_key(*sender);
                 self.mode = Mode::Multipath { confirmed: false };
             } else {
-                // Someone has changed it on its way (RFC 8684 §3.1).
+                // Someone has changed it on its way, or it is not what was agreed on (RFC 8684 §3.1).
                 self.become_plain(Some(Fallback::NoCapableInAck));
             }
             return true;
@@ -403,6 +403,6 @@ fn answerable(option: &Capable) -> bool {
 }
 
 /// Version, algorithm and flags that we can speak (RFC 8684 §3.1: an unknown flag B means fall back).
-fn acceptable(option: &Capable) -> bool {
+pub(super) fn acceptable(option: &Capable) -> bool {
     option.version == VERSION && option.hmac_sha256 && !option.extensibility
 }

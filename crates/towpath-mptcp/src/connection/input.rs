@@ -10,7 +10,7 @@ use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment
 
 use super::failure::MIDDLEBOX;
 use super::flow::Flow;
-use super::handshake::{MPTCP_ERROR, capable};
+use super::handshake::{MPTCP_ERROR, acceptable, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
 
@@ -161,7 +161,7 @@ impl Connection {
         if self.mode == Mode::Offered {
             return;
         }
-        if let Some(option) = capable(segment)
+        if let Some(option) = capable(segment).filter(|option| acceptable(option))
             && let Some((len, checksum)) = option.data
             && !self.client
         {

@@ -2,7 +2,7 @@
 //! nothing. Small windows are in `windows`.
 
 use towpath_mptcp::connection::Config;
-use towpath_mptcp::wire::{Flags, Options, SackBlocks};
+use towpath_mptcp::wire::{Capable, Flags, MptcpOption, Options, SackBlocks};
 
 use crate::script::*;
 
@@ -31,6 +31,28 @@ fn open(config: Config, flags: Flags, options: Options) -> Script {
 
 fn sack() -> Options {
     Options { sack_permitted: true, ..Options::default() }
+}
+
+#[test]
+fn mp_capable_in_the_third_packet_that_nobody_can_speak_makes_it_plain_tcp() {
+    let wrong = [
+        |option: &mut Capable| option.hmac_sha256 = false,
+        |option: &mut Capable| option.extensibility = true,
+        |option: &mut Capable| option.version = 0,
+    ];
+    for change in wrong {
+        let mut script = Script::server(config());
+        script.send(0, SYN, mptcp(offer()), b"");
+        script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
+        let MptcpOption::Capable(mut third) = script.third() else { panic!() };
+        change(&mut third);
+        script.send(0, ACK, mptcp(MptcpOption::Capable(third)), b"");
+        assert!(!script.status().multipath, "{third:?}");
+        script.send(0, ACK, Options::default(), b"plain");
+        let answer = script.expect();
+        assert_eq!((answer.options.dss, capable_of(&answer)), (None, None));
+        assert_eq!(script.read(), b"plain");
+    }
 }
 
 #[test]
