@@ -66,8 +66,8 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
         ADD_ADDRESS => parse_add_address(low, rest).map(MptcpOption::AddAddress),
         REMOVE_ADDRESS if rest.is_empty() => None,
         REMOVE_ADDRESS => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
-        // RFC 6824 had the identifier of another address behind it.
-        PRIORITY if rest.len() <= 1 => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
+        // That of RFC 6824, which has the identifier of another address behind it, is none.
+        PRIORITY if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
         PRIORITY => None,
         FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
         FAST_CLOSE => long_behind_zero(rest).map(|key| MptcpOption::FastClose { key }),

@@ -421,9 +421,9 @@ fn a_broken_length_hides_only_what_follows() {
 }
 
 #[test]
-fn mp_prio_with_an_address_identifier_is_understood() {
+fn mp_prio_with_an_address_identifier_is_that_of_rfc_6824_and_none_of_ours() {
     let expected = [MptcpOption::Priority { backup: true }];
-    assert_eq!(Options::parse(&[30, 4, 0x51, 9]).mptcp[..], expected);
+    assert_eq!(Options::parse(&[30, 4, 0x51, 9]).mptcp[..], []);
     assert_eq!(Options::parse(&[30, 3, 0x51, 1]).mptcp[..], expected);
 }
 

@@ -56,6 +56,20 @@ fn mp_capable_in_the_third_packet_that_nobody_can_speak_makes_it_plain_tcp() {
 }
 
 #[test]
+fn mp_prio_of_the_old_version_is_ignored() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    // The codec would not write it: subtype and flag, then the identifier of the first address.
+    let mut segment = script.segment(line, ACK, script.data_ack(1), b"");
+    segment.options = Options::parse(&[30, 4, 0x51, 0]);
+    script.inject(&segment);
+    assert!(script.status().subflows.iter().all(|subflow| !subflow.backup));
+    script.send(line, ACK, mptcp(MptcpOption::Priority { backup: true }), b"");
+    let backups: Vec<bool> = script.status().subflows.iter().map(|flow| flow.backup).collect();
+    assert_eq!(backups, [false, true]);
+}
+
+#[test]
 fn a_segment_over_several_that_were_there_reports_the_first_alone() {
     let mut script = open(plain(), SYN.with(ACK), sack());
     let first = script.lines[0].seq;
