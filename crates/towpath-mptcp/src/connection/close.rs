@@ -7,10 +7,12 @@ use crate::subflow::{CloseReason, State};
 
 use crate::wire::Reset;
 
+use super::flow::Flow;
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, Host, Mode};
 
-/// MP_TCPRST of what is left of a connection that has ended in order (RFC 8684 §3.6).
+/// MP_TCPRST of what is left of a connection that has ended, by both ends or by the peer's abort (RFC
+/// 8684 §3.6).
 const NO_REASON: Reset = Reset { transient: false, reason: 0, reserved: 0 };
 
 impl Connection {
@@ -32,7 +34,13 @@ impl Connection {
     /// The application wants no more of it in either direction. What has arrived and was not read is
     /// lost, and the peer is told so (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
     pub(crate) fn close(&mut self, host: &Host<'_>) {
-        if self.closed.is_none() && self.receive.has_unread() {
+        let unanswered = |flow: &Flow| flow.tcp.state() == State::SynSent;
+        if self.closed.is_none() && self.flows.first().is_some_and(unanswered) && !self.established
+        {
+            // Nothing of it is left, nor of what was written; an answer gets a RST (§3.10.4).
+            self.abort(host);
+            self.remove_closed(host);
+        } else if self.closed.is_none() && self.receive.has_unread() {
             self.abort(host);
         } else {
             self.shutdown(host);
@@ -142,10 +150,14 @@ impl Connection {
 
     /// The connection cannot go on: its subflows are reset.
     pub(super) fn fail(&mut self, host: &Host<'_>, error: ConnectionError) {
+        self.fail_because(host, error, MPTCP_ERROR);
+    }
+
+    fn fail_because(&mut self, host: &Host<'_>, error: ConnectionError, reason: Reset) {
         self.close_with(Some(error));
         for flow in &mut self.flows {
             if flow.closed.is_none() {
-                flow.reset_reason = Some(MPTCP_ERROR);
+                flow.reset_reason = Some(reason);
                 flow.tcp.abort(host.now);
                 flow.closed = Some(CloseReason::Aborted);
             }
@@ -163,7 +175,12 @@ impl Connection {
     /// The peer has aborted the connection, and knows our key (§3.5).
     pub(super) fn on_fast_close(&mut self, host: &Host<'_>, key: u64) {
         if key == self.local_key {
-            self.fail(host, ConnectionError::Reset);
+            self.fail_fast_closed(host);
         }
+    }
+
+    /// What the peer has aborted is reset for no reason of ours (§3.6: unspecified).
+    pub(super) fn fail_fast_closed(&mut self, host: &Host<'_>) {
+        self.fail_because(host, ConnectionError::Reset, NO_REASON);
     }
 }

@@ -59,6 +59,9 @@ pub(crate) struct Flow {
     pub(super) reset_reason: Option<Reset>,
     /// MP_FASTCLOSE is to be sent with the RST.
     pub(super) fast_close: bool,
+    /// The peer has sent MP_FASTCLOSE with our key in a RST: the next RST that TCP believes ends the
+    /// connection.
+    pub(super) fast_closed: bool,
     /// The peer's MP_TCPRST, when it reset the subflow.
     pub(super) peer_reset: Option<Reset>,
     /// It was known to be usable (a notice was given).

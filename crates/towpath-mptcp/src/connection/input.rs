@@ -9,7 +9,6 @@ use crate::subflow::{CloseReason, IcmpError, Received, State};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
-use super::flow::Flow;
 use super::handshake::{MPTCP_ERROR, acceptable, capable};
 use super::mapping::{Mapped, NewMapping};
 use super::{Connection, Host, Mode};
@@ -17,17 +16,10 @@ use super::{Connection, Host, Mode};
 impl Connection {
     /// Handles a segment of one of its subflows.
     pub(crate) fn on_segment(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) {
-        if self.is_fast_close(index, segment) {
-            if let Some(flow) = self.flows.get_mut(index) {
-                flow.tcp.reset_by_peer();
-                flow.closed = Some(CloseReason::Reset);
-            }
-            self.fail(host, ConnectionError::Reset);
-            return;
-        }
         if !self.check_handshake(host, index, segment) {
             return;
         }
+        self.note_fast_close(index, segment);
         let group = self.siblings(index);
         let Some(flow) = self.flows.get_mut(index) else { return };
         let was_syn_sent = flow.tcp.state() == State::SynSent;
@@ -70,15 +62,16 @@ impl Connection {
         self.forgotten && self.is_single() && closing && self.closed.is_none()
     }
 
-    /// MP_FASTCLOSE in a RST (§3.5). Our key proves more than a sequence number that is exactly the
-    /// next could (RFC 5961 §3.2), which it is not when the RST has overtaken data.
-    fn is_fast_close(&self, index: usize, segment: &Segment) -> bool {
+    /// MP_FASTCLOSE in a RST (§3.5). One that has overtaken data has not the exact number, so that TCP
+    /// asks (RFC 5961 §3.2), and the RST that answers has no option any more. Our key was right.
+    fn note_fast_close(&mut self, index: usize, segment: &Segment) {
         let ours = MptcpOption::FastClose { key: self.local_key };
-        let rst = segment.flags.has(Flags::RST) && segment.options.mptcp.contains(&ours);
-        let in_window = |flow: &Flow| flow.tcp.would_accept(segment);
-        rst && self.flows.get(index).is_some_and(in_window)
-            && self.is_multipath()
-            && self.closed.is_none()
+        if segment.flags.has(Flags::RST)
+            && segment.options.mptcp.contains(&ours)
+            && let Some(flow) = self.flows.get_mut(index)
+        {
+            flow.fast_closed |= flow.tcp.would_accept(segment);
+        }
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
@@ -393,13 +386,14 @@ impl Connection {
                     flow.peer_reset = Some(*reset);
                 }
                 if let MptcpOption::FastClose { key } = option {
-                    fast_closed |= *key == self.local_key;
+                    flow.fast_closed |= *key == self.local_key;
                 }
             }
             flow.closed = Some(reason);
+            fast_closed = flow.fast_closed;
         }
         if fast_closed {
-            self.fail(host, ConnectionError::Reset);
+            self.fail_fast_closed(host);
         }
         self.remove_closed(host);
     }

@@ -457,6 +457,7 @@ impl Connection {
             fast_close: false,
             peer_reset: None,
             announced: false,
+            fast_closed: false,
             last_data_at: now,
             closed: None,
             closing: false,

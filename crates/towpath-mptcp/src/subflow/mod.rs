@@ -348,12 +348,6 @@ impl Subflow {
         self.reset.is_some()
     }
 
-    /// The owner believes a RST that TCP alone would challenge; a RST is not answered.
-    pub fn reset_by_peer(&mut self) {
-        self.close_as(CloseReason::Reset);
-        self.unreported_close = None;
-    }
-
     /// The state is `Closed`, and the owner is told by the next call that can say so.
     fn finish(&mut self, reason: CloseReason) {
         if self.state != State::Closed {

@@ -2,7 +2,8 @@
 //! nothing. Small windows are in `windows`.
 
 use towpath_mptcp::connection::Config;
-use towpath_mptcp::wire::{Capable, Flags, MptcpOption, Options, SackBlocks};
+use towpath_mptcp::stack::ConnectionError;
+use towpath_mptcp::wire::{Capable, Flags, MptcpOption, Options, Reset, SackBlocks, Segment};
 
 use crate::script::*;
 
@@ -89,4 +90,52 @@ fn a_segment_over_several_that_were_there_reports_the_first_alone() {
     };
     assert_eq!(relative(answer.ack), 6_001);
     assert_eq!(blocks(&answer.options.sack), [(1_001, 3_001), (7_001, 8_001)]);
+}
+
+#[test]
+fn a_connection_that_is_closed_before_it_is_open_is_forgotten() {
+    for multipath in [false, true] {
+        for written in [0, 100] {
+            let mut script = Script::client(Config { multipath, ..config() });
+            let syn = script.expect();
+            script.write(&vec![1; written]);
+            script.stack.forget(script.now, script.id.unwrap());
+            script.silence();
+            assert!(script.stack.is_idle());
+            let options = if multipath { mptcp(answer()) } else { Options::default() };
+            script.send(0, SYN.with(ACK), options, b"");
+            let reset = script.expect();
+            assert!(reset.flags.has(RST), "{reset:?}");
+            assert_eq!(reset.seq, syn.seq.wrapping_add(1));
+            assert!(reset.options.mptcp.is_empty(), "no key");
+            script.wait(seconds(300));
+            script.silence();
+        }
+    }
+}
+
+#[test]
+fn a_rst_with_mp_fastclose_needs_the_exact_number() {
+    let mut script = Script::accepted(config());
+    let key = script.host_key;
+    let good = script.segment(0, RST.with(ACK), mptcp(MptcpOption::FastClose { key }), b"");
+    script.inject(&Segment { seq: good.seq.wrapping_add(1_000), ..good.clone() });
+    assert_eq!(script.closed, None);
+    let challenge = script.expect();
+    assert_eq!((challenge.flags, challenge.ack), (ACK, good.seq));
+    // Whose connection is gone answers without options.
+    script.inject(&Segment { options: Options::default(), ..good });
+    assert_eq!(script.closed, Some(Err(ConnectionError::Reset)));
+}
+
+#[test]
+fn the_answer_to_mp_fastclose_gives_no_reason() {
+    let mut script = Script::accepted(config());
+    let line = script.join(1);
+    let key = script.host_key;
+    script.send(0, ACK, mptcp(MptcpOption::FastClose { key }), b"");
+    let none = Reset { transient: false, reason: 0, reserved: 0 };
+    for _ in 0..2 {
+        assert_eq!(reset_of(&script.expect()), Some(none), "{line}");
+    }
 }
