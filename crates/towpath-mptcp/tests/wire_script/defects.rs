@@ -3,7 +3,7 @@
 
 use towpath_mptcp::connection::Config;
 use towpath_mptcp::stack::ConnectionError;
-use towpath_mptcp::wire::{Capable, Flags, MptcpOption, Options, Reset, SackBlocks, Segment};
+use towpath_mptcp::wire::{Capable, Ecn, Flags, MptcpOption, Options, Reset, SackBlocks, Segment};
 
 use crate::script::*;
 
@@ -32,6 +32,12 @@ fn open(config: Config, flags: Flags, options: Options) -> Script {
 
 fn sack() -> Options {
     Options { sack_permitted: true, ..Options::default() }
+}
+
+/// An acknowledgement of so many bytes.
+fn acknowledge(script: &mut Script, bytes: u32, flags: Flags) {
+    script.lines[0].ack = script.lines[0].host_isn.wrapping_add(1 + bytes);
+    script.send(0, flags, Options::default(), b"");
 }
 
 #[test]
@@ -90,6 +96,38 @@ fn a_segment_over_several_that_were_there_reports_the_first_alone() {
     };
     assert_eq!(relative(answer.ack), 6_001);
     assert_eq!(blocks(&answer.options.sack), [(1_001, 3_001), (7_001, 8_001)]);
+}
+
+#[test]
+fn a_mark_that_is_told_with_the_last_acknowledgement_reduces_the_window() {
+    let mut settings = plain();
+    settings.subflow.ecn = true;
+    let mut script = open(settings, SYN.with(ACK).with(Flags::ECE), sack());
+    script.write(&[1; 14_600]);
+    assert_eq!(script.drain().len(), 10);
+    script.now += millis(50);
+    let before = script.status().subflows[0].tcp.cwnd_bytes;
+    acknowledge(&mut script, 14_600, ACK.with(Flags::ECE));
+    let after = script.status().subflows[0].tcp;
+    assert!(after.ssthresh_bytes < before && after.cwnd_bytes < before, "{after:?}");
+    script.write(&[1; 1_460]);
+    let next = script.expect();
+    assert!(next.flags.has(Flags::CWR) && next.ecn != Ecn::NotCapable, "{next:?}");
+}
+
+#[test]
+fn the_acknowledgement_that_tells_of_a_mark_lets_something_go() {
+    let mut settings = plain();
+    settings.subflow.ecn = true;
+    let mut script = open(settings, SYN.with(ACK).with(Flags::ECE), sack());
+    script.write(&vec![1; 30 * 1_460]);
+    assert_eq!(script.drain().len(), 10);
+    script.now += millis(50);
+    acknowledge(&mut script, 4 * 1_460, ACK.with(Flags::ECE));
+    // The threshold is seven tenths of the window (CUBIC), of which six are under way.
+    let sent = script.drain();
+    assert!((1..=4).contains(&sent.len()), "{}", sent.len());
+    assert!(sent[0].1.flags.has(Flags::CWR));
 }
 
 #[test]

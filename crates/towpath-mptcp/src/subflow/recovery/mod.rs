@@ -217,8 +217,8 @@ impl Subflow {
             &delivery,
             received,
         );
-        if segment.flags.has(Flags::ECE) && self.echo.on {
-            self.on_ecn_echo(now);
+        if segment.flags.has(Flags::ECE) && self.echo.on && (advanced || outstanding) {
+            self.on_ecn_echo(now, delivery.bytes, advanced);
         }
         self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
         if advanced {
@@ -392,16 +392,18 @@ impl Subflow {
     }
 
     /// The peer saw a mark: as after a loss, once in a round trip (RFC 3168 §6.1.2).
-    fn on_ecn_echo(&mut self, now: Instant) {
+    fn on_ecn_echo(&mut self, now: Instant, delivered: u64, advanced: bool) {
         if self.cwnd() <= u64::from(self.mss()) {
             // The smallest window: only time is left to slow down by.
             self.rearm_retransmission(now);
         }
         // The last acknowledgement of the episode still has it: CWR goes with what was sent later.
         let answered = self.send.acked_until() <= self.recovery.end;
-        if self.recovery.phase == Phase::Open && self.send.outstanding() > 0 && !answered {
+        if self.recovery.phase == Phase::Open && !answered {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
+            // This acknowledgement belongs to the reduction, as in Linux: it lets go what it brought.
+            self.reduce(delivered, advanced);
         }
     }
 
