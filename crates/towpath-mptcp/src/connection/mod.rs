@@ -187,7 +187,8 @@ pub(crate) struct Connection {
     write_blocked: bool,
     /// The application knows that there is something, and has not looked since.
     readable_told: bool,
-    data_waiting: bool,
+    /// What the subflows were told of what waits for them.
+    waiting_bytes: u64,
     /// The scheduler waits for a better path, until then at the latest.
     ask_scheduler_at: Option<Instant>,
     /// How often in a row it waited in vain.
@@ -280,7 +281,7 @@ impl Connection {
             forgotten: false,
             write_blocked: false,
             readable_told: false,
-            data_waiting: true,
+            waiting_bytes: u64::MAX,
             ask_scheduler_at: None,
             scheduler_waits: 0,
             signals_held: false,
@@ -426,6 +427,7 @@ impl Connection {
         now: Instant,
     ) -> usize {
         tcp.set_ipv6(tuple.local.is_ipv6());
+        tcp.set_waiting_bytes(now, self.waiting_bytes);
         let number = self.next_number;
         self.next_number += 1;
         let taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
@@ -455,9 +457,9 @@ impl Connection {
             without_data_ack: false,
             reset_reason: None,
             fast_close: false,
+            fast_closed: false,
             peer_reset: None,
             announced: false,
-            fast_closed: false,
             last_data_at: now,
             closed: None,
             closing: false,

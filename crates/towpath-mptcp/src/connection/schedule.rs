@@ -55,7 +55,7 @@ impl Connection {
             return false;
         }
         let unsent = self.send.unsent_bytes();
-        self.note_waiting(host.now, unsent > 0);
+        self.note_waiting(host.now);
         let again = self.scheduler.repeats() || !self.reinjections.is_empty();
         if unsent == 0 && !again && !self.may_be_blocked() {
             return false;
@@ -117,11 +117,14 @@ impl Connection {
         true
     }
 
-    /// TCP probes a closed window as long as there is something to send.
-    fn note_waiting(&mut self, now: Instant, waiting: bool) {
-        if std::mem::replace(&mut self.data_waiting, waiting) != waiting {
+    /// TCP probes a closed window as long as there is something to send, and uses what is left of one if
+    /// that is enough for all of it.
+    fn note_waiting(&mut self, now: Instant) {
+        let again = self.reinjections.front().map_or(0, |queued| queued.range.bytes);
+        let waiting = self.send.unsent_bytes().max(again);
+        if std::mem::replace(&mut self.waiting_bytes, waiting) != waiting {
             for flow in &mut self.flows {
-                flow.tcp.set_data_waiting(now, waiting);
+                flow.tcp.set_waiting_bytes(now, waiting);
             }
         }
     }

@@ -108,7 +108,7 @@ impl Subflow {
         }
         received.acceptable = true;
         self.last_heard = now;
-        (self.unanswered, self.probes) = (0, 0);
+        (self.unanswered, self.unanswered_probes) = (0, 0);
         self.note_ecn(segment.flags, marked);
         self.timestamps.update(now, start, segment.options.timestamps);
         self.on_acknowledgement(now, start, ack, segment, received);

@@ -108,16 +108,19 @@ pub struct Subflow {
     close_reason: Option<CloseReason>,
     unreported_close: Option<CloseReason>,
     sack_on: bool,
-    /// The owner has data that did not fit.
-    data_waiting: bool,
+    /// The owner has so much more data, as far as it matters: a packet or less.
+    waiting_bytes: u32,
+    /// A window of less than a packet held data back for a timeout: it is used as it is.
     override_silly_window: bool,
     /// Nobody will read what comes.
     orphaned: bool,
     /// The network said that the peer is unreachable, for now.
     unreachable: bool,
-    /// Keep-alives and window probes without an answer.
+    /// Keep-alives without an answer.
     unanswered: u32,
-    probes: u32,
+    /// Window probes without an answer, and those since the window was closed.
+    unanswered_probes: u16,
+    probes: u16,
     last_heard: Instant,
     last_sent: Instant,
     sent_bytes: u64,
@@ -183,11 +186,12 @@ impl Subflow {
             close_reason: None,
             unreported_close: None,
             sack_on: false,
-            data_waiting: true,
+            waiting_bytes: u32::MAX,
             override_silly_window: false,
             orphaned: false,
             unreachable: false,
             unanswered: 0,
+            unanswered_probes: 0,
             probes: 0,
             last_heard: now,
             last_sent: now,
@@ -202,8 +206,9 @@ impl Subflow {
 
     /// Bytes of new data that could be pushed and sent right now: congestion window, the peer's
     /// window in the subflow's own sequence space, pacing, less what is queued. 0 unless data may be
-    /// sent. Never a sliver: a full packet or 0, unless the peer's window is smaller for good
-    /// (RFC 9293 §3.8.6.2.1).
+    /// sent. Full packets or 0, but for the rules of RFC 9293 §3.8.6.2.1: all that waits
+    /// ([`Subflow::set_waiting_bytes`]) may end within a packet, and so may a window that is small for
+    /// good, or has been small for long.
     pub fn room_bytes(&self, now: Instant) -> u64 {
         if !self.may_send_data() || self.send.fin_ssn().is_some() || self.paced(now) {
             return 0;
@@ -219,8 +224,16 @@ impl Subflow {
         if window >= mss {
             return share.min(window / mss * mss);
         }
-        let small = window > 0 && window >= self.peer_window.largest / 2;
-        if small && share > 0 { window } else { 0 }
+        if share > 0 && self.lets_sliver(window, self.waiting_bytes.into()) { window } else { 0 }
+    }
+
+    /// Whether a window of less than a packet is used when so many bytes wait for it (rules 2 to 4 of
+    /// RFC 9293 §3.8.6.2.1). Of a window that belongs to several subflows, what is left for one says
+    /// nothing of the peer's buffer: as in Linux an idle one takes it.
+    fn lets_sliver(&self, window: u64, wanted: u64) -> bool {
+        let enough = wanted.min(self.peer_window.largest / 2);
+        let rest = self.own_window.shared && self.send.outstanding() == 0;
+        window > 0 && (window >= enough || rest || self.override_silly_window)
     }
 
     /// Bytes of new data that may be pushed when the owner does not care whether they can be sent
@@ -399,11 +412,14 @@ impl Subflow {
         self.on_packet_size();
     }
 
-    /// Whether the owner has data that it would push if there were room: then a closed window is
-    /// probed even when nothing is queued here. True at first.
-    pub fn set_data_waiting(&mut self, now: Instant, waiting: bool) {
-        self.data_waiting = waiting;
-        self.arm_window_probe(now);
+    /// How many bytes the owner would push if there were room: while there are any, a closed window
+    /// is probed even when nothing is queued here. Any number of them at first.
+    pub fn set_waiting_bytes(&mut self, now: Instant, bytes: u64) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let before = std::mem::replace(&mut self.waiting_bytes, bytes);
+        if (before > 0) != (bytes > 0) {
+            self.arm_window_probe(now);
+        }
     }
 
     /// Nobody will read what comes: FIN-WAIT-2 lasts [`Config::time_wait`] and no longer.

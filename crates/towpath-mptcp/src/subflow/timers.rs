@@ -168,22 +168,24 @@ impl Subflow {
     }
 
     /// Zero-window probes (RFC 9293 §3.8.6.1), and the sender's override of silly window avoidance
-    /// (§3.8.6.2.1): after a while a small window is used as it is.
+    /// (§3.8.6.2.1): after a while a small window is used as it is. An owner that has not used it by
+    /// the next time has other ways; the peer is probed all the same.
     fn on_window_probe(&mut self, now: Instant) {
         if !self.window_blocked() {
             return;
         }
-        if self.probes > self.config.retries {
+        if u32::from(self.unanswered_probes) > self.config.retries {
             return self.finish(CloseReason::TimedOut);
         }
-        self.probes += 1;
+        self.unanswered_probes = self.unanswered_probes.saturating_add(1);
+        self.probes = self.probes.saturating_add(1);
         let usable = self.peer_window.usable(self.send.sent_until());
-        if usable > 0 && self.send.next_unsent().is_some() {
+        if usable > 0 && !self.override_silly_window {
             self.override_silly_window = true;
         } else {
             self.probe = Some(Reason::WindowProbe);
         }
-        self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes));
+        self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes.into()));
     }
 
     fn on_keep_alive(&mut self, now: Instant) {
@@ -233,7 +235,7 @@ impl Subflow {
             self.probes = 0;
             self.timers.clear(Timer::WindowProbe);
         } else if !self.timers.is_set(Timer::WindowProbe) {
-            self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes));
+            self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes.into()));
         }
     }
 
@@ -246,11 +248,15 @@ impl Subflow {
                 | State::Closing
                 | State::LastAck
         );
-        let wants = match self.send.next_unsent() {
-            Some(record) => !record.fin,
-            None => self.data_waiting && self.send.fin_ssn().is_none(),
+        let wanted = match self.send.next_unsent() {
+            Some(record) if record.fin => 0,
+            Some(record) => record.len,
+            None if self.send.fin_ssn().is_some() => 0,
+            None => self.waiting_bytes,
         };
-        sends && wants && self.send.outstanding() == 0 && self.window_share() == 0
+        let usable = self.peer_window.usable(self.send.sent_until());
+        let enough = u64::from(self.mss().min(wanted)).min((self.peer_window.largest / 2).max(1));
+        sends && wanted > 0 && self.send.outstanding() == 0 && usable < enough
     }
 
     fn half_open(&self) -> bool {

@@ -186,7 +186,7 @@ impl Subflow {
         let len = if fin {
             1
         } else {
-            let window = u32::try_from(self.window_share()).unwrap_or(u32::MAX);
+            let window = u32::try_from(self.window_share(len)).unwrap_or(u32::MAX);
             if window >= packet.min(len) {
                 self.share_of(len, share.min(u64::from(window)))?
             } else if share >= u64::from(window) && window > 0 {
@@ -222,13 +222,12 @@ impl Subflow {
         Some(transmit)
     }
 
-    /// How much new data the peer's window lets go; slivers wait (RFC 9293 §3.8.6.2.1).
-    pub(super) fn window_share(&self) -> u64 {
+    /// How much of a record of `len` bytes the peer's window lets go; slivers wait (RFC 9293
+    /// §3.8.6.2.1).
+    fn window_share(&self, len: u32) -> u64 {
         let usable = self.peer_window.usable(self.send.sent_until());
         let packet = u64::from(self.mss());
-        let wanted = self.send.next_unsent().map_or(packet, |record| u64::from(record.len));
-        let enough = packet.min(wanted).min((self.peer_window.largest / 2).max(1));
-        if usable >= enough || self.override_silly_window { usable } else { 0 }
+        if usable >= packet || self.lets_sliver(usable, len.into()) { usable } else { 0 }
     }
 
     fn compose_repeated(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {

@@ -46,7 +46,8 @@ impl PeerWindow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OwnWindow {
     bytes: u64,
-    shared: bool,
+    /// It is that of several subflows.
+    pub(super) shared: bool,
     largest: u64,
     /// Right edge as the peer knows it.
     edge: u64,

@@ -18,3 +18,4 @@ mod handshake;
 mod join;
 mod options;
 mod script;
+mod windows;

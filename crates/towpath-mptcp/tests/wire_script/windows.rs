@@ -1,0 +1,117 @@
+//! The peer's window, down to one byte (RFC 9293 §3.8.6): a whole host against a peer that never avoids
+//! silly windows and reads as it likes.
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::wire::Options;
+
+use crate::script::*;
+
+/// Full packets have 1,460 bytes in plain TCP, and fields are bytes.
+fn settings(multipath: bool) -> Config {
+    let mut config = Config { multipath, ..config() };
+    config.subflow.timestamps = false;
+    config.subflow.window_scale = None;
+    config
+}
+
+/// An open connection whose peer has a window of so many bytes.
+fn open(multipath: bool, window: u16) -> Script {
+    if multipath {
+        let mut script = Script::connected(settings(true));
+        script.lines[0].window = window;
+        script.send(0, ACK, script.data_ack(1), b"");
+        return script;
+    }
+    let mut script = Script::client(settings(false));
+    let _ = script.expect();
+    script.lines[0].window = window;
+    script.send(0, SYN.with(ACK), Options::default(), b"");
+    let _ = script.drain();
+    script
+}
+
+/// Payload of what the host sends now.
+fn sent(script: &mut Script) -> Vec<usize> {
+    let sent = script.drain();
+    sent.iter().map(|(_, segment)| segment.payload.len()).filter(|bytes| *bytes > 0).collect()
+}
+
+#[test]
+fn the_end_of_what_waits_fills_a_window_that_is_no_packet() {
+    let mut script = open(false, 10_000);
+    script.write(&[1; 10_000]);
+    assert_eq!(sent(&mut script), [1_460, 1_460, 1_460, 1_460, 1_460, 1_460, 1_240]);
+}
+
+#[test]
+fn a_window_that_is_left_over_takes_the_end_of_the_data() {
+    let mut script = open(false, 8_760);
+    script.write(&[1; 10_000]);
+    assert_eq!(sent(&mut script).len(), 6);
+    script.lines[0].window = 1_240;
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(sent(&mut script), [1_240]);
+}
+
+#[test]
+fn a_small_window_is_used_after_a_while_although_more_waits() {
+    let mut script = open(false, 10_000);
+    script.write(&vec![1; 20_000]);
+    assert_eq!(sent(&mut script).len(), 6, "1,240 bytes of the window are no packet");
+    script.lines[0].window = 896;
+    script.send(0, ACK, Options::default(), b"");
+    script.silence();
+    script.wait(millis(2_000));
+    assert_eq!(sent(&mut script).first(), Some(&896), "the override (4)");
+}
+
+/// A sliver that nobody acknowledges is repeated, and neither a closed nor a small window ends it.
+#[test]
+fn a_window_that_stays_small_gets_everything_in_time() {
+    for (multipath, window) in [(false, 1_u16), (false, 100), (true, 1), (true, 7)] {
+        let mut script = open(multipath, window);
+        deliver(&mut script, multipath, 3_000, |_| window);
+    }
+}
+
+/// Any window after any acknowledgement, closed ones too.
+#[test]
+fn whatever_the_window_all_data_comes_and_there_is_always_a_deadline() {
+    for seed in 0..200 {
+        let mut random = Pcg32::seed_from_u64(seed);
+        let multipath = seed % 2 == 1;
+        let mut script = open(multipath, 3_000);
+        let most = 1 + random.next_u32() % 4_000;
+        deliver(&mut script, multipath, 20_000, |turn| {
+            let closed = turn % 3 == 0;
+            if closed { 0 } else { u16::try_from(random.next_u32() % (most + 1)).unwrap() }
+        });
+    }
+}
+
+/// The peer acknowledges everything at once, each time with the next window; a closed one is opened when
+/// it is probed.
+fn deliver(script: &mut Script, multipath: bool, bytes: usize, mut window: impl FnMut(u32) -> u16) {
+    script.write(&vec![7; bytes]);
+    let (mut got, mut turns) = (0, 0);
+    while got < bytes {
+        turns += 1;
+        assert!(turns < 100_000, "{got} of {bytes}");
+        let sent = script.drain();
+        if sent.is_empty() {
+            let (at, _) = script.stack.poll_timeout().expect("data waits, so there is a deadline");
+            script.now = script.now.max(at);
+            script.stack.handle_timeout(script.now);
+            continue;
+        }
+        let new: usize = sent.iter().map(|(_, segment)| segment.payload.len()).sum();
+        got += new;
+        script.lines[0].window = window(turns).max(u16::from(turns % 50 == 0));
+        let options = if multipath { script.data_ack(1 + got as u64) } else { Options::default() };
+        script.now += millis(1);
+        script.send(0, ACK, options, b"");
+    }
+    assert_eq!(got, bytes);
+}
