@@ -194,6 +194,21 @@ impl Connection {
         self.scheduler_waits = self.scheduler_waits.saturating_add(1);
     }
 
+    /// A tail loss probe with new data tells more than one with old data (RFC 8985 §7.3), and what is
+    /// new is not in the subflow while its window is full. Which of several subflows gets it is the
+    /// scheduler's affair.
+    pub(super) fn feed_tail_probe(&mut self, host: &Host<'_>) {
+        let [flow] = self.flows.as_slice() else { return };
+        if self.mode == Mode::Offered || self.closed.is_some() {
+            return;
+        }
+        let (path, room) = (flow.path, flow.tcp.tail_probe_bytes());
+        let bytes = room.min(self.send.unsent_bytes());
+        if bytes > 0 && bytes <= self.send.window_bytes() {
+            self.push_new(host, PathSet::only(path), bytes);
+        }
+    }
+
     /// Sends new data on one path or, the same data, on several.
     fn send_new(&mut self, host: &Host<'_>, paths: PathSet, max_bytes: u64) -> bool {
         let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
@@ -208,12 +223,7 @@ impl Connection {
             return false;
         }
         self.measure_repair_time(host.now);
-        let start = self.send.next();
-        let psh = bytes == self.send.unsent_bytes();
-        for path in paths.iter() {
-            self.push(host, path, DataRange { start, bytes }, psh);
-        }
-        self.send.on_sent_new(bytes, paths, host.now);
+        self.push_new(host, paths, bytes);
         (self.ask_scheduler_at, self.scheduler_waits) = (None, 0);
         if self.retransmit_at.is_none() {
             self.arm_retransmission(host.now);
@@ -222,6 +232,16 @@ impl Connection {
             self.note_scheduled(host, path, bytes);
         }
         true
+    }
+
+    /// Gives the next bytes of the store to these paths.
+    fn push_new(&mut self, host: &Host<'_>, paths: PathSet, bytes: u64) {
+        let start = self.send.next();
+        let psh = bytes == self.send.unsent_bytes();
+        for path in paths.iter() {
+            self.push(host, path, DataRange { start, bytes }, psh);
+        }
+        self.send.on_sent_new(bytes, paths, host.now);
     }
 
     /// Nagle (RFC 9293 §3.7.4): a packet that is not full waits for outstanding data. And without

@@ -197,6 +197,18 @@ impl Subflow {
         }
     }
 
+    /// How much new data the tail loss probe that is due takes, whatever the congestion window says: a
+    /// packet, or all that waits if that is less; 0 if the peer has no room for it.
+    pub fn tail_probe_bytes(&self) -> u64 {
+        let sends = self.may_send_data() && self.send.fin_ssn().is_none();
+        if !self.rack.probe_due || !sends || self.send.next_unsent().is_some() {
+            return 0;
+        }
+        let wanted = u64::from(self.waiting_bytes.min(self.mss()));
+        let fits = self.peer_window.usable(self.send.pushed_until()) >= wanted;
+        if fits { wanted } else { 0 }
+    }
+
     /// The probe itself.
     pub(super) fn probe_reason(&self) -> Option<Reason> {
         self.rack.probe_due.then_some(Reason::TailProbe)

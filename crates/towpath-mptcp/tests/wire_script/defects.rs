@@ -131,6 +131,29 @@ fn the_acknowledgement_that_tells_of_a_mark_lets_something_go() {
 }
 
 #[test]
+fn a_tail_loss_probe_is_data_that_the_connection_has_not_sent_yet() {
+    for multipath in [false, true] {
+        let capable = multipath.then(answer).into_iter().collect();
+        let options = Options { mptcp: capable, ..sack() };
+        let mut script = open(Config { multipath, ..plain() }, SYN.with(ACK), options);
+        // A round trip is known.
+        script.write(b"hello");
+        script.now += millis(50);
+        let options = if multipath { script.data_ack(6) } else { Options::default() };
+        script.send(0, ACK, options, b"");
+        let _ = script.drain();
+        script.write(&vec![1; 40_000]);
+        let sent = script.drain();
+        let end = sent.iter().map(|(_, segment)| segment.seq + segment.sequence_bytes()).max();
+        script.wait(millis(150));
+        let probe = script.expect();
+        assert_eq!(Some(probe.seq), end, "new data, Multipath TCP: {multipath}");
+        assert!(!probe.payload.is_empty());
+        script.silence();
+    }
+}
+
+#[test]
 fn a_connection_that_is_closed_before_it_is_open_is_forgotten() {
     for multipath in [false, true] {
         for written in [0, 100] {
