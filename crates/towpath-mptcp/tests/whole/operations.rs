@@ -35,6 +35,9 @@ pub(crate) struct Host {
     ecn_and_pacing: bool,
 }
 
+/// The smallest receive buffer that may grow.
+const SMALL_BUFFER_BYTES: u64 = 3_000;
+
 /// What Linux does.
 const LINUX: Host = Host {
     multipath: true,
@@ -65,7 +68,10 @@ impl Host {
         config.checksum = self.checksum;
         let (mode, initial_bytes) = self.buffer;
         let window_percent = if self.ideal { 100 } else { 50 };
-        let max_bytes = 1 << 20;
+        // One that is small for good must be said exactly, in units of bytes.
+        let tiny = initial_bytes < SMALL_BUFFER_BYTES;
+        let (window_percent, max_bytes) =
+            if tiny { (100, initial_bytes) } else { (window_percent, 1 << 20) };
         config.receive_buffer = ReceiveBuffer { mode, initial_bytes, max_bytes, window_percent };
         config.send_buffer_bytes = self.send_buffer_bytes;
         config.nagle = self.nagle;
@@ -154,8 +160,9 @@ pub(crate) struct Plan {
     seed: u64,
     v6: bool,
     hosts: [Host; 2],
-    /// One way delay of each path.
+    /// One way delay and MTU of each path.
     delays_ms: Vec<u64>,
+    mtus: [u32; 3],
     /// What is on the path from the begin to the end, beside what operations put there.
     middlebox: Mangle,
     /// Milliseconds since the one before, and what then.
@@ -205,7 +212,8 @@ impl Plan {
             |delay_ms: &u64| Line { delay: Duration::from_millis(*delay_ms), ..Line::default() };
         let lines = self.delays_ms.iter().map(|delay| [line(delay); 2]).collect();
         let configs = self.hosts.map(|host| host.config());
-        let mut world = World::of_family(self.v6, self.seed, lines, configs);
+        let mtus = &self.mtus[..self.delays_ms.len()];
+        let mut world = World::with_mtus(self.v6, self.seed, lines, mtus, configs);
         world.step_limit = 300_000;
         for path in 0..self.delays_ms.len() {
             world.middleboxes[path] = self.middlebox.middlebox();
@@ -220,7 +228,7 @@ impl Plan {
         let mut forgotten = [false, false];
         for (gap_ms, operation) in &self.operations {
             world.pass(Duration::from_millis(*gap_ms));
-            Self::operate(&mut world, operation, &mut written, &mut forgotten);
+            self.operate(&mut world, operation, &mut written, &mut forgotten);
         }
         self.end(&mut world);
         world.run(world.now.saturating_since(towpath_net::Instant::ZERO) + LONGEST_END, |world| {
@@ -240,6 +248,7 @@ impl Plan {
     }
 
     fn operate(
+        &self,
         world: &mut World,
         operation: &Operation,
         written: &mut [usize; 2],
@@ -249,6 +258,7 @@ impl Plan {
         match *operation {
             Operation::Write { host, bytes } => {
                 if !world.ends[host].finishes() && !forgotten[host] {
+                    let bytes = bytes.min(self.most_at_once(1 - host));
                     let from = written[host];
                     written[host] += bytes;
                     let data = pattern(written[host], host as u64);
@@ -277,7 +287,7 @@ impl Plan {
                 world.stacks[host].set_up(now, InterfaceId(path as u32), up);
             }
             Operation::Room { host, path, room } => {
-                world.stacks[host].set_room(now, InterfaceId(path as u32), room);
+                world.set_room(host, path, room);
             }
             Operation::Address { host, path, what } => {
                 if path < world.lines.len() {
@@ -306,6 +316,12 @@ impl Plan {
         }
     }
 
+    /// What a host is sent at once: by single bytes, much would take for ever.
+    fn most_at_once(&self, host: usize) -> usize {
+        let (_, buffer_bytes) = self.hosts[host].buffer;
+        buffer_bytes as usize * 100
+    }
+
     /// Both applications read, and end what they write; the world may become good again.
     fn end(&self, world: &mut World) {
         for end in &mut world.ends {
@@ -314,8 +330,8 @@ impl Plan {
         }
         for path in 0..world.lines.len() {
             world.middleboxes[path] = self.middlebox.middlebox();
-            for stack in &mut world.stacks {
-                stack.set_room(world.now, InterfaceId(path as u32), true);
+            for host in 0..2 {
+                world.set_room(host, path, true);
             }
             if self.heal {
                 for line in &mut world.lines[path] {
@@ -401,7 +417,11 @@ fn host() -> impl Strategy<Value = Host> {
     );
     let modes =
         [ReceiveBufferMode::Fixed, ReceiveBufferMode::Linux, ReceiveBufferMode::Seed003].to_vec();
-    let receive = (select(modes), select(vec![3_000, 8_000, 20_000, 131_072]));
+    let tiny = vec![1, 2, 10, 100, 500, 1_200, 1_500, 2_900];
+    let receive = prop_oneof![
+        3 => (select(modes), select(vec![SMALL_BUFFER_BYTES, 8_000, 20_000, 131_072])),
+        1 => (Just(ReceiveBufferMode::Fixed), select(tiny)),
+    ];
     let send = select(vec![2_000, 10_000, 50_000, 1 << 20]);
     let rare = || prop::bool::weighted(0.1);
     let often = || prop::bool::weighted(0.9);
@@ -447,7 +467,8 @@ const MANGLES: [Mangle; 10] = [
 
 /// What applications do when nothing is wrong.
 fn calm() -> BoxedStrategy<Operation> {
-    let line = (0..3_usize, 0..60_u64, 0..10_u64, 0..50_u32, 50..5_000_u64).prop_map(
+    let jitter = prop_oneof![3 => 0..10_u64, 1 => 10..200_u64];
+    let line = (0..3_usize, 0..60_u64, jitter, 0..50_u32, 50..5_000_u64).prop_map(
         |(path, delay_ms, jitter_ms, loss, byte_nanos)| Operation::Line {
             path,
             delay_ms,
@@ -515,13 +536,16 @@ fn plan(
     let gap = prop_oneof![3 => 0..50_u64, 2 => 50..500_u64, 1 => 500..5_000_u64, 1 => select(vec![70_000, 2_000_000])];
     let operations = prop::collection::vec((gap, operation), 1..12);
     let delays = prop::collection::vec(1..60_u64, 1..4);
-    let world = (any::<u32>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
+    let mtu = || select(vec![1_500, 1_500, 1_500, 1_280, 1_400, 4_000, 8_920, 9_000, 65_535]);
+    let mtus = [mtu(), mtu(), mtu()];
+    let world = (any::<u32>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), mtus);
     ([host(), host()], delays, middlebox, operations, world).prop_map(
-        |(hosts, delays_ms, middlebox, operations, (seed, v6, heal))| Plan {
+        |(hosts, delays_ms, middlebox, operations, (seed, v6, heal, mtus))| Plan {
             seed: u64::from(seed),
             v6,
             hosts,
             delays_ms,
+            mtus,
             middlebox,
             operations,
             heal,
@@ -585,6 +609,7 @@ fn small() -> Plan {
         v6: false,
         hosts: [host; 2],
         delays_ms: vec![1],
+        mtus: [1_500; 3],
         middlebox: Mangle::Nothing,
         operations: Vec::new(),
         heal: false,

@@ -11,6 +11,7 @@ use towpath_mptcp::connection::Config;
 use towpath_mptcp::stack::{
     self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
 };
+use towpath_mptcp::subflow::State;
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
 
@@ -106,6 +107,8 @@ pub(crate) struct World {
     pub(crate) ends: [End; 2],
     /// By path; 0: from host 0 to 1, 1: back.
     pub(crate) lines: Vec<[Line; 2]>,
+    /// By path and host: the driver takes nothing.
+    full: Vec<[bool; 2]>,
     free_at: Vec<[Instant; 2]>,
     on_the_way: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
     sequence: u64,
@@ -133,6 +136,18 @@ impl World {
         lines: Vec<[Line; 2]>,
         configs: [Config; 2],
     ) -> Self {
+        let mtus = vec![1_500; lines.len()];
+        Self::with_mtus(v6, seed, lines, &mtus, configs)
+    }
+
+    /// `mtus` by path, the same at both ends.
+    pub(crate) fn with_mtus(
+        v6: bool,
+        seed: u64,
+        lines: Vec<[Line; 2]>,
+        mtus: &[u32],
+        configs: [Config; 2],
+    ) -> Self {
         let stack = |host: u64| {
             let config = stack::Config { seed: seed * 2 + host, ..stack::Config::default() };
             Stack::new(config)
@@ -143,6 +158,7 @@ impl World {
             ends: <[End; 2]>::default(),
             free_at: vec![[Instant::ZERO; 2]; lines.len()],
             middleboxes: lines.iter().map(|_| None).collect(),
+            full: vec![[false; 2]; lines.len()],
             lines,
             on_the_way: BTreeMap::new(),
             sequence: 0,
@@ -154,9 +170,9 @@ impl World {
             step_limit: 20_000_000,
             v6,
         };
-        for path in 0..world.lines.len() {
+        for (path, mtu) in mtus.iter().enumerate() {
             for host in 0..2 {
-                world.stacks[host].add_interface(InterfaceId(path as u32), 1_500);
+                world.stacks[host].add_interface(InterfaceId(path as u32), *mtu);
                 let local = LocalAddress { subflow: host == 0, ..world.local(host, path) };
                 world.stacks[host].set_address(world.now, local);
             }
@@ -246,6 +262,7 @@ impl World {
         for _ in 0..self.step_limit {
             self.applications();
             self.transmit();
+            self.check_deadlines();
             if done(self) {
                 return;
             }
@@ -270,6 +287,39 @@ impl World {
         let until = self.now + time;
         self.run(until.saturating_since(Instant::ZERO), |_| false);
         self.now = until;
+    }
+
+    /// Who has something to send, and a subflow for it, never waits without a deadline: whatever the peer
+    /// does not say, it will try again.
+    fn check_deadlines(&self) {
+        for host in 0..2 {
+            let stack = &self.stacks[host];
+            let waits_for_room = self.full.iter().any(|full| full[host]);
+            if stack.poll_timeout().is_some() || waits_for_room {
+                continue;
+            }
+            let end = &self.ends[host];
+            let Some(status) = end.connection.and_then(|id| stack.status(id)) else { continue };
+            if matches!(end.closed, Some(Err(_))) {
+                continue;
+            }
+            let gone = |flow: &&stack::SubflowStatus| {
+                let told = |notice: &Notice| matches!(notice, Notice::SubflowClosed { number, .. } if *number == flow.number);
+                end.notices.iter().any(told)
+            };
+            let mut open = status.subflows.iter().filter(|flow| !gone(flow)).map(|flow| flow.state);
+            let waiting = status.written_bytes > status.acked_bytes && end.closed.is_none();
+            let sleeps = open.any(|state| waits_for_answer(state) || (waiting && is_open(state)));
+            assert!(!sleeps, "host {host} sleeps at {}: {status:#?}", self.now);
+        }
+    }
+
+    /// The driver's queue of an interface is full, or has room again.
+    pub(crate) fn set_room(&mut self, host: usize, path: usize, room: bool) {
+        self.stacks[host].set_room(self.now, InterfaceId(path as u32), room);
+        if let Some(full) = self.full.get_mut(path) {
+            full[host] = !room;
+        }
     }
 
     fn next(&self) -> Option<Instant> {
@@ -378,6 +428,19 @@ impl World {
     pub(crate) fn status(&self, host: usize) -> stack::Status {
         self.stacks[host].status(self.ends[host].connection.unwrap()).unwrap()
     }
+}
+
+/// Whether data may be sent.
+fn is_open(state: State) -> bool {
+    matches!(state, State::Established | State::CloseWait)
+}
+
+/// Whether a SYN or FIN of ours is not acknowledged yet.
+fn waits_for_answer(state: State) -> bool {
+    matches!(
+        state,
+        State::SynSent | State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
+    )
 }
 
 /// A packet in one line, for `WORLD_TRACE=1`.
