@@ -1,0 +1,134 @@
+//! Which kernel the virtual machine gets: Debian packages, fetched with apt.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::succeed;
+use crate::Result;
+
+/// Debian's kernels for virtual machines: they have netem, which many smaller kernels lack.
+const FLAVOUR: &str = "cloud-amd64";
+
+/// The packages of a kernel. `wanted` is files with commas between them, or the beginning of a version
+/// such as `6.12`; nothing is what apt offers as its newest. `suite` is one of Debian's that apt is
+/// not told of here, such as `trixie-backports`.
+pub(super) fn fetch(
+    folder: &Path,
+    wanted: Option<&str>,
+    suite: Option<&str>,
+) -> Result<Vec<PathBuf>> {
+    let files: Vec<PathBuf> = wanted.unwrap_or_default().split(',').map(PathBuf::from).collect();
+    if files.iter().all(|file| file.is_file()) {
+        return Ok(files);
+    }
+    let apt = Apt::of(folder, suite)?;
+    let name = match wanted {
+        None => {
+            let depends = apt.ask(&["depends", &format!("linux-image-{FLAVOUR}")])?;
+            let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+            name.map(str::to_owned)
+        }
+        Some(version) => {
+            let pattern = format!("^linux-image-{}[.].*-{FLAVOUR}$", version.replace('.', "[.]"));
+            newest(&apt.ask(&["search", "--names-only", &pattern])?)
+        }
+    };
+    let name = name.ok_or_else(|| format!("apt knows no kernel {}", wanted.unwrap_or(FLAVOUR)))?;
+    let depends = apt.ask(&["depends", &name])?;
+    let mut names = parts(&depends);
+    names.push(name);
+    let found = names.into_iter().map(|name| apt.download(folder, &name));
+    found.collect()
+}
+
+/// The packages that hold image and modules of a newer kernel, from what `apt-cache depends` says.
+fn parts(depends: &str) -> Vec<String> {
+    let needed = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let part =
+        |name: &&str| name.starts_with("linux-binary-") || name.starts_with("linux-modules-");
+    needed.filter(part).map(str::to_owned).collect()
+}
+
+/// The newest of the packages that `apt-cache search` lists, by the numbers in their names.
+fn newest(list: &str) -> Option<String> {
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let numbers = |name: &str| -> Vec<u32> {
+        name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+    };
+    names.max_by_key(|name| numbers(name)).map(str::to_owned)
+}
+
+/// apt as it is set up here, or with a list of its own for another suite.
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    fn of(folder: &Path, suite: Option<&str>) -> Result<Self> {
+        let Some(suite) = suite else { return Ok(Self { options: Vec::new() }) };
+        let here = Self { options: Vec::new() };
+        let known =
+            here.run("apt-get", &["indextargets", "--format", "$(REPO_URI) $(SIGNED_BY)"])?;
+        let archive = known.lines().find_map(|line| line.split_once("/debian/ "));
+        let (address, keys) = archive.ok_or("apt is not set up for Debian's archive")?;
+        let own = folder.join("apt");
+        fs::create_dir_all(own.join("lists/partial"))?;
+        let list = own.join(format!("{suite}.list"));
+        fs::write(&list, format!("deb [signed-by={keys}] {address}/debian {suite} main\n"))?;
+        let option = |key: &str, path: &Path| format!("-oDir::{key}={}", path.display());
+        let other = Self {
+            options: vec![
+                option("Etc::sourcelist", &list),
+                option("Etc::sourceparts", Path::new("-")),
+                option("State::lists", &own.join("lists")),
+                option("Cache::pkgcache", Path::new("")),
+                option("Cache::srcpkgcache", Path::new("")),
+            ],
+        };
+        other.run("apt-get", &["update", "-q"])?;
+        Ok(other)
+    }
+
+    fn run(&self, program: &str, words: &[&str]) -> Result<String> {
+        let output = Command::new(program).args(&self.options).args(words).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<String> {
+        self.run("apt-cache", words)
+    }
+
+    fn download(&self, folder: &Path, name: &str) -> Result<PathBuf> {
+        let mut command = Command::new("apt-get");
+        command.args(&self.options).args(["download", name]).current_dir(folder);
+        succeed(&mut command)?;
+        let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let file = |path: &PathBuf| {
+            path.file_name()
+                .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}_")))
+        };
+        packages.filter(file).max().ok_or_else(|| "apt-get left no package".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_package_is_found_by_numbers_and_not_by_letters() {
+        let list = "linux-image-6.18.5+deb13-cloud-amd64 - Linux\n\
+                    linux-image-6.18.15+deb13-cloud-amd64 - Linux\n\
+                    linux-image-6.18.9+deb13-cloud-amd64 - Linux\n";
+        assert_eq!(newest(list).as_deref(), Some("linux-image-6.18.15+deb13-cloud-amd64"));
+        assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn image_and_modules_of_a_newer_kernel_are_packages_of_their_own() {
+        let said = "linux-image-7.3\n  Depends: kmod\n  Depends: linux-base-7.3\n  \
+                    Depends: linux-binary-7.3\n  Depends: linux-modules-7.3\n";
+        assert_eq!(parts(said), ["linux-binary-7.3", "linux-modules-7.3"]);
+    }
+}
