@@ -64,6 +64,7 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published])
             .iter()
             .map(|(at, text)| Line { at: at / size, text: text.clone() })
             .collect(),
+        diagonal: None,
     }
 }
 

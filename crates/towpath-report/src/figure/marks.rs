@@ -54,6 +54,9 @@ pub(super) fn tops(panel: &Panel) -> Vec<f64> {
 
 /// Draws all of a panel's curves.
 pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
+    if let Some(factor) = panel.diagonal {
+        diagonal(out, factor, plane);
+    }
     match panel.kind {
         Kind::Lines => {
             panel.curves.iter().for_each(|curve| spread(out, curve, plane));
@@ -84,6 +87,25 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
         if let Some([x, y]) = plane.at(other.x, other.y) {
             marker(out, other.style, [x + shift, y], Look::Hollow);
         }
+    }
+}
+
+/// Where both axes are equal, and what is within a factor of that.
+fn diagonal(out: &mut String, factor: f64, plane: &Plane<'_>) {
+    let [low, high] = [plane.x.low(), plane.x.high()];
+    let corners = [(low, factor), (high, factor), (high, 1.0 / factor), (low, 1.0 / factor)];
+    let corners = corners.map(|(x, factor)| plane.at(x, x * factor));
+    if let [Some([a, b]), Some([c, d]), Some([e, f]), Some([g, h])] = corners {
+        let _ = write!(
+            out,
+            "<path d=\"M{a:.1} {b:.1}L{c:.1} {d:.1}L{e:.1} {f:.1}L{g:.1} {h:.1}Z\" fill=\"{SOFT}\" \
+             fill-opacity=\"0.16\"/>\
+             <path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"{SOFT}\"/>",
+            f64::midpoint(a, g),
+            f64::midpoint(b, h),
+            f64::midpoint(c, e),
+            f64::midpoint(d, f)
+        );
     }
 }
 

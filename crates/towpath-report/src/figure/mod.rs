@@ -48,6 +48,9 @@ pub struct Panel {
     pub references: Vec<Reference>,
     /// What somebody claims: horizontal lines.
     pub lines: Vec<Line>,
+    /// Where both axes are equal, with a band of this factor to both sides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagonal: Option<f64>,
 }
 
 /// How curves are drawn.

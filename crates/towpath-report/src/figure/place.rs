@@ -29,6 +29,11 @@ impl Placed {
         self.low
     }
 
+    /// The high end.
+    pub(super) fn high(&self) -> f64 {
+        self.high
+    }
+
     fn names(names: &[String]) -> Self {
         let ticks = names.iter().enumerate().map(|(at, name)| (at as f64, name.clone())).collect();
         Self {

@@ -31,6 +31,7 @@ fn buffers() -> Panel {
             y: 9.5,
         }],
         lines: vec![Line { at: 10.0, text: "both links".into() }],
+        diagonal: None,
     }
 }
 
@@ -53,6 +54,7 @@ fn shares() -> Panel {
         ],
         references: vec![],
         lines: vec![],
+        diagonal: None,
     }
 }
 
@@ -66,6 +68,7 @@ fn delays() -> Panel {
         curves: vec![curve("MPTCP", 0, &steps), curve("MPQUIC", 1, &steps[..30])],
         references: vec![Reference { style: None, name: "MPTCP".into(), x: 2.6, y: 50.0 }],
         lines: vec![],
+        diagonal: None,
     }
 }
 
@@ -94,6 +97,30 @@ fn what_ran_over_kernels_looks_like_its_twin_with_rings() {
     let curve = stored["panels"][0]["curves"][0].as_object_mut().unwrap();
     assert_eq!(curve.remove("emulated"), Some(false.into()));
     assert_eq!(serde_json::from_value::<Figure>(stored).unwrap(), figure);
+}
+
+#[test]
+fn a_diagonal_is_where_both_axes_are_equal() {
+    let range = Some([1.0, 100.0]);
+    let square = |label: &str| Axis { range, ..axis(label, Scale::Log) };
+    let panel = Panel {
+        kind: Kind::Scatter,
+        x: square("kernel (Mbit/s)"),
+        y: square("simulated (Mbit/s)"),
+        curves: vec![curve("TCP", 0, &[(10.0, 10.0)])],
+        references: vec![],
+        lines: vec![],
+        diagonal: Some(1.12),
+        ..buffers()
+    };
+    let (x, y) = (place::horizontal(&panel, 300.0), place::vertical(&panel, 200.0));
+    let mut text = String::new();
+    marks::draw(&mut text, &panel, &marks::Plane { x: &x, y: &y, size: [300.0, 200.0] });
+    assert!(text.contains("<path d=\"M0.0 200.0L300.0 0.0\""), "{text}");
+    // Half a band: 200 px for two decades.
+    let band = 100.0 * 1.12_f64.log10();
+    let corner = format!("M0.0 {:.1}L300.0 {:.1}L", 200.0 - band, -band);
+    assert!(text.contains(&corner), "{corner} {text}");
 }
 
 fn all() -> Figure {

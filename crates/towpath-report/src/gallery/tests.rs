@@ -20,6 +20,7 @@ fn entry() -> Entry {
         curves: vec![curve],
         references: vec![],
         lines: vec![],
+        diagonal: None,
     };
     let claim = |text: &str, holds, deviation: Option<&str>| ClaimEntry {
         text: text.into(),
