@@ -43,7 +43,7 @@ usage: cargo xtask COMMAND
          --svg FILE       draw it
   twin   hold our stack against the kernel's on scenarios drawn at random:
          --random N       the first N scenarios of the seed
-         --seed S         another seed than 1
+         --seed S         another seed than 1; several as 1,2,3
          --file SCENARIO  this scenario, too (again for more of them)
          --cases          those in xtask/src/twin/cases, too
          --runs 2         emulated runs of each scenario and side
@@ -53,9 +53,10 @@ usage: cargo xtask COMMAND
          --only SIDE      only do the runs of kernel, sim or towpath
          --towpath FILE   this program, in place of one that is built
          --keep FOLDER    earlier runs, which are not run again (target/twin)
-         --list           only say what the scenarios are
+         --list           only say how they are drawn, and what they are
          --show           only show what is there, run nothing
-         --json           a line of JSON for each scenario";
+         --json           a line of JSON for each scenario
+         --svg FILE       draw it";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

@@ -24,6 +24,7 @@ use serde_json::Value;
 use crate::{Result, cargo};
 use cases::{CASES, How};
 use machine::Kernel;
+pub(crate) use picture::svg;
 use results::Results;
 
 /// What a developer may choose.
@@ -121,7 +122,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     }
     table::write(&cases, &goodput, out)?;
     if let Some(file) = &options.svg {
-        fs::write(file, picture::svg(root, &picture::figure(&cases, &goodput))?)?;
+        fs::write(file, svg(root, &picture::figure(&cases, &goodput))?)?;
     }
     Ok(table::agrees(&cases, &goodput))
 }

@@ -67,7 +67,7 @@ fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> 
 }
 
 /// Has it drawn. A program of its own, because nothing else here needs what draws.
-pub(super) fn svg(root: &Path, figure: &Value) -> Result<Vec<u8>> {
+pub(crate) fn svg(root: &Path, figure: &Value) -> Result<Vec<u8>> {
     let mut draw = cargo(root)
         .args(["run", "--quiet", "--package", "towpath-report", "--example", "figure"])
         .stdin(Stdio::piped())

@@ -8,6 +8,8 @@
 //! here it uses no crate of ours: it writes files, runs the command, and reads its results.
 
 mod draw;
+mod pages;
+mod picture;
 mod random;
 mod row;
 mod runs;
@@ -19,6 +21,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use self::pages::Pages;
 use self::row::{Row, Runs};
 use self::runs::{Job, Runner};
 use self::scenario::Scenario;
@@ -42,9 +45,9 @@ enum Output {
 /// What the command line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// So many of the seed's scenarios.
+    /// So many scenarios of each seed.
     random: u32,
-    seed: u64,
+    seeds: Vec<u64>,
     /// Emulated runs of each scenario on each side.
     runs: u32,
     /// Simulated runs of each scenario.
@@ -61,6 +64,7 @@ pub(crate) struct Options {
     output: Output,
     towpath: Option<PathBuf>,
     keep: Option<PathBuf>,
+    svg: Option<PathBuf>,
 }
 
 impl Options {
@@ -68,7 +72,7 @@ impl Options {
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self {
             random: 0,
-            seed: 1,
+            seeds: vec![1],
             runs: 2,
             simulated: 3,
             jobs: 1,
@@ -80,6 +84,7 @@ impl Options {
             output: Output::Tables,
             towpath: None,
             keep: None,
+            svg: None,
         };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
@@ -89,7 +94,10 @@ impl Options {
                 "--runs" => options.runs = number()?,
                 "--simulated" => options.simulated = number()?,
                 "--jobs" => options.jobs = number()? as usize,
-                "--seed" => options.seed = rest.next()?.parse().ok()?,
+                "--seed" => {
+                    let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
+                    options.seeds = seeds.collect::<Option<_>>()?;
+                }
                 "--stack" => {
                     options.ours =
                         Side::named(rest.next()?).filter(|side| *side != Side::Kernel)?;
@@ -101,6 +109,7 @@ impl Options {
                 "--show" => options.show = true,
                 "--json" => options.output = Output::Json,
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
+                "--svg" => options.svg = Some(rest.next()?.into()),
                 "--keep" => options.keep = Some(rest.next()?.into()),
                 _ => return None,
             }
@@ -139,13 +148,17 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     } else {
         table::rows(&rows, options.ours.name(), out)?;
         table::classes(&rows, out)?;
-        table::worst(&rows, &|row| store.folder(row.scenario), out)?;
+        let pages = Pages { towpath: &towpath, store: &store, ours: options.ours };
+        table::worst(&rows, &|row| pages.page(row.scenario), out)?;
         let left_out: Vec<_> = rows.iter().filter(|row| row.left_out > 0).collect();
         for row in &left_out {
             writeln!(out, "\n`{}`: {} runs left out, degraded", row.scenario.name, row.left_out)?;
         }
         let missing = rows.iter().filter(|row| !row.is_whole()).count();
         writeln!(out, "\n{} scenarios, {missing} without runs of both sides", rows.len())?;
+    }
+    if let Some(file) = &options.svg {
+        fs::write(file, crate::oracle::svg(root, &picture::figure(&rows, options.ours))?)?;
     }
     Ok(rows.iter().all(|row| !row.is_whole() || row.agrees()))
 }
@@ -159,11 +172,14 @@ fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
     for path in files {
         scenarios.extend(scenario::file(&path)?);
     }
-    scenarios.extend(scenario::drawn(options.seed, options.random)?);
+    for seed in &options.seeds {
+        scenarios.extend(scenario::drawn(*seed, options.random)?);
+    }
     Ok(scenarios)
 }
 
 fn list(scenarios: &[Scenario], out: &mut dyn Write) -> Result<bool> {
+    writeln!(out, "{}", draw::describe())?;
     for scenario in scenarios {
         let marks: Vec<_> = scenario.marks.iter().map(String::as_str).collect();
         let Scenario { name, rate_mbps, .. } = scenario;
@@ -230,8 +246,8 @@ mod tests {
     #[test]
     fn options_are_understood_or_refused() {
         let options =
-            Options::parse(&["--random", "40", "--seed", "0", "--only", "kernel"]).unwrap();
-        assert_eq!((options.random, options.seed), (40, 0));
+            Options::parse(&["--random", "40", "--seed", "0,7", "--only", "kernel"]).unwrap();
+        assert_eq!((options.random, &options.seeds[..]), (40, &[0, 7][..]));
         assert_eq!(options.only, Some(Side::Kernel));
         assert_eq!(Options::parse(&["--random", "0"]), None);
         assert_eq!(Options::parse(&["--stack", "kernel", "--cases"]), None);

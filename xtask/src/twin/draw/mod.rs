@@ -1,7 +1,11 @@
 //! Scenarios drawn at random. The distributions are the constants below; [`describe`] says them in
 //! words, so that text and draw cannot disagree.
 
+mod describe;
+
 use std::fmt::Write as _;
+
+pub(super) use describe::describe;
 
 use super::random::Stream;
 

@@ -1,0 +1,84 @@
+//! What came out, as a figure: our goodput over the kernel's, and how far scenarios are off.
+
+use serde_json::{Value, json};
+
+use super::row::{GOODPUT, Row, median};
+use super::store::Side;
+
+/// Larger factors are drawn here.
+const FARTHEST: f64 = 5.0;
+
+/// The figure in the form that `towpath-report` draws.
+pub(super) fn figure(rows: &[Row<'_>], ours: Side) -> Value {
+    let rows: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
+    let groups: Vec<(usize, String, Vec<&Row<'_>>)> = (0..5)
+        .map(|paths| {
+            let name = match paths {
+                0 => "TCP".to_owned(),
+                1 => "MPTCP, 1 path".to_owned(),
+                paths => format!("MPTCP, {paths} paths"),
+            };
+            let of_group = |row: &&&Row<'_>| match row.scenario.transport.as_str() {
+                "tcp" => paths == 0,
+                _ => row.scenario.paths == paths,
+            };
+            (paths, name, rows.iter().filter(of_group).copied().collect())
+        })
+        .filter(|(_, _, rows): &(_, _, Vec<&Row<'_>>)| !rows.is_empty())
+        .collect();
+    let who = if ours == Side::Simulated { "simulated" } else { "our stack over the emulator" };
+    let goodputs = rows.iter().flat_map(|row| [&row.ours.goodput, &row.kernel.goodput]);
+    let goodputs: Vec<f64> =
+        goodputs.map(|runs| median(runs)).filter(|value| *value > 0.0).collect();
+    let range = [
+        goodputs.iter().copied().fold(1.0, f64::min) / 1.2,
+        goodputs.iter().copied().fold(1.0, f64::max) * 1.2,
+    ];
+    let axis = |label: &str, range: Value| json!({"label": label, "scale": "Log", "range": range});
+    let scatter = json!({
+        "title": format!("goodput; grey: within {GOODPUT} ×"), "kind": "Scatter",
+        "x": axis("kernel (Mbit/s)", json!(range)),
+        "y": axis(&format!("{who} (Mbit/s)"), json!(range)),
+        "curves": groups.iter().map(|(style, name, rows)| curve(*style, name, &points(rows)))
+            .collect::<Vec<_>>(),
+        "references": [], "lines": [], "diagonal": GOODPUT,
+    });
+    let off = json!({
+        "title": "how far goodput is off", "kind": "Cdf",
+        "x": axis("factor between both", json!([1.0, FARTHEST])),
+        "y": {"label": "scenarios (%)", "scale": "Linear", "range": [0.0, 100.0]},
+        "curves": groups.iter().map(|(style, name, rows)| curve(*style, name, &shares(rows)))
+            .collect::<Vec<_>>(),
+        "references": [], "lines": [],
+    });
+    json!({
+        "title": format!("{} random scenarios: {who}, and over the kernel", rows.len()),
+        "panels": [scatter, off], "source": null,
+    })
+}
+
+fn curve(style: usize, name: &str, points: &[Value]) -> Value {
+    json!({"name": name, "style": style, "group": 0, "points": points})
+}
+
+fn points(rows: &[&Row<'_>]) -> Vec<Value> {
+    let both = rows.iter().map(|row| (median(&row.kernel.goodput), median(&row.ours.goodput), row));
+    both.filter(|(kernel, ours, _)| *kernel > 0.0 && *ours > 0.0)
+        .map(|(kernel, ours, row)| point(kernel, ours, row.ours.goodput.len()))
+        .collect()
+}
+
+/// Which part of the rows is off by at most so much.
+fn shares(rows: &[&Row<'_>]) -> Vec<Value> {
+    let mut factors: Vec<_> = rows.iter().map(|row| row.factor().min(2.0 * FARTHEST)).collect();
+    factors.sort_by(f64::total_cmp);
+    let all = factors.len() as f64;
+    let steps = factors.iter().enumerate();
+    steps
+        .map(|(place, factor)| point(*factor, 100.0 * (place + 1) as f64 / all, rows.len()))
+        .collect()
+}
+
+fn point(x: f64, y: f64, runs: usize) -> Value {
+    json!({"x": x, "middle": y, "spread": [y, y], "runs": runs})
+}
