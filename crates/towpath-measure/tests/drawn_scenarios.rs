@@ -1,0 +1,52 @@
+//! `cargo xtask twin` draws scenarios at random, and uses none of our crates. So it is here that what it
+//! draws, and the cases beside it, are read as scenarios.
+
+use std::fs;
+use std::path::Path;
+
+use towpath_measure::scenario::{Scenario, no_files};
+
+#[path = "../../../xtask/src/twin/draw/mod.rs"]
+mod draw;
+#[path = "../../../xtask/src/twin/random.rs"]
+#[expect(dead_code, reason = "the store's names, too, are made with it")]
+mod random;
+
+/// Where all files are.
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+#[test]
+fn every_drawn_scenario_is_one() {
+    for seed in [1, 77, u64::MAX] {
+        for number in 0..500 {
+            let (name, text) = (draw::name(seed, number), draw::scenario(seed, number));
+            let read = Scenario::parse(&name, &text, &no_files);
+            assert!(read.is_ok(), "{text}\n{}", read.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn every_case_of_the_twin_is_a_scenario() {
+    let folder = repository().join("xtask/src/twin/cases");
+    let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 20, "{files:?}");
+    for file in files {
+        let bytes = fs::read(&file).unwrap();
+        let read = Scenario::parse_bytes(&file.to_string_lossy(), &bytes, &no_files);
+        let scenario = read.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(file.file_stem().unwrap().to_str(), Some(&*scenario.name));
+    }
+}
+
+#[test]
+fn the_page_shows_the_distributions_that_are_drawn_from() {
+    let page = fs::read_to_string(repository().join("docs/validation.md")).unwrap();
+    assert!(
+        page.contains(&draw::describe()),
+        "docs/validation.md must have:\n{}",
+        draw::describe()
+    );
+}
