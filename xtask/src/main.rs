@@ -46,9 +46,9 @@ usage: cargo xtask COMMAND
          --seed S         another seed than 1; several as 1,2,3
          --file SCENARIO  this scenario, too (again for more of them)
          --cases          those in xtask/src/twin/cases, too
-         --runs 2         emulated runs of each scenario and side
-         --simulated 3    simulated runs of each
-         --jobs 1         emulated runs at once, of at most 100 Mbit/s each
+         --runs 2         runs of each scenario over the kernel
+         --ours 3         runs of each on our side
+         --jobs 1         emulated runs at once, where their rates allow it
          --stack towpath  our stack over the emulator, in place of simulated
          --only SIDE      only do the runs of kernel, sim or towpath
          --towpath FILE   this program, in place of one that is built

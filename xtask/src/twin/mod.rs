@@ -31,6 +31,9 @@ use crate::Result;
 /// Scenarios with names, beside the drawn ones.
 const CASES: &str = "xtask/src/twin/cases";
 
+/// Simulated runs of each scenario: they cost little.
+const SIMULATED: u32 = 3;
+
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
@@ -48,10 +51,10 @@ pub(crate) struct Options {
     /// So many scenarios of each seed.
     random: u32,
     seeds: Vec<u64>,
-    /// Emulated runs of each scenario on each side.
+    /// Runs of each scenario over the kernel.
     runs: u32,
-    /// Simulated runs of each scenario.
-    simulated: u32,
+    /// Runs of each on our side; as many as are usual when `None`.
+    own_runs: Option<u32>,
     /// Emulated runs at once, where they are small.
     jobs: usize,
     /// What is held against the kernel.
@@ -74,7 +77,7 @@ impl Options {
             random: 0,
             seeds: vec![1],
             runs: 2,
-            simulated: 3,
+            own_runs: None,
             jobs: 1,
             ours: Side::Simulated,
             only: None,
@@ -92,7 +95,7 @@ impl Options {
             match *argument {
                 "--random" => options.random = number()?,
                 "--runs" => options.runs = number()?,
-                "--simulated" => options.simulated = number()?,
+                "--ours" => options.own_runs = Some(number()?),
                 "--jobs" => options.jobs = number()? as usize,
                 "--seed" => {
                     let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
@@ -190,7 +193,11 @@ fn list(scenarios: &[Scenario], out: &mut dyn Write) -> Result<bool> {
 
 /// Runs of a side.
 fn count(side: Side, options: &Options) -> u32 {
-    if side == Side::Simulated { options.simulated } else { options.runs }
+    match side {
+        Side::Kernel => options.runs,
+        Side::Towpath => options.own_runs.unwrap_or(options.runs),
+        Side::Simulated => options.own_runs.unwrap_or(SIMULATED),
+    }
 }
 
 fn jobs<'a>(scenarios: &'a [Scenario], options: &Options) -> Vec<Job<'a>> {

@@ -196,7 +196,50 @@ fn degraded(records: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
     use super::*;
+
+    /// A result whose emulator was so late.
+    fn result(folder: &Path, late_ns: u64) -> PathBuf {
+        let lines = format!(
+            "{{\"type\":\"noise\",\"lateness_p99_ns\":{late_ns},\"lost_packets\":0}}\n\
+             {{\"type\":\"summary\",\"ok\":true}}\n"
+        );
+        let path = folder.join("result");
+        fs::write(&path, compress_to_vec(lines.as_bytes(), CompressionLevel::Fastest)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_degraded_run_is_tried_three_times_and_a_good_one_once() {
+        let folder = std::env::temp_dir().join(format!("towpath-twin-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let binary = folder.join("binary");
+        fs::write(&binary, "a program").unwrap();
+        let open = || Store::open(&folder, "6.18", &binary).unwrap();
+        let scenario = &super::super::scenario::drawn(1, 1).unwrap()[0];
+        let find = |run| open().find(scenario, Side::Kernel, run);
+        for attempt in 1..=ATTEMPTS {
+            assert_eq!(find(0), Found::Missing(attempt));
+            let late = result(&folder, 2_000_000);
+            open().add(scenario, Side::Kernel, (0, attempt), Some(&late)).unwrap();
+        }
+        assert_eq!(find(0), Found::LeftOut);
+        assert_eq!(find(1), Found::Missing(1));
+        let good = result(&folder, 90_000);
+        open().add(scenario, Side::Kernel, (1, 1), Some(&good)).unwrap();
+        let Found::Run(records, whole) = find(1) else { panic!("not kept") };
+        assert_eq!(records.pointer("/summary/ok"), Some(&Value::Bool(true)));
+        assert!(whole.exists() && !good.exists());
+        // Another program, another simulated run; the kernel's is the same.
+        open().add(scenario, Side::Simulated, (0, 1), None).unwrap();
+        assert!(matches!(open().find(scenario, Side::Simulated, 0), Found::Run(..)));
+        fs::write(&binary, "another program").unwrap();
+        assert_eq!(open().find(scenario, Side::Simulated, 0), Found::Missing(1));
+        assert!(matches!(find(1), Found::Run(..)));
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn a_run_is_degraded_by_its_emulator_alone() {

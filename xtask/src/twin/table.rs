@@ -95,6 +95,9 @@ pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
     for (name, rows) in classes {
         class(name, &rows, out)?;
     }
+    let apart = whole.iter().filter(|row| !row.overlaps());
+    let worst = apart.map(|row| row.factor()).fold(1.0, f64::max);
+    writeln!(out, "\nWorst factor where intervals have nothing in common: {}", times(worst))?;
     Ok(())
 }
 
@@ -153,4 +156,37 @@ pub(super) fn worst(
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario;
+    use super::*;
+
+    #[test]
+    fn the_worst_comes_first_and_what_is_not_there_is_no_row() {
+        let scenarios = scenario::drawn(1, 3).unwrap();
+        let runs = |goodput: &[f64]| Runs { goodput: goodput.to_vec(), ..Runs::default() };
+        let figures =
+            [([10.0, 12.0], vec![10.0]), ([10.0, 10.0], vec![20.0, 22.0]), ([1.0, 2.0], vec![])];
+        let row = |scenario, (ours, kernel): &([f64; 2], Vec<f64>)| {
+            let (ours, kernel) = (runs(ours), runs(kernel));
+            Row { scenario, ours, kernel, left_out: 0 }
+        };
+        let rows = scenarios.iter().zip(&figures).map(|(scenario, both)| row(scenario, both));
+        let rows: Vec<_> = rows.collect();
+        let mut out = Vec::new();
+        super::rows(&rows, "sim", &mut out).unwrap();
+        classes(&rows, &mut out).unwrap();
+        worst(&rows, &|_| PathBuf::from("page"), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("| `twin-1-0` | 11 [10–12] | 10 | 1.10 |"), "{text}");
+        assert!(text.contains("| `twin-1-1` | 10 | 21 [20–22] | 2.10 |"), "{text}");
+        assert!(!text.contains("twin-1-2"), "{text}");
+        assert!(text.contains("| **all** | 2 | 1.60 | 2.10 | 2.10 | 50 % | 50 % |"), "{text}");
+        assert!(text.contains("in common: 2.10"), "{text}");
+        let [first, second] =
+            ["- `twin-1-1`, factor 2.10", "- `twin-1-0`"].map(|name| text.find(name));
+        assert!(first.unwrap() < second.unwrap(), "{text}");
+    }
 }
