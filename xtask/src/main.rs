@@ -48,6 +48,7 @@ usage: cargo xtask COMMAND
          --cases          those in xtask/src/twin/cases, too
          --runs 2         runs of each scenario over the kernel
          --ours 3         runs of each on our side
+         --most 5         runs where those differ by more than 5 %
          --jobs 1         emulated runs at once, where their rates allow it
          --stack towpath  our stack over the emulator, in place of simulated
          --only SIDE      only do the runs of kernel, sim or towpath
