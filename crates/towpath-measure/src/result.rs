@@ -398,6 +398,9 @@ pub struct Noise {
     pub load: f64,
     /// Processor seconds that the emulator used.
     pub emulator_cpu_s: f64,
+    /// How the emulator waited for what was due; older results do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<EmulatorWaiting>,
     /// Share of the processors' time that other processes used, 0 to 1.
     pub foreign_cpu: f64,
     /// Whether the run was too late or too noisy to be trusted.
@@ -405,6 +408,24 @@ pub struct Noise {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// How the emulator's thread waited until packets were due: asleep at first, then awake.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct EmulatorWaiting {
+    /// Seconds that the emulator ran.
+    pub ran_s: f64,
+    /// Seconds that it waited awake, so that it could not be woken late; they are part of
+    /// `emulator_cpu_s`.
+    pub awake_s: f64,
+    /// Median of how long before something was due it wanted to be awake.
+    pub early_p50_ns: u64,
+    /// 99th percentile.
+    pub early_p99_ns: u64,
+    /// Median of how much later than asked for it was woken.
+    pub wake_up_p50_ns: u64,
+    /// 99th percentile.
+    pub wake_up_p99_ns: u64,
 }
 
 /// The figures that a reader wants first.

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 use towpath_measure::result::Warning;
+use towpath_measure::scenario::World;
 
 use crate::Run;
 use crate::chart::{tick_label, time_ticks};
 use crate::compare::{Block, Cell, Row, Tone, checks, headline, table as rows};
+use crate::comparison::noise;
 use crate::group::{Group, groups, verdict};
 use crate::number;
 use crate::series::{self, Grid, Mark, Values};
@@ -41,6 +43,7 @@ pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
     }
     sparklines(&mut out, &groups, width, ink);
     expectations(&mut out, &groups, width, ink);
+    exactness(&mut out, runs, width, ink);
     out
 }
 
@@ -382,5 +385,18 @@ fn expectations(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) 
         let held = if check.runs > 1 { format!(" ({})", check.held) } else { String::new() };
         let text = format!("{}: {}, measured {}{held}", check.label, check.text, check.measured);
         let _ = writeln!(out, "  {} {}", ink.tone(sign, check.tone), cut(&text, width - 4));
+    }
+}
+
+/// How exactly emulated links kept time, in the run in which they did worst.
+fn exactness(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
+    let emulated = || runs.iter().filter(|run| run.meta.world == World::Emu).filter_map(noise);
+    let Some(worst) = emulated().max_by_key(|noise| noise.lateness_p99_ns) else { return };
+    let text = match emulated().count() {
+        1 => worst.describe(),
+        runs => format!("in the worst of {runs} runs {}", worst.describe()),
+    };
+    for line in wrap(&text, width) {
+        let _ = writeln!(out, "{}", ink.faint(&line));
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
 //! and [`recovery`] (what an event did), [`messages`] and [`playout`] (how late answers were), [`paths`]
-//! (what datagrams say of paths),
-//! [`histogram`], then [`summary`], which puts the figures
-//! of a run together, and [`statistics`] (what repetitions say).
+//! (what datagrams say of paths), [`histogram`] (what is said of lateness is in `noise`), then
+//! [`summary`], which puts the figures of a run together, and [`statistics`] (what repetitions say).
 
 pub mod delivery;
 pub mod disruption;
 pub mod goodput;
 pub mod histogram;
 pub mod messages;
+mod noise;
 pub mod paths;
 pub mod playout;
 pub mod recovery;

@@ -270,13 +270,19 @@ fn noise(noise: &Noise) -> Vec<(String, String)> {
         time(noise.lateness_max_ns),
         number::count(noise.packets as f64)
     );
-    vec![
-        ("emulator lateness".to_owned(), lateness),
+    let mut facts = vec![("emulator lateness".to_owned(), lateness)];
+    // Virtual time is never late.
+    if noise.lateness_max_ns > 0 {
+        facts.insert(0, ("how exact delays are".to_owned(), noise.describe()));
+    }
+    facts.extend(noise.describe_wake_ups().map(|text| ("emulator wake-ups".to_owned(), text)));
+    facts.extend([
         ("packets lost by the emulator".to_owned(), number::count(noise.lost_packets as f64)),
         ("load average".to_owned(), format!("{:.2}", noise.load)),
         ("emulator processor time".to_owned(), format!("{:.2} s", noise.emulator_cpu_s)),
         ("processor used by others".to_owned(), number::percent(noise.foreign_cpu)),
-    ]
+    ]);
+    facts
 }
 
 fn repeat(out: &mut String, run: &Run) {

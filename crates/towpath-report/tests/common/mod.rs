@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{
-    Cause, Checked, ConnectionState, Counter, Event, EventKind, FlowSummary, Interface, Interval,
-    Link, Meta, MetaEvent, MetaFlow, MetaPath, Multipath, Noise, Record, Recovery, SCHEMA_VERSION,
-    Side, StackFigures, Stall, Subflow, SubflowSummary, Summary, Warning,
+    Cause, Checked, ConnectionState, Counter, EmulatorWaiting, Event, EventKind, FlowSummary,
+    Interface, Interval, Link, Meta, MetaEvent, MetaFlow, MetaPath, Multipath, Noise, Record,
+    Recovery, SCHEMA_VERSION, Side, StackFigures, Stall, Subflow, SubflowSummary, Summary, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::Run;
@@ -457,6 +457,14 @@ impl<'a> Model<'a> {
             lost_packets: 0,
             load: 0.42,
             emulator_cpu_s: 1.31,
+            waiting: Some(EmulatorWaiting {
+                ran_s: 11.2,
+                awake_s: 0.42,
+                early_p50_ns: 38_000,
+                early_p99_ns: 61_000,
+                wake_up_p50_ns: 21_000,
+                wake_up_p99_ns: 58_000,
+            }),
             foreign_cpu: 0.06,
             degraded: false,
             reason: None,
