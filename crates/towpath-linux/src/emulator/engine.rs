@@ -12,6 +12,7 @@ use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Instant, Topology};
 
+use super::alarm::{Alarm, Waiting};
 use super::frame::{Frame, Segment, VirtioHeader};
 use super::port::{Pool, Port};
 use crate::clock::Clock;
@@ -21,8 +22,6 @@ use crate::sys;
 
 /// Packets read from one port before what is due is written.
 const READ_BATCH: usize = 32;
-/// How long before a packet is due the thread gets up at the earliest.
-const EARLIEST: Duration = Duration::from_micros(50);
 
 /// One path: two ports and the routes between them.
 #[derive(Debug)]
@@ -70,6 +69,10 @@ pub(crate) struct EmulatorReport {
     pub(crate) lateness: Histogram,
     /// Processor time of the thread.
     pub(crate) cpu: Duration,
+    /// How long it ran.
+    pub(crate) ran: Duration,
+    /// How it waited for what was due.
+    pub(crate) waiting: Waiting,
     /// Packets that ports lost before they were read.
     pub(crate) lost_packets: u64,
 }
@@ -167,7 +170,8 @@ struct Engine {
     lateness: Histogram,
     pool: Pool,
     stopped: bool,
-    real_time: bool,
+    started: Instant,
+    alarm: Alarm,
 }
 
 impl Engine {
@@ -184,6 +188,7 @@ impl Engine {
             .enumerate()
             .flat_map(|(lane, Lane { routes: [up, down], .. })| [(*up, lane, 1), (*down, lane, 0)])
             .collect();
+        let started = clock.now();
         Self {
             clock,
             topology,
@@ -197,7 +202,8 @@ impl Engine {
             lateness: Histogram::default(),
             pool: Pool::new(),
             stopped: false,
-            real_time: sys::has_real_time_priority(),
+            started,
+            alarm: Alarm::new(started),
         }
     }
 
@@ -225,20 +231,37 @@ impl Engine {
             }
         }
         let lost_packets = self.lanes.iter().flat_map(|lane| &lane.ports).map(Port::lost).sum();
-        Ok(EmulatorReport { lateness: self.lateness, cpu: sys::thread_cpu_time(), lost_packets })
+        Ok(EmulatorReport {
+            lateness: self.lateness,
+            cpu: sys::thread_cpu_time(),
+            ran: self.clock.now().saturating_since(self.started),
+            waiting: self.alarm.finish(),
+            lost_packets,
+        })
     }
 
-    /// Waits for input or until something is due. With real-time priority the thread gets up early
-    /// and asks until the time has come: a timer alone would add what waking up takes.
-    fn wait(&self, fds: &mut [libc::pollfd]) -> io::Result<()> {
+    /// Waits for input or until something is due: asleep at first, then awake.
+    fn wait(&mut self, fds: &mut [libc::pollfd]) -> io::Result<()> {
         let Some(at) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
-        let left = at.saturating_since(self.clock.now());
-        // At most a quarter of the time, so that asking never costs more than that of a processor.
-        let early = if self.real_time { (left / 4).min(EARLIEST) } else { Duration::ZERO };
-        if sys::poll(fds, Some(left.saturating_sub(early)))? > 0 || early.is_zero() {
-            return Ok(());
+        let now = self.clock.now();
+        let left = at.saturating_since(now);
+        let sleep = self.alarm.sleep(now, left);
+        if !sleep.is_zero() || left.is_zero() {
+            if sys::poll(fds, Some(sleep))? > 0 || left.is_zero() {
+                return Ok(());
+            }
+            let late = self.clock.now().saturating_since(now + sleep);
+            self.alarm.woke(left, late);
         }
-        while self.clock.now() < at && sys::poll(fds, Some(Duration::ZERO))? == 0 {}
+        let begun = self.clock.now();
+        let mut now = begun;
+        while now < at && sys::poll(fds, Some(Duration::ZERO))? == 0 {
+            now = self.clock.now();
+        }
+        if begun < at {
+            let now = self.clock.now();
+            self.alarm.waited(now, now.saturating_since(begun));
+        }
         Ok(())
     }
 
@@ -278,7 +301,9 @@ impl Engine {
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
             let Some(Lane { ports, routes, split, hop }) = self.lanes.get_mut(lane) else { return };
-            let (Some(from), Some(&route)) = (ports.get(port), routes.get(port)) else { return };
+            let (Some(from), Some(&route)) = (ports.get(port), routes.get(port)) else {
+                return;
+            };
             // A port whose interface is down gives errors; so does a closed one.
             let Ok(Some(frame)) = from.read(&mut self.pool) else { return };
             let now = self.clock.now();
@@ -309,14 +334,17 @@ impl Engine {
     /// Writes everything that the link model lets go, joining neighbours.
     fn deliver_due(&mut self) {
         let now = self.clock.now();
+        let mut written = now;
         let mut waiting: Option<(RouteId, Segment)> = None;
         while let Some((due, route, segment)) = self.topology.pop(now) {
-            self.lateness.record(now.saturating_since(due).as_nanos() as u64);
             let joined =
                 waiting.as_mut().is_some_and(|(same, head)| *same == route && head.join(&segment));
             if !joined && let Some((route, head)) = waiting.replace((route, segment)) {
                 self.write(route, head);
+                written = self.clock.now();
             }
+            // What waited for others to be written is later by that.
+            self.lateness.record(written.saturating_since(due).as_nanos() as u64);
         }
         if let Some((route, head)) = waiting {
             self.write(route, head);

@@ -5,10 +5,11 @@ use std::fs;
 use std::time::Duration;
 
 use towpath_measure::format;
-use towpath_measure::result::{Counter, Interface, Meta, Noise};
+use towpath_measure::result::{Counter, EmulatorWaiting, Interface, Meta, Noise};
 use towpath_measure::scenario::{Change, Down, Target, Transport, World};
 
 use super::Job;
+use crate::emulator::alarm::Waiting;
 use crate::emulator::engine::EmulatorReport;
 use crate::netlink::Counters;
 use crate::network::Network;
@@ -186,6 +187,7 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
         lost_packets,
         load: load.unwrap_or(0.0),
         emulator_cpu_s: report.cpu.as_secs_f64(),
+        waiting: Some(waiting(report)),
         foreign_cpu,
         ..report.lateness.lateness()
     };
@@ -202,4 +204,16 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
     noise.degraded = reason.is_some();
     noise.reason = reason;
     noise
+}
+
+fn waiting(report: &EmulatorReport) -> EmulatorWaiting {
+    let Waiting { wake_ups, early, awake } = &report.waiting;
+    EmulatorWaiting {
+        ran_s: report.ran.as_secs_f64(),
+        awake_s: awake.as_secs_f64(),
+        early_p50_ns: early.percentile(50.0),
+        early_p99_ns: early.percentile(99.0),
+        wake_up_p50_ns: wake_ups.percentile(50.0),
+        wake_up_p99_ns: wake_ups.percentile(99.0),
+    }
 }

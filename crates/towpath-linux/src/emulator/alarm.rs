@@ -1,0 +1,333 @@
+//! When the emulator's thread gets up: early enough to be awake when something is due.
+//!
+//! A thread that asked to sleep until a moment runs later than that; by how much depends on the
+//! machine, on what else runs there and on how long a processor was idle. So wake-ups are measured
+//! while the emulator runs, and the thread asks to be woken as much earlier, then waits awake. What
+//! that costs is bounded by a [`Budget`]; the less of it is left, the more often the thread takes
+//! being late into account.
+//!
+//! No clock is read here: times are arguments.
+
+use std::time::Duration;
+
+use towpath_measure::metrics::Histogram;
+use towpath_net::Instant;
+
+/// Share of a processor that may be spent on waiting awake, in the long run.
+const SHARE_PERCENT: u32 = 25;
+/// What may be spent at once: so in no second more than `SHARE_PERCENT` + 5 %.
+const PURSE: Duration = Duration::from_millis(50);
+/// The share of wake-ups that are in time while the purse is full.
+const MOST_IN_TIME: f64 = 0.99;
+/// The thread never gets up earlier than this: what takes longer is not a wake-up but other work,
+/// and waiting for that awake would only take the processor from it.
+const EARLIEST: Duration = Duration::from_micros(500);
+/// Shorter sleeps are not worth going to bed for.
+const NAP: Duration = Duration::from_micros(3);
+/// What is supposed of wake-ups before any was measured.
+const SUPPOSED: Duration = Duration::from_micros(50);
+/// The longest waits of each class but the last: a processor that was idle for longer takes longer
+/// to come back.
+const CLASSES: [Duration; 4] = [
+    Duration::from_micros(100),
+    Duration::from_micros(400),
+    Duration::from_micros(1_600),
+    Duration::from_micros(6_400),
+];
+
+/// Says when to get up, and learns from each wake-up.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    latencies: [Latencies; CLASSES.len() + 1],
+    budget: Budget,
+    wake_ups: Histogram,
+    early: Histogram,
+}
+
+/// What became of the waiting, for the result.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    /// How late sleeps ended that nothing but time ended, in nanoseconds.
+    pub(crate) wake_ups: Histogram,
+    /// How much before something was due the thread asked to be woken, in nanoseconds.
+    pub(crate) early: Histogram,
+    /// How long it waited awake.
+    pub(crate) awake: Duration,
+}
+
+impl Alarm {
+    /// An alarm that has not measured anything yet.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            latencies: [Latencies::NONE; CLASSES.len() + 1],
+            budget: Budget::new(now),
+            wake_ups: Histogram::default(),
+            early: Histogram::default(),
+        }
+    }
+
+    /// How long to sleep before something that is due `left` after `now`; zero: do not sleep. The
+    /// rest is to be waited awake, unless it is zero, too.
+    pub(crate) fn sleep(&mut self, now: Instant, left: Duration) -> Duration {
+        let purse = self.budget.level(now);
+        let early = self.latencies(left).quantile(MOST_IN_TIME * purse).min(EARLIEST);
+        let sleep = left.saturating_sub(early);
+        // With an empty purse the thread sleeps whenever it can: the smallest latency is free.
+        let sleep = match sleep {
+            short if short < NAP && purse > 0.0 => Duration::ZERO,
+            short if short < NAP => left,
+            long => long,
+        };
+        self.early.record(nanos(left.saturating_sub(sleep)));
+        sleep
+    }
+
+    /// Says that a sleep before something that was due after `left` ended `late`, and that only
+    /// time ended it.
+    pub(crate) fn woke(&mut self, left: Duration, late: Duration) {
+        self.latencies(left).record(late);
+        self.wake_ups.record(nanos(late));
+    }
+
+    /// Says that the thread waited awake for this long.
+    pub(crate) fn waited(&mut self, now: Instant, awake: Duration) {
+        self.budget.spend(now, awake);
+    }
+
+    /// What became of it all.
+    pub(crate) fn finish(self) -> Waiting {
+        Waiting { wake_ups: self.wake_ups, early: self.early, awake: self.budget.spent }
+    }
+
+    fn latencies(&mut self, left: Duration) -> &mut Latencies {
+        let [classes @ .., longest] = &mut self.latencies;
+        let class = CLASSES.iter().position(|most| left < *most);
+        class.and_then(|class| classes.get_mut(class)).unwrap_or(longest)
+    }
+}
+
+/// How late recent wake-ups were: the older, the less they count.
+#[derive(Debug, Clone, Copy)]
+struct Latencies {
+    counts: [u32; BUCKETS],
+    total: u32,
+}
+
+/// Buckets for each doubling.
+const PER_OCTAVE: u32 = 8;
+/// Everything below has one bucket.
+const FIRST_NS: u64 = 1 << FIRST_BITS;
+const FIRST_BITS: u32 = 10;
+/// Up to 2²² ns, four milliseconds.
+const BUCKETS: usize = (1 + (22 - FIRST_BITS) * PER_OCTAVE) as usize;
+/// When so many are counted, all counts are halved.
+const REMEMBERED: u32 = 2_048;
+
+impl Latencies {
+    const NONE: Self = Self { counts: [0; BUCKETS], total: 0 };
+
+    fn record(&mut self, late: Duration) {
+        if self.total >= REMEMBERED {
+            for count in &mut self.counts {
+                *count /= 2;
+            }
+            self.total = self.counts.iter().sum();
+        }
+        if let Some(count) = self.counts.get_mut(bucket_of(nanos(late))) {
+            *count += 1;
+            self.total += 1;
+        }
+    }
+
+    /// The latency that `share` of the wake-ups do not exceed, as the upper end of its bucket.
+    fn quantile(&self, share: f64) -> Duration {
+        if self.total == 0 {
+            return SUPPOSED;
+        }
+        let rank = ((share * f64::from(self.total)).ceil() as u32).max(1);
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        });
+        Duration::from_nanos(end_of(bucket.unwrap_or(BUCKETS - 1)))
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    if ns < FIRST_NS {
+        return 0;
+    }
+    let octave = ns.ilog2() - FIRST_BITS;
+    let within = (ns >> (ns.ilog2() - PER_OCTAVE.ilog2())) as u32 - PER_OCTAVE;
+    ((1 + octave * PER_OCTAVE + within) as usize).min(BUCKETS - 1)
+}
+
+fn end_of(bucket: usize) -> u64 {
+    let Some(index) = bucket.checked_sub(1) else { return FIRST_NS };
+    let (octave, within) = (index as u32 / PER_OCTAVE, index as u32 % PER_OCTAVE);
+    u64::from(PER_OCTAVE + within + 1) << (octave + FIRST_BITS - PER_OCTAVE.ilog2())
+}
+
+/// A token bucket of processor time.
+#[derive(Debug)]
+struct Budget {
+    /// What is missing in the purse; more than it holds when the last wait cost more than was left.
+    owed: Duration,
+    at: Instant,
+    spent: Duration,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Self {
+        Self { owed: Duration::ZERO, at: now, spent: Duration::ZERO }
+    }
+
+    /// How full the purse is, 0 to 1.
+    fn level(&mut self, now: Instant) -> f64 {
+        let earned = now.saturating_since(self.at) * SHARE_PERCENT / 100;
+        self.at = self.at.max(now);
+        self.owed = self.owed.saturating_sub(earned);
+        (1.0 - self.owed.as_secs_f64() / PURSE.as_secs_f64()).max(0.0)
+    }
+
+    fn spend(&mut self, now: Instant, span: Duration) {
+        let _level = self.level(now);
+        self.owed += span;
+        self.spent += span;
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A machine whose wake-ups take `latency` of their number, and a packet every `period`: when
+    /// the thread is awake after the packet was due, and what it spent awake in all.
+    fn machine(
+        period: Duration,
+        span: Duration,
+        mut latency: impl FnMut(u64) -> Duration,
+    ) -> (Vec<Duration>, Duration) {
+        let mut now = Instant::ZERO;
+        let (mut alarm, mut late, mut awake, mut count) =
+            (Alarm::new(now), Vec::new(), Duration::ZERO, 0);
+        let mut due = now + period;
+        while due < Instant::ZERO + span {
+            let left = due.saturating_since(now);
+            let sleep = alarm.sleep(now, left);
+            assert!(sleep <= left);
+            if !sleep.is_zero() {
+                let more = latency(count);
+                count += 1;
+                alarm.woke(left, more);
+                now = now + sleep + more;
+            }
+            if now < due && sleep < left {
+                awake += due.saturating_since(now);
+                alarm.waited(due, due.saturating_since(now));
+                now = due;
+            }
+            late.push(now.saturating_since(due));
+            due += period;
+        }
+        assert_eq!(alarm.finish().awake, awake);
+        (late, awake)
+    }
+
+    fn percentile(late: &[Duration], percent: usize) -> Duration {
+        let mut sorted = late.to_vec();
+        sorted.sort_unstable();
+        sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+    }
+
+    #[test]
+    fn the_thread_gets_up_as_early_as_the_machine_needs() {
+        for usual in [2, 15, 45, 100, 300] {
+            // A twentieth of the wake-ups take half as long again.
+            let latency = |n| US * if n % 20 == 0 { usual + usual / 2 } else { usual };
+            let (late, awake) = machine(10_000 * US, 2 * SECOND, latency);
+            let settled = &late[20..];
+            assert_eq!(percentile(settled, 98), Duration::ZERO, "of {usual} µs");
+            assert!(awake < US * usual * late.len() as u32, "{awake:?} awake of {usual} µs");
+        }
+    }
+
+    #[test]
+    fn what_changes_while_it_runs_is_followed() {
+        let latency = |n| US * if n < 5_000 { 10 } else { 90 };
+        let (late, _) = machine(1_000 * US, 20 * SECOND, latency);
+        assert_eq!(percentile(&late[4_000..5_000], 99), Duration::ZERO);
+        assert_eq!(percentile(&late[15_000..], 95), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_smallest_latency_is_made_up_for_without_a_budget() {
+        let mut alarm = Alarm::new(Instant::ZERO);
+        alarm.woke(1_000 * US, 40 * US);
+        alarm.waited(Instant::ZERO, SECOND);
+        let sleep = alarm.sleep(Instant::ZERO, 1_000 * US);
+        assert!((950 * US..=960 * US).contains(&sleep), "{sleep:?}");
+        // Where there is no time for a sleep, the thread sleeps all the same.
+        assert_eq!(alarm.sleep(Instant::ZERO, 30 * US), 30 * US);
+    }
+
+    #[test]
+    fn other_work_is_not_waited_for() {
+        let mut alarm = Alarm::new(Instant::ZERO);
+        (0..100).for_each(|_| alarm.woke(10_000 * US, 3_000 * US));
+        assert_eq!(alarm.sleep(Instant::ZERO, 10_000 * US), 9_500 * US);
+    }
+
+    #[test]
+    fn a_long_idle_processor_is_judged_by_long_sleeps() {
+        let mut alarm = Alarm::new(Instant::ZERO);
+        (0..100).for_each(|_| alarm.woke(100 * US, 10 * US));
+        (0..100).for_each(|_| alarm.woke(10_000 * US, 60 * US));
+        let early = |alarm: &mut Alarm, left: Duration| {
+            left.saturating_sub(alarm.sleep(Instant::ZERO, left))
+        };
+        assert!(early(&mut alarm, 150 * US) <= 12 * US);
+        assert!(early(&mut alarm, 9_000 * US) >= 60 * US);
+    }
+
+    proptest! {
+        #[test]
+        fn no_second_costs_more_than_the_budget(
+            period in 5_u32..2_000,
+            usual in 1_u32..500,
+            seeds in proptest::collection::vec(1_u32..40, 1..50),
+        ) {
+            let latency = |n: u64| US * usual * seeds[n as usize % seeds.len()] / 8;
+            let (_, awake) = machine(US * period, SECOND, latency);
+            // One wait may be under way when the purse runs out.
+            prop_assert!(awake <= SECOND * 30 / 100 + EARLIEST, "{awake:?}");
+        }
+
+        #[test]
+        fn a_quantile_is_at_most_an_eighth_too_long(
+            late in proptest::collection::vec(1_024_u64..4_000_000, 1..300),
+            share in 0.0_f64..=1.0,
+        ) {
+            let mut latencies = Latencies::NONE;
+            for ns in &late {
+                latencies.record(Duration::from_nanos(*ns));
+            }
+            let mut sorted = late.clone();
+            sorted.sort_unstable();
+            let rank = ((share * late.len() as f64).ceil() as usize).max(1);
+            let exact = sorted[rank - 1];
+            let found = nanos(latencies.quantile(share));
+            prop_assert!(found >= exact && found <= exact + exact / 8 + 1, "{found} of {exact}");
+        }
+    }
+}
