@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use towpath_measure::format;
 use towpath_measure::metrics::Histogram;
 use towpath_measure::result::Record;
 use towpath_net::config::{Delay, Loss, Shaper};
@@ -22,6 +23,8 @@ use crate::sys;
 
 /// Packets read from one port before what is due is written.
 const READ_BATCH: usize = 32;
+/// The shortest turn on a processor that the kernel's scheduler gives.
+const TURN: Duration = Duration::from_micros(100);
 
 /// One path: two ports and the routes between them.
 #[derive(Debug)]
@@ -138,14 +141,16 @@ impl Drop for Emulator {
     }
 }
 
-/// Real-time priority if the thread has it or the limits allow it, else the best nice value.
+/// Real-time priority if the thread has it or the limits allow it, else the best nice value and
+/// turns so short that nobody's longer one is waited for.
 fn raise_priority() -> String {
     if sys::has_real_time_priority() || sys::real_time_priority(EMULATOR_PRIORITY).is_ok() {
-        format!("real-time {EMULATOR_PRIORITY}")
-    } else if sys::nice(-20).is_ok() {
-        "nice -20".into()
-    } else {
-        "normal".into()
+        return format!("real-time {EMULATOR_PRIORITY}");
+    }
+    let nice = if sys::nice(-20).is_ok() { "nice -20" } else { "normal" };
+    match sys::short_turns(TURN) {
+        Ok(()) => format!("{nice}, in turns of {}", format::time(TURN)),
+        Err(_) => nice.to_owned(),
     }
 }
 
