@@ -24,6 +24,14 @@ impl Clock {
         Instant::from_nanos(span.as_nanos() as u64)
     }
 
+    /// When it was `unix_ns` nanoseconds since 1970, as far as the two clocks have kept step since;
+    /// now, if that is still to come.
+    pub(crate) fn at_unix_time(self, unix_ns: u64) -> Instant {
+        let ago = sys::real_time().saturating_sub(Duration::from_nanos(unix_ns));
+        let now = self.now();
+        Instant::from_nanos(now.saturating_since(Instant::ZERO + ago).as_nanos() as u64)
+    }
+
     /// Blocks the calling thread until `deadline`.
     pub fn sleep_until(self, deadline: Instant) {
         let span = deadline.saturating_since(self.now());

@@ -193,6 +193,11 @@ pub(crate) fn monotonic() -> Duration {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Time since 1970.
+pub(crate) fn real_time() -> Duration {
+    clock(libc::CLOCK_REALTIME)
+}
+
 fn clock(id: libc::clockid_t) -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
     // SAFETY: the kernel fills the timespec, for which all-zero is a valid value too.
@@ -268,8 +273,8 @@ pub(crate) fn set_tun_carrier(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETCARRIER, &raw const value) }).map(drop)
 }
 
-/// Opens a packet socket with virtio headers on interface `index` of the calling thread's network
-/// namespace.
+/// Opens a packet socket with virtio headers and times of arrival on interface `index` of the
+/// calling thread's network namespace.
 pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
@@ -280,6 +285,7 @@ pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_IGNORE_OUTGOING, libc::PACKET_QDISC_BYPASS] {
         set_option(fd.as_fd(), libc::SOL_PACKET, option, &on)?;
     }
+    set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
     // The default of 208 KiB holds three super-segments; refused in a user namespace before 6.x.
     let size = (64u32 << 20).to_ne_bytes();
     if set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size).is_err() {

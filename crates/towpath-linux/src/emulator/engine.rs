@@ -15,7 +15,7 @@ use towpath_net::{Instant, Topology};
 
 use super::alarm::{Alarm, Waiting};
 use super::frame::{Frame, Segment, VirtioHeader};
-use super::port::{Pool, Port};
+use super::port::{Arrival, Pool, Port};
 use crate::clock::Clock;
 use crate::hop::{Hop, Rule, Way};
 use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
@@ -175,6 +175,8 @@ struct Engine {
     lateness: Histogram,
     pool: Pool,
     stopped: bool,
+    /// The last moment that the link model was told about.
+    modelled: Instant,
     started: Instant,
     alarm: Alarm,
 }
@@ -207,6 +209,7 @@ impl Engine {
             lateness: Histogram::default(),
             pool: Pool::new(),
             stopped: false,
+            modelled: started,
             started,
             alarm: Alarm::new(started),
         }
@@ -310,8 +313,13 @@ impl Engine {
                 return;
             };
             // A port whose interface is down gives errors; so does a closed one.
-            let Ok(Some(frame)) = from.read(&mut self.pool) else { return };
-            let now = self.clock.now();
+            let Ok(Some(Arrival { frame, unix_ns })) = from.read(&mut self.pool) else { return };
+            // A packet that waited until the thread had got up was sent all the same. The link model
+            // has seen everything until `modelled`, which also holds when somebody sets the clock.
+            let read = self.clock.now();
+            let sent = unix_ns.map_or(read, |ns| self.clock.at_unix_time(ns));
+            let now = sent.min(read).max(self.modelled);
+            self.modelled = now;
             if let Some(hop) = hop {
                 hop.set_time(now);
                 for segment in Segment::split(frame) {
@@ -330,7 +338,7 @@ impl Engine {
             } else {
                 let _counted = self.topology.push(now, route, Segment::whole(frame));
             }
-            if self.topology.next_due().is_some_and(|due| due <= now) {
+            if self.topology.next_due().is_some_and(|due| due <= read) {
                 self.deliver_due();
             }
         }
@@ -339,6 +347,7 @@ impl Engine {
     /// Writes everything that the link model lets go, joining neighbours.
     fn deliver_due(&mut self) {
         let now = self.clock.now();
+        self.modelled = now;
         let mut written = now;
         let mut waiting: Option<(RouteId, Segment)> = None;
         while let Some((due, route, segment)) = self.topology.pop(now) {
@@ -372,6 +381,7 @@ impl Engine {
         let now = self.clock.now();
         while self.changes.front().is_some_and(|(at, _, _)| *at <= now) {
             let Some((at, id, change)) = self.changes.pop_front() else { return };
+            self.modelled = self.modelled.max(at);
             match change {
                 LinkChange::Up(up) => self.topology.set_up(at, id, up),
                 LinkChange::Shaper(shaper) => self.topology.set_shaper(at, id, shaper),

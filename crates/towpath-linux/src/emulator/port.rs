@@ -52,15 +52,22 @@ impl Wire {
         }
     }
 
-    /// Reads one packet or super-segment into `buffer` and returns its length; `None` when nothing
-    /// waits.
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize)>> {
+    /// Reads one packet or super-segment into `buffer`; returns its length and when the kernel had
+    /// it (nanoseconds since 1970; a TUN device does not say). `None` when nothing waits.
+    fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize, Option<u64>)>> {
         let mut prefix = [0; PREFIX];
         let bytes = VirtioHeader::BYTES + self.link_header_bytes();
         let mut parts =
             [IoSliceMut::new(prefix.get_mut(..bytes).unwrap_or(&mut [])), IoSliceMut::new(buffer)];
-        let read = sys::read_vectored(self.as_fd(), &mut parts);
-        self.understand(prefix, read)
+        let (read, unix_ns) = match self {
+            Self::Tun(fd) => (sys::read_vectored(fd.as_fd(), &mut parts), None),
+            Self::Packet(fd) => match sys::packet::read_stamped(fd.as_fd(), &mut parts) {
+                Ok((read, unix_ns)) => (Ok(read), unix_ns),
+                Err(error) => (Err(error), None),
+            },
+        };
+        let understood = self.understand(prefix, read)?;
+        Ok(understood.map(|(virtio, length)| (virtio, length, unix_ns)))
     }
 
     /// The same, behind what `buffer` holds and as far as its capacity goes.
@@ -108,6 +115,14 @@ impl Wire {
     }
 }
 
+/// What a host sent.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) frame: Frame,
+    /// When the kernel had it, in nanoseconds since 1970, if it says so.
+    pub(crate) unix_ns: Option<u64>,
+}
+
 /// How the emulator exchanges packets with a host.
 #[derive(Debug)]
 pub(crate) enum Port {
@@ -133,13 +148,18 @@ impl AsFd for Port {
 
 impl Port {
     /// Reads one packet or super-segment; `None` when nothing waits.
-    pub(crate) fn read(&self, pool: &mut Pool) -> io::Result<Option<Frame>> {
+    pub(crate) fn read(&self, pool: &mut Pool) -> io::Result<Option<Arrival>> {
         match self {
             Self::Kernel(wire) => {
                 let read = wire.read(pool.room())?;
-                Ok(read.map(|(virtio, length)| Frame::new(virtio, pool.take(length))))
+                Ok(read.map(|(virtio, length, unix_ns)| Arrival {
+                    frame: Frame::new(virtio, pool.take(length)),
+                    unix_ns,
+                }))
             }
-            Self::Stack { inbox, outbox: _ } => Ok(inbox.receive()),
+            Self::Stack { inbox, outbox: _ } => {
+                Ok(inbox.receive().map(|frame| Arrival { frame, unix_ns: None }))
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Packets of the host's interfaces as they pass, without their link-layer headers.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -97,6 +97,26 @@ pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<P
         hardware: from.sll_hatype,
         kind: from.sll_pkttype,
     })
+}
+
+/// Reads one packet into `parts`; returns its bytes, and when the kernel had it, in nanoseconds since
+/// 1970, if the socket was told to say so.
+pub(crate) fn read_stamped(
+    fd: BorrowedFd<'_>,
+    parts: &mut [IoSliceMut<'_>],
+) -> io::Result<(usize, Option<u64>)> {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut control = Control([0; 64]);
+    // IoSliceMut has the layout of iovec by its documentation; the count is the slice's own.
+    message.msg_iov = parts.as_mut_ptr().cast();
+    message.msg_iovlen = parts.len();
+    message.msg_control = (&raw mut control.0).cast();
+    message.msg_controllen = control.0.len();
+    // SAFETY: all that `message` points to lives through the call, with the lengths given.
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok((length, Some(time_of(&message)).filter(|ns| *ns > 0)))
 }
 
 fn time_of(message: &libc::msghdr) -> u64 {
