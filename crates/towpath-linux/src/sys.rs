@@ -13,6 +13,7 @@ use bytes::BytesMut;
 
 pub(crate) mod packet;
 pub(crate) mod refusal;
+pub(crate) mod ring;
 pub(crate) mod seccomp;
 pub(crate) mod signal;
 

@@ -309,7 +309,7 @@ impl Engine {
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
             let Some(Lane { ports, routes, split, hop }) = self.lanes.get_mut(lane) else { return };
-            let (Some(from), Some(&route)) = (ports.get(port), routes.get(port)) else {
+            let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
                 return;
             };
             // A port whose interface is down gives errors; so does a closed one.

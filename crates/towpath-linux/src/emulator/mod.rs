@@ -12,3 +12,4 @@ pub(crate) mod engine;
 pub(crate) mod frame;
 pub(crate) mod headers;
 pub(crate) mod port;
+pub(crate) mod tap;

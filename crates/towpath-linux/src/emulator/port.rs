@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use bytes::BytesMut;
 
 use super::frame::{Frame, Segment, VirtioHeader};
+use super::tap::Tap;
 use crate::queue::{Receiver, Sender};
 use crate::sys;
 
@@ -127,7 +128,11 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) enum Port {
     /// With its kernel.
-    Kernel(Wire),
+    Kernel {
+        wire: Wire,
+        /// What says when packets were sent, where the wire does not.
+        tap: Option<Tap>,
+    },
     /// With our own stack in another thread: no kernel is in between.
     Stack {
         /// From the stack.
@@ -140,7 +145,7 @@ pub(crate) enum Port {
 impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Kernel(wire) => wire.as_fd(),
+            Self::Kernel { wire, tap: _ } => wire.as_fd(),
             Self::Stack { inbox, outbox: _ } => inbox.as_fd(),
         }
     }
@@ -148,14 +153,15 @@ impl AsFd for Port {
 
 impl Port {
     /// Reads one packet or super-segment; `None` when nothing waits.
-    pub(crate) fn read(&self, pool: &mut Pool) -> io::Result<Option<Arrival>> {
+    pub(crate) fn read(&mut self, pool: &mut Pool) -> io::Result<Option<Arrival>> {
         match self {
-            Self::Kernel(wire) => {
-                let read = wire.read(pool.room())?;
-                Ok(read.map(|(virtio, length, unix_ns)| Arrival {
-                    frame: Frame::new(virtio, pool.take(length)),
-                    unix_ns,
-                }))
+            Self::Kernel { wire, tap } => {
+                let Some((virtio, length, unix_ns)) = wire.read(pool.room())? else {
+                    return Ok(None);
+                };
+                let packet = pool.room().get(..length).unwrap_or(&[]);
+                let unix_ns = unix_ns.or_else(|| tap.as_mut()?.sent(packet));
+                Ok(Some(Arrival { frame: Frame::new(virtio, pool.take(length)), unix_ns }))
             }
             Self::Stack { inbox, outbox: _ } => {
                 Ok(inbox.receive().map(|frame| Arrival { frame, unix_ns: None }))
@@ -167,15 +173,15 @@ impl Port {
     /// interface's statistics instead.
     pub(crate) fn lost(&self) -> u64 {
         match self {
-            Self::Kernel(Wire::Packet(fd)) => sys::packet_socket_drops(fd.as_fd()),
-            Self::Kernel(Wire::Tun(_)) | Self::Stack { .. } => 0,
+            Self::Kernel { wire: Wire::Packet(fd), tap: _ } => sys::packet_socket_drops(fd.as_fd()),
+            Self::Kernel { wire: Wire::Tun(_), tap: _ } | Self::Stack { .. } => 0,
         }
     }
 
     /// Hands a segment to the host.
     pub(crate) fn write(&self, segment: &Segment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| match self {
-            Self::Kernel(wire) => wire.write(virtio, &[head, tail]),
+            Self::Kernel { wire, tap: _ } => wire.write(virtio, &[head, tail]),
             Self::Stack { inbox: _, outbox } => {
                 let _stack_is_gone = outbox.send(Frame::new(virtio, [head, tail].concat()));
                 Ok(())

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::emulator::engine::{Emulator, Lane};
 use crate::emulator::frame::Segment;
 use crate::emulator::port::{MAC, Port, Wire};
+use crate::emulator::tap::Tap;
 use crate::namespace::Namespace;
 use crate::netlink::{
     Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec,
@@ -22,6 +23,7 @@ use crate::netlink::{
 };
 use crate::sandbox::EmulatorThread;
 use crate::stack::{self, Device, plan};
+use crate::sys::ring::Ring;
 use crate::{queue, sys};
 
 /// Packets that an interface may hold before the emulator reads them.
@@ -258,7 +260,11 @@ pub(crate) fn interface(
             let mut route = host.route();
             route.set_mtu(name, mtu_bytes).map_err(&kernel)?;
             route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel)?;
-            Ok((Port::Kernel(Wire::Tun(fd)), Carrier::Tun(carrier)))
+            // Where it is refused, packets count from when they are read.
+            let number = route.link(name).map_err(&kernel)?.index;
+            let ring = host.namespace.run(|| Ring::open(number)).and_then(|ring| ring).ok();
+            let port = Port::Kernel { wire: Wire::Tun(fd), tap: ring.map(Tap::new) };
+            Ok((port, Carrier::Tun(carrier)))
         }
         Backend::Packet => {
             let side = |name, namespace| VethEnd {
@@ -275,7 +281,8 @@ pub(crate) fn interface(
             middle.set_up(inner).map_err(&kernel)?;
             let number = middle.link(inner).map_err(&kernel)?.index;
             let fd = sys::open_packet_socket(number).map_err(system())?;
-            Ok((Port::Kernel(Wire::Packet(fd)), Carrier::Veth(inner.to_owned())))
+            let port = Port::Kernel { wire: Wire::Packet(fd), tap: None };
+            Ok((port, Carrier::Veth(inner.to_owned())))
         }
     }
 }

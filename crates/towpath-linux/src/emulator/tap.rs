@@ -1,0 +1,169 @@
+//! When a TUN device's packets were sent.
+//!
+//! A TUN device does not say how long a packet has waited in it. So a second socket notes every
+//! packet of the interface as its host sends it ([`Ring`]), and whoever reads a packet from the
+//! device looks it up here. Both see packets in the same order, but either may miss some: the device
+//! when its queue is full, the ring when nobody reads. A packet that is not found counts from when it
+//! is read.
+
+use crate::sys::ring::{HEAD_BYTES, PLACES, Ring, Sent};
+
+/// How many places are searched for a packet. More than that are missing only when the device has
+/// lost packets, or the ring.
+const SEARCHED: usize = 64;
+/// So many packets in a row that are not found: what is noted is too old.
+const PATIENCE: usize = 2 * PLACES;
+
+/// What was noted.
+#[derive(Debug)]
+pub(crate) struct Tap<N = Ring> {
+    notes: N,
+    /// The first place that was not given back.
+    next: usize,
+    not_found: usize,
+}
+
+/// Places in which packets are noted.
+pub(crate) trait Notes {
+    fn get(&self, place: usize) -> Option<Sent>;
+    fn release(&self, place: usize);
+}
+
+impl Notes for Ring {
+    fn get(&self, place: usize) -> Option<Sent> {
+        Self::get(self, place)
+    }
+
+    fn release(&self, place: usize) {
+        Self::release(self, place);
+    }
+}
+
+impl<N: Notes> Tap<N> {
+    pub(crate) fn new(notes: N) -> Self {
+        Self { notes, next: 0, not_found: 0 }
+    }
+
+    /// When the packet that was just read was sent, in nanoseconds since 1970.
+    pub(crate) fn sent(&mut self, packet: &[u8]) -> Option<u64> {
+        let head = packet.get(..packet.len().min(HEAD_BYTES))?;
+        let is_it =
+            |sent: &Sent| sent.length == packet.len() && sent.head.get(..head.len()) == Some(head);
+        for place in self.next..self.next + SEARCHED {
+            let Some(sent) = self.notes.get(place) else { break };
+            if is_it(&sent) {
+                self.forget_until(place + 1);
+                return Some(sent.unix_ns);
+            }
+        }
+        self.not_found += 1;
+        if self.not_found > PATIENCE {
+            let noted =
+                (self.next..self.next + PLACES).take_while(|p| self.notes.get(*p).is_some());
+            self.forget_until(self.next + noted.count());
+        }
+        None
+    }
+
+    /// What was noted before has been read, or never will be.
+    fn forget_until(&mut self, end: usize) {
+        (self.next..end).for_each(|place| self.notes.release(place));
+        self.next = end;
+        self.not_found = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Places without a limit, and what was written to how many of them.
+    #[derive(Debug, Default)]
+    struct Paper(RefCell<(BTreeMap<usize, Sent>, usize)>);
+
+    impl Paper {
+        /// Notes packet `number`, sent that many nanoseconds after 1970.
+        fn note(&self, number: u64) {
+            let (places, written) = &mut *self.0.borrow_mut();
+            let packet = packet(number);
+            let head = *packet.first_chunk().unwrap();
+            let sent = Sent { unix_ns: number, length: packet.len(), head };
+            assert_eq!(places.insert(*written, sent), None);
+            *written += 1;
+        }
+    }
+
+    impl Notes for &Paper {
+        fn get(&self, place: usize) -> Option<Sent> {
+            self.0.borrow().0.get(&place).copied()
+        }
+
+        fn release(&self, place: usize) {
+            assert!(self.0.borrow_mut().0.remove(&place).is_some(), "{place} was given back twice");
+        }
+    }
+
+    fn packet(number: u64) -> Vec<u8> {
+        let mut packet = vec![7; 100];
+        packet[..8].copy_from_slice(&number.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn every_packet_is_found_in_its_turn() {
+        let paper = Paper::default();
+        let mut tap = Tap::new(&paper);
+        assert_eq!(tap.sent(&packet(0)), None);
+        (1..=300).for_each(|number| paper.note(number));
+        for number in 1..=300 {
+            assert_eq!(tap.sent(&packet(number)), Some(number));
+        }
+        assert!(paper.0.borrow().0.is_empty());
+    }
+
+    #[test]
+    fn packets_that_the_device_lost_are_passed_over() {
+        let paper = Paper::default();
+        let mut tap = Tap::new(&paper);
+        (0..40).for_each(|number| paper.note(number));
+        assert_eq!(tap.sent(&packet(30)), Some(30));
+        assert_eq!(tap.sent(&packet(31)), Some(31));
+    }
+
+    #[test]
+    fn packets_that_the_ring_missed_take_no_others_place() {
+        let paper = Paper::default();
+        let mut tap = Tap::new(&paper);
+        (10..20).for_each(|number| paper.note(number));
+        assert_eq!(tap.sent(&packet(3)), None);
+        assert_eq!(tap.sent(&packet(10)), Some(10));
+    }
+
+    #[test]
+    fn after_more_losses_than_are_searched_it_begins_anew() {
+        let paper = Paper::default();
+        let mut tap = Tap::new(&paper);
+        (0..1_000).for_each(|number| paper.note(number));
+        for number in 5_000..=5_000 + PATIENCE as u64 {
+            assert_eq!(tap.sent(&packet(number)), None);
+        }
+        assert!(paper.0.borrow().0.is_empty());
+        paper.note(9_000);
+        assert_eq!(tap.sent(&packet(9_000)), Some(9_000));
+    }
+
+    #[test]
+    fn a_packet_shorter_than_what_is_noted_is_compared_as_far_as_it_goes() {
+        let paper = Paper::default();
+        let short = [9; 20];
+        let mut head = [0; HEAD_BYTES];
+        head[..20].copy_from_slice(&short);
+        paper.0.borrow_mut().0.insert(0, Sent { unix_ns: 5, length: 20, head });
+        let mut tap = Tap::new(&paper);
+        assert_eq!(tap.sent(&[9; 21]), None);
+        assert_eq!(tap.sent(&short), Some(5));
+    }
+}

@@ -1,0 +1,169 @@
+//! A ring of memory into which the kernel writes when an interface sent which packet, and how that
+//! packet began (`PACKET_RX_RING`, `TPACKET_V2`). Reading it takes no system call.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{check, packet, set_option};
+
+/// Bytes of each packet that are kept: headers, and the beginning of what is behind them.
+pub(crate) const HEAD_BYTES: usize = 64;
+/// Places in the ring.
+pub(crate) const PLACES: usize = 1_024;
+/// Bytes of each: the kernel's header, an address, and the packet's beginning.
+const PLACE_BYTES: usize = 256;
+const BLOCK_BYTES: usize = 64 * 1024;
+const RING_BYTES: usize = PLACES * PLACE_BYTES;
+
+// linux/if_packet.h and asm-generic/socket.h, as far as the libc crate does not have them.
+const PACKET_RX_RING: libc::c_int = 5;
+const PACKET_VERSION: libc::c_int = 10;
+const TPACKET_V2: u32 = 1;
+const TP_STATUS_KERNEL: u32 = 0;
+const TP_STATUS_USER: u32 = 1;
+const SO_ATTACH_FILTER: libc::c_int = 26;
+
+/// A packet that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// When, in nanoseconds since 1970.
+    pub(crate) unix_ns: u64,
+    /// Bytes that it had, from its IP header on.
+    pub(crate) length: usize,
+    /// How it began.
+    pub(crate) head: [u8; HEAD_BYTES],
+}
+
+/// The ring, with the socket that fills it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: NonNull<u8>,
+    socket: OwnedFd,
+}
+
+// SAFETY: the memory belongs to this value alone, as far as this process is concerned.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Starts to note what interface `index` of the calling thread's network namespace sends, which
+    /// must have no link-layer header. Needs `CAP_NET_RAW` there.
+    pub(crate) fn open(index: u32) -> io::Result<Self> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
+        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: `fd` was just opened and belongs to nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        keep_heads_of_what_is_sent(&socket)?;
+        set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2.to_ne_bytes())?;
+        // struct tpacket_req: bytes and number of blocks, bytes and number of places.
+        let request = [BLOCK_BYTES, RING_BYTES / BLOCK_BYTES, PLACE_BYTES, PLACES];
+        let request = request.map(|number| (number as u32).to_ne_bytes()).concat();
+        set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_RX_RING, &request)?;
+        let memory = map(&socket)?;
+        let ring = Self { memory, socket };
+        packet::bind(ring.socket.as_fd(), index)?;
+        Ok(ring)
+    }
+
+    /// What stands in the place of this number, which counts on from lap to lap; `None` while the
+    /// kernel has not written there.
+    pub(crate) fn get(&self, place: usize) -> Option<Sent> {
+        let from = place % PLACES * PLACE_BYTES;
+        if self.status(from).load(Ordering::Acquire) & TP_STATUS_USER == 0 {
+            return None;
+        }
+        let mut bytes = [0; PLACE_BYTES];
+        // SAFETY: the place lies inside of the mapping. It is ours by its status, so the kernel does
+        // not write to it.
+        unsafe {
+            let start = self.memory.as_ptr().add(from);
+            std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), PLACE_BYTES);
+        }
+        understand(&bytes)
+    }
+
+    /// Gives a place back to the kernel.
+    pub(crate) fn release(&self, place: usize) {
+        let from = place % PLACES * PLACE_BYTES;
+        self.status(from).store(TP_STATUS_KERNEL, Ordering::Release);
+    }
+
+    fn status(&self, from: usize) -> &AtomicU32 {
+        // SAFETY: `from` is the start of a place inside of the mapping, which is aligned to pages;
+        // the first word of a place is its status, which both sides change by whole words.
+        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(from).cast()) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping has this address and length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), RING_BYTES) };
+    }
+}
+
+fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let memory = unsafe {
+        let fd = socket.as_raw_fd();
+        libc::mmap(std::ptr::null_mut(), RING_BYTES, access, libc::MAP_SHARED, fd, 0)
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(memory.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// A filter that passes the first bytes of what goes out, and nothing of what comes in.
+fn keep_heads_of_what_is_sent(socket: &OwnedFd) -> io::Result<()> {
+    let code = |bits: u32| bits as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let kind = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
+    let give = code(libc::BPF_RET | libc::BPF_K);
+    let mut steps = [
+        step(code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS), 0, 0, kind),
+        step(
+            code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K),
+            0,
+            1,
+            u32::from(libc::PACKET_OUTGOING),
+        ),
+        step(give, 0, 0, HEAD_BYTES as u32),
+        step(give, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the program and its steps live through the call, which copies them.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// `struct tpacket2_hdr`: status, length, captured bytes (32 bits each), places of the link-layer and
+/// the network header (16 bits each), seconds, nanoseconds (32 bits each).
+fn understand(bytes: &[u8; PLACE_BYTES]) -> Option<Sent> {
+    let [_, _, _, _, l0, l1, l2, l3, c0, c1, c2, c3, _, _, n0, n1, s0, s1, s2, s3, ns @ ..] = bytes;
+    let captured = u32::from_ne_bytes([*c0, *c1, *c2, *c3]) as usize;
+    let network = usize::from(u16::from_ne_bytes([*n0, *n1]));
+    let packet = bytes.get(network..)?;
+    let mut head = [0; HEAD_BYTES];
+    for (slot, byte) in head.iter_mut().zip(packet.get(..captured.min(HEAD_BYTES))?) {
+        *slot = *byte;
+    }
+    let seconds = u64::from(u32::from_ne_bytes([*s0, *s1, *s2, *s3]));
+    let nanos = u64::from(u32::from_ne_bytes(*ns.first_chunk()?));
+    Some(Sent {
+        unix_ns: seconds * 1_000_000_000 + nanos,
+        length: u32::from_ne_bytes([*l0, *l1, *l2, *l3]) as usize,
+        head,
+    })
+}
