@@ -54,7 +54,7 @@ impl EmulatorThread {
     }
 
     /// Runs `work` on the thread.
-    pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
+    pub fn run(self, work: impl FnOnce() + Send + 'static) {
         // The thread waits for exactly this.
         let _thread_is_gone = self.work.send(Box::new(work));
     }

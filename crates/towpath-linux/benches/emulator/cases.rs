@@ -19,6 +19,16 @@ pub(crate) enum Network {
     Emulated { backend: Backend, segments: &'static str, user: User },
     /// `rattan`, at ordinary or at real-time priority.
     Rattan { real_time: bool },
+    /// None, and no packets: a thread with the emulator's priority that asks to be woken at a
+    /// steady pace, or never sleeps and asks what time it is. What this machine can do at best.
+    Bare { waits: Waits },
+}
+
+/// How a bare thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    Asleep,
+    Awake,
 }
 
 /// Who runs the emulator.
@@ -71,7 +81,9 @@ pub(crate) fn all() -> Vec<Case> {
     let paced = |per_second| {
         let networks =
             [ours("auto", User::Caller), ours("auto", User::Nobody), rattan(false), rattan(true)];
-        rows(Traffic::Paced { per_second }, networks.to_vec())
+        let bare = [Waits::Asleep, Waits::Awake].map(|waits| Network::Bare { waits });
+        let networks = [networks.to_vec(), vec![bare.to_vec()]].concat();
+        rows(Traffic::Paced { per_second }, networks)
     };
     let overload = [ours("auto", User::Caller), rattan(false), rattan(true)];
     rows(Traffic::Tcp, tcp.to_vec())
@@ -105,6 +117,8 @@ impl Case {
             }
             Network::Rattan { real_time: false } => "rattan".to_owned(),
             Network::Rattan { real_time: true } => "rattan-real-time".to_owned(),
+            Network::Bare { waits: Waits::Asleep } => "bare-sleep".to_owned(),
+            Network::Bare { waits: Waits::Awake } => "bare-spin".to_owned(),
         };
         format!("{traffic}/{network}")
     }
@@ -124,7 +138,7 @@ impl Case {
             (Traffic::Paced { .. }, Network::Emulated { .. } | Network::Rattan { .. }) => {
                 DELAY_MILLIS
             }
-            (Traffic::Tcp | Traffic::Overload, _) | (_, Network::Veth) => 0,
+            (Traffic::Tcp | Traffic::Overload, _) | (_, Network::Veth | Network::Bare { .. }) => 0,
         }
     }
 }

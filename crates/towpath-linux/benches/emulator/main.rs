@@ -8,8 +8,9 @@
 //! Each trial is a process of its own that enters the sandbox, makes a network and starts this
 //! program again in both hosts as a *probe*, the same for every network. Probes say what they
 //! measured on standard error, as `figure NAME VALUE`. Plain veth pairs, with and without the
-//! kernel's `tbf`, are measured beside the emulator; so is `rattan` (another user-space emulator;
-//! needs root) when the environment variable `RATTAN` says where it is.
+//! kernel's `tbf`, are measured beside the emulator, and a bare thread that only sleeps or only asks
+//! for the time; so is `rattan` (another user-space emulator; needs root) when the environment
+//! variable `RATTAN` says where it is.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

@@ -181,8 +181,13 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
             errors.push((received.as_nanos() as f64 - sent as f64) - delay.as_nanos() as f64);
         }
     }
-    errors.sort_by(f64::total_cmp);
     say("received", errors.len() as f64)?;
+    say_percentiles(errors)
+}
+
+/// Percentiles of times in nanoseconds.
+pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
+    errors.sort_by(f64::total_cmp);
     let percentiles = [("p1", 1.0), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
     for (name, percent) in percentiles.into_iter().chain([("max", 100.0)]) {
         let rank = (percent / 100.0 * errors.len() as f64).ceil() as usize;
@@ -190,6 +195,25 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
         say(name, error / 1e3)?;
     }
     Ok(())
+}
+
+/// How late, in nanoseconds, a thread is at each moment of a steady pace for which it sleeps or
+/// waits awake.
+pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
+    let _coarser_timers = nix::sys::prctl::set_timerslack(1);
+    let count = (f64::from(per_second) * length.as_secs_f64()) as u64;
+    let start = Instant::now();
+    let pace = |number| Duration::from_nanos(number * 1_000_000_000 / u64::from(per_second));
+    let late = (1..=count).map(|number| {
+        let due = pace(number);
+        while awake && start.elapsed() < due {}
+        let wait = due.saturating_sub(start.elapsed());
+        if !wait.is_zero() {
+            thread::sleep(wait);
+        }
+        start.elapsed().saturating_sub(due).as_nanos() as f64
+    });
+    late.collect()
 }
 
 /// Counts what comes in over the interface, with Ethernet headers, for `length`, from a second

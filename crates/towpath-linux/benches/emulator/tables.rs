@@ -41,7 +41,7 @@ pub(crate) fn all(rows: &[Row]) -> String {
                 "Error of an added 10 ms delay, µs: {per_second} packets/s of {PACKET_BYTES} B"
             ),
             "network | priority | p1 | p50 | p90 | p99 | p99.9 | max | p99 of the emulator's own \
-             lateness | lost | others' CPU | rounds",
+             lateness | emulator's CPU, % of one | of it awake | lost | others' CPU | rounds",
             of(Traffic::Paced { per_second }).map(delay),
         ));
     }
@@ -79,12 +79,24 @@ fn throughput((case, series): &Row, base: Option<&Row>) -> String {
 fn delay((case, series): &Row) -> String {
     let priority = match case.network {
         Network::Veth => "–",
+        Network::Bare { .. } => "as the emulator's",
         Network::Emulated { .. } => series.note("priority").unwrap_or("?"),
         Network::Rattan { real_time: true } => "real-time 40",
         Network::Rattan { real_time: false } => "normal",
     };
     let mut cells = vec![priority.to_owned()];
-    for name in ["p1", "p50", "p90", "p99", "p99.9", "max", "late_p99", "missing"] {
+    for name in [
+        "p1",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "late_p99",
+        "emulator_share",
+        "awake_share",
+        "missing",
+    ] {
         cells.push(cell(series.spread(name), 0));
     }
     line(case, series, &cells)

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use towpath_linux::netlink::{Prefix, Route, Tbf, VethEnd};
@@ -18,9 +18,9 @@ use towpath_measure::scenario::{DataDirection, Scenario, Transport, no_files};
 use towpath_net::Rate;
 
 use crate::Failure;
-use crate::cases::{Case, Network, RATE_BPS, Traffic, User};
+use crate::cases::{Case, Network, RATE_BPS, Traffic, User, Waits};
 use crate::figures::{Figures, Usage};
-use crate::probe::PORT;
+use crate::probe::{self, PORT};
 
 /// User and group of `nobody`.
 const NOBODY: u32 = 65_534;
@@ -91,6 +91,7 @@ pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<Exit
                 Network::Emulated { backend, segments, .. } => {
                     emulated(case, backend, segments, thread, length)?;
                 }
+                Network::Bare { waits } => bare(case, waits, thread, length)?,
                 Network::Veth | Network::Rattan { .. } => veth(case, length)?,
             }
             return Ok(ExitCode::SUCCESS);
@@ -105,7 +106,9 @@ fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
     let to = match case.network {
         // Its shell knows the address.
         Network::Rattan { .. } => format!("$RATTAN_BASE:{PORT}"),
-        Network::Veth | Network::Emulated { .. } => format!("10.64.0.2:{PORT}"),
+        Network::Veth | Network::Emulated { .. } | Network::Bare { .. } => {
+            format!("10.64.0.2:{PORT}")
+        }
     };
     let words: [Vec<String>; 2] = match case.traffic {
         Traffic::Tcp => [vec!["tcp-receive".into()], vec!["tcp-send".into(), to, millis(length)]],
@@ -145,6 +148,9 @@ fn emulated(
             }
             Record::Noise(noise) => {
                 say("emulator_cpu", noise.emulator_cpu_s);
+                let share = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
+                say("emulator_share", share(noise.emulator_cpu_s));
+                say("awake_share", share(noise.waiting.map_or(0.0, |waiting| waiting.awake_s)));
                 say("late_p50", noise.lateness_p50_ns as f64 / 1e3);
                 say("late_p99", noise.lateness_p99_ns as f64 / 1e3);
                 say("lost", noise.lost_packets);
@@ -217,6 +223,22 @@ fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
     let mut window = delivered.iter().filter(|(at, _)| (from..=to).contains(at));
     let ((start, before), (end, after)) = (window.next()?, window.next_back()?);
     Some((after - before) * 8.0 / 1e6 / (end - start))
+}
+
+/// The emulator's thread without an emulator.
+fn bare(
+    case: &Case,
+    waits: Waits,
+    thread: EmulatorThread,
+    length: Duration,
+) -> Result<(), Failure> {
+    let Traffic::Paced { per_second } = case.traffic else { return Err("no pace".into()) };
+    let (done, ended) = mpsc::channel();
+    thread.run(move || {
+        let late = probe::bare(per_second, waits == Waits::Awake, length);
+        let _nobody_listens = done.send(late);
+    });
+    probe::say_percentiles(ended.recv()?)
 }
 
 /// The probes in two namespaces with a veth pair between them and no emulator.
