@@ -40,3 +40,21 @@ impl Clock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_since_1970_is_found_on_this_clock_and_never_lies_ahead() {
+        let clock = Clock::start();
+        let before = clock.now();
+        let unix_ns = sys::real_time().as_nanos() as u64;
+        // Both clocks are read one after the other, and either may be adjusted a little meanwhile.
+        let slack = Duration::from_millis(1);
+        assert!(clock.at_unix_time(unix_ns) + slack >= before);
+        assert!(clock.at_unix_time(unix_ns) <= clock.now());
+        assert!(clock.at_unix_time(u64::MAX) <= clock.now());
+        assert_eq!(clock.at_unix_time(0), Instant::ZERO);
+    }
+}
