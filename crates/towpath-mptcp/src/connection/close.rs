@@ -83,6 +83,17 @@ impl Connection {
         }
     }
 
+    /// Sends the FIN of a plain connection once the last data was handed to TCP, which may be long after
+    /// the application closed it. `false`: it is not due, or was sent before.
+    pub(super) fn begin_plain_fin(&mut self, now: Instant) -> bool {
+        let plain = matches!(self.mode, Mode::Plain | Mode::Infinite) && self.closed.is_none();
+        if !plain || self.flows.first().is_none_or(|flow| flow.closing) {
+            return false;
+        }
+        self.progress_plain_close(now);
+        self.flows.first().is_some_and(|flow| flow.closing)
+    }
+
     fn progress_plain_close(&mut self, now: Instant) {
         let all_pushed = self.send.unsent_bytes() == 0;
         let fin = self.send.fin().is_some();

@@ -60,7 +60,11 @@ impl Connection {
                     return Some(interface);
                 }
             }
-            if !self.pull(host, room) && !self.begin_fin(host.now) && !self.let_go(host) {
+            let more = self.pull(host, room)
+                || self.begin_fin(host.now)
+                || self.begin_plain_fin(host.now)
+                || self.let_go(host);
+            if !more {
                 return None;
             }
         }
