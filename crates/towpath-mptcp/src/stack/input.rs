@@ -61,8 +61,11 @@ impl Stack {
         let only_syn = segment.flags.has(Flags::SYN)
             && !segment.flags.has(Flags::ACK)
             && !segment.flags.has(Flags::RST);
+        let says_nothing = !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::SYN);
         if only_syn {
             self.on_syn(now, interface, segment, None);
+        } else if says_nothing && self.listeners.contains_key(&segment.destination.port()) {
+            self.counters.unknown += 1; // RFC 9293 §3.10.7.2: a listener drops everything else
         } else {
             self.refuse(interface, segment, None);
         }
