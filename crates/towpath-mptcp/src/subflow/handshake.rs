@@ -99,6 +99,7 @@ impl Subflow {
         self.state = if self.fin_queued() { State::FinWait1 } else { State::Established };
         self.timers.clear(Timer::Retransmission);
         self.recovery.forget_timeouts();
+        self.recovery.backed_off = 0;
         received.established = true;
         let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
         let rtt = match (self.handshake.sent_at, echo) {

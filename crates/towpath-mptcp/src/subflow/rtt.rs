@@ -70,7 +70,7 @@ impl Rtt {
         self.smoothed.map_or(self.initial, |srtt| srtt.saturating_add(late)).min(most)
     }
 
-    /// Timeout after `count` timeouts in a row (§5.5).
+    /// Timeout after `count` timeouts (§5.5).
     pub(super) fn backed_off(&self, count: u32) -> Duration {
         let timeout = self.timeout_nanos().saturating_mul(1 << count.min(20));
         Duration::from_nanos(timeout.min(self.bounds.1))

@@ -46,6 +46,9 @@ pub(super) struct Recovery {
     round_end: u64,
     /// The next retransmission is caused by a timeout.
     pub(super) after_timeout: bool,
+    /// Timeouts since the last measurement: what they doubled stays so, and the acknowledgement of what was
+    /// repeated measures nothing (RFC 6298 §3, §5).
+    pub(super) backed_off: u8,
 }
 
 /// Proportional rate reduction.
@@ -91,6 +94,7 @@ impl Recovery {
 
     pub(super) fn count_timeout(&mut self) -> u32 {
         self.timeouts += 1;
+        self.backed_off = self.backed_off.saturating_add(1);
         self.timeouts_total += 1;
         self.timeouts
     }
@@ -287,6 +291,7 @@ impl Subflow {
         // Karn's rule: nothing that was sent twice (RFC 6298 §3), unless timestamps tell which.
         if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
             self.rack.note_measured();
+            self.recovery.backed_off = 0;
             let rtt = now.saturating_since(last);
             self.rtt.sample(now.saturating_since(first));
             self.rtt.sample_smallest(now, rtt);
@@ -296,6 +301,7 @@ impl Subflow {
         // the first: such a sample would contain whole timeouts.
         let echo_ms = echo_ms.filter(|_| advanced && !delivery.old_echo)?;
         self.rack.note_measured();
+        self.recovery.backed_off = 0;
         let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
         self.rtt.sample(now.saturating_since(sent));
         None
@@ -460,7 +466,7 @@ impl Subflow {
             self.timers.clear(Timer::Reordering);
             self.timers.clear(Timer::TailProbe);
         } else {
-            let delay = self.rtt.backed_off(self.recovery.timeouts);
+            let delay = self.rtt.backed_off(self.recovery.backed_off.into());
             self.timers.set(Timer::Retransmission, now + delay);
         }
     }
