@@ -219,6 +219,7 @@ impl Connection {
             bytes = bytes.min(room.map_or(0, |view| view.room_bytes));
             bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
         }
+        bytes = self.without_nagles_rest(bytes, paths);
         if bytes == 0 || self.holds_back(bytes, paths) {
             return false;
         }
@@ -242,6 +243,16 @@ impl Connection {
             self.push(host, path, DataRange { start, bytes }, psh);
         }
         self.send.on_sent_new(bytes, paths, host.now);
+    }
+
+    /// What Nagle lets go of so many bytes while data is outstanding: full packets.
+    fn without_nagles_rest(&self, bytes: u64, paths: PathSet) -> u64 {
+        let path = paths.iter().next();
+        let view = self.views.iter().find(|view| Some(view.id) == path);
+        let packet = view.map_or(1, |view| u64::from(view.mss_bytes.max(1)));
+        let waits =
+            self.config.nagle && self.send.unacked_bytes() > 0 && self.send.fin().is_none();
+        if waits && bytes > packet { bytes / packet * packet } else { bytes }
     }
 
     /// Nagle (RFC 9293 §3.7.4): a packet that is not full waits for outstanding data. And without
