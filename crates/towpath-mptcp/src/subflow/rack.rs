@@ -187,9 +187,9 @@ impl Subflow {
         let Some(probe) = self.rack.probe.filter(|probe| ack >= probe.end) else { return };
         if !probe.repeated || told.duplicate_end == Some(probe.end) {
             self.rack.probe = None;
-        } else if ack > probe.end || told.advanced {
+        } else if ack > probe.end {
             self.rack.probe = None;
-            if self.phase() == Phase::Open && told.advanced {
+            if self.phase() == Phase::Open {
                 self.react_to_hidden_loss(now);
             }
         } else if told.plain_duplicate {
@@ -225,8 +225,6 @@ impl Subflow {
 pub(super) struct ProbeEvidence {
     /// End of the DSACK block.
     pub(super) duplicate_end: Option<u64>,
-    /// It acknowledged something new.
-    pub(super) advanced: bool,
     /// It repeats the one before, without SACK blocks.
     pub(super) plain_duplicate: bool,
 }

@@ -206,7 +206,6 @@ impl Subflow {
         self.rack.note(now, &delivery);
         let told = ProbeEvidence {
             duplicate_end: duplicate.map(|(_, end)| end),
-            advanced,
             plain_duplicate: repeats && segment.options.sack.is_empty(),
         };
         self.note_probe_answer(now, ack, &told);

@@ -163,6 +163,8 @@ fn a_bare_repetition_of_the_acknowledgement_forgives_a_probe() {
     script.push(1501, 1);
     script.sent();
     script.ack(1510, after(4), &[]);
+    assert_eq!(script.subflow.statistics().ssthresh_bytes, u64::MAX, "a DSACK may follow");
+    script.ack(1520, after(5), &[]);
     let reduced = script.subflow.statistics().ssthresh_bytes < u64::MAX;
     assert!(reduced, "one answer for two copies: taken for a loss");
 
