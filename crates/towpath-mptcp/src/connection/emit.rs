@@ -38,7 +38,7 @@ impl Connection {
         if std::mem::take(&mut self.signals_held) && self.signals_again_at.is_none() {
             self.signals_again_at = Some(host.now + SIGNAL_PAUSE);
         }
-        self.feed_tail_probe(host);
+        self.feed_telling_data(host);
         loop {
             for index in 0..self.flows.len() {
                 let Some(flow) = self.flows.get(index).filter(|flow| !flow.tcp.is_quiet()) else {

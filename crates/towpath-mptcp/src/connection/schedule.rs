@@ -194,15 +194,15 @@ impl Connection {
         self.scheduler_waits = self.scheduler_waits.saturating_add(1);
     }
 
-    /// A tail loss probe with new data tells more than one with old data (RFC 8985 §7.3), and what is
-    /// new is not in the subflow while its window is full. Which of several subflows gets it is the
-    /// scheduler's affair.
-    pub(super) fn feed_tail_probe(&mut self, host: &Host<'_>) {
+    /// New data tells more than old data, in a tail loss probe (RFC 8985 §7.3) and after a timeout that may
+    /// have been spurious (RFC 5682), and what is new is not in the subflow while its window is full.
+    /// Which of several subflows gets it is the scheduler's affair.
+    pub(super) fn feed_telling_data(&mut self, host: &Host<'_>) {
         let [flow] = self.flows.as_slice() else { return };
         if self.mode == Mode::Offered || self.closed.is_some() {
             return;
         }
-        let (path, room) = (flow.path, flow.tcp.tail_probe_bytes());
+        let (path, room) = (flow.path, flow.tcp.telling_bytes());
         let bytes = room.min(self.send.unsent_bytes());
         if bytes > 0 && bytes <= self.send.window_bytes() {
             self.push_new(host, PathSet::only(path), bytes);
@@ -250,8 +250,7 @@ impl Connection {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
         let packet = view.map_or(1, |view| u64::from(view.mss_bytes.max(1)));
-        let waits =
-            self.config.nagle && self.send.unacked_bytes() > 0 && self.send.fin().is_none();
+        let waits = self.config.nagle && self.send.unacked_bytes() > 0 && self.send.fin().is_none();
         if waits && bytes > packet { bytes / packet * packet } else { bytes }
     }
 

@@ -197,14 +197,20 @@ impl Subflow {
         }
     }
 
-    /// How much new data the tail loss probe that is due takes, whatever the congestion window says: a
-    /// packet, or all that waits if that is less; 0 if the peer has no room for it.
-    pub fn tail_probe_bytes(&self) -> u64 {
+    /// How much new data finds out what repeated data cannot, whatever the congestion window says: for
+    /// the tail loss probe that is due a packet, after a timeout that may have been spurious two (RFC
+    /// 5682 §2.1 step 2b), or all that waits if that is less; 0 if the peer has no room for it.
+    pub fn telling_bytes(&self) -> u64 {
         let sends = self.may_send_data() && self.send.fin_ssn().is_none();
-        if !self.rack.probe_due || !sends || self.send.next_unsent().is_some() {
+        if !sends || self.send.next_unsent().is_some() {
             return 0;
         }
-        let wanted = u64::from(self.waiting_bytes.min(self.mss()));
+        let packets = match (self.rack.probe_due, self.recovery.prefers_new_data()) {
+            (true, _) => 1,
+            (false, true) => 2,
+            (false, false) => return 0,
+        };
+        let wanted = u64::from(self.waiting_bytes.min(packets * self.mss()));
         let fits = self.peer_window.usable(self.send.pushed_until()) >= wanted;
         if fits { wanted } else { 0 }
     }
