@@ -1,11 +1,12 @@
 //! The ledgers of requirements: `specs/rfcNNNN.toml`, one for each document that our stack builds on.
 //!
 //! `ledger` reads one and finds what is wrong with it, `proof` knows whether a test that it names is
-//! there, `table` counts. That a requirement is still to do is no fault of its ledger, unless its
+//! there, `table` counts, `scripts` counts the scripts of packets in `specs/scripts/`. That a requirement is still to do is no fault of its ledger, unless its
 //! document was asked to be complete.
 
 mod ledger;
 mod proof;
+mod scripts;
 mod table;
 
 use std::io::Write;
@@ -15,6 +16,7 @@ use crate::Result;
 use crate::finding::Finding;
 use crate::repository::Repository;
 use ledger::{Ledger, Strength};
+use scripts::Scripts;
 
 /// Where the ledgers are.
 const FOLDER: &str = "specs/";
@@ -49,6 +51,9 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let repository = Repository::read(root)?;
     let (ledgers, mut findings) = read(&repository);
     write!(out, "{}", table::of(&ledgers))?;
+    let scripts = Scripts::read(&repository);
+    write!(out, "{}", scripts.table())?;
+    findings.extend(scripts.findings);
     if options.open {
         for ledger in &ledgers {
             for requirement in ledger.open(Strength::Must) {
@@ -66,13 +71,16 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
 
 /// Checks all ledgers, as `cargo xtask tidy` does.
 pub(crate) fn check(repository: &Repository) -> Vec<Finding> {
-    read(repository).1
+    let mut findings = read(repository).1;
+    findings.extend(Scripts::read(repository).findings);
+    findings
 }
 
 /// The ledgers that can be read, and what is wrong with any.
 fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
     let (mut ledgers, mut findings) = (Vec::new(), Vec::new());
-    for path in repository.paths().filter(|path| path.starts_with(FOLDER)) {
+    let is_ledger = |path: &&str| path.starts_with(FOLDER) && !path.starts_with(scripts::FOLDER);
+    for path in repository.paths().filter(is_ledger) {
         let Some(text) = repository.text(path) else { continue };
         match Ledger::parse(path, text) {
             Ok(ledger) => {

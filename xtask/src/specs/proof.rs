@@ -1,9 +1,13 @@
 //! Whether a test that a ledger names is there and runs.
 
+use super::scripts;
 use crate::repository::Repository;
 
-/// Finds `PATH::TEST`; else what is wrong.
+/// Finds `PATH::TEST`, or a script, all of which run; else what is wrong.
 pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static str> {
+    if test.starts_with(scripts::FOLDER) && test.ends_with(scripts::ENDING) {
+        return repository.text(test).map(drop).ok_or("no such file");
+    }
     let (path, name) = test.rsplit_once("::").ok_or("expected `PATH::TEST`")?;
     let code = repository.text(path).ok_or("no such file")?;
     let mut fault = "no test of this name in the file";
@@ -81,6 +85,14 @@ proptest! {
         for name in ["first", "decorated", "property"] {
             assert_eq!(fault(&format!("crates/x/src/lib.rs::{name}")), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_script_is_a_test() {
+        let path = "specs/scripts/tcp/x.script";
+        let repository = Repository::of(&[(path, "title: x")]);
+        assert_eq!(find(&repository, path), Ok(()));
+        assert_eq!(find(&repository, "specs/scripts/tcp/y.script"), Err("no such file"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("towpath-net", &[]),
     ("towpath-multipath", &["towpath-net"]),
     ("towpath-mptcp", &["towpath-net", "towpath-multipath"]),
+    ("towpath-script", &["towpath-net", "towpath-mptcp"]),
     ("towpath-quic", &["towpath-net", "towpath-multipath"]),
     ("towpath-measure", &["towpath-net"]),
     (
@@ -22,7 +23,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "towpath-linux",
-        &["towpath-net", "towpath-multipath", "towpath-mptcp", "towpath-quic", "towpath-measure"],
+        &[
+            "towpath-net",
+            "towpath-multipath",
+            "towpath-mptcp",
+            "towpath-quic",
+            "towpath-measure",
+            "towpath-script",
+        ],
     ),
     ("towpath-report", &["towpath-net", "towpath-measure", "towpath-mptcp"]),
     ("towpath-study", &["towpath-net", "towpath-measure", "towpath-report"]),

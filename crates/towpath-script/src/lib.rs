@@ -1,0 +1,30 @@
+//! Scripts of packets and socket calls: what a TCP or Multipath TCP host must do, packet by packet.
+//!
+//! One file of `specs/scripts/` is one script. The peer is played by hand; the host is whatever is
+//! behind [`Host`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
+//! `towpath-linux` drives in its tests. [docs/scripts.md] explains the language.
+//!
+//! Reading order: [`script`] (a script as data), [`parse`](mod@parse) (from text to data), [`peer`]
+//! (what the peer knows, sends and compares), [`host`] (who is tested), [`run`](mod@run) (one after the
+//! other), [`library`] (all files).
+//!
+//! [docs/scripts.md]: https://github.com/towpath/towpath/blob/main/docs/scripts.md
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "patterns and packets are looked through for one option among many"
+)]
+
+pub mod host;
+pub mod library;
+pub mod own_stack;
+pub mod parse;
+pub mod peer;
+pub mod run;
+pub mod script;
+
+pub use host::{Answer, Host, Tolerance};
+pub use own_stack::OwnStack;
+pub use parse::parse;
+pub use run::{Failure, run};
+pub use script::{Script, World};

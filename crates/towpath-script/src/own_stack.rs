@@ -1,0 +1,318 @@
+//! Our own stack in virtual time: every time is exact.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::settings::HostSettings;
+use towpath_mptcp::stack::{
+    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Stack,
+};
+use towpath_mptcp::wire::Packet;
+use towpath_net::Instant;
+
+use crate::host::{Answer, Host, Tolerance};
+use crate::parse::endpoint;
+use crate::script::{
+    Call, EndpointUse, PATHS, Reason, Setting, Transport, World, host_address, peer_address,
+};
+
+/// Port that is listened on and connected to.
+const PORT: u16 = 80;
+
+/// A host with our own stack, profile `linux-6.x`.
+#[derive(Debug)]
+pub struct OwnStack {
+    stack: Stack,
+    config: Config,
+    now: Instant,
+    endpoints: Vec<(u8, EndpointUse)>,
+    mtu_bytes: u32,
+    id: Option<ConnectionId>,
+    accepted: Option<ConnectionId>,
+    connected: bool,
+    closed: Option<Result<(), ConnectionError>>,
+    sent: VecDeque<(Duration, Vec<u8>)>,
+    begun: bool,
+    finished: bool,
+}
+
+impl OwnStack {
+    /// A host before its first packet.
+    pub fn new(transport: Transport) -> Self {
+        let mut config = HostSettings::linux().connection;
+        config.multipath = transport == Transport::Mptcp;
+        Self {
+            stack: Stack::new(stack::Config::default()),
+            config,
+            now: Instant::ZERO,
+            endpoints: Vec::new(),
+            mtu_bytes: 1_500,
+            id: None,
+            accepted: None,
+            connected: false,
+            closed: None,
+            sent: VecDeque::new(),
+            begun: false,
+            finished: false,
+        }
+    }
+
+    /// Interfaces and addresses, once all settings are known.
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        for path in 0..PATHS {
+            self.stack.add_interface(InterfaceId(path.into()), self.mtu_bytes);
+            let usage = self.endpoints.iter().find(|(of, _)| *of == path);
+            let usage = usage.map_or_else(EndpointUse::default, |(_, usage)| *usage);
+            self.set_address(path, usage);
+        }
+    }
+
+    fn set_address(&mut self, path: u8, usage: EndpointUse) {
+        let EndpointUse { subflow, signal, backup, fullmesh } = usage;
+        let address = LocalAddress {
+            address_id: path + 1,
+            address: host_address(path),
+            port: None,
+            interface: InterfaceId(path.into()),
+            up: true,
+            subflow,
+            signal,
+            backup,
+            fullmesh,
+            laminar: false,
+        };
+        self.stack.set_address(self.now, address);
+    }
+
+    /// Takes what the stack sends and says.
+    fn drain(&mut self) {
+        let at = Duration::from_nanos(self.now.as_nanos());
+        while let Some((_, packet)) = self.stack.poll_transmit(self.now) {
+            self.sent.extend(packet.split().map(|packet| (at, packet.to_vec())));
+        }
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { connection, .. } => self.accepted = Some(connection),
+                Event::Connected(_) => self.connected = true,
+                Event::Closed { connection, error } if self.is_ours(connection) => {
+                    self.closed = Some(error.map_or(Ok(()), Err));
+                }
+                Event::Closed { .. }
+                | Event::Notice { .. }
+                | Event::Readable(_)
+                | Event::Writable(_)
+                | Event::Trace { .. } => {}
+            }
+        }
+    }
+
+    fn is_ours(&self, connection: ConnectionId) -> bool {
+        self.id.or(self.accepted) == Some(connection)
+    }
+
+    fn failure(&self) -> Option<Answer> {
+        let error = self.closed?.err()?;
+        Some(Answer::Failed(match error {
+            ConnectionError::Reset | ConnectionError::Protocol(_) => Reason::Reset,
+            ConnectionError::Refused => Reason::Refused,
+            ConnectionError::TimedOut => Reason::TimedOut,
+            ConnectionError::NoPath => Reason::Unreachable,
+            ConnectionError::Aborted => Reason::Closed,
+        }))
+    }
+
+    fn read(&mut self, id: ConnectionId) -> Answer {
+        let mut all = Vec::new();
+        loop {
+            match self.stack.read(self.now, id) {
+                Some(bytes) if bytes.is_empty() && all.is_empty() => {
+                    return self.failure().unwrap_or(Answer::End);
+                }
+                Some(bytes) if bytes.is_empty() => break,
+                Some(bytes) => all.extend_from_slice(&bytes),
+                None => break,
+            }
+        }
+        if !all.is_empty() {
+            return Answer::Data(all);
+        }
+        self.failure().unwrap_or(Answer::Nothing)
+    }
+
+    fn write(&mut self, id: ConnectionId, data: &[u8]) -> Answer {
+        if self.finished || self.closed.is_some() {
+            return self.failure().unwrap_or(Answer::Failed(Reason::Closed));
+        }
+        let mut data = Bytes::copy_from_slice(data);
+        match self.stack.write(self.now, id, &mut data) {
+            0 => Answer::Nothing,
+            taken => Answer::Taken(taken),
+        }
+    }
+
+    fn connect(&mut self) -> Result<Answer, String> {
+        let remote = SocketAddr::new(peer_address(0), PORT);
+        let id = self.stack.connect(self.now, None, remote, self.config.clone());
+        self.id = Some(id.map_err(|error| error.to_string())?);
+        Ok(Answer::Done)
+    }
+}
+
+impl Host for OwnStack {
+    fn world(&self) -> World {
+        World::Towpath
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        // Timers of the profile fire at multiples of 4 ms.
+        let (early, late) = (Duration::ZERO, Duration::from_millis(8));
+        Tolerance { early, late, at_once: Duration::ZERO }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.now.as_nanos())
+    }
+
+    fn set(&mut self, setting: &Setting) -> Result<(), String> {
+        let value = setting.value.as_str();
+        let on = value == "on";
+        let config = &mut self.config;
+        match setting.name.as_str() {
+            "nagle" => config.nagle = on,
+            "congestion" => value.clone_into(&mut config.subflow.congestion_control),
+            "timestamps" => config.subflow.timestamps = on,
+            "sack" => config.subflow.sack = on,
+            "window-scaling" if !on => config.subflow.window_scale = None,
+            "ecn" => config.subflow.ecn = on,
+            "idle-restart" => config.subflow.restart_after_idle = on,
+            "mtu-probing" => config.subflow.black_hole_detection = on,
+            "checksum" => config.checksum = on,
+            "receive-buffer" => {
+                let bytes = number(value)?;
+                config.receive_buffer = ReceiveBuffer {
+                    mode: ReceiveBufferMode::Fixed,
+                    initial_bytes: bytes,
+                    max_bytes: bytes,
+                    window_percent: 100,
+                };
+            }
+            "send-buffer" => {
+                config.send_buffer_bytes = number(value)?;
+                config.send_buffer_grows = false;
+            }
+            "subflows" => config.subflow_limit = number(value)?,
+            "add-addr-accepted" => config.accept_limit = number(value)?,
+            "add-addr-timeout" => {
+                config.add_address_timeout = Duration::from_secs(number(value)?);
+            }
+            "close-timeout" => config.close_timeout = Duration::from_secs(number(value)?),
+            "user-timeout" => {
+                config.subflow.user_timeout = Some(Duration::from_millis(number(value)?));
+            }
+            "syn-retries" => config.subflow.syn_retries = number(value)?,
+            "retries" => config.subflow.retries = number(value)?,
+            "keepalive" => {
+                let all: Vec<u64> = value.split(' ').map(number).collect::<Result<_, _>>()?;
+                let [idle, interval, count] = *all else {
+                    return Err("expected three numbers".to_owned());
+                };
+                let seconds = Duration::from_secs;
+                config.subflow.keepalive = Some((seconds(idle), seconds(interval), count as u32));
+            }
+            "mtu" => self.mtu_bytes = number(value)?,
+            "endpoint" => self.endpoints.push(endpoint(value)?),
+            _ => return Err("our own stack has no such setting".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
+        self.begin();
+        let whole = Bytes::copy_from_slice(packet);
+        // What cannot be read as a packet at all is lost, as at any device.
+        if let Ok(packet) = Packet::from_bytes(&whole, false, 0) {
+            let path = match packet.destination() {
+                Some(IpAddr::V4(address)) => address.octets()[2],
+                Some(IpAddr::V6(_)) | None => 0,
+            };
+            self.stack.handle_packet(self.now, InterfaceId(path.into()), packet);
+        }
+        self.drain();
+        Ok(())
+    }
+
+    fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String> {
+        self.begin();
+        self.drain();
+        let until = Instant::from_nanos(until.as_nanos() as u64);
+        while self.sent.is_empty() {
+            let due = self.stack.poll_timeout().filter(|(at, _)| *at <= until);
+            let Some((at, _)) = due else { break };
+            self.now = self.now.max(at);
+            self.stack.handle_timeout(self.now);
+            self.drain();
+        }
+        let next = self.sent.pop_front();
+        if next.is_none() {
+            self.now = self.now.max(until);
+        }
+        Ok(next)
+    }
+
+    fn call(&mut self, call: Call, data: &[u8]) -> Result<Answer, String> {
+        self.begin();
+        let answer = match (call, self.id) {
+            (Call::Listen, _) => {
+                let listener = self.stack.listen(PORT, self.config.clone());
+                listener.map_err(|error| error.to_string())?;
+                Answer::Done
+            }
+            (Call::Connect, _) => self.connect()?,
+            (Call::Accept, _) => match self.accepted.take() {
+                Some(id) => {
+                    self.id = Some(id);
+                    Answer::Done
+                }
+                None => Answer::Nothing,
+            },
+            (Call::Connected, _) if self.connected => Answer::Done,
+            (Call::Connected, _) => self.failure().unwrap_or(Answer::Nothing),
+            (Call::RemoveAddress(path), _) => {
+                self.stack.remove_address(self.now, host_address(path));
+                Answer::Done
+            }
+            (Call::AddEndpoint(path, usage), _) => {
+                self.set_address(path, usage);
+                Answer::Done
+            }
+            (_, None) => return Err("there is no connection yet".to_owned()),
+            (Call::Write(_), Some(id)) => self.write(id, data),
+            (Call::Read, Some(id)) => self.read(id),
+            (Call::Shutdown, Some(id)) => {
+                self.finished = true;
+                self.stack.shutdown(self.now, id);
+                Answer::Done
+            }
+            (Call::Close, Some(id)) => {
+                self.stack.forget(self.now, id);
+                Answer::Done
+            }
+            (Call::Abort, Some(id)) => {
+                self.stack.abort(self.now, id);
+                Answer::Done
+            }
+        };
+        self.drain();
+        Ok(answer)
+    }
+}
+
+fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("`{value}` is no number"))
+}

@@ -1,0 +1,313 @@
+//! From the text of a script to its data.
+//!
+//! A head of `name: value` lines, an empty line, then one step a line; `#` begins a comment.
+
+mod options;
+mod packet;
+
+use std::time::Duration;
+
+use crate::script::{
+    Action, Call, EndpointUse, Icmp, IcmpError, Outcome, Reason, Role, Route, Script, Setting,
+    Step, Transport, When, World,
+};
+
+/// What a script says that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {text}")]
+pub struct ParseError {
+    /// Line of the file.
+    pub line: usize,
+    /// What is wrong.
+    pub text: String,
+}
+
+/// Reads a script; `name` is its path below `specs/scripts/` without the ending.
+pub fn parse(name: &str, text: &str) -> Result<Script, ParseError> {
+    let mut script = Script {
+        name: name.to_owned(),
+        title: String::new(),
+        sections: Vec::new(),
+        role: Role::Server,
+        transport: Transport::Tcp,
+        settings: Vec::new(),
+        routes: Vec::new(),
+        steps: Vec::new(),
+    };
+    let mut in_head = true;
+    for (index, whole) in text.lines().enumerate() {
+        let line = index + 1;
+        let content = whole.split('#').next().unwrap_or_default().trim();
+        if content.is_empty() {
+            in_head &= script.title.is_empty() || !whole.trim().is_empty();
+            continue;
+        }
+        let read = if in_head {
+            head(&mut script, line, content)
+        } else {
+            step(&script, line, content).map(|step| script.steps.push(step))
+        };
+        read.map_err(|text| ParseError { line, text })?;
+    }
+    let missing = if script.title.is_empty() {
+        Some("no `title:`")
+    } else if script.sections.is_empty() {
+        Some("no `section:`")
+    } else if script.steps.is_empty() {
+        Some("no step")
+    } else {
+        None
+    };
+    match missing {
+        Some(text) => Err(ParseError { line: 1, text: text.to_owned() }),
+        None => Ok(script),
+    }
+}
+
+fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
+    let (name, value) = content.split_once(':').ok_or("expected `name: value`")?;
+    let value = value.trim();
+    match (name.trim(), value) {
+        ("title", _) => value.clone_into(&mut script.title),
+        ("section", _) => {
+            script.sections.extend(value.split(',').map(|section| section.trim().to_owned()));
+        }
+        ("role", "client") => script.role = Role::Client,
+        ("role", "server") => script.role = Role::Server,
+        ("transport", "tcp") => script.transport = Transport::Tcp,
+        ("transport", "mptcp") => script.transport = Transport::Mptcp,
+        ("set", _) => {
+            let (name, value) = value.split_once(' ').ok_or("expected `set: NAME VALUE`")?;
+            let (name, value) = (name.to_owned(), value.trim().to_owned());
+            script.settings.push(Setting { line, name, value });
+        }
+        ("line", _) => {
+            let route = route(&mut Words::new(value), script.role)?;
+            script.routes.push(route);
+        }
+        _ => return Err(format!("`{content}` is unknown in the head")),
+    }
+    Ok(())
+}
+
+/// `NUMBER host PATH peer PATH port PORT by peer|host`, all but the number as wanted.
+fn route(words: &mut Words<'_>, role: Role) -> Result<Route, String> {
+    let mut route = Route::usual(words.number("a subflow's number")?, role);
+    while let Some(word) = words.next() {
+        match word {
+            "host" => route.host = words.number("a path")?,
+            "peer" => route.peer = words.number("a path")?,
+            "port" => route.port = words.number("a port")?,
+            "by" => route.by_peer = words.need("`peer` or `host`")? == "peer",
+            _ => return Err(format!("`{word}` is no part of a route")),
+        }
+    }
+    Ok(route)
+}
+
+fn step(script: &Script, line: usize, content: &str) -> Result<Step, String> {
+    let (only, rest) = tag(content)?;
+    let mut words = Words::new(rest);
+    let when = match words.peek() {
+        Some(word) if word.starts_with('+') => {
+            let _ = words.next();
+            when(word)?
+        }
+        Some(_) | None => When::default(),
+    };
+    let action = action(script, &mut words)?;
+    match words.next() {
+        None => Ok(Step { line, text: content.to_owned(), only, when, action }),
+        Some(word) => Err(format!("`{word}` was not expected here")),
+    }
+}
+
+/// `[linux: NAME]` or `[towpath: NAME]` in front of a step.
+#[expect(clippy::type_complexity, reason = "what is in front, and what is behind it")]
+fn tag(content: &str) -> Result<(Option<(World, String)>, &str), String> {
+    let Some(rest) = content.strip_prefix('[') else { return Ok((None, content)) };
+    let (tag, rest) = rest.split_once(']').ok_or("expected `]`")?;
+    let (world, name) = tag.split_once(':').ok_or("expected `[linux: NAME]`")?;
+    let world = match world.trim() {
+        "linux" => World::Linux,
+        "towpath" => World::Towpath,
+        other => return Err(format!("`{other}` is neither `linux` nor `towpath`")),
+    };
+    let name = name.trim();
+    if name.is_empty() {
+        return Err("expected the name of a difference".to_owned());
+    }
+    Ok((Some((world, name.to_owned())), rest.trim()))
+}
+
+/// `+200ms`, `+1s..3s`.
+fn when(word: &str) -> Result<When, String> {
+    let word = word.trim_start_matches('+');
+    let (from, to) = word.split_once("..").unwrap_or((word, word));
+    let (from, to) = (time(from)?, time(to)?);
+    Ok(When { from, to })
+}
+
+fn time(word: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{word}` is no time, expected such as `200ms` or `1.5s`");
+    let (digits, unit) = match word.strip_suffix("ms") {
+        Some(digits) => (digits, 1e-3),
+        None => (word.strip_suffix('s').ok_or_else(wrong)?, 1.0),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+}
+
+fn action(script: &Script, words: &mut Words<'_>) -> Result<Action, String> {
+    let word = words.need("a step")?;
+    if let Some(number) = word.strip_suffix('<') {
+        let line = subflow(number)?;
+        if words.peek() == Some("icmp") {
+            let _ = words.next();
+            return Ok(Action::Icmp { line, message: icmp(words)? });
+        }
+        return Ok(Action::Inject { line, packet: packet::packet(words)? });
+    }
+    if let Some(number) = word.strip_suffix('>') {
+        return Ok(Action::Expect { line: subflow(number)?, packet: packet::packet(words)? });
+    }
+    match word {
+        "handshake" => Ok(Action::Handshake(packet::packet(words)?)),
+        "join" => join(words),
+        "silence" => Ok(Action::Silence(time(words.need("a time")?)?)),
+        "ignore" => Ok(Action::Ignore(time(words.need("a time")?)?)),
+        _ => {
+            let call = call(script, word, words)?;
+            Ok(Action::Call(call, outcome(words)?))
+        }
+    }
+}
+
+fn subflow(number: &str) -> Result<usize, String> {
+    match number {
+        "" => Ok(0),
+        _ => number.parse().map_err(|_| format!("`{number}` is no subflow's number")),
+    }
+}
+
+fn join(words: &mut Words<'_>) -> Result<Action, String> {
+    let line = words.number("a subflow's number")?;
+    let backup = words.peek() == Some("backup");
+    if backup {
+        let _ = words.next();
+    }
+    Ok(Action::Join { line, backup })
+}
+
+fn icmp(words: &mut Words<'_>) -> Result<Icmp, String> {
+    let word = words.need("what the ICMP error says")?;
+    let kind = match word {
+        "too-big" => IcmpError::TooBig(words.number("an MTU")?),
+        "unreachable" => IcmpError::Unreachable,
+        "refused" => IcmpError::Refused,
+        _ => return Err(format!("`{word}` is no ICMP error")),
+    };
+    let mut seq = None;
+    if words.peek() == Some("seq") {
+        let _ = words.next();
+        seq = Some(words.number("a sequence number")?);
+    }
+    Ok(Icmp { kind, seq })
+}
+
+fn call(_script: &Script, word: &str, words: &mut Words<'_>) -> Result<Call, String> {
+    Ok(match word {
+        "listen" => Call::Listen,
+        "connect" => Call::Connect,
+        "accept" => Call::Accept,
+        "connected" => Call::Connected,
+        "write" => Call::Write(words.number("bytes")?),
+        "read" => Call::Read,
+        "shutdown" => Call::Shutdown,
+        "close" => Call::Close,
+        "abort" => Call::Abort,
+        "remove-address" => Call::RemoveAddress(words.number("a path")?),
+        "add-endpoint" => {
+            let path = words.number("a path")?;
+            Call::AddEndpoint(path, endpoint_use(words)?)
+        }
+        _ => return Err(format!("`{word}` is no step")),
+    })
+}
+
+/// Flags of an endpoint, up to the outcome or the end.
+fn endpoint_use(words: &mut Words<'_>) -> Result<EndpointUse, String> {
+    let mut usage = EndpointUse::default();
+    while let Some(word) = words.peek().filter(|word| *word != "->") {
+        match word {
+            "subflow" => usage.subflow = true,
+            "signal" => usage.signal = true,
+            "backup" => usage.backup = true,
+            "fullmesh" => usage.fullmesh = true,
+            _ => return Err(format!("`{word}` is no flag of an endpoint")),
+        }
+        let _ = words.next();
+    }
+    Ok(usage)
+}
+
+/// The value of `set: endpoint`: a path and its flags.
+pub fn endpoint(value: &str) -> Result<(u8, EndpointUse), String> {
+    let mut words = Words::new(value);
+    let path = words.number("a path")?;
+    Ok((path, endpoint_use(&mut words)?))
+}
+
+fn outcome(words: &mut Words<'_>) -> Result<Outcome, String> {
+    if words.peek() != Some("->") {
+        return Ok(Outcome::Done);
+    }
+    let _ = words.next();
+    let word = words.need("what becomes of it")?;
+    Ok(match word {
+        "end" => Outcome::End,
+        "nothing" => Outcome::Nothing,
+        "error" => Outcome::Error(match words.next() {
+            None => None,
+            Some("reset") => Some(Reason::Reset),
+            Some("refused") => Some(Reason::Refused),
+            Some("timeout") => Some(Reason::TimedOut),
+            Some("unreachable") => Some(Reason::Unreachable),
+            Some("closed") => Some(Reason::Closed),
+            Some(other) => return Err(format!("`{other}` is no reason")),
+        }),
+        _ => Outcome::Bytes(word.parse().map_err(|_| format!("`{word}` is no outcome"))?),
+    })
+}
+
+/// The words of a line.
+#[derive(Debug, Clone)]
+pub(crate) struct Words<'a> {
+    rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+}
+
+impl<'a> Words<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        Self { rest: text.split_whitespace().peekable() }
+    }
+
+    pub(crate) fn next(&mut self) -> Option<&'a str> {
+        self.rest.next()
+    }
+
+    pub(crate) fn peek(&mut self) -> Option<&'a str> {
+        self.rest.peek().copied()
+    }
+
+    pub(crate) fn need(&mut self, what: &str) -> Result<&'a str, String> {
+        self.next().ok_or_else(|| format!("expected {what}"))
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<T, String> {
+        let word = self.need(what)?;
+        word.parse().map_err(|_| format!("`{word}` is not {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! One option between `<` and `>`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Words;
+use super::packet::relative;
+use crate::script::{
+    AddAddressPattern, CapablePattern, Checksum, DssPattern, Echo, JoinPattern, Keys, MapPattern,
+    OptionPattern, Presence, StampPattern,
+};
+
+/// Reads one option.
+pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
+    let mut words = Words::new(text);
+    let name = words.need("an option")?;
+    let words = &mut words;
+    let option = match name {
+        "mss" => OptionPattern::Mss(number(words)?),
+        "wscale" => OptionPattern::WindowScale(number(words)?),
+        "sackok" => OptionPattern::SackPermitted,
+        "sack" => OptionPattern::Sack(blocks(words)?),
+        "ts" => OptionPattern::Timestamps(stamps(words)?),
+        "mp_capable" => OptionPattern::Capable(capable(words)?),
+        "mp_join" => OptionPattern::Join(join(words)?),
+        "dss" => OptionPattern::Dss(dss(words)?),
+        "add_addr" => OptionPattern::AddAddress(add_address(words)?),
+        "remove_addr" => {
+            let mut ids = Vec::new();
+            while words.peek().is_some() {
+                ids.push(words.number("an identifier")?);
+            }
+            OptionPattern::RemoveAddress(ids)
+        }
+        "mp_prio" => OptionPattern::Priority { backup: words.next() == Some("backup") },
+        "mp_fail" => OptionPattern::Fail(number(words)?),
+        "mp_fastclose" => OptionPattern::FastClose { right: words.next() != Some("bad") },
+        "mp_tcprst" => reset(words)?,
+        "raw" => OptionPattern::Raw(bytes(words)?),
+        _ => return Err(format!("`{name}` is no option")),
+    };
+    match words.next() {
+        None => Ok(option),
+        Some(word) => Err(format!("`{word}` does not belong to `{name}`")),
+    }
+}
+
+/// A number, or nothing or `*`, which is any.
+fn number<T: std::str::FromStr>(words: &mut Words<'_>) -> Result<Option<T>, String> {
+    match words.next() {
+        None | Some("*") => Ok(None),
+        Some(word) => word.parse().map(Some).map_err(|_| format!("`{word}` is no number")),
+    }
+}
+
+fn blocks(words: &mut Words<'_>) -> Result<Vec<(u32, u32)>, String> {
+    let mut blocks = Vec::new();
+    while let Some(word) = words.next() {
+        let (first, end) = word.split_once(':').ok_or("expected blocks such as `1001:2001`")?;
+        blocks.push((relative(first)?, relative(end)?));
+    }
+    Ok(blocks)
+}
+
+/// `ts`, `ts 100`, `ts * 7`, `ts 100 -5`.
+fn stamps(words: &mut Words<'_>) -> Result<StampPattern, String> {
+    let value = number(words)?;
+    let echo = match words.next() {
+        None | Some("*") => None,
+        Some(word) => Some(match word.strip_prefix('-') {
+            Some(less) => Echo::Older(less.parse().map_err(|_| format!("`{word}` is no number"))?),
+            None => Echo::Number(word.parse().map_err(|_| format!("`{word}` is no number"))?),
+        }),
+    };
+    Ok(StampPattern { value, echo })
+}
+
+fn capable(words: &mut Words<'_>) -> Result<CapablePattern, String> {
+    let mut capable =
+        CapablePattern { version: None, flags: None, keys: None, len: None, checksum: false };
+    while let Some(word) = words.next() {
+        match word {
+            "version" => capable.version = Some(words.number("a version")?),
+            "flags" => capable.flags = Some(letters(words.need("flags")?)?),
+            "keys" => {
+                capable.keys = Some(match words.need("which keys")? {
+                    "none" => Keys::None,
+                    "one" => Keys::Sender,
+                    "both" => Keys::Both,
+                    "wrong" => Keys::Wrong,
+                    other => return Err(format!("`{other}` says not which keys")),
+                });
+            }
+            "len" => capable.len = Some(words.number("a length")?),
+            "csum" => capable.checksum = true,
+            _ => return Err(format!("`{word}` does not belong to `mp_capable`")),
+        }
+    }
+    Ok(capable)
+}
+
+/// Flags A to H by their letters, `-` for none.
+fn letters(word: &str) -> Result<u8, String> {
+    word.bytes().try_fold(0, |flags, letter| match letter {
+        b'A'..=b'H' => Ok(flags | 0x80 >> (letter - b'A')),
+        b'-' => Ok(flags),
+        _ => Err(format!("`{word}` are no flags")),
+    })
+}
+
+fn join(words: &mut Words<'_>) -> Result<JoinPattern, String> {
+    let mut join = JoinPattern { address_id: None, backup: None, right: true };
+    while let Some(word) = words.next() {
+        match word {
+            "id" => join.address_id = Some(words.number("an identifier")?),
+            "backup" => join.backup = Some(true),
+            "regular" => join.backup = Some(false),
+            "bad" => join.right = false,
+            _ => return Err(format!("`{word}` does not belong to `mp_join`")),
+        }
+    }
+    Ok(join)
+}
+
+fn dss(words: &mut Words<'_>) -> Result<DssPattern, String> {
+    let mut dss = DssPattern::default();
+    let mut map = MapPattern::default();
+    let mut mapped = false;
+    while let Some(word) = words.next() {
+        match word {
+            "noack" => dss.ack = Presence::Absent,
+            "nomap" => dss.map = Presence::Absent,
+            "fin" => dss.fin = true,
+            "ack" => dss.ack = Presence::Given(words.number("a data sequence number")?),
+            "ack4" => dss.ack_octets = Some(4),
+            "ack8" => dss.ack_octets = Some(8),
+            _ => {
+                mapped = true;
+                map_field(&mut map, word, words)?;
+            }
+        }
+    }
+    if mapped {
+        dss.map = Presence::Given(map);
+    }
+    Ok(dss)
+}
+
+fn map_field(map: &mut MapPattern, word: &str, words: &mut Words<'_>) -> Result<(), String> {
+    match word {
+        "map" => {}
+        "dsn" => map.dsn = Some(words.number("a data sequence number")?),
+        "ssn" => map.ssn = Some(relative(words.need("a subflow sequence number")?)?),
+        "len" => map.len = Some(words.number("a length")?),
+        "dsn4" => map.octets = Some(4),
+        "dsn8" => map.octets = Some(8),
+        "csum" => map.checksum = Checksum::Right,
+        "badcsum" => map.checksum = Checksum::Wrong,
+        _ => return Err(format!("`{word}` does not belong to `dss`")),
+    }
+    Ok(())
+}
+
+fn add_address(words: &mut Words<'_>) -> Result<AddAddressPattern, String> {
+    let word = words.need("an address")?;
+    let (address, port) = match word.parse::<SocketAddr>() {
+        Ok(both) => (both.ip(), Some(both.port())),
+        Err(_) => (word.parse::<IpAddr>().map_err(|_| format!("`{word}` is no address"))?, None),
+    };
+    let mut found = AddAddressPattern { address_id: 0, address, port, echo: false, right: true };
+    while let Some(word) = words.next() {
+        match word {
+            "id" => found.address_id = words.number("an identifier")?,
+            "echo" => found.echo = true,
+            "bad" => found.right = false,
+            _ => return Err(format!("`{word}` does not belong to `add_addr`")),
+        }
+    }
+    Ok(found)
+}
+
+fn reset(words: &mut Words<'_>) -> Result<OptionPattern, String> {
+    let (mut reason, mut transient) = (None, None);
+    while let Some(word) = words.next() {
+        match word {
+            "transient" => transient = Some(true),
+            "final" => transient = Some(false),
+            "*" => {}
+            _ => reason = Some(word.parse().map_err(|_| format!("`{word}` is no reason"))?),
+        }
+    }
+    Ok(OptionPattern::Reset { reason, transient })
+}
+
+/// Pairs of hexadecimal digits.
+fn bytes(words: &mut Words<'_>) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    while let Some(word) = words.next() {
+        bytes.push(u8::from_str_radix(word, 16).map_err(|_| format!("`{word}` is no byte"))?);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,120 @@
+//! The fields of a packet: `SYN ACK 0 ack 1 win 65535 <mss 1460, sackok>`.
+
+use towpath_mptcp::wire::{Ecn, Flags};
+
+use super::{Words, options};
+use crate::script::{OptionName, PacketPattern, Span};
+
+/// Reads up to the end of the line.
+pub(super) fn packet(words: &mut Words<'_>) -> Result<PacketPattern, String> {
+    let mut packet = PacketPattern::default();
+    let mut any_flag = false;
+    while let Some(word) = words.next() {
+        if let Some(first) = word.strip_prefix('<') {
+            let text = in_brackets(first, words)?;
+            for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+                packet.options.push(options::option(part)?);
+            }
+            continue;
+        }
+        if let Some(flag) = flag(word) {
+            packet.flags = packet.flags.with(flag);
+            any_flag = true;
+            continue;
+        }
+        field(&mut packet, word, words)?;
+    }
+    if !any_flag {
+        packet.flags = Flags::ACK;
+    }
+    Ok(packet)
+}
+
+fn flag(word: &str) -> Option<Flags> {
+    match word {
+        "SYN" => Some(Flags::SYN),
+        "ACK" => Some(Flags::ACK),
+        "FIN" => Some(Flags::FIN),
+        "RST" => Some(Flags::RST),
+        "URG" => Some(Flags::URG),
+        "ECE" => Some(Flags::ECE),
+        "CWR" => Some(Flags::CWR),
+        "none" => Some(Flags::default()),
+        _ => None,
+    }
+}
+
+fn field(packet: &mut PacketPattern, word: &str, words: &mut Words<'_>) -> Result<(), String> {
+    match word {
+        "PSH" => packet.push = Some(true),
+        "!PSH" => packet.push = Some(false),
+        "ack" => packet.ack = Some(relative(words.need("an acknowledgement number")?)?),
+        "win" => packet.window = Some(span(words.need("a window")?)?),
+        "len" => packet.len = span(words.need("a length")?)?,
+        "urgent" => packet.urgent = Some(words.number("an urgent pointer")?),
+        "damaged" => packet.damaged = true,
+        "no" => packet.without.push(option_name(words.need("the name of an option")?)?),
+        "not-ect" => packet.ecn = Some(Ecn::NotCapable),
+        "ect0" => packet.ecn = Some(Ecn::Capable0),
+        "ect1" => packet.ecn = Some(Ecn::Capable1),
+        "ce" => packet.ecn = Some(Ecn::Marked),
+        _ => match word.split_once(':') {
+            Some((first, end)) => {
+                let (first, end) = (relative(first)?, relative(end)?);
+                packet.seq = Some(first);
+                packet.len = Span::exactly(end.wrapping_sub(first).into());
+            }
+            None => packet.seq = Some(relative(word)?),
+        },
+    }
+    Ok(())
+}
+
+/// Everything up to `>`, of which `first` was the beginning.
+fn in_brackets(first: &str, words: &mut Words<'_>) -> Result<String, String> {
+    let mut text = first.to_owned();
+    while !text.ends_with('>') {
+        let word = words.next().ok_or("expected `>` behind the options")?;
+        text.push(' ');
+        text.push_str(word);
+    }
+    let _ = text.pop();
+    Ok(text)
+}
+
+/// A sequence number; it may lie before the initial one.
+pub(super) fn relative(word: &str) -> Result<u32, String> {
+    let number: i64 = word.parse().map_err(|_| format!("`{word}` is no number"))?;
+    Ok(number as u32)
+}
+
+/// `*`, `7`, `3..9`, `3..`, `..9`.
+fn span(word: &str) -> Result<Span, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
+    match word.split_once("..") {
+        _ if word == "*" => Ok(Span::ANY),
+        Some((from, to)) => Ok(Span {
+            from: if from.is_empty() { 0 } else { number(from)? },
+            to: if to.is_empty() { u64::MAX } else { number(to)? },
+        }),
+        None => Ok(Span::exactly(number(word)?)),
+    }
+}
+
+fn option_name(word: &str) -> Result<OptionName, String> {
+    Ok(match word {
+        "mss" => OptionName::Mss,
+        "wscale" => OptionName::WindowScale,
+        "sackok" => OptionName::SackPermitted,
+        "sack" => OptionName::Sack,
+        "ts" => OptionName::Timestamps,
+        "mptcp" => OptionName::Mptcp,
+        "dss" => OptionName::Dss,
+        "mp_capable" => OptionName::Capable,
+        "mp_tcprst" => OptionName::Reset,
+        "add_addr" => OptionName::AddAddress,
+        "mp_fail" => OptionName::Fail,
+        "mp_fastclose" => OptionName::FastClose,
+        _ => return Err(format!("`{word}` is no option")),
+    })
+}

@@ -1,0 +1,306 @@
+//! The peer: what it knows of each subflow, what it sends, and whether the host's packets are right.
+//!
+//! Numbers are relative, as in the script: to the initial sequence number of whoever sent the byte, and
+//! to its initial data sequence number. Keys, tokens, nonces and HMACs are computed, never written.
+
+mod build;
+mod compare;
+mod describe;
+mod encode;
+mod opening;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use towpath_mptcp::keys;
+use towpath_mptcp::wire::{
+    Capable, DataAck, Dss, DssMapping, Flags, Join, MptcpOption, Packet, Segment,
+};
+
+use crate::script::{self, Route, Script};
+
+pub use build::pattern;
+pub(crate) use opening::opening;
+
+/// The peer's key.
+const KEY: u64 = 0x0102_0304_0506_0708;
+/// The peer's random number on subflow 0; the others count from here.
+const NONCE: u32 = 0xa1a2_a3a4;
+/// First port of subflows that the peer opens.
+const FIRST_PORT: u16 = 5_000;
+/// The peer's clock of timestamps at the start.
+const FIRST_STAMP: u32 = 1_000_000;
+/// Subflows that a script may have.
+const LINES: usize = 6;
+
+/// The peer of one connection.
+#[derive(Debug)]
+pub struct Peer {
+    lines: Vec<Line>,
+    /// Learnt from the host's packets.
+    host_key: Option<u64>,
+    /// Data offset of the next new byte.
+    data_next: u64,
+    /// Data offset behind the last byte that the host has sent.
+    data_ack: u64,
+    /// Mappings have checksums.
+    checksums: bool,
+    now: Duration,
+}
+
+/// One subflow, from the peer's side.
+#[derive(Debug, Clone)]
+struct Line {
+    host: SocketAddr,
+    peer: SocketAddr,
+    /// The host opens it, and its port is not known yet.
+    awaited: bool,
+    path: u8,
+    peer_isn: u32,
+    host_isn: u32,
+    /// Next sequence number to send, relative.
+    next: u32,
+    /// Behind the last byte that the host has sent, relative.
+    ack: u32,
+    /// Bytes to offer.
+    window: u32,
+    own_scale: Option<u8>,
+    host_scale: Option<u8>,
+    /// Both ends offered timestamps.
+    own_stamps: bool,
+    host_stamps: bool,
+    last_host_stamp: u32,
+    last_own_stamp: u32,
+    own_nonce: u32,
+    host_nonce: u32,
+    /// The last mapping sent: subflow and data sequence number of its first byte.
+    mapped: Option<(u32, u64)>,
+    /// The same of the host.
+    host_mapped: Option<(u32, u64)>,
+    /// The host's last packet with data, or its last at all.
+    quotable: Option<Vec<u8>>,
+}
+
+impl Peer {
+    /// The peer at the beginning of a script.
+    pub fn new(script: &Script) -> Self {
+        let route = |number| {
+            let given = script.routes.iter().find(|route| route.number == number);
+            given.copied().unwrap_or_else(|| Route::usual(number, script.role))
+        };
+        let setting = |name| script.settings.iter().find(|setting| setting.name == name);
+        let first = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
+        let mut lines: Vec<_> = (0..LINES).map(|number| Line::new(&route(number))).collect();
+        if let (Some(line), Some(isn)) = (lines.first_mut(), first) {
+            line.peer_isn = isn;
+        }
+        Self {
+            lines,
+            host_key: None,
+            data_next: 1,
+            data_ack: 1,
+            checksums: setting("checksum").is_some_and(|setting| setting.value == "on"),
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Time has passed.
+    pub fn at(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    fn line(&self, number: usize) -> Result<&Line, String> {
+        self.lines.get(number).ok_or_else(|| format!("no subflow {number}"))
+    }
+
+    fn line_mut(&mut self, number: usize) -> Result<&mut Line, String> {
+        self.lines.get_mut(number).ok_or_else(|| format!("no subflow {number}"))
+    }
+
+    /// Whether the peer opens this subflow, and its path.
+    pub fn route(&self, number: usize) -> Result<(bool, u8), String> {
+        let line = self.line(number)?;
+        Ok((line.peer.port() >= FIRST_PORT, line.path))
+    }
+
+    /// Takes note of a packet of the host; says on which subflow it is. `None`: it is no TCP packet.
+    pub fn observe(&mut self, bytes: &[u8]) -> Result<Option<(usize, Segment)>, String> {
+        let whole = bytes::Bytes::copy_from_slice(bytes);
+        let Ok(packet) = Packet::from_bytes(&whole, false, 0) else { return Ok(None) };
+        let segment =
+            packet.parse().map_err(|error| format!("the host sent a packet with {error}"))?;
+        let number = self.line_of(&segment)?;
+        self.learn(number, &segment);
+        let line = self.line_mut(number)?;
+        if !segment.payload.is_empty() || line.quotable.is_none() {
+            line.quotable = Some(bytes.to_vec());
+        }
+        if segment.flags.has(Flags::SYN) {
+            line.host_isn = segment.seq;
+            line.ack = 0;
+            line.host_scale = segment.options.window_scale;
+            line.host_stamps = segment.options.timestamps.is_some();
+        }
+        if let Some(stamps) = segment.options.timestamps {
+            line.last_host_stamp = stamps.value;
+        }
+        let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(line.host_isn);
+        let is_known = segment.flags.has(Flags::SYN) || end.wrapping_sub(line.ack) < 1 << 30;
+        if is_known && !segment.flags.has(Flags::RST) {
+            line.ack = end;
+        }
+        self.check_payload(number, &segment)?;
+        Ok(Some((number, segment)))
+    }
+
+    fn line_of(&mut self, segment: &Segment) -> Result<usize, String> {
+        let Segment { source, destination, .. } = *segment;
+        let known = |line: &Line| line.peer == destination && line.host == source;
+        if let Some(number) = self.lines.iter().position(known) {
+            return Ok(number);
+        }
+        let awaits =
+            |line: &Line| line.awaited && line.peer == destination && line.host.ip() == source.ip();
+        let new = self.lines.iter().position(awaits).filter(|_| segment.flags.has(Flags::SYN));
+        let Some(number) = new else {
+            return Err(format!(
+                "the host sent a packet from {source} to {destination}, where no subflow is"
+            ));
+        };
+        let line = self.line_mut(number)?;
+        line.awaited = false;
+        line.host = source;
+        Ok(number)
+    }
+
+    /// Keys, nonces, and how far the host's data goes.
+    fn learn(&mut self, number: usize, segment: &Segment) {
+        for option in &segment.options.mptcp {
+            match option {
+                MptcpOption::Capable(Capable { sender_key, data, .. }) => {
+                    self.host_key = sender_key.or(self.host_key);
+                    if let Some((len, _)) = data {
+                        self.data_ack = self.data_ack.max(1 + u64::from(*len));
+                    }
+                }
+                MptcpOption::Join(Join::Syn { nonce, .. } | Join::SynAck { nonce, .. }) => {
+                    if let Some(line) = self.lines.get_mut(number) {
+                        line.host_nonce = *nonce;
+                    }
+                }
+                MptcpOption::Join(Join::Ack { .. })
+                | MptcpOption::AddAddress(_)
+                | MptcpOption::RemoveAddress(_)
+                | MptcpOption::Priority { .. }
+                | MptcpOption::Fail { .. }
+                | MptcpOption::FastClose { .. }
+                | MptcpOption::Reset(_)
+                | MptcpOption::Unknown { .. } => {}
+            }
+        }
+        if let Some(Dss { mapping: Some(DssMapping { dsn, len, .. }), .. }) = segment.options.dss {
+            let end = self.host_data_offset(dsn).wrapping_add(len.into());
+            if len > 0 && end < 1 << 40 {
+                self.data_ack = self.data_ack.max(end);
+            }
+        }
+    }
+
+    /// A data sequence number of the host, relative.
+    fn host_data_offset(&self, number: DataAck) -> u64 {
+        relative(number, keys::initial_dsn(self.host_key.unwrap_or_default()))
+    }
+
+    /// A data sequence number of the peer, relative.
+    fn own_data_offset(number: DataAck) -> u64 {
+        relative(number, keys::initial_dsn(KEY))
+    }
+
+    /// What the host sends must be what its application wrote.
+    fn check_payload(&mut self, number: usize, segment: &Segment) -> Result<(), String> {
+        let payload = segment.payload.to_bytes();
+        let mapped = match segment.options.dss {
+            Some(Dss { mapping: Some(DssMapping { dsn, ssn, .. }), .. }) if !payload.is_empty() => {
+                Some((ssn, self.host_data_offset(dsn)))
+            }
+            Some(_) | None => None,
+        };
+        let line = self.line_mut(number)?;
+        let has_keys = |option: &MptcpOption| {
+            matches!(option, MptcpOption::Capable(Capable { data: Some(_), .. }))
+        };
+        if segment.options.mptcp.iter().any(has_keys) {
+            line.host_mapped = Some((1, 1));
+        }
+        line.host_mapped = mapped.or(line.host_mapped);
+        let first = segment.seq.wrapping_sub(line.host_isn);
+        let (ssn, dsn) = line.host_mapped.unwrap_or((1, 1));
+        let offset = dsn.wrapping_add(u64::from(first.wrapping_sub(ssn))).wrapping_sub(1);
+        let wrong = payload.iter().zip(offset..).position(|(byte, at)| *byte != pattern(at));
+        // A keep-alive may carry a byte of before (RFC 9293 §3.8.4).
+        match wrong {
+            Some(at) if segment.seq != line.host_isn => {
+                Err(format!("byte {at} of the payload is not what was written"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The host's last packet with data on a subflow, for ICMP errors.
+    pub(crate) fn quotable(&self, number: usize) -> Result<&[u8], String> {
+        self.line(number)?.quotable.as_deref().ok_or_else(|| "nothing to quote yet".to_owned())
+    }
+
+    /// The number on the wire of a relative sequence number of the host's.
+    pub(crate) fn host_seq(&self, number: usize, relative: u32) -> Result<u32, String> {
+        Ok(self.line(number)?.host_isn.wrapping_add(relative))
+    }
+}
+
+/// A data sequence number without its initial one.
+fn relative(number: DataAck, initial: u64) -> u64 {
+    match number {
+        DataAck::Long(number) => number.wrapping_sub(initial),
+        DataAck::Short(number) => number.wrapping_sub(initial as u32).into(),
+    }
+}
+
+impl Line {
+    fn new(route: &Route) -> Self {
+        let number = u32::try_from(route.number).unwrap_or_default();
+        let (host, peer) = (script::host_address(route.host), script::peer_address(route.peer));
+        let own_port = FIRST_PORT.wrapping_add(number as u16);
+        let (host_port, peer_port) =
+            if route.by_peer { (route.port, own_port) } else { (0, route.port) };
+        Self {
+            host: SocketAddr::new(host, host_port),
+            peer: SocketAddr::new(peer, peer_port),
+            awaited: !route.by_peer,
+            path: route.peer,
+            peer_isn: 7_000 + 1_000_000 * number,
+            host_isn: 0,
+            next: 0,
+            ack: 0,
+            window: 65_535,
+            own_scale: None,
+            host_scale: None,
+            own_stamps: false,
+            host_stamps: false,
+            last_host_stamp: 0,
+            last_own_stamp: 0,
+            own_nonce: NONCE.wrapping_add(number),
+            host_nonce: 0,
+            mapped: None,
+            host_mapped: None,
+            quotable: None,
+        }
+    }
+
+    /// Shift of the windows that the peer sends, and of those that the host sends.
+    fn scales(&self) -> (u8, u8) {
+        match (self.own_scale, self.host_scale) {
+            (Some(own), Some(host)) => (own, host),
+            _ => (0, 0),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A script against a host, step by step.
+//!
+//! Packets are compared in order, each subflow by itself. Whatever the host sends must be expected by a
+//! later step; what is left at the end is a fault, too.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::wire::{Flags, IcmpKind, Packet, Segment};
+
+use crate::host::{Answer, Host};
+use crate::peer::{Peer, opening, pattern};
+use crate::script::{
+    self, Action, Call, DssPattern, Icmp, IcmpError, JoinPattern, OptionPattern, Outcome,
+    PacketPattern, Role, Script, Span, Step, Transport, When,
+};
+
+/// How often a call that may still come true is made again.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Of a handshake for which the script states no time.
+const ROUND_TRIP: Duration = Duration::from_millis(50);
+
+/// How long a host is watched after a fault.
+const AFTERMATH: Duration = Duration::from_millis(400);
+
+/// Why a script did not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The host did something else.
+    #[error("{0}")]
+    Wrong(String),
+    /// The machine was too slow for the script's times: nothing is known.
+    #[error("the machine was late: {0}")]
+    Late(String),
+}
+
+/// Runs a script to its end; what was sent and done, with times, for who wants to see it.
+pub fn run(script: &Script, host: &mut dyn Host) -> Result<String, Failure> {
+    let mut run = Run {
+        script,
+        peer: Peer::new(script),
+        base: Duration::ZERO,
+        queue: VecDeque::new(),
+        written: 0,
+        read: 0,
+        late: None,
+        trace: String::new(),
+        host,
+    };
+    for setting in &script.settings {
+        if setting.name != "peer-isn" {
+            run.host.set(setting).map_err(|text| {
+                Failure::Wrong(format!("line {}: `{}`: {text}", setting.line, setting.name))
+            })?;
+        }
+    }
+    let world = run.host.world();
+    let mine = |step: &&Step| step.only.as_ref().is_none_or(|(only, _)| *only == world);
+    for step in script.steps.iter().filter(mine) {
+        run.step(step)
+            .map_err(|text| run.failure(&format!("line {}: `{}`: {text}", step.line, step.text)))?;
+    }
+    run.finish().map_err(|text| run.failure(&format!("at the end: {text}")))?;
+    Ok(run.trace)
+}
+
+/// A packet of the host that no step has expected yet.
+#[derive(Debug)]
+struct Sent {
+    at: Duration,
+    line: usize,
+    segment: Segment,
+}
+
+struct Run<'a> {
+    script: &'a Script,
+    host: &'a mut dyn Host,
+    peer: Peer,
+    /// When the step before happened.
+    base: Duration,
+    queue: VecDeque<Sent>,
+    /// Bytes of both streams.
+    written: u64,
+    read: u64,
+    /// The machine was not in time once.
+    late: Option<String>,
+    trace: String,
+}
+
+type Done = Result<(), String>;
+
+impl Run<'_> {
+    fn failure(&mut self, text: &str) -> Failure {
+        // What else the host would have done helps who looks for the fault.
+        let until = self.host.now() + AFTERMATH;
+        let _whatever = self.collect(until);
+        let whole = format!("{}, {text}\n{}", self.script.name, self.trace);
+        match &self.late {
+            None => Failure::Wrong(whole),
+            Some(late) => Failure::Late(format!("{late}; {whole}")),
+        }
+    }
+
+    fn note(&mut self, at: Duration, text: &str) {
+        let _ = writeln!(self.trace, "  {:9.3} ms {text}", at.as_secs_f64() * 1e3);
+    }
+
+    fn step(&mut self, step: &Step) -> Done {
+        let When { from, to } = step.when;
+        match &step.action {
+            Action::Expect { line, packet } => self.expect(*line, packet, from, to),
+            Action::Silence(time) => self.silence(from + *time),
+            Action::Ignore(time) => {
+                self.wait(from + *time)?;
+                self.queue.clear();
+                Ok(())
+            }
+            // A path of some length, unless the script wants another.
+            Action::Handshake(packet) => self.handshake(packet, or_usual(from)),
+            Action::Join { line, backup } => self.join(*line, *backup, or_usual(from)),
+            Action::Inject { line, packet } => {
+                self.wait(from)?;
+                self.inject(*line, packet, &step.text)
+            }
+            Action::Icmp { line, message } => {
+                self.wait(from)?;
+                self.icmp(*line, *message, &step.text)
+            }
+            Action::Call(call, outcome) => {
+                self.wait(from)?;
+                self.call(*call, *outcome, to.saturating_sub(from), &step.text)
+            }
+        }
+    }
+
+    /// What is left when all steps are done.
+    fn finish(&mut self) -> Done {
+        let until = self.host.now();
+        self.collect(until)?;
+        match self.queue.front() {
+            None => Ok(()),
+            Some(sent) => {
+                Err(format!("nobody expected `{}`", self.peer.describe(sent.line, &sent.segment)))
+            }
+        }
+    }
+
+    /// Lets time pass after the step before.
+    fn wait(&mut self, time: Duration) -> Done {
+        let until = self.base + time;
+        self.collect(until)?;
+        let now = self.host.now();
+        if !time.is_zero() && now > until + self.host.tolerance().at_once {
+            self.late = Some(format!("{:?} after {:?}", now.saturating_sub(until), until));
+        }
+        self.base = now.max(until);
+        Ok(())
+    }
+
+    /// Takes all packets that the host sends up to this time.
+    fn collect(&mut self, until: Duration) -> Done {
+        while self.take(until)? {}
+        Ok(())
+    }
+
+    /// Takes one packet; false when the time has come.
+    fn take(&mut self, until: Duration) -> Result<bool, String> {
+        let Some((at, bytes)) = self.host.next(until)? else { return Ok(false) };
+        self.peer.at(at);
+        if let Some((line, segment)) = self.peer.observe(&bytes)? {
+            let text = self.peer.describe(line, &segment);
+            self.note(at, &text);
+            self.queue.push_back(Sent { at, line, segment });
+        }
+        Ok(true)
+    }
+
+    fn expect(
+        &mut self,
+        line: usize,
+        packet: &PacketPattern,
+        from: Duration,
+        to: Duration,
+    ) -> Done {
+        let tolerance = self.host.tolerance();
+        let late = if to.is_zero() { tolerance.at_once } else { tolerance.late };
+        let (first, last) = (self.base + from, self.base + to + late);
+        let sent = loop {
+            if let Some(index) = self.queue.iter().position(|sent| sent.line == line)
+                && let Some(sent) = self.queue.remove(index)
+            {
+                break sent;
+            }
+            if !self.take(last)? {
+                return Err("the host sent nothing".to_owned());
+            }
+        };
+        let text = self.peer.describe(line, &sent.segment);
+        self.peer
+            .compare(line, &sent.segment, packet)
+            .map_err(|what| format!("{what} differs in `{text}`"))?;
+        if sent.at + tolerance.early < first {
+            return Err(format!("{:?} too early: `{text}`", first.saturating_sub(sent.at)));
+        }
+        if sent.at > last {
+            return Err(format!("{:?} too late: `{text}`", sent.at.saturating_sub(last)));
+        }
+        self.base = self.base.max(sent.at);
+        Ok(())
+    }
+
+    fn silence(&mut self, time: Duration) -> Done {
+        self.wait(time)?;
+        match self.queue.front() {
+            None => Ok(()),
+            Some(sent) => Err(format!(
+                "the host sent `{}` at {:?}",
+                self.peer.describe(sent.line, &sent.segment),
+                sent.at
+            )),
+        }
+    }
+
+    fn inject(&mut self, line: usize, packet: &PacketPattern, text: &str) -> Done {
+        let now = self.host.now();
+        self.collect(now)?;
+        self.peer.at(self.host.now());
+        let bytes = self.peer.send(line, packet)?;
+        self.note(self.host.now(), text);
+        self.host.inject(&bytes)?;
+        self.base = self.host.now();
+        Ok(())
+    }
+
+    fn icmp(&mut self, line: usize, message: Icmp, text: &str) -> Done {
+        let mut quoted = self.peer.quotable(line)?.to_vec();
+        if let Some(seq) = message.seq {
+            let seq = self.peer.host_seq(line, seq)?.to_be_bytes();
+            if let Some(field) = quoted.get_mut(24..28) {
+                field.copy_from_slice(&seq);
+            }
+        }
+        let kind = match message.kind {
+            IcmpError::TooBig(mtu) => IcmpKind::TooBig { mtu },
+            IcmpError::Unreachable => IcmpKind::Unreachable { hard: false },
+            IcmpError::Refused => IcmpKind::Unreachable { hard: true },
+        };
+        let about = Packet::from_bytes(&Bytes::from(quoted), true, 0);
+        let about = about.map_err(|error| error.to_string())?;
+        let router = script::peer_address(line as u8);
+        let error = kind.emit(router, &about).ok_or("no ICMP error about that")?;
+        self.note(self.host.now(), text);
+        self.host.inject(&error.to_vec())?;
+        self.base = self.host.now();
+        Ok(())
+    }
+
+    fn call(&mut self, call: Call, outcome: Outcome, patience: Duration, text: &str) -> Done {
+        let data: Vec<u8> = match call {
+            Call::Write(len) => (self.written..).take(len).map(pattern).collect(),
+            _ => Vec::new(),
+        };
+        let deadline = self.base + patience + self.host.tolerance().at_once;
+        let mut got = 0;
+        loop {
+            let answer = self.host.call(call, &data)?;
+            let answer = self.account(answer, &mut got)?;
+            let verdict = judge(&answer, call, outcome, got);
+            let now = self.host.now();
+            match verdict {
+                Verdict::Right => {
+                    self.note(now, text);
+                    self.base = now;
+                    return Ok(());
+                }
+                Verdict::Wrong => return Err(format!("it gave {answer:?}, {got} bytes in all")),
+                Verdict::NotYet if now >= deadline => {
+                    return Err(format!("it gave {answer:?}, {got} bytes in all"));
+                }
+                Verdict::NotYet => self.collect(deadline.min(now + AGAIN))?,
+            }
+        }
+    }
+
+    /// Counts bytes of both streams, and checks those that were read.
+    fn account(&mut self, answer: Answer, got: &mut usize) -> Result<Answer, String> {
+        match &answer {
+            Answer::Taken(count) => {
+                self.written += *count as u64;
+                *got += count;
+            }
+            Answer::Data(bytes) => {
+                if let Some(at) =
+                    bytes.iter().zip(self.read..).position(|(b, at)| *b != pattern(at))
+                {
+                    return Err(format!("byte {} of the stream is damaged", self.read + at as u64));
+                }
+                self.read += bytes.len() as u64;
+                *got += bytes.len();
+            }
+            Answer::Done | Answer::End | Answer::Nothing | Answer::Failed(_) => {}
+        }
+        Ok(answer)
+    }
+
+    fn handshake(&mut self, changed: &PacketPattern, delay: Duration) -> Done {
+        let packets = opening(self.script, changed);
+        let dss = PacketPattern {
+            flags: Flags::ACK,
+            options: vec![OptionPattern::Dss(DssPattern::default())],
+            ..PacketPattern::default()
+        };
+        let [first, second, third] = packets;
+        match self.script.role {
+            Role::Server => {
+                self.call(Call::Listen, Outcome::Done, Duration::ZERO, "listen")?;
+                self.inject(0, &first, "< SYN")?;
+                self.expect(0, &second, Duration::ZERO, Duration::ZERO)?;
+                self.wait(delay)?;
+                self.inject(0, &third, "< ACK")?;
+                if self.script.transport == Transport::Mptcp {
+                    self.inject(0, &dss, "< ACK <dss>")?;
+                }
+                self.call(Call::Accept, Outcome::Done, Duration::ZERO, "accept")
+            }
+            Role::Client => {
+                self.call(Call::Connect, Outcome::Done, Duration::ZERO, "connect")?;
+                self.expect(0, &first, Duration::ZERO, Duration::ZERO)?;
+                self.wait(delay)?;
+                self.inject(0, &second, "< SYN ACK")?;
+                self.expect(0, &third, Duration::ZERO, Duration::ZERO)?;
+                self.call(Call::Connected, Outcome::Done, Duration::ZERO, "connected")?;
+                if self.script.transport == Transport::Mptcp {
+                    self.inject(0, &dss, "< ACK <dss>")?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn join(&mut self, line: usize, backup: bool, delay: Duration) -> Done {
+        let (by_peer, path) = self.peer.route(line)?;
+        let own = JoinPattern { address_id: Some(path + 1), backup: Some(backup), right: true };
+        let theirs = JoinPattern { address_id: None, backup: None, right: true };
+        let syn = |flags| PacketPattern {
+            flags,
+            options: vec![
+                OptionPattern::Mss(Some(1_460)),
+                OptionPattern::SackPermitted,
+                OptionPattern::WindowScale(Some(0)),
+                OptionPattern::Join(own),
+            ],
+            ..PacketPattern::default()
+        };
+        let hosts = |flags, options| PacketPattern { flags, options, ..PacketPattern::default() };
+        let syn_ack = Flags::SYN.with(Flags::ACK);
+        let join = |pattern| vec![OptionPattern::Join(pattern)];
+        let none = Duration::ZERO;
+        if by_peer {
+            self.inject(line, &syn(Flags::SYN), "< SYN <mp_join>")?;
+            self.expect(line, &hosts(syn_ack, join(theirs)), none, none)?;
+            self.wait(delay)?;
+            self.inject(line, &hosts(Flags::ACK, join(own)), "< ACK <mp_join>")?;
+            let ack = PacketPattern { len: Span::exactly(0), ..hosts(Flags::ACK, Vec::new()) };
+            self.expect(line, &ack, none, none)
+        } else {
+            self.expect(line, &hosts(Flags::SYN, join(theirs)), none, none)?;
+            self.wait(delay)?;
+            self.inject(line, &syn(syn_ack), "< SYN ACK <mp_join>")?;
+            self.expect(line, &hosts(Flags::ACK, join(theirs)), none, none)?;
+            let dss = vec![OptionPattern::Dss(DssPattern::default())];
+            self.inject(line, &hosts(Flags::ACK, dss), "< ACK <dss>")
+        }
+    }
+}
+
+fn or_usual(round_trip: Duration) -> Duration {
+    if round_trip.is_zero() { ROUND_TRIP } else { round_trip }
+}
+
+enum Verdict {
+    Right,
+    Wrong,
+    /// It may come.
+    NotYet,
+}
+
+fn judge(answer: &Answer, call: Call, outcome: Outcome, got: usize) -> Verdict {
+    let when = |right: bool| if right { Verdict::Right } else { Verdict::Wrong };
+    match (answer, outcome) {
+        (Answer::Done, Outcome::Done) => Verdict::Right,
+        (Answer::Taken(_), Outcome::Done) => when(matches!(call, Call::Write(len) if len == got)),
+        (Answer::Taken(_), Outcome::Bytes(wanted)) => when(got == wanted),
+        (Answer::Nothing, Outcome::Bytes(wanted)) if matches!(call, Call::Write(_)) => {
+            when(wanted == 0)
+        }
+        (Answer::Data(_), Outcome::Bytes(wanted)) if got == wanted => Verdict::Right,
+        (Answer::Data(_), Outcome::Bytes(wanted)) if got < wanted => Verdict::NotYet,
+        (Answer::End, Outcome::End) => when(got == 0),
+        (Answer::Nothing, Outcome::Nothing) => Verdict::Right,
+        (Answer::Nothing, Outcome::Done | Outcome::Bytes(_) | Outcome::End | Outcome::Error(_)) => {
+            Verdict::NotYet
+        }
+        (Answer::Failed(reason), Outcome::Error(wanted)) => {
+            when(wanted.is_none_or(|wanted| wanted == *reason))
+        }
+        _ => Verdict::Wrong,
+    }
+}
