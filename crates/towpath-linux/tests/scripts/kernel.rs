@@ -1,0 +1,360 @@
+//! The kernel as the host of a script: real sockets in a network namespace, a TUN device as the wire.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use towpath_linux::Namespace;
+use towpath_linux::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, Route};
+use towpath_linux::stack::Device;
+use towpath_linux::sysctl::Sysctl;
+use towpath_script::parse::endpoint;
+use towpath_script::script::{
+    Call, EndpointUse, PATHS, Reason, Setting, Transport, World, host_address, peer_address,
+};
+use towpath_script::{Answer, Host, Tolerance};
+
+/// The only interface.
+const LINK: &str = "tun0";
+/// Port that is listened on and connected to.
+const PORT: u16 = 80;
+/// Longest IP packet.
+const LONGEST: usize = 65_536;
+
+/// A host in a network namespace of its own, which the calling thread enters for good.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    transport: Transport,
+    tun: File,
+    route: Route,
+    start: Instant,
+    options: SocketOptions,
+    limits: MptcpLimits,
+    begun: bool,
+    listener: Option<Socket>,
+    socket: Option<Socket>,
+    buffer: Vec<u8>,
+}
+
+/// What is set on each socket.
+#[derive(Debug, Default)]
+struct SocketOptions {
+    congestion: Option<String>,
+    nagle: bool,
+    receive_buffer: Option<usize>,
+    send_buffer: Option<usize>,
+    user_timeout: Option<Duration>,
+    keepalive: Option<(u64, u64, u32)>,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Kernel {
+    /// A host without any setting.
+    pub(crate) fn new(transport: Transport) -> Result<Self, String> {
+        Namespace::create().and_then(|own| own.enter()).map_err(text)?;
+        let tun = File::from(Device::plain_tun(LINK).map_err(text)?);
+        let mut route = Route::open().map_err(text)?;
+        for (name, value) in [
+            ("net.ipv6.conf.all.disable_ipv6", "1"),
+            ("net.ipv6.conf.default.disable_ipv6", "1"),
+            // Room for what a script writes at once.
+            ("net.ipv4.tcp_wmem", "4096 1048576 4194304"),
+        ] {
+            Sysctl::new(name).write(value).map_err(text)?;
+        }
+        route.set_up("lo").map_err(text)?;
+        for path in 0..PATHS {
+            let address = Prefix::new(host_address(path), 24).map_err(text)?;
+            route.add_address(LINK, address).map_err(text)?;
+        }
+        Ok(Self {
+            transport,
+            tun,
+            route,
+            start: Instant::now(),
+            options: SocketOptions::default(),
+            limits: MptcpLimits { subflows: 8, add_addr_accepted: 8 },
+            begun: false,
+            listener: None,
+            socket: None,
+            buffer: vec![0; LONGEST],
+        })
+    }
+
+    fn begin(&mut self) -> Result<(), String> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Ok(());
+        }
+        self.route.set_up(LINK).map_err(text)?;
+        if self.transport == Transport::Mptcp {
+            MptcpPm::open().and_then(|mut pm| pm.set_limits(self.limits)).map_err(text)?;
+        }
+        self.start = Instant::now();
+        Ok(())
+    }
+
+    fn socket(&self) -> io::Result<Socket> {
+        let protocol = match self.transport {
+            Transport::Tcp => Protocol::TCP,
+            Transport::Mptcp => Protocol::MPTCP,
+        };
+        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(protocol))?;
+        let options = &self.options;
+        // Per socket: a namespace may not choose for all.
+        let congestion = options.congestion.as_deref().unwrap_or("cubic");
+        socket.set_tcp_congestion(congestion.as_bytes())?;
+        socket.set_tcp_nodelay(!options.nagle)?;
+        if let Some(bytes) = options.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = options.send_buffer {
+            socket.set_send_buffer_size(bytes)?;
+        }
+        if let Some(time) = options.user_timeout {
+            socket.set_tcp_user_timeout(Some(time))?;
+        }
+        if let Some((idle, interval, count)) = options.keepalive {
+            let seconds = Duration::from_secs;
+            let keepalive = TcpKeepalive::new()
+                .with_time(seconds(idle))
+                .with_interval(seconds(interval))
+                .with_retries(count);
+            socket.set_tcp_keepalive(&keepalive)?;
+        }
+        Ok(socket)
+    }
+
+    fn listen(&mut self) -> io::Result<Answer> {
+        let socket = self.socket()?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).into())?;
+        socket.listen(10)?;
+        self.listener = Some(socket);
+        Ok(Answer::Done)
+    }
+
+    fn connect(&mut self) -> io::Result<Answer> {
+        let socket = self.socket()?;
+        let to = SocketAddr::new(peer_address(0), PORT);
+        match socket.connect(&to.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        self.socket = Some(socket);
+        Ok(Answer::Done)
+    }
+
+    fn accept(&mut self) -> io::Result<Answer> {
+        let Some(listener) = &self.listener else { return Ok(Answer::Nothing) };
+        let (socket, _) = listener.accept()?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(!self.options.nagle)?;
+        self.socket = Some(socket);
+        Ok(Answer::Done)
+    }
+
+    fn connected(socket: &Socket) -> io::Result<Answer> {
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+        let _ready = nix::poll::poll(&mut fds, PollTimeout::ZERO)?;
+        let [fd] = fds;
+        let said = fd.revents().unwrap_or(PollFlags::empty());
+        let open = said.contains(PollFlags::POLLOUT)
+            && !said.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        Ok(if open { Answer::Done } else { Answer::Nothing })
+    }
+
+    fn read(&mut self) -> io::Result<Answer> {
+        let Some(socket) = &mut self.socket else { return Ok(Answer::Nothing) };
+        let mut all = Vec::new();
+        loop {
+            match socket.read(&mut self.buffer) {
+                Ok(0) if all.is_empty() => return Ok(Answer::End),
+                Ok(0) => break,
+                Ok(count) => all.extend_from_slice(&self.buffer[..count]),
+                Err(_) if !all.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Answer::Data(all))
+    }
+
+    fn with_socket(
+        &mut self,
+        what: impl FnOnce(&mut Socket) -> io::Result<Answer>,
+    ) -> io::Result<Answer> {
+        match &mut self.socket {
+            Some(socket) => what(socket),
+            None => Err(io::Error::other("there is no connection yet")),
+        }
+    }
+
+    fn made(&mut self, call: Call, data: &[u8]) -> io::Result<Answer> {
+        match call {
+            Call::Listen => self.listen(),
+            Call::Connect => self.connect(),
+            Call::Accept => self.accept(),
+            Call::Connected => self.with_socket(|socket| Self::connected(socket)),
+            Call::Write(_) => self.with_socket(|socket| socket.write(data).map(Answer::Taken)),
+            Call::Read => self.read(),
+            Call::Shutdown => self.with_socket(|socket| {
+                socket.shutdown(Shutdown::Write)?;
+                Ok(Answer::Done)
+            }),
+            Call::Close => {
+                self.socket = None;
+                Ok(Answer::Done)
+            }
+            Call::Abort => {
+                self.with_socket(|socket| {
+                    socket.set_linger(Some(Duration::ZERO))?;
+                    Ok(Answer::Done)
+                })?;
+                self.socket = None;
+                Ok(Answer::Done)
+            }
+            Call::RemoveAddress(path) => {
+                let gone = MptcpPm::open().and_then(|mut pm| pm.delete_endpoint(path + 1));
+                gone.map_err(io::Error::other)?;
+                Ok(Answer::Done)
+            }
+            Call::AddEndpoint(path, usage) => {
+                add_endpoint(path, usage).map_err(io::Error::other)?;
+                Ok(Answer::Done)
+            }
+        }
+    }
+}
+
+fn add_endpoint(path: u8, usage: EndpointUse) -> Result<(), String> {
+    let EndpointUse { subflow, signal, backup, fullmesh } = usage;
+    let mut flags = EndpointFlags::default();
+    for (wanted, flag) in [
+        (subflow, EndpointFlags::SUBFLOW),
+        (signal, EndpointFlags::SIGNAL),
+        (backup, EndpointFlags::BACKUP),
+        (fullmesh, EndpointFlags::FULLMESH),
+    ] {
+        if wanted {
+            flags = flags | flag;
+        }
+    }
+    let (address, id) = (host_address(path), Some(path + 1));
+    let endpoint = Endpoint { address, id, port: None, flags, link_index: None };
+    MptcpPm::open().and_then(|mut pm| pm.add_endpoint(&endpoint)).map_err(text)
+}
+
+/// What an error of a socket says of its connection.
+fn reason(error: &io::Error) -> Option<Reason> {
+    Some(match error.raw_os_error()? {
+        libc::ECONNRESET => Reason::Reset,
+        libc::ECONNREFUSED => Reason::Refused,
+        libc::ETIMEDOUT => Reason::TimedOut,
+        libc::EHOSTUNREACH | libc::ENETUNREACH => Reason::Unreachable,
+        libc::EPIPE | libc::ENOTCONN => Reason::Closed,
+        _ => return None,
+    })
+}
+
+impl Host for Kernel {
+    fn world(&self) -> World {
+        World::Linux
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        let millis = Duration::from_millis;
+        Tolerance { early: millis(10), late: millis(60), at_once: millis(25) }
+    }
+
+    fn now(&self) -> Duration {
+        if self.begun { self.start.elapsed() } else { Duration::ZERO }
+    }
+
+    fn set(&mut self, setting: &Setting) -> Result<(), String> {
+        let value = setting.value.as_str();
+        let on = if value == "on" { "1" } else { "0" };
+        let sysctl = |name: &str, value: &str| Sysctl::new(name).write(value).map_err(text);
+        let options = &mut self.options;
+        match setting.name.as_str() {
+            "nagle" => options.nagle = value == "on",
+            "receive-buffer" => options.receive_buffer = Some(number(value)?),
+            "send-buffer" => options.send_buffer = Some(number(value)?),
+            "user-timeout" => options.user_timeout = Some(Duration::from_millis(number(value)?)),
+            "keepalive" => {
+                let all: Vec<u64> = value.split(' ').map(number).collect::<Result<_, _>>()?;
+                options.keepalive = Some((all[0], all[1], all[2] as u32));
+            }
+            "congestion" => options.congestion = Some(value.to_owned()),
+            "timestamps" => sysctl("net.ipv4.tcp_timestamps", on)?,
+            "sack" => sysctl("net.ipv4.tcp_sack", on)?,
+            "window-scaling" => sysctl("net.ipv4.tcp_window_scaling", on)?,
+            "ecn" => sysctl("net.ipv4.tcp_ecn", on)?,
+            "idle-restart" => sysctl("net.ipv4.tcp_slow_start_after_idle", on)?,
+            "mtu-probing" => sysctl("net.ipv4.tcp_mtu_probing", on)?,
+            "syn-retries" => {
+                sysctl("net.ipv4.tcp_syn_retries", value)?;
+                sysctl("net.ipv4.tcp_synack_retries", value)?;
+            }
+            "retries" => sysctl("net.ipv4.tcp_retries2", value)?,
+            "checksum" => sysctl("net.mptcp.checksum_enabled", on)?,
+            "add-addr-timeout" => sysctl("net.mptcp.add_addr_timeout", value)?,
+            "close-timeout" => sysctl("net.mptcp.close_timeout", value)?,
+            "subflows" => self.limits.subflows = number(value)?,
+            "add-addr-accepted" => self.limits.add_addr_accepted = number(value)?,
+            "mtu" => self.route.set_mtu(LINK, number(value)?).map_err(text)?,
+            "endpoint" => {
+                let (path, usage) = endpoint(value)?;
+                add_endpoint(path, usage)?;
+            }
+            _ => return Err("the kernel has no such setting".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
+        self.begin()?;
+        self.tun.write_all(packet).map_err(text)
+    }
+
+    fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String> {
+        self.begin()?;
+        loop {
+            match self.tun.read(&mut self.buffer) {
+                Ok(count) => return Ok(Some((self.now(), self.buffer[..count].to_vec()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(text(error)),
+            }
+            let left = until.saturating_sub(self.now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let mut fds = [PollFd::new(self.tun.as_fd(), PollFlags::POLLIN)];
+            // Whole milliseconds, upwards: a little late is better than turning round and round.
+            let left = PollTimeout::try_from(left + Duration::from_micros(900)).map_err(text)?;
+            let _ready = nix::poll::poll(&mut fds, left).map_err(text)?;
+        }
+    }
+
+    fn call(&mut self, call: Call, data: &[u8]) -> Result<Answer, String> {
+        self.begin()?;
+        match self.made(call, data) {
+            Ok(answer) => Ok(answer),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Answer::Nothing),
+            Err(error) => reason(&error).map(Answer::Failed).ok_or_else(|| text(error)),
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("`{value}` is no number"))
+}

@@ -1,0 +1,102 @@
+//! Every script of the repository on the running kernel, each in a network namespace of its own.
+//!
+//! The same scripts run on our own stack in `towpath-script`. Times are real here, so a script whose
+//! times did not fit is tried again when the others are done; what the kernel does wrong, it does again.
+
+#![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
+#![expect(clippy::indexing_slicing, reason = "what the kernel says it read is there")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::print_stdout, reason = "shown only on request")]
+
+mod kernel;
+
+use std::io::{self, Write as _};
+use std::sync::Mutex;
+use std::thread;
+
+use kernel::Kernel;
+use towpath_linux::Namespace;
+use towpath_linux::stack::Device;
+use towpath_script::{Script, library, run};
+
+/// Scripts at the same time: they mostly wait.
+const AT_ONCE: usize = 16;
+/// At the second try and after it.
+const AGAIN_AT_ONCE: usize = 4;
+/// Tries in all.
+const TRIES: usize = 4;
+
+/// Which scripts to run, if not all: those whose names contain its value.
+const ONLY: &str = "TOWPATH_SCRIPT";
+
+/// Why no script can run here.
+fn forbidden() -> Option<String> {
+    let namespace = match Namespace::create() {
+        Ok(namespace) => namespace,
+        Err(reason) => return Some(format!("no network namespaces: {reason}")),
+    };
+    match namespace.run(|| Device::plain_tun("probe").map(drop)) {
+        Ok(Ok(())) => None,
+        Ok(Err(reason)) | Err(reason) => Some(format!("no TUN devices: {reason}")),
+    }
+}
+
+/// Runs one script in the calling thread, which has no other use afterwards.
+fn try_one(script: &Script) -> Result<(), String> {
+    let mut host = Kernel::new(script.transport)?;
+    let trace = run(script, &mut host).map_err(|failure| failure.to_string())?;
+    if std::env::var_os(ONLY).is_some() {
+        println!("{}\n{trace}", script.name);
+    }
+    Ok(())
+}
+
+/// Runs scripts on so many threads; what failed, with the reason.
+fn try_all<'a>(scripts: &[&'a Script], at_once: usize) -> Vec<(&'a Script, String)> {
+    let left = Mutex::new(scripts.iter());
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..at_once.min(scripts.len()) {
+            scope.spawn(|| {
+                loop {
+                    let Some(script) = left.lock().unwrap().next() else { break };
+                    // A namespace belongs to a thread.
+                    let done = thread::scope(|scope| scope.spawn(|| try_one(script)).join());
+                    if let Err(reason) = done.unwrap_or_else(|_| Err("panicked".to_owned())) {
+                        failed.lock().unwrap().push((*script, reason));
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().unwrap();
+    failed.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+    failed
+}
+
+#[test]
+fn every_script_holds_on_the_kernel() {
+    if let Some(reason) = forbidden() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "scripts cannot run: {reason}");
+        // Not `eprintln!`, which is hidden when a test passes.
+        let text = format!("SKIPPED scripts against the kernel: {reason}\n");
+        io::stderr().write_all(text.as_bytes()).unwrap();
+        return;
+    }
+    let only = std::env::var(ONLY).ok();
+    let scripts = library::all().unwrap_or_else(|error| panic!("{error}"));
+    let wanted: Vec<&Script> = scripts
+        .iter()
+        .filter(|script| only.as_deref().is_none_or(|only| script.name.contains(only)))
+        .collect();
+    let mut failed = try_all(&wanted, AT_ONCE);
+    for _ in 1..TRIES {
+        for (script, _) in &failed {
+            println!("again: {}", script.name);
+        }
+        let again: Vec<&Script> = failed.iter().map(|(script, _)| *script).collect();
+        failed = try_all(&again, AGAIN_AT_ONCE);
+    }
+    let reasons: Vec<&str> = failed.iter().map(|(_, reason)| reason.as_str()).collect();
+    assert!(reasons.is_empty(), "{} failed:\n{}", reasons.len(), reasons.join("\n"));
+}
