@@ -25,7 +25,9 @@ usage: cargo xtask COMMAND
   specs  count what is done of the documents that our stack builds on:
          --open           list what they demand and is still to do
          --strict rfc8684 fail while anything of that list is left
-  test   everything that CI does: tools, fmt, clippy, tidy, build, test
+  test   fmt, clippy, tidy, build, test; installs the tools that tests need:
+         --quick          only what needs no kernel and no long repetition
+         --all            long repetitions, too: everything that CI does
   oracle hold our worlds against a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each way
          --case NAME      only cases whose name starts so
@@ -64,7 +66,10 @@ fn main() -> ExitCode {
             Some(options) => root().and_then(|root| specs::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
-        ["test"] => root().and_then(|root| test::run(&root, &mut out)),
+        ["test", arguments @ ..] => match test::Extent::parse(arguments) {
+            Some(extent) => root().and_then(|root| test::run(&root, extent, &mut out)),
+            None => return misused(&mut err),
+        },
         ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
             Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
             None => return misused(&mut err),

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that CI does, at a desk.
+//! `cargo xtask test`: what CI does, at a desk; more or less of it.
 
 mod tools;
 
@@ -14,23 +14,99 @@ use serde_json::Value;
 
 use crate::{Result, cargo, tidy};
 
+/// How much is tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What needs no kernel and no long repetition: for while one works.
+    Quick,
+    /// Every test, each as short as it can be and still find what it is there for.
+    Usual,
+    /// Every test, with repetitions as long as CI has time for.
+    All,
+}
+
+impl Extent {
+    /// None if the arguments mean nothing.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        match arguments {
+            [] => Some(Self::Usual),
+            ["--quick"] => Some(Self::Quick),
+            ["--all"] => Some(Self::All),
+            _ => None,
+        }
+    }
+
+    /// The options that ask for it, as they are typed.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Quick => " --quick",
+            Self::Usual => "",
+            Self::All => " --all",
+        }
+    }
+
+    /// What tests look at that can repeat something more or less often.
+    fn environment(self) -> Option<(OsString, OsString)> {
+        match self {
+            Self::Quick => Some((REPEAT.into(), "quick".into())),
+            Self::Usual => None,
+            Self::All => Some((REPEAT.into(), "long".into())),
+        }
+    }
+}
+
+/// Says to the tests how often to repeat: `quick`, `long`, or as usual. They read it in one place of
+/// their crate, and their own variables for more (`PROPTEST_CASES`, `PEER_SEEDS`) go before it.
+const REPEAT: &str = "TOWPATH_REPEAT";
+
+/// Crates whose integration tests need a kernel, with namespaces and privileges.
+const WITH_A_KERNEL: [&str; 2] = ["towpath", "towpath-linux"];
+
+/// Other integration tests that take long by their nature: hours in virtual time.
+const SLOW: [&str; 1] = ["fairness"];
+
 /// Runs all steps; stops at the first that fails.
-pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
+pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bool> {
     let start = now();
-    let mut environment = Vec::new();
     let mut steps = Steps { out, failed: false };
+    match extent {
+        Extent::Quick => quick(root, &mut steps)?,
+        Extent::Usual | Extent::All => whole(root, extent, &mut steps)?,
+    }
+    let (verdict, took) =
+        (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
+    writeln!(out, "\n== xtask test{} {verdict} in {took}", extent.options())?;
+    Ok(verdict == "passed")
+}
+
+/// Nothing that has to be installed, and no second compilation as clippy's would be. Of the whole
+/// workspace, because cargo would compile what we depend on once more for a part of it.
+fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
+    steps.cargo(root, &["fmt", "--all", "--check"])?;
+    steps.tidy(root)?;
+    let pure = |name: &str| !WITH_A_KERNEL.contains(&name);
+    let mut names = integration_tests(&tidy::metadata(root)?, pure);
+    names.retain(|name| !SLOW.contains(&name.as_str()));
+    let mut test = cargo(root);
+    test.args(["test", "--locked", "--workspace", "--lib", "--bins"]);
+    test.args(names.iter().flat_map(|name| ["--test", name]));
+    test.envs(Extent::Quick.environment()).stdin(Stdio::null());
+    steps.run("tests that need no kernel", |_| expect_success(test.status()?))?;
+    Ok(())
+}
+
+fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<()> {
+    let mut environment: Vec<_> = extent.environment().into_iter().collect();
     steps.run("tools: what the tests need beside Rust", |out| {
-        environment = tools::prepare(out)?;
+        environment.extend(tools::prepare(out)?);
         Ok(())
     })?;
     steps.cargo(root, &["fmt", "--all", "--check"])?;
+    steps.tidy(root)?;
     steps.cargo(
         root,
         &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
     )?;
-    steps.run("cargo xtask tidy", |out| {
-        if tidy::run(root, out)? { Ok(()) } else { Err("the repository broke a rule".into()) }
-    })?;
     steps.cargo(root, &["test", "--locked", "--workspace", "--no-run"])?;
     // No other crate has examples (`tidy` sees to it), and looking for them takes minutes. Before
     // the long step, whose failure would hide theirs.
@@ -39,10 +115,7 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     steps.run("tests, those of the whole command beside all others", |out| {
         lanes.run(root, &environment, out)
     })?;
-    let (verdict, took) =
-        (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
-    writeln!(out, "\n== xtask test {verdict} in {took}")?;
-    Ok(verdict == "passed")
+    Ok(())
 }
 
 /// The tests of the whole command wait more than they work, and all others take as long: they run at
@@ -57,7 +130,9 @@ const WHOLE: &str = "end_to_end";
 
 impl Lanes {
     fn of(root: &Path) -> Result<Self> {
-        Ok(Self { others: integration_tests(&tidy::metadata(root)?) })
+        let mut others = integration_tests(&tidy::metadata(root)?, |_| true);
+        others.retain(|name| name != WHOLE);
+        Ok(Self { others })
     }
 
     fn run(
@@ -90,16 +165,17 @@ impl Lanes {
     }
 }
 
-/// What cargo's metadata names as integration tests, but for those of the whole command.
-fn integration_tests(metadata: &Value) -> Vec<String> {
+/// What cargo's metadata names as integration tests of some packages.
+fn integration_tests(metadata: &Value, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let list = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
     };
-    let packages = list(metadata, "packages");
+    let mut packages = list(metadata, "packages");
+    packages.retain(|package| package.get("name").and_then(Value::as_str).is_some_and(&wanted));
     let targets = packages.iter().flat_map(|package| list(package, "targets"));
     let tests = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "test"));
     let names = tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned()));
-    let names: BTreeSet<String> = names.filter(|name| name != WHOLE).collect();
+    let names: BTreeSet<String> = names.collect();
     names.into_iter().collect()
 }
 
@@ -129,6 +205,12 @@ impl Steps<'_> {
                 writeln!(self.out, "== failed after {took}: {name}: {error}")
             }
         }
+    }
+
+    fn tidy(&mut self, root: &Path) -> io::Result<()> {
+        self.run("cargo xtask tidy", |out| {
+            if tidy::run(root, out)? { Ok(()) } else { Err("the repository broke a rule".into()) }
+        })
     }
 
     fn cargo(&mut self, root: &Path, arguments: &[&str]) -> io::Result<()> {
@@ -188,13 +270,27 @@ mod tests {
     }
 
     #[test]
+    fn the_extent_is_named_and_no_other_word_is_taken() {
+        assert_eq!(Extent::parse(&[]), Some(Extent::Usual));
+        for extent in [Extent::Quick, Extent::All] {
+            assert_eq!(Extent::parse(&[extent.options().trim()]), Some(extent));
+        }
+        for wrong in [&["--quickly"][..], &["--all", "--quick"], &["all"], &[""]] {
+            assert_eq!(Extent::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn every_integration_test_has_its_lane() {
         let target = |kind: &str, name: &str| serde_json::json!({"kind": [kind], "name": name});
         let one = [target("lib", "x"), target("test", "peer"), target("test", WHOLE)];
         let metadata = serde_json::json!({"packages": [
-            {"targets": one}, {"targets": [target("test", "live"), target("bench", "speed")]},
+            {"name": "towpath-x", "targets": one},
+            {"name": "towpath", "targets": [target("test", "live"), target("bench", "speed")]},
         ]});
-        assert_eq!(integration_tests(&metadata), ["live", "peer"]);
+        assert_eq!(integration_tests(&metadata, |_| true), [WHOLE, "live", "peer"]);
+        let pure = integration_tests(&metadata, |name| !WITH_A_KERNEL.contains(&name));
+        assert_eq!(pure, [WHOLE, "peer"]);
     }
 
     #[test]

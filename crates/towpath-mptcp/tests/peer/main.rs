@@ -2,7 +2,7 @@
 //!
 //! Each seed draws paths, configurations, transfers and changes. `PEER_SEED=7 PEER_TRACE=1 cargo test
 //! -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed;
-//! `PEER_SEEDS=10000` runs more of them.
+//! `PEER_SEEDS=10000` runs more of them, `cargo xtask test` fewer or more.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,6 +13,8 @@
 )]
 
 mod network;
+#[path = "../repeat/mod.rs"]
+mod repeat;
 mod scenario;
 
 use std::panic::catch_unwind;
@@ -20,13 +22,16 @@ use std::time::Duration;
 
 use mptcp_rs::ConnectConfig;
 use network::{Line, Network, pattern};
+use repeat::repeat;
 use towpath_mptcp::connection::Config;
 use towpath_net::Instant;
 
 use scenario::{Outcome, Scenario, Topic};
 
-/// Runs all seeds (or the one of `PEER_SEED`) and names those that fail.
+/// Runs so many seeds, fewer or more of them as `cargo xtask test` says (or the one of `PEER_SEED`),
+/// and names those that fail.
 fn run(topic: Topic, seeds: u64) {
+    let seeds = repeat([seeds / 5, seeds, seeds * 10]);
     let asked = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds = 0..asked("PEER_SEEDS").unwrap_or(seeds);
     let seeds = asked("PEER_SEED").map_or(seeds, |seed| seed..seed + 1);

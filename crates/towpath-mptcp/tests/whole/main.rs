@@ -14,6 +14,8 @@ mod endings;
 mod middlebox;
 mod operations;
 mod paths;
+#[path = "../repeat/mod.rs"]
+mod repeat;
 mod transfer;
 mod windows;
 mod world;

@@ -13,6 +13,7 @@ use towpath_multipath::opportunistic::{Switches, Variant};
 use towpath_multipath::{congestion, scheduler};
 
 use crate::middlebox::Mangle;
+use crate::repeat::repeat;
 use crate::world::{End, Line, World, pattern};
 
 /// A host's settings.
@@ -553,7 +554,8 @@ fn plan(
     )
 }
 
-/// The same plans on every run, unless `PROPTEST_RNG_SEED` says others; `PROPTEST_CASES` for more.
+/// The same plans on every run, and more with `cargo xtask test --all`, unless `PROPTEST_RNG_SEED` says
+/// others, and `PROPTEST_CASES` how many.
 fn settings() -> ProptestConfig {
     let mut settings = ProptestConfig {
         failure_persistence: None,
@@ -561,7 +563,7 @@ fn settings() -> ProptestConfig {
         ..ProptestConfig::default()
     };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        settings.cases = 2_500;
+        settings.cases = repeat([60, 600, 5_000]);
     }
     if settings.rng_seed == RngSeed::Random {
         settings.rng_seed = RngSeed::Fixed(1);

@@ -8,6 +8,8 @@ mod ecn;
 mod link;
 mod opening;
 mod recovery;
+#[path = "../../../tests/repeat/mod.rs"]
+mod repeat;
 mod script;
 mod spurious;
 mod stamps;
