@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "these tests wait for real sockets")]
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use towpath_linux::live::{LiveError, Order, Server, ServerConfig, Source, measure};
 use towpath_measure::live::secret::Proof;
@@ -23,6 +23,25 @@ use towpath_measure::scenario::{Scenario, Transport, no_files};
 mod check;
 #[path = "live/quic.rs"]
 mod quic;
+
+/// Longer than anything that these tests wait for, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `body` as the only test of a process, by running the test `name` once more: the memory that
+/// it counts is the whole process's.
+fn alone(name: &str, body: fn()) {
+    const ALONE: &str = "TOWPATH_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "--kill-after=5", "300"]).arg(env::current_exe().unwrap());
+    let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
+    assert!(said.contains("1 passed"), "no test is called {name}:\n{said}");
+}
 
 /// Starts a server that lives as long as the test's process.
 fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
@@ -70,7 +89,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
         repeat: 1,
         turn: None,
         seed: 1,
-        patience: Duration::from_secs(30),
+        patience: PATIENCE,
         // Other tests of this machine may make and remove interfaces.
         mobile: true,
     }
@@ -109,7 +128,7 @@ fn every_pattern_runs_between_two_hosts() {
     ];
     for transport in [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic] {
         if transport == Transport::Mptcp && !has_mptcp() {
-            assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI");
+            assert!(env::var_os("CI").is_none(), "nothing is skipped in CI");
             continue;
         }
         for flow in &flows {
@@ -192,8 +211,8 @@ fn an_echo_connection_gives_back_what_it_gets() {
 
 fn connect(server: SocketAddr, kind: Kind, token: Token) -> TcpStream {
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let preamble = Preamble { kind, flow: 0, stream: 0, token };
     stream.write_all(&preamble.to_bytes()).unwrap();
     stream
@@ -235,6 +254,10 @@ const SMALL: &str = "pattern = \"bulk\"\nsize = \"200 KB\"\nduration = \"30 s\""
 
 #[test]
 fn two_hundred_clients_at_once_are_served() {
+    alone("two_hundred_clients_at_once_are_served", two_hundred);
+}
+
+fn two_hundred() {
     let server = serve(None, Limits { tests: 256, ..Limits::default() });
     let before = resident_bytes();
     thread::scope(|scope| {
@@ -248,6 +271,10 @@ fn two_hundred_clients_at_once_are_served() {
 
 #[test]
 fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
+    alone("thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was", thousands);
+}
+
+fn thousands() {
     let server = serve(Some("key"), Limits::default());
     honest(server, Some("key"), SMALL);
     let before = resident_bytes();
@@ -280,6 +307,10 @@ fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
 
 #[test]
 fn half_open_connections_garbage_and_slow_readers_keep_nobody_out() {
+    alone("half_open_connections_garbage_and_slow_readers_keep_nobody_out", half_open);
+}
+
+fn half_open() {
     let limits = Limits { waiting: 64, patience: Duration::from_secs(2), ..Limits::default() };
     let server = serve(None, limits);
     let before = resident_bytes();
@@ -320,7 +351,7 @@ fn half_open_connections_garbage_and_slow_readers_keep_nobody_out() {
         scope.spawn(|| (0..8).for_each(|_| _ = honest(server, None, SMALL)));
     });
     let took = honest(server, None, SMALL);
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < PATIENCE, "{took:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes");
 }
@@ -362,7 +393,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
 fn nothing_is_said_to_a_stranger() {
     let server = serve(None, Limits::default());
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _reset = stream.read_to_end(&mut answer);

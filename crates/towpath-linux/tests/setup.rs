@@ -28,7 +28,7 @@ use towpath_linux::sysctl::Sysctl;
 
 use space::in_namespace;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["eth0", "wlan0", "wwan0", "usb.0"];
 
 /// One interface of a host that is to be set up.

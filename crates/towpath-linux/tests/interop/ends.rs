@@ -21,7 +21,7 @@ use crate::case::{BYTES, Case, PORT};
 /// Bytes given to the kernel at once.
 const CHUNK: usize = 128 * 1024;
 /// For one call of the kernel.
-const CALL: Duration = Duration::from_secs(30);
+const CALL: Duration = Duration::from_secs(60);
 
 /// What one end sends, and what the other must have got.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use crate::{ALONE, permitted, skip};
 const PACKAGE: &str = "linux-source-6.12";
 const FOLDER: &str = "tools/testing/selftests/net/mptcp";
 const PROGRAM: &str = "mptcp_connect";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
 fn mptcp_connect_and_a_socket_of_ours_prove_this_test() {
@@ -79,7 +79,7 @@ fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
     let run = |namespace: &Namespace, arguments: &[&str]| -> Result<Child, String> {
         let mut command = Command::new(program);
         let port = PORT.to_string();
-        command.args(["-t", "30", "-m", mode, "-p", &port, "-s", "MPTCP"]).args(arguments);
+        command.args(["-t", "60", "-m", mode, "-p", &port, "-s", "MPTCP"]).args(arguments);
         if case.family == Family::V6 {
             command.arg("-6");
         }

@@ -23,10 +23,14 @@ fn welcome(quic: bool) -> Vec<u8> {
     frame::to_bytes(&FromServer::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
 }
 
-/// Says welcome to whoever comes over TCP.
+/// Says welcome to whoever comes over TCP, at a port that nobody has for UDP.
 fn over_tcp(quic: bool) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
+    let listeners = std::iter::repeat_with(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let mut free = listeners.filter_map(|listener| {
+        let address = listener.local_addr().unwrap();
+        UdpSocket::bind(address).ok().map(|_free| (listener, address))
+    });
+    let (listener, address) = free.next().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -115,7 +119,6 @@ fn other_version(initial: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_server_with_one_path_is_found() {
-    const PATIENCE: Duration = Duration::from_secs(20);
     let target = over_tcp(true);
     let (name, clock, seed) = ("single".to_owned(), Clock::start(), None);
     let (namespace, interfaces) = (None, Interfaces::all());

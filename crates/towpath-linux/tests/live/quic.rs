@@ -11,8 +11,6 @@ use towpath_quic::{Config, LocalAddress, Trust, identity::Pem};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
 fn client() -> Arc<Host> {
     let (name, clock, seed) = ("stranger".to_owned(), Clock::start(), None);
     let (namespace, interfaces) = (None, Interfaces::all());
@@ -188,6 +186,11 @@ fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
 
 #[test]
 fn initials_garbage_silent_connections_and_slow_readers_keep_nobody_out() {
+    let name = "initials_garbage_silent_connections_and_slow_readers_keep_nobody_out";
+    alone(&format!("quic::{name}"), beset);
+}
+
+fn beset() {
     let limits = Limits { waiting: 48, patience: Duration::from_secs(2), ..Limits::default() };
     let server = serve(None, limits);
     honest(server, Transport::Quic);
@@ -212,7 +215,7 @@ fn initials_garbage_silent_connections_and_slow_readers_keep_nobody_out() {
         let _kept: Vec<_> = slow.into_iter().map(|slow| slow.join().unwrap()).collect();
     });
     let took = honest(server, Transport::Mpquic);
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < PATIENCE, "{took:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes");
 }

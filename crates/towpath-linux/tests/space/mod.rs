@@ -18,7 +18,7 @@ pub(crate) fn in_namespace(name: &str, body: fn()) {
         return;
     }
     let output = Command::new("timeout")
-        .args(["--foreground", "--kill-after=5", "90", "unshare", "-Urn"])
+        .args(["--foreground", "--kill-after=5", "200", "unshare", "-Urn"])
         .arg(env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(INSIDE, "1")
