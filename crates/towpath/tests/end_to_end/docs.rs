@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, binary, emulator, wait_for};
+use crate::program::{Ended, Folder, binary, emulator_alone, is_long, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(480);
 
@@ -136,15 +136,18 @@ fn the_documents_hold_known_kinds_of_commands_only() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// Whether a run did all but reach a goodput that it expects: no test depends on the machine's speed.
+/// Whether a run did all but what the machine let it: no test depends on its speed, and what a run that
+/// calls itself degraded did not reach says nothing.
 fn only_speed_was_missed(ended: &Ended) -> bool {
+    let degraded = [&ended.out, &ended.err].iter().any(|text| text.contains("degraded run: "));
     let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
     ended.code == Some(1)
         && missed.peek().is_some()
-        && missed.all(|line| line.contains(".goodput "))
+        && missed.all(|line| degraded || line.contains(".goodput "))
 }
 
-/// All in one folder and in order, so that a line may use what an earlier one made.
+/// All in one folder and in order, so that a line may use what an earlier one made. The README's; all
+/// other documents' with `cargo xtask test --all`.
 #[test]
 #[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_command_in_the_documents_does_what_it_says() {
@@ -155,7 +158,8 @@ fn every_command_in_the_documents_does_what_it_says() {
     let search: Vec<_> =
         [folder.temporary()].into_iter().chain(env::split_paths(&others)).collect();
     let mut done = BTreeSet::new();
-    for (name, document) in documents() {
+    let count = if is_long() { usize::MAX } else { 1 };
+    for (name, document) in documents().into_iter().take(count) {
         let mut beside = Vec::new();
         for line in commands(&document) {
             if line.plan == Plan::Beside {
@@ -175,7 +179,7 @@ fn every_command_in_the_documents_does_what_it_says() {
             if !done.insert(line.text.clone()) {
                 continue;
             }
-            let _turn = emulator();
+            let _turn = emulator_alone();
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
             let ended = folder.start(&mut command).wait_at_most(LIMIT);

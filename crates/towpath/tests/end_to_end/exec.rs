@@ -38,7 +38,7 @@ const PROTOCOL: &str = "import socket; \
     print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
 
 /// Runs a script on the phone of two paths; `None` where a tool is missing.
-fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) -> Option<Ended> {
+pub(crate) fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) -> Option<Ended> {
     if is_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
@@ -204,7 +204,7 @@ fn iperf3_becomes_multipath_at_both_ends() {
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- iperf3 -s -1 -B $FAR >server.out 2>server.log &
         listens 5201
-        "$TOWPATH" exec --json --report r.jsonl -- iperf3 -c $FAR -t 1 -J >client.out 2>client.log
+        "$TOWPATH" exec --json --report r.jsonl -- iperf3 -c $FAR -n 6M -J >client.out 2>client.log
         wait $!
     "#;
     let Some(_) = in_lab(test, &["iperf3"], &folder, script) else { return };

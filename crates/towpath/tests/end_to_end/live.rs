@@ -1,19 +1,35 @@
 //! `towpath server` and `towpath measure` on the loopback interface.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 
 use crate::program::{Folder, Running, wait_for};
 
-/// A port that nobody had a moment ago.
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+/// A port of this host at which nobody listens.
+const CLOSED: &str = "1";
+
+/// A server at a port that the kernel chooses; so no other program can have it.
+fn server(folder: &Folder, options: &[&str]) -> (Running, String) {
+    server_at("0", folder, options)
 }
 
-fn server(folder: &Folder, port: &str, options: &[&str]) -> Running {
+fn server_at(port: &str, folder: &Folder, options: &[&str]) -> (Running, String) {
     let arguments = [&["server", "-B", "127.0.0.1", "-p", port], options].concat();
     let running = folder.start(&mut folder.towpath(&arguments));
-    wait_for("the server", || running.said().contains("listening").then_some(()));
-    running
+    let port = wait_for("the server", || {
+        let said = running.said();
+        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    });
+    (running, port)
+}
+
+/// A port that is taken for UDP and free for TCP.
+fn taken_for_udp() -> (UdpSocket, String) {
+    wait_for("a port", || {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_free| (taken, port.to_string()))
+    })
 }
 
 fn measure(folder: &Folder, port: &str, options: &[&str]) -> crate::program::Ended {
@@ -32,8 +48,8 @@ fn measure_over(
 
 #[test]
 fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
-    let (folder, port) = (Folder::new(), free_port());
-    let _server = server(&folder, &port, &[]);
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
     let ended = measure(&folder, &port, &["-t", "2", "-i", "0.5", "-b", "80M", "-C", "reno"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     assert!(ended.out.contains("Goodput") && ended.out.contains("Paths used"), "{ended}");
@@ -56,9 +72,9 @@ fn certificate(server: &Running) -> String {
 
 #[test]
 fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
-    let (folder, port) = (Folder::new(), free_port());
+    let folder = Folder::new();
     let first = {
-        let server = server(&folder, &port, &[]);
+        let (server, port) = server(&folder, &[]);
         let short = ["-t", "1", "-C", "cubic"];
         let ended = measure_over("quic,mpquic", &folder, &port, &short);
         assert_eq!(ended.code, Some(0), "{ended}");
@@ -76,8 +92,7 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
         }
         print
     };
-    let port = free_port();
-    let server = server(&folder, &port, &[]);
+    let (server, port) = server(&folder, &[]);
     assert_eq!(certificate(&server), first, "it was kept");
     let bulk = ["bulk", "-n", "1M", "-q", "--server-cert"];
     let logged = ["--qlog", "logs", "--path-policy", "ios"];
@@ -101,8 +116,8 @@ fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
 
 #[test]
 fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
-    let (folder, port) = (Folder::new(), free_port());
-    let server = server(&folder, &port, &[]);
+    let folder = Folder::new();
+    let (server, port) = server(&folder, &[]);
     let print = certificate(&server);
     let pinned = ["--tls", "--server-cert", &print, "-q", "--transport", "tcp,mptcp"];
     for (pattern, options) in [
@@ -131,9 +146,9 @@ fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
 
 #[test]
 fn check_says_what_is_open_and_what_is_not() {
-    let (folder, port) = (Folder::new(), free_port());
-    let findings = |code: i32| {
-        let ended = folder.run(&["check", "127.0.0.1", "-p", &port, "--json"]);
+    let folder = Folder::new();
+    let findings = |port: &str, code: i32| {
+        let ended = folder.run(&["check", "127.0.0.1", "-p", port, "--json"]);
         assert_eq!(ended.code, Some(code), "{ended}");
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
         let rows = ended.json();
@@ -144,16 +159,16 @@ fn check_says_what_is_open_and_what_is_not() {
         let rows = probes.into_iter().zip(findings);
         rows.map(|(probe, finding)| (probe.to_owned(), finding.to_owned())).collect::<Vec<_>>()
     };
-    assert_eq!(findings(1), rows(["refused"; 5]));
+    assert_eq!(findings(CLOSED, 1), rows(["refused"; 5]));
     {
-        let _server = server(&folder, &port, &[]);
-        assert_eq!(findings(0), rows(["works"; 5]));
+        let (_server, port) = server(&folder, &[]);
+        assert_eq!(findings(&port, 0), rows(["works"; 5]));
     }
-    let taken = std::net::UdpSocket::bind(format!("127.0.0.1:{port}")).unwrap();
-    let server = server(&folder, &port, &[]);
+    let (taken, port) = taken_for_udp();
+    let (server, _) = server_at(&port, &folder, &[]);
     assert!(server.said().contains("warning: no QUIC on port"), "{}", server.said());
     let without = ["works", "works", "silent", "without", "without"];
-    assert_eq!(findings(1), rows(without));
+    assert_eq!(findings(&port, 1), rows(without));
     drop(taken);
     let ended = folder.run(&["check", "127.0.0.1", "-p", &port]);
     let table = "the server does not speak QUIC on this port";
@@ -164,8 +179,8 @@ fn check_says_what_is_open_and_what_is_not() {
 
 #[test]
 fn letters_of_iperf3_and_json_are_understood() {
-    let (folder, port) = (Folder::new(), free_port());
-    let _server = server(&folder, &port, &[]);
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
     for (options, flows) in [
         (&["-n", "3M", "-R"][..], 1),
         (&["-t", "0.5", "--bidir", "-P", "2"], 2),
@@ -189,8 +204,8 @@ fn letters_of_iperf3_and_json_are_understood() {
 
 #[test]
 fn what_is_expected_and_not_kept_is_exit_code_1() {
-    let (folder, port) = (Folder::new(), free_port());
-    let _server = server(&folder, &port, &[]);
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
     let short = ["-t", "0.3", "-q"];
     let ended = measure(&folder, &port, &[&short[..], &["--expect", "goodput>=1kbit/s"]].concat());
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -204,9 +219,9 @@ fn what_is_expected_and_not_kept_is_exit_code_1() {
 
 #[test]
 fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
-    let (folder, port) = (Folder::new(), free_port());
+    let folder = Folder::new();
     folder.write("secret.txt", "words of both\n");
-    let server = server(&folder, &port, &["--once", "--secret-file", "secret.txt"]);
+    let (server, port) = server(&folder, &["--once", "--secret-file", "secret.txt"]);
     let short = ["-t", "0.3", "-q"];
     let ended = measure(&folder, &port, &short);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -221,9 +236,10 @@ fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
 
 #[test]
 fn the_nearest_server_of_a_list_is_taken_and_those_that_do_not_answer_are_named() {
-    let (folder, port, closed) = (Folder::new(), free_port(), free_port());
-    let _server = server(&folder, &port, &[]);
-    let list = format!("# ours\n127.0.0.1:{closed}\n127.0.0.1:{port}  # this one\n");
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
+    let closed = format!("127.0.0.1:{CLOSED}");
+    let list = format!("# ours\n{closed}\n127.0.0.1:{port}  # this one\n");
     folder.write("servers.txt", list);
     let auto = ["--server", "auto", "--servers", "servers.txt", "--transport", "tcp", "-q"];
     let run = |words: &[&str]| folder.run(&[&["measure"], words, &auto[..]].concat());
@@ -233,14 +249,14 @@ fn the_nearest_server_of_a_list_is_taken_and_those_that_do_not_answer_are_named(
         let found = ended.err.lines().find(|line| line.contains(of)).map(str::to_owned);
         found.unwrap_or_else(|| panic!("{ended}"))
     };
-    assert!(line(&closed).contains("refused: nobody listens there"), "{ended}");
-    let ours = line(&port);
+    assert!(line(&format!("{closed} ")).contains("refused: nobody listens there"), "{ended}");
+    let ours = line(&format!("127.0.0.1:{port}"));
     assert!(ours.contains("5 of 5") && ours.ends_with("← nearest"), "{ended}");
     let meta = folder.stored("results/live-tcp-1.jsonl.zst").meta;
     let why = &meta.conditions["why this server"];
     assert!(why.contains("lowest median of 5 pings") && why.contains(&closed), "{why}");
     // Without a list, with two servers, with nobody there: nothing is measured.
-    folder.write("servers.txt", format!("127.0.0.1:{closed}\nno-such-host.invalid\n"));
+    folder.write("servers.txt", format!("{closed}\nno-such-host.invalid\n"));
     let ended = run(&[]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("no server of `servers.txt` answers"), "{ended}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use towpath_measure::result::{Record, Side};
 
-use crate::program::{Ended, Folder, binary, emulator};
+use crate::program::{Ended, Folder, binary, busy, emulator_alone, is_long};
 
 /// Whatever happens, client and scenario are over before that.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -34,9 +34,18 @@ rate = "50 Mbit/s"
 delay = "1 ms"
 "#;
 
-/// Measures in `network` while `timeline` happens; what the client printed, with its exit code.
-fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i32, String) {
-    let _turn = emulator();
+/// How a measurement ended.
+struct Measured {
+    code: i32,
+    /// What the client printed.
+    text: String,
+    /// Whether the network's own run says that the machine was busy.
+    busy: bool,
+}
+
+/// Measures in `network` while `timeline` happens.
+fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Measured {
+    let _turn = emulator_alone();
     let towpath = binary();
     let towpath = std::fs::canonicalize(towpath).unwrap();
     let towpath = towpath.display();
@@ -44,8 +53,9 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
     let scenario = format!(
         "name = \"live-paths\"\n{network}\n{timeline}\n[[flows]]\nfrom = \"server\"\n\
          to = \"client\"\nrun = \"{towpath} server {once} > server.txt 2>&1\"\nduration = \"25 s\"\n\
-         [[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"sleep 0.4; {towpath} measure \
-         10.64.0.2 -o results {options} > client.txt 2>&1; echo $? > code.txt\"\n\
+         [[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"until grep -q listening \
+         server.txt; do sleep 0.02; done; {towpath} measure 10.64.0.2 -o results {options} \
+         > client.txt 2>&1; echo $? > code.txt\"\n\
          duration = \"40 s\"\n"
     );
     folder.write("scenario.toml", scenario);
@@ -54,7 +64,9 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> (i
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let code = read("code.txt").trim().parse();
     let text = read("client.txt");
-    (code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{ended}")), text)
+    let code = code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{ended}"));
+    let busy = busy(&folder.stored("around/mptcp-1.jsonl.zst")).is_some();
+    Measured { code, text, busy }
 }
 
 #[test]
@@ -63,19 +75,22 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
     let still = "iperf -t 5 --require-multipath --udping";
     let moving = "iperf -t 5 --require-multipath --udping --mobile";
     // Only what the host itself sees of its network makes a measurement invalid.
-    for (transport, how, options, wanted) in [
+    let ways = [
         ("mptcp", silent, still, 0),
-        ("mptcp", interface, moving, 0),
-        ("mptcp", interface, still, 1),
-        ("mpquic", silent, still, 0),
         ("mpquic", interface, moving, 0),
-    ] {
+        ("mptcp", interface, still, 1),
+        ("mptcp", interface, moving, 0),
+        ("mpquic", silent, still, 0),
+    ];
+    let count = if is_long() { ways.len() } else { 3 };
+    for (transport, how, options, wanted) in ways.into_iter().take(count) {
         let options = &format!("--transport {transport} {options}");
         let folder = Folder::new();
         let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
-        let (code, text) = measured(&folder, TWO_PATHS, &down, options);
+        let Measured { code, text, busy } = measured(&folder, TWO_PATHS, &down, options);
         assert_eq!(code, wanted, "{how}, {options}: {text}");
-        assert_eq!(text.contains("invalid: at 1."), wanted == 1, "{how}, {options}: {text}");
+        let told = if busy { "invalid: at " } else { "invalid: at 1." };
+        assert_eq!(text.contains(told), wanted == 1, "{how}, {options}: {text}");
         let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
         let summary = result.summary.unwrap();
         let flow = &summary.flows[0];
@@ -84,9 +99,12 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
         // Datagrams say the same without any transport: one path was lost, the other never.
         let [eth, wlan] = &summary.paths[..] else { panic!("{text}") };
         assert!(eth.path == "eth" && wlan.path == "wlan", "{text}");
-        assert!((10..=22).contains(&eth.answered), "{how}: {eth:?}");
-        assert!(eth.silence_ns > 2_500_000_000, "{how}: {eth:?}");
-        assert!(wlan.answered >= 48 && wlan.lost() <= 1, "{how}: {wlan:?}");
+        assert!(eth.answered < wlan.answered && eth.silence_ns > wlan.silence_ns, "{how}: {eth:?}");
+        if !busy {
+            assert!((10..=22).contains(&eth.answered), "{how}: {eth:?}");
+            assert!(eth.silence_ns > 2_500_000_000, "{how}: {eth:?}");
+            assert!(wlan.answered >= 48 && wlan.lost() <= 1, "{how}: {wlan:?}");
+        }
         let sides = result.records.iter().filter_map(|record| {
             let Record::Subflow(subflow) = record else { return None };
             Some(subflow.side)
@@ -102,7 +120,7 @@ fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
     let folder = Folder::new();
     let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
         [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
-    let (_, text) = measured(&folder, ONE_PATH, away, "-t 5 --transport tcp");
+    let Measured { text, .. } = measured(&folder, ONE_PATH, away, "-t 5 --transport tcp");
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
     let summary = result.summary.unwrap();
     assert!(summary.flows[0].bytes > 1_000_000, "{text}");
@@ -113,7 +131,8 @@ fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
 fn the_only_path_of_tcp_is_gone_and_the_client_says_what_is_missing() {
     let folder = Folder::new();
     let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
-    let (code, text) = measured(&folder, ONE_PATH, gone, "-t 5 --transport tcp --patience 3");
+    let options = "-t 5 --transport tcp --patience 3";
+    let Measured { code, text, .. } = measured(&folder, ONE_PATH, gone, options);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("the server's half of the result is missing"), "{text}");
     let result = folder.stored("results/live-tcp-1.jsonl.zst");
@@ -135,29 +154,33 @@ fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network
         } else {
             "--mobile -t 30"
         };
-        let (code, text) = measured(&folder, TWO_PATHS, &down, options);
+        let Measured { code, text, busy } = measured(&folder, TWO_PATHS, &down, options);
         let result = folder.stored("results/live-mptcp-1.jsonl.zst");
         let gone = result.records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
             event.text.contains("first network is gone").then_some(event.t_ns)
         });
         let gone = gone.unwrap_or_else(|| panic!("{how}: {text}")) as f64 / 1e9;
-        assert!((1.0..3.0).contains(&gone), "{how}: {gone}: {text}");
+        assert!(busy || (1.0..3.0).contains(&gone), "{how}: {gone}: {text}");
         // Until it is sure, and a while more.
         let lasted = result.meta.duration_ns as f64 / 1e9;
-        assert!((gone + 4.9..gone + 7.5).contains(&lasted), "{how}: {gone} {lasted}: {text}");
+        assert!(lasted >= gone + 4.9, "{how}: {gone} {lasted}: {text}");
+        assert!(busy || lasted < gone + 7.5, "{how}: {gone} {lasted}: {text}");
         let summary = result.summary.unwrap();
         assert_eq!(code, 0, "{how}: {text}");
         for flow in &summary.flows {
             let messages = flow.messages.as_ref().unwrap();
             assert_eq!(messages.answered, messages.count, "{how}: {flow:?}");
-            assert!((messages.count as f64 - lasted * 10.0).abs() < 3.0, "{how}: {flow:?}");
+            let off = (messages.count as f64 - lasted * 10.0).abs();
+            assert!(busy || off < 3.0, "{how}: {flow:?}");
         }
         let lost = |name| summary.paths.iter().find(|path| path.path == name).unwrap().lost();
-        assert!(lost("eth") > 30 && lost("wlan") <= 2, "{how}: {:?}", summary.paths);
+        let (eth, wlan) = (lost("eth"), lost("wlan"));
+        assert!(eth > 30 && (busy || wlan <= 2), "{how}: {:?}", summary.paths);
         let other = if how == "silent" { "tcp" } else { "mpquic" };
         let other = folder.stored(&format!("results/live-{other}-1.jsonl.zst"));
-        assert!(other.meta.duration_ns.abs_diff(result.meta.duration_ns) < 500_000_000);
+        let apart = other.meta.duration_ns.abs_diff(result.meta.duration_ns);
+        assert!(busy || apart < 500_000_000, "{apart} ns");
         assert_eq!(other.summary.unwrap().paths, []);
     }
 }

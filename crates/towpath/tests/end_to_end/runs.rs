@@ -6,7 +6,7 @@ use std::path::Path;
 use towpath_measure::result::Record;
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, TWO_PATHS, emulator, skip};
+use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_alone, skip};
 
 /// Its size makes it last at least 0.3 s; how much longer is up to the machine.
 const SIZED: &str = r#"
@@ -294,24 +294,27 @@ fn results_go_where_they_are_wanted() {
 
 #[test]
 fn datagrams_go_over_every_path_whatever_its_state_and_the_transport() {
-    let _turn = emulator();
+    let _turn = emulator_alone();
     let folder = Folder::new();
     let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\n\
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
         [[timeline]]\nat = \"1500 ms\"\npath = \"cellular\"\nset = \"address\"\nhost = \"phone\"\n";
     let udping = "pattern = \"udping\"\nduration = \"3 s\"\npatience = \"1 s\"\n";
     let result = folder.result(&format!("{}{events}", flow(udping)), "tcp");
-    let summary = result.summary.unwrap();
+    let summary = result.summary.as_ref().unwrap();
     assert!(summary.ok && summary.flows.is_empty(), "{summary:#?}");
     let [wifi, cellular] = &summary.paths[..] else { panic!("{summary:#?}") };
     assert_eq!((wifi.path.as_str(), wifi.count, cellular.count), ("wifi", 30, 30));
-    // Ten are due while the interface is off; one or two may be on their way when it is switched.
-    assert!((17..=21).contains(&wifi.answered), "{wifi:?}");
-    assert!((wifi.answered..=21).contains(&wifi.sent), "{wifi:?}");
-    assert!((900..1_400).contains(&(wifi.silence_ns / 1_000_000)), "{wifi:?}");
-    assert!((900..1_200).contains(&(wifi.silence_at_ns / 1_000_000)), "{wifi:?}");
-    // From the new address it goes on at once.
-    assert!(cellular.answered >= 28, "{cellular:?}");
+    assert!((1..30).contains(&wifi.answered) && wifi.answered <= wifi.sent, "{wifi:?}");
+    if busy(&result).is_none() {
+        // Ten are due while the interface is off; one or two may be on their way when it is switched.
+        assert!((17..=21).contains(&wifi.answered), "{wifi:?}");
+        assert!((wifi.answered..=21).contains(&wifi.sent), "{wifi:?}");
+        assert!((900..1_400).contains(&(wifi.silence_ns / 1_000_000)), "{wifi:?}");
+        assert!((900..1_200).contains(&(wifi.silence_at_ns / 1_000_000)), "{wifi:?}");
+        // From the new address it goes on at once.
+        assert!(cellular.answered >= 28, "{cellular:?}");
+    }
     assert!(cellular.round_trip.unwrap().min_ns >= 20_000_000, "{cellular:?}");
     let probes = result.records.iter().filter(|record| matches!(record, Record::Probe(_)));
     assert_eq!(probes.count(), 60);

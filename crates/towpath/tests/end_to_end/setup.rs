@@ -237,6 +237,8 @@ for host in $one $two; do
 done
 on() { pid=$1; shift; nsenter -t $pid -n sh -c "$*"; }
 up() { until on $1 ip link show $2 | grep -q 'state UP'; do sleep 0.01; done; }
+# Slow enough that a second subflow is seen before all is sent.
+slow="root tbf rate 40mbit burst 32k latency 50ms"
 "#;
 
 /// `eth0` and `wlan0` of both hosts at one switch, 172.31.0.0/24.
@@ -245,7 +247,7 @@ ip link add switch type bridge && ip link set switch up
 plug() {
     ip link add $1-$3 type veth peer name $3 netns $2
     ip link set $1-$3 master switch up
-    on $2 "ip addr add $4/24 dev $3 && ip link set $3 up"
+    on $2 "ip addr add $4/24 dev $3 && ip link set $3 up && tc qdisc add dev $3 $slow"
 }
 plug c $one eth0 172.31.0.133
 plug c $one wlan0 172.31.0.173
@@ -259,7 +261,7 @@ const TWO_CABLES: &str = r#"
 cable() {
     nsenter -t $one -n ip link add $1 type veth peer name $1 netns $two
     on $one "ip addr add $2.1/24 dev $1 && ip link set $1 up"
-    on $two "ip addr add $2.2/24 dev $1 && ip link set $1 up"
+    on $two "ip addr add $2.2/24 dev $1 && ip link set $1 up && tc qdisc add dev $1 $slow"
 }
 cable eno1 10.0.0
 cable eno2 192.168.0
@@ -279,7 +281,8 @@ fn transcript(section: &str) -> Vec<(String, String)> {
 
 /// Plays a section between two hosts; what each command says is in `NUMBER.out` and `NUMBER.err`.
 fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(String, String)>)> {
-    let tools = ["ip", "unshare", "nsenter", "curl", "python3"];
+    // `tc` has no such option, but starts.
+    let tools = ["ip", "tc", "unshare", "nsenter", "curl", "python3"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         skip(test, &reason);
         return None;

@@ -4,7 +4,8 @@ use serde_json::Value;
 use towpath_measure::result::{CapturedConnection, Record, Summary};
 use towpath_measure::store::{RunResult, read_run};
 
-use crate::program::{Ended, Folder, TWO_PATHS, binary, emulator};
+use crate::exec::in_lab;
+use crate::program::{Ended, Folder, TWO_PATHS};
 use crate::wrong_scenarios::refused;
 
 const TRAFFIC: &str = r#"
@@ -139,24 +140,37 @@ fn a_capture_that_is_missing_is_refused() {
     insta::assert_snapshot!(refused(&Folder::new(), &["trace", "missing.pcap"]));
 }
 
+/// Takes one connection and reads it to its end; opens one and writes 3 MB.
+const ENDS: &str = r#"
+import socket, sys
+one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+if sys.argv[1] == "far":
+    one.bind((sys.argv[2], 7000))
+    one.listen()
+    near, _ = one.accept()
+    while near.recv(1 << 16): pass
+else:
+    one.connect((sys.argv[2], 7000))
+    one.sendall(bytes(3000000))
+"#;
+
 /// What passes the server's interfaces while a client sends 3 MB over both paths.
 #[test]
 fn what_passes_an_interface_is_captured_as_it_passes() {
-    let _turn = emulator();
-    let folder = Folder::new();
-    let towpath = std::fs::canonicalize(binary()).unwrap();
-    let capture = format!(
-        "{} trace -i any --duration 6s --json -w kept.pcap > seen.jsonl 2> said.txt",
-        towpath.display()
-    );
-    let flows = format!(
-        "[[flows]]\nfrom = \"server\"\nto = \"phone\"\nrun = \"{capture}\"\nduration = \"20 s\"\n\
-         [[flows]]\nfrom = \"phone\"\nto = \"server\"\nstart = \"1 s\"\npattern = \"bulk\"\n\
-         size = \"3 MB\"\nduration = \"20 s\"\n"
-    );
-    folder.write("scenario.toml", format!("{TWO_PATHS}{flows}"));
-    let ended = folder.run(&["run", "scenario.toml", "-q", "-t", "mptcp", "-o", "around"]);
-    assert_eq!(ended.code, Some(0), "{ended}");
+    let (folder, test) = (Folder::new(), "what_passes_an_interface_is_captured_as_it_passes");
+    folder.write("ends.py", ENDS);
+    let script = r#"
+        nsenter --net="$server" "$TOWPATH" trace -i any --json -w kept.pcap >seen.jsonl 2>said.txt &
+        trace=$!
+        until grep -q "capturing on any" said.txt || ! kill -0 $trace; do sleep 0.02; done
+        nsenter --net="$server" python3 ends.py far $FAR &
+        far=$!
+        listens 7000
+        python3 ends.py near $FAR
+        wait $far
+        kill -TERM $trace; wait $trace; true
+    "#;
+    let Some(ended) = in_lab(test, &["python3"], &folder, script) else { return };
     let seen = std::fs::read(folder.work().join("seen.jsonl")).unwrap();
     let run = read_run(seen.as_slice()).unwrap();
     let captured = run.records.iter().find_map(|record| {
