@@ -417,7 +417,9 @@ impl Subflow {
     pub fn set_waiting_bytes(&mut self, now: Instant, bytes: u64) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let before = std::mem::replace(&mut self.waiting_bytes, bytes);
-        if (before > 0) != (bytes > 0) {
+        // More may not fit any more into a window that was enough for what waited when it was told.
+        let idle = before != bytes && self.send.outstanding() == 0;
+        if (before > 0) != (bytes > 0) || idle {
             self.arm_window_probe(now);
         }
     }

@@ -653,6 +653,36 @@ fn regression_a_window_of_less_than_a_packet_opens_again() {
 }
 
 #[test]
+fn regression_a_write_that_outgrows_a_small_window_is_sent_in_time() {
+    let [client, server] = small().hosts;
+    let client = Host {
+        multipath: false,
+        ideal: true,
+        buffer: (ReceiveBufferMode::Fixed, 8_000),
+        send_buffer_bytes: 10_000,
+        options: (false, false, true),
+        ..client
+    };
+    let server = Host {
+        multipath: false,
+        ideal: false,
+        buffer: (ReceiveBufferMode::Fixed, 20_000),
+        send_buffer_bytes: 2_000,
+        options: (false, false, true),
+        ..server
+    };
+    let operations = [
+        (16, Operation::Write { host: 1, bytes: 10_049 }),
+        (37, Operation::Pause { host: 0, paused: true }),
+        (333, Operation::Write { host: 0, bytes: 1 }),
+    ];
+    let hosts = [client, server];
+    let plan = with(&operations);
+    let plan = Plan { hosts, delays_ms: vec![13], mtus: [4_000, 1_500, 1_500], ..plan };
+    assert_eq!(plan.check(), Ok(()));
+}
+
+#[test]
 fn regression_infinite_mappings_that_overtake_each_other_are_joined() {
     let line = Operation::Line { path: 0, delay_ms: 0, jitter_ms: 2, loss: 9, byte_nanos: 50 };
     let plan = with(&[(2, line), (0, Operation::Write { host: 0, bytes: 2_001 })]);
