@@ -17,7 +17,7 @@ use crate::program::{Ended, Folder, binary, emulator_alone, is_long, wait_for};
 const LIMIT: Duration = Duration::from_secs(480);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
-const CARGO: [&str; 8] = [
+const CARGO: [&str; 9] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
     "cargo install --path crates/towpath",
@@ -25,6 +25,7 @@ const CARGO: [&str; 8] = [
     "cargo xtask test",
     "cargo xtask specs",
     "cargo xtask tidy",
+    "cargo xtask twin",
     "cargo bench",
 ];
 
