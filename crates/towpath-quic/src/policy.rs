@@ -16,7 +16,8 @@ use crate::status::SwitchReason;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often something is sent on every path while data moves.
 pub(crate) const PING_EVERY: Duration = Duration::from_millis(100);
-/// A path that is silent for longer is given up (the seed's 600 ms).
+/// A path that is silent for longer is given up. Ours: the source's 600 ms, [`LATE`], are for using the
+/// backup, not for giving a path up (`docs/quic.md` has experiments with less).
 pub(crate) const SILENCE: Duration = Duration::from_millis(600);
 /// A path on which something was heard within this time works.
 const ALIVE: Duration = Duration::from_millis(400);
