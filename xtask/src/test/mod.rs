@@ -62,8 +62,9 @@ const REPEAT: &str = "TOWPATH_REPEAT";
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
 const WITH_A_KERNEL: [&str; 2] = ["towpath", "towpath-linux"];
 
-/// Other integration tests that take long by their nature: hours in virtual time.
-const SLOW: [&str; 1] = ["fairness"];
+/// Other integration tests that take long by their nature: hours in virtual time, twenty seeds of
+/// QUIC.
+const SLOW: [&str; 2] = ["fairness", "quic"];
 
 /// Runs all steps; stops at the first that fails.
 pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bool> {
