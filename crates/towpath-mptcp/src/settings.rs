@@ -4,10 +4,11 @@
 use std::num::ParseIntError;
 use std::time::Duration;
 
+use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::opportunistic::Variant;
 pub use towpath_multipath::settings::SettingError;
 
-use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
 /// A super-segment's payload at most: what fits into one IP packet with its headers.
 const LARGEST_SUPER_SEGMENT_BYTES: u32 = 65_160;
@@ -33,6 +34,11 @@ impl HostSettings {
         Self { small_queues: true, ..Self::with(connection) }
     }
 
+    /// Linux 6.18 as it was measured on random networks.
+    pub fn linux_6_18() -> Self {
+        Self { connection: Config::linux_6_18(), ..Self::linux() }
+    }
+
     /// Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK, with M1 and
     /// M2, and with reinjection at every timeout.
     pub fn linux_3_2() -> Self {
@@ -43,7 +49,7 @@ impl HostSettings {
         connection.opportunistic.penalisation = Variant::Guarded;
         connection.reinject_on_timeout = true;
         // `tcp_adv_win_scale` was 2: a quarter of the buffer was overhead (half since 3.4).
-        connection.receive_buffer.window_percent = 75;
+        connection.receive_buffer.window_share = WindowShare::Percent(75);
         connection.subflow.rack = false;
         connection.subflow.pacing = false;
         connection.subflow.tso_autosizing = false;
@@ -78,6 +84,7 @@ impl HostSettings {
             if name == "profile" {
                 host = match value {
                     "linux-6.x" => Self::linux(),
+                    "linux-6.18" => Self::linux_6_18(),
                     "linux-3.2-mptcp" => Self::linux_3_2(),
                     "ideal" => Self::ideal(),
                     _ => return Err(SettingError::value(name, value)),
@@ -112,8 +119,13 @@ impl HostSettings {
                 connection.receive_buffer.initial_bytes =
                     if mode == ReceiveBufferMode::Fixed { most } else { initial };
             }
-            // The send buffer's default grows to its maximum by itself; what is modelled is its end.
-            "send-buffer" => connection.send_buffer_bytes = sizes(name, value)?[2],
+            "send-buffer" => {
+                let [_, initial, most] = sizes(name, value)?;
+                connection.send_buffer_bytes = most;
+                let small = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+                connection.subflow.send_buffer_initial_bytes = small(initial);
+                connection.subflow.send_buffer_max_bytes = small(most);
+            }
             "mss" => connection.smallest_mss = word(name, value, ["own", "smallest"])?,
             "subflows" => connection.subflow_limit = number(name, value)?,
             "add-addr-accepted" => connection.accept_limit = number(name, value)?,
@@ -141,11 +153,22 @@ impl HostSettings {
             }
             "tsq" => self.small_queues = truth(name, value)?,
             "timer-granularity" => subflow.timer_granularity = nanos(name, value)?,
-            "hystart" => subflow.hystart = truth(name, value)?,
+            "hystart" => {
+                subflow.hystart = match (truth(name, value)?, subflow.hystart) {
+                    (false, _) => HyStartRule::Off,
+                    (true, HyStartRule::Off) => HyStartRule::Rfc9406,
+                    (true, rule) => rule,
+                };
+            }
+            "linux-hystart" => {
+                let linux = truth(name, value)?;
+                subflow.hystart = if linux { HyStartRule::Linux } else { HyStartRule::Rfc9406 };
+            }
             "pacing" => subflow.pacing = truth(name, value)?,
             "rmem-scaling" => {
-                self.connection.receive_buffer.window_percent =
-                    if truth(name, value)? { 60 } else { 100 };
+                let scales = truth(name, value)?;
+                self.connection.receive_buffer.window_share =
+                    if scales { WindowShare::Percent(60) } else { WindowShare::Percent(100) };
             }
             "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
             "segmentation-offload" => self.segmentation_offload = truth(name, value)?,

@@ -129,6 +129,9 @@ pub struct PathView {
     pub in_flight_bytes: u64,
     /// Assigned to the path and not yet sent (Linux: write queue of the subflow).
     pub queued_bytes: u64,
+    /// Memory that all of this takes at the sender, what is sent and not acknowledged and what waits
+    /// (Linux: `sk_wmem_queued` of the subflow).
+    pub memory_bytes: u64,
     /// Rate at which the path paces or would pace: about `cwnd` per `srtt`. Bytes a second.
     pub pacing_rate: u64,
     /// Bytes of new data that the path would take now: congestion window, its own peer window, pacing

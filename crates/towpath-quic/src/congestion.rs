@@ -19,7 +19,9 @@ use noq_proto::congestion::{
 };
 use thiserror::Error;
 use towpath_multipath::PathId;
-use towpath_multipath::congestion::{self, AckSample, CongestionControl, Sibling, Start};
+use towpath_multipath::congestion::{
+    self, AckSample, CongestionControl, HyStartRule, Sibling, Start,
+};
 use towpath_net::Instant;
 
 use self::waiting::Waiting;
@@ -90,7 +92,7 @@ impl Kind {
             Self::Ours(make) => Control::Ours(make(Start {
                 mss_bytes: u32::from(mtu_bytes),
                 initial_packets: INITIAL_PACKETS,
-                hystart: true,
+                hystart: HyStartRule::Rfc9406,
             })),
             Self::Library(factory) => Control::Library(Arc::clone(factory).build(now, mtu_bytes)),
         }

@@ -21,6 +21,8 @@ pub enum Profile {
     /// As Linux 6.x does it.
     #[default]
     Linux6,
+    /// As Linux 6.18 was seen to do it on random networks.
+    Linux618,
     /// As Linux 3.2 with the patch of mptcp.org did it: no pacing, no small queues, M1 and M2.
     Linux32Mptcp,
     /// The protocol alone: no timer granularity, no memory overhead, no batching.
@@ -31,6 +33,7 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Linux6 => "linux-6.x",
+            Self::Linux618 => "linux-6.18",
             Self::Linux32Mptcp => "linux-3.2-mptcp",
             Self::Ideal => "ideal",
         })
@@ -50,6 +53,8 @@ pub struct ProfileSwitches {
     pub timer_granularity: Option<Duration>,
     /// Leave slow start early.
     pub hystart: Option<bool>,
+    /// By Linux's rule, with CUBIC only, and not by RFC 9406's.
+    pub linux_hystart: Option<bool>,
     /// Spread packets over the round-trip time.
     pub pacing: Option<bool>,
     /// The window offers a part of the receive buffer's memory only.
@@ -70,6 +75,7 @@ impl ProfileSwitches {
             tsq: self.tsq.or(other.tsq),
             timer_granularity: self.timer_granularity.or(other.timer_granularity),
             hystart: self.hystart.or(other.hystart),
+            linux_hystart: self.linux_hystart.or(other.linux_hystart),
             pacing: self.pacing.or(other.pacing),
             rmem_scaling: self.rmem_scaling.or(other.rmem_scaling),
             cpu_per_packet: self.cpu_per_packet.or(other.cpu_per_packet),
@@ -210,6 +216,7 @@ impl Scenario {
         add("tso-autosizing", switches.tso_autosizing.map(|on| on.to_string()));
         add("tsq", switches.tsq.map(|on| on.to_string()));
         add("timer-granularity", switches.timer_granularity.map(nanos));
+        add("linux-hystart", switches.linux_hystart.map(|on| on.to_string()));
         add("hystart", switches.hystart.map(|on| on.to_string()));
         add("pacing", switches.pacing.map(|on| on.to_string()));
         add("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
@@ -261,10 +268,10 @@ impl StackKeys {
         // mptcp.org's versions always had both; kernels since 5.6 have neither.
         let variant = match profile {
             Profile::Linux32Mptcp => OpportunisticVariant::Guarded,
-            Profile::Linux6 | Profile::Ideal => OpportunisticVariant::Off,
+            Profile::Linux6 | Profile::Linux618 | Profile::Ideal => OpportunisticVariant::Off,
         };
         let mode = match profile {
-            Profile::Linux6 | Profile::Linux32Mptcp => BufferMode::Linux,
+            Profile::Linux6 | Profile::Linux618 | Profile::Linux32Mptcp => BufferMode::Linux,
             Profile::Ideal => BufferMode::Fixed,
         };
         let mut given = self.given.clone();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::{self, Start};
+use towpath_multipath::congestion::{self, HyStartRule, Start};
 use towpath_multipath::opportunistic::Switches;
 use towpath_multipath::scheduler;
 
@@ -36,13 +36,21 @@ pub struct Config {
     pub subflow_limit: u8,
     /// Most announced addresses that are answered.
     pub accept_limit: u8,
-    /// Send buffer: bytes that are not acknowledged at connection level.
+    /// Send buffer: bytes that are not acknowledged at connection level, unless it grows.
     pub send_buffer_bytes: u64,
-    /// Only as much of it as the subflows' congestion windows call for (Linux `tcp_sndbuf_expand`); else
-    /// all of it from the start.
+    /// The send buffer is the sum of what the subflows have, whose buffers grow with their congestion
+    /// windows (Linux `tcp_sndbuf_expand`, `__mptcp_sync_sndbuf`), and who writes is told of room when
+    /// a third of it is free (`sk_stream_write_space`).
     pub send_buffer_grows: bool,
     /// Receive buffer.
     pub receive_buffer: ReceiveBuffer,
+    /// After a read, as Linux (`mptcp_cleanup_rbuf`): data that the peer pushed is acknowledged at
+    /// once, and a window told, on every subflow, when it has doubled; else told on one subflow when it
+    /// has grown by two packets.
+    pub acks_on_read: bool,
+    /// A subflow may fill the connection's window, whatever was last said on it (Linux
+    /// `mptcp_check_allowed_size`).
+    pub shares_peer_window: bool,
     /// Packet size: each subflow's own, or the smallest of all (seed 003).
     pub smallest_mss: bool,
     /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
@@ -71,9 +79,18 @@ pub struct ReceiveBuffer {
     pub initial_bytes: u64,
     /// At most.
     pub max_bytes: u64,
-    /// Share of the memory that the window offers, in percent. Linux: what payload is of the memory of a
-    /// packet as it arrives, 1424 of 2350 bytes here; ideal: 100.
-    pub window_percent: u32,
+    /// Share of the memory that the window offers.
+    pub window_share: WindowShare,
+}
+
+/// What of a receive buffer's memory is offered as window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowShare {
+    /// So many percent of it.
+    Percent(u32),
+    /// Linux (`scaling_ratio`): what payload is of the memory of the largest packet that came, as it
+    /// arrives from a TUN device or a simple card.
+    LinuxPackets,
 }
 
 /// How the receive buffer grows.
@@ -109,8 +126,10 @@ impl Config {
                 mode: ReceiveBufferMode::Linux,
                 initial_bytes: 131_072,
                 max_bytes: 32 * 1024 * 1024,
-                window_percent: 60,
+                window_share: WindowShare::Percent(60),
             },
+            acks_on_read: false,
+            shares_peer_window: false,
             smallest_mss: false,
             nagle: false,
             reinject_on_timeout: false,
@@ -118,6 +137,20 @@ impl Config {
             close_timeout: Duration::from_secs(60),
             stale_after_rounds: 4,
             syn_retries_with_multipath: 2,
+        }
+    }
+
+    /// What Linux 6.18 was seen to do, see [`subflow::Config::linux_6_18`].
+    pub fn linux_6_18() -> Self {
+        let linux = Self::linux();
+        let receive_buffer =
+            ReceiveBuffer { window_share: WindowShare::LinuxPackets, ..linux.receive_buffer };
+        Self {
+            subflow: subflow::Config::linux_6_18(),
+            receive_buffer,
+            acks_on_read: true,
+            shares_peer_window: true,
+            ..linux
         }
     }
 
@@ -132,7 +165,7 @@ impl Config {
                 mode: ReceiveBufferMode::Fixed,
                 initial_bytes: 64 * 1024 * 1024,
                 max_bytes: 64 * 1024 * 1024,
-                window_percent: 100,
+                window_share: WindowShare::Percent(100),
             },
             reinject_on_timeout: true,
             add_address_timeout: Duration::from_secs(1),
@@ -145,7 +178,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         scheduler::by_name(&self.scheduler)?;
         path_manager::by_name(&self.path_manager)?;
-        let start = Start { mss_bytes: 1_460, initial_packets: 10, hystart: false };
+        let start = Start { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
         congestion::by_name(&self.subflow.congestion_control, start)?;
         Ok(())
     }

@@ -32,7 +32,7 @@ impl Connection {
         identification: u16,
         packet: &mut Packet,
     ) -> Option<InterfaceId> {
-        if self.window_changed {
+        if self.offer.changed {
             self.update_windows();
         }
         if std::mem::take(&mut self.signals_held) && self.signals_again_at.is_none() {
@@ -109,6 +109,9 @@ impl Connection {
             _ => Payload::EMPTY,
         };
         self.add_options(index, &transmit, &mut options);
+        if let Some(flow) = self.flows.get(index) {
+            self.offer.told_bytes = flow.tcp.told_window_bytes();
+        }
         let (source, destination) = match self.flows.get(index) {
             Some(flow) => (flow.local, flow.remote),
             None => (([0, 0, 0, 0], 0).into(), ([0, 0, 0, 0], 0).into()),

@@ -95,7 +95,7 @@ impl Connection {
         self.reinjections.clear();
         self.retransmit_at = None;
         self.update_data_options();
-        self.window_changed = true;
+        self.offer.changed = true;
         self.notice(Notice::Fallback(why));
     }
 

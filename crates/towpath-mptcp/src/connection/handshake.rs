@@ -81,7 +81,7 @@ impl Connection {
             flow.mappings.forget_all();
         }
         self.update_data_options();
-        self.window_changed = true;
+        self.offer.changed = true;
         if let Some(why) = why {
             self.notice(Notice::Fallback(why));
         }

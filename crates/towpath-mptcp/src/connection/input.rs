@@ -271,7 +271,7 @@ impl Connection {
         if acked.window_opened || acked.bytes > 0 {
             self.note_window_blocked(host, false);
         }
-        if acked.bytes > 0 && self.write_blocked {
+        if acked.bytes > 0 && self.write_blocked && self.may_wake_writer() {
             self.write_blocked = false;
             self.event(Event::Writable(self.id));
         }
@@ -327,7 +327,7 @@ impl Connection {
         }
         let arrived = self.receive.insert(start, payload);
         self.on_arrived(arrived);
-        self.window_changed = true;
+        self.offer.changed = true;
         self.note_reordering();
     }
 

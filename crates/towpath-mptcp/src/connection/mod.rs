@@ -45,10 +45,10 @@ use crate::stack::{
     ConfigError, ConnectionError, ConnectionId, Event, Fallback, InterfaceId, Notice, Reinjection,
     SubflowStatus, Trace,
 };
-use crate::subflow::{self, Subflow};
+use crate::subflow::{self, FRAGMENT_BYTES, Subflow};
 use crate::wire::AddAddress;
 
-pub use config::{Config, ReceiveBuffer, ReceiveBufferMode};
+pub use config::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
 use addresses::Announcement;
 use fallback::Straight;
@@ -197,7 +197,7 @@ pub(crate) struct Connection {
     signals_held: bool,
     signals_again_at: Option<Instant>,
     end_was_read: bool,
-    window_changed: bool,
+    offer: Offer,
     out: Vec<Output>,
     /// As [`Scratch`], lent by the stack.
     views: Vec<PathView>,
@@ -229,6 +229,23 @@ struct Counts {
     discarded_bytes: u64,
     penalisations: u64,
     window_blocked: Duration,
+}
+
+/// The window that the peer is offered.
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    /// It may have changed since subflows were told.
+    changed: bool,
+    /// The application has read since then.
+    was_read: bool,
+    /// What the last segment said, on whatever subflow.
+    told_bytes: u64,
+}
+
+impl Offer {
+    fn new() -> Self {
+        Self { changed: true, was_read: false, told_bytes: 0 }
+    }
 }
 
 impl Connection {
@@ -287,7 +304,7 @@ impl Connection {
             signals_held: false,
             signals_again_at: None,
             end_was_read: false,
-            window_changed: true,
+            offer: Offer::new(),
             out: Vec::new(),
             views: Vec::new(),
             received: subflow::Received::default(),
@@ -464,7 +481,7 @@ impl Connection {
             closed: None,
             closing: false,
         });
-        self.window_changed = true;
+        self.offer.changed = true;
         self.update_data_options();
         self.flows.len() - 1
     }
@@ -489,18 +506,52 @@ impl Connection {
         if self.send.fin().is_some() || self.closed.is_some() {
             return 0;
         }
-        let mut most = self.config.send_buffer_bytes;
-        if self.config.send_buffer_grows {
-            // `__mptcp_sync_sndbuf`: the sum of what its subflows have.
-            let usable = self.flows.iter().filter(|flow| flow.usable());
-            most = most.min(usable.map(|flow| flow.tcp.send_buffer_bytes()).sum());
+        let free = self.send_buffer_bytes().saturating_sub(self.held_memory_bytes());
+        if free == 0 || !(self.grows_by_memory() && self.is_multipath()) {
+            return free;
         }
-        most.saturating_sub(self.send.held_bytes())
+        // Linux asks for room before each fragment, and fills that (`mptcp_sendmsg`).
+        let end = self.send.end();
+        (end + free).next_multiple_of(FRAGMENT_BYTES) - end
+    }
+
+    fn send_buffer_bytes(&self) -> u64 {
+        if !self.config.send_buffer_grows {
+            return self.config.send_buffer_bytes;
+        }
+        let usable = self.flows.iter().filter(|flow| flow.usable());
+        let sum = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
+        if self.grows_by_memory() { sum } else { self.config.send_buffer_bytes.min(sum) }
+    }
+
+    fn grows_by_memory(&self) -> bool {
+        self.config.send_buffer_grows && self.config.subflow.counts_memory
+    }
+
+    /// What of the send buffer is taken. In Linux, TCP alone counts the memory of its packets.
+    fn held_memory_bytes(&self) -> u64 {
+        let held = self.send.held_bytes();
+        if !(self.is_single() && self.grows_by_memory()) {
+            return held;
+        }
+        let notes = |flow: &Flow| {
+            let data = flow.tcp.outstanding_bytes() + flow.tcp.queued_bytes();
+            flow.tcp.send_memory_bytes().saturating_sub(data)
+        };
+        held + self.flows.iter().map(notes).sum::<u64>()
+    }
+
+    /// Whether who waits to write is told that there is room.
+    fn may_wake_writer(&self) -> bool {
+        let held = self.held_memory_bytes();
+        !self.grows_by_memory() || self.send_buffer_bytes().saturating_sub(held) >= held / 2
     }
 
     /// See [`crate::stack::Stack::write`].
     pub(crate) fn write(&mut self, data: &mut Bytes) -> usize {
-        self.flows.iter_mut().for_each(|flow| flow.tcp.grow_send_buffer());
+        if !self.grows_by_memory() {
+            self.flows.iter_mut().for_each(|flow| flow.tcp.keep_send_buffer());
+        }
         let taken = self.send.write(data, self.writable_bytes());
         self.counts.written_bytes += taken as u64;
         self.write_blocked = !data.is_empty();
@@ -512,7 +563,7 @@ impl Connection {
         self.readable_told = false;
         if let Some(bytes) = self.receive.read() {
             self.tune_receive_buffer(now);
-            self.window_changed = true;
+            (self.offer.changed, self.offer.was_read) = (true, true);
             return Some(bytes);
         }
         self.end_was_read |= self.receive.finished();
@@ -523,7 +574,11 @@ impl Connection {
         if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed {
             return;
         }
-        let rtt = self.flows.iter().map(|flow| flow.tcp.srtt()).max().unwrap_or_default();
+        let as_receiver = self.config.receive_buffer.window_share == WindowShare::LinuxPackets;
+        let rtt = |flow: &Flow| {
+            if as_receiver { flow.tcp.receiver_rtt() } else { flow.tcp.srtt() }
+        };
+        let rtt = self.flows.iter().map(rtt).max().unwrap_or_default();
         if !self.tuning.is_due(now, rtt) {
             return;
         }
@@ -534,17 +589,24 @@ impl Connection {
 
     /// Offers the shared window on every subflow.
     fn update_windows(&mut self) {
-        self.window_changed = false;
+        self.offer.changed = false;
         let unit = 1 << self.window_scale().unwrap_or(0);
         // In Linux what waits for earlier data takes memory of the buffer besides its place in the
         // window, so that the window shrinks by it once more (`tcp_space`).
-        let accounts = self.config.receive_buffer.window_percent < 100;
+        let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
         let waiting = if accounts { self.receive.waiting_bytes() } else { 0 };
+        let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
+        if let Some(largest) = packets.max() {
+            self.tuning.note_packets(largest.into());
+        }
         let offered = self.tuning.offered_bytes().saturating_sub(waiting);
         let window = self.receive.window(offered, unit);
         let shared = !self.is_single();
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);
+        }
+        if self.config.acks_on_read {
+            return self.acknowledge_what_was_read(window, offered);
         }
         // One subflow is enough to tell the peer: the one that it used last.
         // What we have ended ourselves still receives in plain TCP.
@@ -553,6 +615,24 @@ impl Connection {
             && flow.tcp.window_update_due()
         {
             flow.tcp.want_ack();
+        }
+    }
+
+    /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).
+    fn acknowledge_what_was_read(&mut self, window: u64, offered: u64) {
+        if !std::mem::take(&mut self.offer.was_read) {
+            return;
+        }
+        let (single, drained) = (self.is_single(), !self.receive.has_unread());
+        let mss = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).max();
+        // RFC 9293 §3.8.6.2.2: no sliver.
+        let tells = window >= mss.unwrap_or(1).min(offered.max(1));
+        let window = if tells { window } else { 0 };
+        let doubled = window > 0 && window >= 2 * self.offer.told_bytes;
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable() || single) {
+            if single || doubled || flow.tcp.acknowledges_when_read(drained) {
+                flow.tcp.on_read(drained, window, offered);
+            }
         }
     }
 

@@ -4,34 +4,75 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::{ReceiveBuffer, ReceiveBufferMode};
+use super::{ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
 /// RFC 6928's initial window of ten packets.
 const INITIAL_SPACE_BYTES: u64 = 14_600;
+const INITIAL_PACKETS: u64 = 10;
+
+/// Shares are counted in parts of it, as in Linux (`TCP_RMEM_TO_WIN_SCALE`).
+const WHOLE: u64 = 256;
+/// Linux expects packets of this size at first, and learns from larger ones only (`TCP_MSS_DEFAULT`).
+const EXPECTED_BYTES: u64 = 536;
+/// Headers of a packet: IPv4, TCP, timestamps, a mapping.
+const HEADERS_BYTES: u64 = 80;
+/// Room that is kept in front of a packet (`NET_SKB_PAD`), and behind it (`struct skb_shared_info`).
+const ROOM_BYTES: (u64, u64) = (64, 320);
+/// The notes on a packet (`struct sk_buff`), and those of one that lies in pages, with its header.
+const NOTES_BYTES: (u64, u64) = (256, 1_024);
+const PAGE_BYTES: u64 = 4_096;
+
+/// What payload is of a packet's memory in Linux, in 256ths. Up to a page the memory is a power of two,
+/// beyond it whole pages.
+fn linux_share(payload_bytes: u64) -> u64 {
+    if payload_bytes <= EXPECTED_BYTES {
+        return WHOLE / 2;
+    }
+    let packet = payload_bytes + HEADERS_BYTES;
+    let memory = if packet + ROOM_BYTES.0 < PAGE_BYTES {
+        (packet + ROOM_BYTES.0 + ROOM_BYTES.1).next_power_of_two() + NOTES_BYTES.0
+    } else {
+        packet.next_multiple_of(PAGE_BYTES) + NOTES_BYTES.1
+    };
+    payload_bytes * WHOLE / memory
+}
 
 /// The receive buffer of one connection and what is measured to size it.
 #[derive(Debug)]
 pub(super) struct Tuning {
     config: ReceiveBuffer,
-    /// Memory; the window is [`ReceiveBuffer::window_percent`] of it.
+    /// Memory; the window is this share of it: how many of how many parts.
     buffer_bytes: u64,
+    share: (u64, u64),
     /// Begin of the round trip that is being measured.
     since: Instant,
     /// What the application had read by then, and what had arrived.
     read_bytes: u64,
     arrived_bytes: u64,
-    /// What it read in the largest round trip so far.
-    space_bytes: u64,
+    /// What was offered at first.
+    first_offer_bytes: u64,
+    /// What it read in the largest round trip so far, once one has ended.
+    space_bytes: Option<u64>,
 }
 
 impl Tuning {
     pub(super) fn new(config: ReceiveBuffer, now: Instant) -> Self {
         let buffer_bytes = config.initial_bytes.min(config.max_bytes).max(1);
-        let offered_bytes = buffer_bytes * u64::from(config.window_percent) / 100;
-        // As Linux: what an initial window brings is no growth yet. Counted from the whole window, it
-        // could never be seen that a window was used up in each round trip.
-        let space_bytes = offered_bytes.min(INITIAL_SPACE_BYTES);
-        Self { config, buffer_bytes, since: now, read_bytes: 0, arrived_bytes: 0, space_bytes }
+        let share = match config.window_share {
+            WindowShare::Percent(percent) => (u64::from(percent), 100),
+            WindowShare::LinuxPackets => (linux_share(0), WHOLE),
+        };
+        let first_offer_bytes = buffer_bytes.saturating_mul(share.0) / share.1;
+        Self {
+            config,
+            buffer_bytes,
+            share,
+            first_offer_bytes,
+            since: now,
+            read_bytes: 0,
+            arrived_bytes: 0,
+            space_bytes: None,
+        }
     }
 
     pub(super) fn buffer_bytes(&self) -> u64 {
@@ -40,7 +81,14 @@ impl Tuning {
 
     /// What of the buffer may be offered as window.
     pub(super) fn offered_bytes(&self) -> u64 {
-        self.buffer_bytes * u64::from(self.config.window_percent) / 100
+        self.buffer_bytes.saturating_mul(self.share.0) / self.share.1
+    }
+
+    /// The largest packet that came so far has so much payload.
+    pub(super) fn note_packets(&mut self, payload_bytes: u64) {
+        if self.config.window_share == WindowShare::LinuxPackets {
+            self.share = (linux_share(payload_bytes), WHOLE);
+        }
     }
 
     /// Whether the round trip that is being measured has ended; `rtt_max` is the longest round-trip
@@ -75,19 +123,24 @@ impl Tuning {
     /// Linux's dynamic right-sizing: room for twice what was read in a round trip, and for as much
     /// growth as there was since the last one.
     fn linux(&mut self, read: u64, mss_bytes: u32) -> u64 {
-        if read <= self.space_bytes {
+        // What an initial window brings is no growth yet. Counted from the whole window, it could never
+        // be seen that a window was used up in each round trip.
+        let (first, more) = match self.config.window_share {
+            WindowShare::LinuxPackets => (INITIAL_PACKETS * u64::from(mss_bytes), 0),
+            WindowShare::Percent(_) => (INITIAL_SPACE_BYTES, 16 * u64::from(mss_bytes)),
+        };
+        let space = self.space_bytes.unwrap_or(first.min(self.first_offer_bytes)).max(1);
+        if read <= space {
             return 0;
         }
-        let window = read.saturating_mul(2).saturating_add(16 * u64::from(mss_bytes));
-        let grown = u128::from(window) * u128::from(read - self.space_bytes)
-            / u128::from(self.space_bytes.max(1));
-        self.space_bytes = read;
+        let window = read.saturating_mul(2).saturating_add(more);
+        let grown = u128::from(window) * u128::from(read - space) / u128::from(space);
+        self.space_bytes = Some(read);
         window.saturating_add(u64::try_from(grown.saturating_mul(2)).unwrap_or(u64::MAX))
     }
 
     fn grow_to(&mut self, window_bytes: u64) {
-        let percent = u64::from(self.config.window_percent.max(1));
-        let memory = window_bytes.saturating_mul(100) / percent;
+        let memory = window_bytes.saturating_mul(self.share.1) / self.share.0.max(1);
         self.buffer_bytes = self.buffer_bytes.max(memory.min(self.config.max_bytes));
     }
 }
@@ -101,7 +154,7 @@ mod tests {
             mode,
             initial_bytes: 100_000,
             max_bytes: 1_000_000,
-            window_percent: 50,
+            window_share: WindowShare::Percent(50),
         };
         Tuning::new(config, Instant::ZERO)
     }
@@ -137,5 +190,26 @@ mod tests {
             "2 · (48,120 + 2 · 48,120 · 1,460 / 14,600)"
         );
         assert_eq!(after(&mut tuning, 300, 400_000, 0), 1_000_000);
+    }
+
+    /// Windows measured in packets with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).
+    #[test]
+    fn the_window_is_what_linux_offers_for_packets_of_each_size() {
+        let measured = [
+            (524, 381),
+            (1_228, 173),
+            (1_348, 172),
+            (1_448, 172),
+            (1_648, 92),
+            (1_948, 92),
+            (2_948, 90),
+            (3_948, 48),
+            (4_948, 44),
+            (8_948, 30),
+        ];
+        for (payload, packets) in measured {
+            let window = 400_000 * linux_share(payload) / WHOLE / payload;
+            assert!(window.abs_diff(packets) <= 1, "{payload}: {window} and {packets}");
+        }
     }
 }

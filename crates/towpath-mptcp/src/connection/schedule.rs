@@ -56,6 +56,9 @@ impl Connection {
         }
         let unsent = self.send.unsent_bytes();
         self.note_waiting(host.now);
+        if unsent > 0 && self.send.window_bytes() == 0 && self.send.unacked_bytes() == 0 {
+            self.probe_closed_window(host.now);
+        }
         let again = self.scheduler.repeats() || !self.reinjections.is_empty();
         if unsent == 0 && !again && !self.may_be_blocked() {
             return false;
@@ -126,6 +129,24 @@ impl Connection {
             for flow in &mut self.flows {
                 flow.tcp.set_waiting_bytes(now, waiting);
             }
+        }
+    }
+
+    /// The connection's window is closed, and nothing is under way that would open it. A subflow that was
+    /// last told of an open window would not probe, and the one that does may die. Without `DATA_ACK`s the
+    /// answers would say nothing of the connection: then its timer decides.
+    fn probe_closed_window(&mut self, now: Instant) {
+        if !self.is_multipath() {
+            return;
+        }
+        if self.options_vanished() {
+            if self.retransmit_at.is_none() {
+                self.start_retransmission(now);
+            }
+            return;
+        }
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
+            flow.tcp.close_peer_window(now);
         }
     }
 
@@ -213,11 +234,15 @@ impl Connection {
     fn send_new(&mut self, host: &Host<'_>, paths: PathSet, max_bytes: u64) -> bool {
         let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
         let mut bytes = admitted.min(MAPPING_BYTES);
+        // What goes into a subflow's own queue is cut when it is sent.
+        let ahead = self.fills_queues();
         for path in paths.iter() {
             let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
             let room = self.views.iter().find(|view| view.id == path);
             bytes = bytes.min(room.map_or(0, |view| view.room_bytes));
-            bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
+            if !ahead {
+                bytes = bytes.min(u64::from(flow.tcp.quantum_bytes()));
+            }
         }
         bytes = self.without_nagles_rest(bytes, paths);
         if bytes == 0 || self.holds_back(bytes, paths) {
@@ -235,10 +260,16 @@ impl Connection {
         true
     }
 
+    /// Whether data goes into the subflows' queues in the pieces in which it was written.
+    fn fills_queues(&self) -> bool {
+        self.config.subflow.counts_memory && self.is_multipath() && self.scheduler.queues_ahead()
+    }
+
     /// Gives the next bytes of the store to these paths.
     fn push_new(&mut self, host: &Host<'_>, paths: PathSet, bytes: u64) {
         let start = self.send.next();
-        let psh = bytes == self.send.unsent_bytes();
+        // Linux marks the end of each packet that it puts into a queue.
+        let psh = self.fills_queues() || bytes == self.send.unsent_bytes();
         for path in paths.iter() {
             self.push(host, path, DataRange { start, bytes }, psh);
         }
@@ -266,7 +297,11 @@ impl Connection {
         let is_busy = |view: &PathView| view.in_flight_bytes + view.queued_bytes > 0;
         if bytes < self.send.unsent_bytes() {
             // The connection's window or the path's room ends within a packet. The window moves with
-            // what is under way on any path; but Linux gives the sliver to an idle one all the same.
+            // what is under way on any path. Linux puts the sliver into a queue, where more may follow;
+            // at least it gives it to an idle one.
+            if self.fills_queues() {
+                return false;
+            }
             let at_window = bytes == self.send.window_bytes() && !self.scheduler.queues_ahead();
             let busy = if at_window { self.views.iter().any(is_busy) } else { is_busy(view) };
             return unacked && busy;
@@ -277,8 +312,13 @@ impl Connection {
     /// Gives bytes of the store to a path, as one mapping.
     fn push(&mut self, host: &Host<'_>, path: PathId, range: DataRange, psh: bool) {
         let lengthened = self.lengthened(path, range);
+        let shares = self.config.shares_peer_window && self.is_multipath();
+        let window = self.send.edge().saturating_sub(range.start);
         let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
         let len = range.bytes as u32;
+        if shares {
+            flow.tcp.raise_peer_window(window);
+        }
         if let Some(whole) = lengthened {
             flow.lengthen(len, self.send.slice(whole.start, whole.bytes), psh);
         } else {

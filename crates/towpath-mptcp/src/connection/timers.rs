@@ -143,7 +143,7 @@ impl Connection {
         self.start_retransmission(now);
     }
 
-    fn start_retransmission(&mut self, now: Instant) {
+    pub(super) fn start_retransmission(&mut self, now: Instant) {
         let doubled = 2_u32.saturating_pow(self.backoff.min(16));
         let wait = self.retransmit_after.saturating_mul(doubled);
         self.retransmit_at = Some(now + wait.min(RETRANSMIT_MAX));
@@ -178,6 +178,11 @@ impl Connection {
     fn on_retransmission(&mut self, host: &Host<'_>) {
         if self.send.unacked_bytes() == 0 && !self.fin_due() {
             self.retransmit_at = None; // who finds no room starts it again
+            if self.send.unsent_bytes() > 0 && self.options_vanished() {
+                self.backoff += 1;
+                self.end_without_options(host);
+                return;
+            }
             if !self.find_stale_subflows() {
                 self.backoff += 1;
             }

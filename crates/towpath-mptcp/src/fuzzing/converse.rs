@@ -6,7 +6,7 @@ use bytes::Bytes;
 use towpath_multipath::PathId;
 use towpath_net::Instant;
 
-use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode};
+use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::stack::{Config, ConnectionId, Event, Stack, SubflowStatus};
 use crate::subflow::State;
@@ -365,7 +365,7 @@ fn configuration(checksum: bool) -> connection::Config {
             mode: ReceiveBufferMode::Linux,
             initial_bytes: BUFFER_BYTES / 4,
             max_bytes: BUFFER_BYTES,
-            window_percent: 50,
+            window_share: WindowShare::Percent(50),
         },
         ..connection::Config::linux()
     }

@@ -111,6 +111,7 @@ impl Subflow {
         (self.unanswered, self.unanswered_probes) = (0, 0);
         self.note_ecn(segment.flags, marked);
         self.timestamps.update(now, start, segment.options.timestamps);
+        self.measure_as_receiver(now, segment);
         self.on_acknowledgement(now, start, ack, segment, received);
         self.after_our_fin(now);
         if self.state != State::Closed {
@@ -317,7 +318,8 @@ impl Subflow {
             self.after_peer_fin(now);
         }
         let at_once = arrival.hole || arrival.duplicate > 0 || fin || received.fin;
-        self.schedule_ack(now, bytes, packet, at_once);
+        let push = segment.flags.has(Flags::PSH);
+        self.schedule_ack(now, bytes, packet, push, at_once);
     }
 
     /// RFC 9293 §3.10.7.4 eighth.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::delivery::milliseconds;
-use super::{Subflow, Timer};
-use crate::wire::{Flags, Timestamps};
+use super::{State, Subflow, Timer};
+use crate::wire::{Flags, Segment, Timestamps};
 
 /// Acknowledgements that are due.
 #[derive(Debug, Clone)]
@@ -14,17 +14,38 @@ pub(super) struct Acks {
     /// One is due now.
     pub(super) due: bool,
     /// Bytes that arrived since the last one.
-    pending_bytes: u64,
+    pending_bytes: u32,
     /// Packets that are still acknowledged at once.
     quick: u32,
     /// Largest packet of the peer so far.
-    packet_bytes: u64,
+    packet_bytes: u32,
+    /// PSH came with some of it.
+    pushed: bool,
+    /// When data last arrived; zero: never.
+    data_at: Instant,
 }
 
 impl Acks {
     pub(super) fn new(quick: u32) -> Self {
-        Self { due: false, pending_bytes: 0, quick, packet_bytes: 536 }
+        Self {
+            due: false,
+            pending_bytes: 0,
+            quick,
+            packet_bytes: 536,
+            pushed: false,
+            data_at: Instant::ZERO,
+        }
     }
+
+    /// The peer's packets are hardly larger than ours can be (Linux `tcp_initialize_rcv_mss`).
+    pub(super) fn expect_packets(&mut self, bytes: u32) {
+        self.packet_bytes = self.packet_bytes.min(bytes);
+    }
+}
+
+/// What fits into one packet does fit.
+fn small(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// The timestamps option.
@@ -38,13 +59,22 @@ pub(super) struct Timestamping {
     pub(super) recent_at: Instant,
     /// `Last.ACK.sent`.
     last_ack_sent: u64,
+    /// The last echo that was measured by [`Subflow::measure_as_receiver`].
+    measured: u32,
 }
 
 impl Timestamping {
     /// Each connection's clock starts elsewhere, so that it does not tell the host's age.
     pub(super) fn new(isn: u32) -> Self {
         let offset = isn.wrapping_mul(0x9e37_79b1).rotate_left(16);
-        Self { on: false, offset, recent: 0, recent_at: Instant::ZERO, last_ack_sent: 0 }
+        Self {
+            on: false,
+            offset,
+            recent: 0,
+            recent_at: Instant::ZERO,
+            last_ack_sent: 0,
+            measured: 0,
+        }
     }
 
     pub(super) fn option(&self, now: Instant) -> Timestamps {
@@ -121,11 +151,69 @@ impl Challenges {
 }
 
 impl Subflow {
+    /// As Linux's `tcp_rcv_rtt_measure_ts`: the age of the echo on full packets of data, each once. A
+    /// smaller one counts at once, a larger one by an eighth.
+    pub(super) fn measure_as_receiver(&mut self, now: Instant, segment: &Segment) {
+        let option =
+            segment.options.timestamps.filter(|option| option.echo != self.timestamps.measured);
+        let Some(echo_ms) = self.timestamps.echo_ms(now, option) else { return };
+        self.timestamps.measured = option.map_or(0, |option| option.echo);
+        let age_us = milliseconds(now).saturating_sub(echo_ms).saturating_mul(1_000);
+        let age_us = u32::try_from(age_us).unwrap_or(u32::MAX);
+        if segment.payload.len() < self.acks.packet_bytes as usize || age_us == 0 {
+            return;
+        }
+        let known = self.receiver_rtt_us;
+        let is_first = known == 0 || age_us < known;
+        self.receiver_rtt_us = if is_first { age_us } else { known - known / 8 + age_us / 8 };
+    }
+
+    /// Payload of the largest packet that came, once data has.
+    pub fn received_packet_bytes(&self) -> Option<u32> {
+        (self.acks.data_at != Instant::ZERO).then_some(self.acks.packet_bytes)
+    }
+
+    /// Whether the application, which has read, lets an acknowledgement go that would wait: for more
+    /// than a packet, or, when nothing is left to read, for data that the peer has pushed (Linux
+    /// `tcp_cleanup_rbuf`).
+    pub fn acknowledges_when_read(&self, drained: bool) -> bool {
+        let acks = &self.acks;
+        let waits = self.timers.is_set(Timer::DelayedAck);
+        waits && (acks.pending_bytes > acks.packet_bytes || (drained && acks.pushed))
+    }
+
+    /// The application has read, and `window` of at most `clamp` bytes can be offered: it is told when it
+    /// is twice of what the peer knows.
+    pub fn on_read(&mut self, drained: bool, window: u64, clamp: u64) {
+        let left = self.own_window.left(self.receive.next());
+        let open = !matches!(self.state, State::SynSent | State::SynReceived | State::Closed)
+            && !self.receive.fin_in_order();
+        let doubled = window > 0 && 2 * left <= clamp && window >= 2 * left;
+        if self.acknowledges_when_read(drained) || (open && doubled) {
+            self.acks.due = true;
+        }
+    }
+
     /// Data came; decides when it is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
-    pub(super) fn schedule_ack(&mut self, now: Instant, bytes: u64, packet: u64, at_once: bool) {
+    pub(super) fn schedule_ack(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        packet: u64,
+        push: bool,
+        at_once: bool,
+    ) {
+        // After a pause the peer begins with a small window, and needs each answer (Linux
+        // `tcp_event_data_recv`).
+        let first = self.acks.data_at == Instant::ZERO;
+        let pause = now.saturating_since(self.acks.data_at);
+        if self.config.counts_memory && !first && pause > self.rtt.timeout() {
+            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
+        }
         let acks = &mut self.acks;
-        acks.pending_bytes += bytes;
-        acks.packet_bytes = acks.packet_bytes.max(packet);
+        (acks.pushed, acks.data_at) = (acks.pushed || push, now);
+        acks.pending_bytes = acks.pending_bytes.saturating_add(small(bytes));
+        acks.packet_bytes = acks.packet_bytes.max(small(packet));
         let delay = self.config.delayed_ack;
         let quick = acks.quick > 0;
         let packets = bytes.div_ceil(packet.max(1));
@@ -141,7 +229,7 @@ impl Subflow {
     /// An acknowledgement was sent; `complete` unless it had no place for SACK blocks.
     pub(super) fn note_ack_sent(&mut self, complete: bool) {
         self.timestamps.last_ack_sent = self.receive.next();
-        self.acks.pending_bytes = 0;
+        (self.acks.pending_bytes, self.acks.pushed) = (0, false);
         if complete {
             self.acks.due = false;
             self.challenges.due = false;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use towpath_multipath::congestion::HyStartRule;
+
 /// Switches and constants. `linux()` is what Linux 6.x does, `ideal()` the RFCs without a host's
 /// limits.
 #[derive(Debug, Clone)]
@@ -21,8 +23,8 @@ pub struct Config {
     pub window_scale: Option<u8>,
     /// Offer ECN.
     pub ecn: bool,
-    /// Leave slow start early (RFC 9406).
-    pub hystart: bool,
+    /// What ends slow start before packets are lost.
+    pub hystart: HyStartRule,
     /// Pace at a share of cwnd/srtt.
     pub pacing: bool,
     /// Cap on a super-segment; Linux's TSO autosizing: at least two packets, at most what
@@ -58,6 +60,18 @@ pub struct Config {
     pub rack: bool,
     /// Detect spurious timeouts (RFC 5682) and undo (DSACK, timestamps).
     pub undo: bool,
+    /// A smaller window of an acknowledgement that repeats the last one is not believed (Linux
+    /// `tcp_may_update_window`).
+    pub keeps_larger_window: bool,
+    /// Count what waits and what is sent in Linux's memory, with what each packet takes of it; follow
+    /// what Linux 6.18 does around it: the send buffer grows when the window is not filled, what is
+    /// repeated does not count as a full window, and after a pause every packet is acknowledged.
+    pub counts_memory: bool,
+    /// Memory for data that is sent and not acknowledged, or waits: at first, as Linux counts it
+    /// (`tcp_wmem`).
+    pub send_buffer_initial_bytes: u32,
+    /// And at most.
+    pub send_buffer_max_bytes: u32,
     /// Find a smaller MTU when full packets vanish (RFC 4821).
     pub black_hole_detection: bool,
 }
@@ -76,7 +90,7 @@ impl Config {
             sack: true,
             window_scale: Some(10),
             ecn: false,
-            hystart: true,
+            hystart: HyStartRule::Rfc9406,
             pacing: false,
             tso_autosizing: true,
             super_segment_bytes: SUPER_SEGMENT_BYTES,
@@ -94,7 +108,23 @@ impl Config {
             restart_after_idle: true,
             rack: true,
             undo: true,
+            keeps_larger_window: false,
+            counts_memory: false,
+            send_buffer_initial_bytes: 16_384,
+            send_buffer_max_bytes: 4 * 1024 * 1024,
             black_hole_detection: true,
+        }
+    }
+
+    /// What Linux 6.18 was seen to do where nothing had been chosen to fit: beside [`Config::linux`], the
+    /// end of slow start, memory, windows of repeated acknowledgements, and no search for black holes.
+    pub fn linux_6_18() -> Self {
+        Self {
+            hystart: HyStartRule::Linux,
+            keeps_larger_window: true,
+            counts_memory: true,
+            black_hole_detection: false,
+            ..Self::linux()
         }
     }
 

@@ -30,9 +30,10 @@ pub(super) struct Delivery {
     pub(super) reordered: bool,
     /// End of what was sent once.
     pub(super) original_end: Option<u64>,
-    /// The acknowledgement of repeated data was caused by an earlier transmission (RFC 3522).
-    pub(super) needless: bool,
-    /// The timestamp echoed is that of an earlier transmission: it measures nothing.
+    /// Something sent more than once arrived as it was sent: a part that arrived says nothing of the
+    /// rest, as a packet may have been split on its way.
+    pub(super) repeated_whole: bool,
+    /// The timestamp echoed is that of an earlier transmission.
     pub(super) old_echo: bool,
 }
 
@@ -50,9 +51,14 @@ impl Delivery {
             highest,
             reordered: false,
             original_end: None,
-            needless: false,
+            repeated_whole: false,
             old_echo: false,
         }
+    }
+
+    /// Whether the segment that caused the acknowledgement was sent before `at`.
+    pub(super) fn echoes_before(&self, at: Instant) -> bool {
+        self.echo_ms.is_some_and(|echo| echo < milliseconds(at))
     }
 
     /// The first `bytes` of `record` are cumulatively acknowledged.
@@ -80,8 +86,7 @@ impl Delivery {
             self.original_end = self.original_end.max(Some(end));
         } else {
             let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
-            // A part that arrived says nothing of the rest: a packet may have been split on its way.
-            self.needless |= earlier && record.transmissions == 2 && end == record.end();
+            self.repeated_whole |= end == record.end();
             self.old_echo |= earlier;
             // Which transmission arrived is not known (RFC 8985 §6.2 step 2).
             if earlier || self.now.saturating_since(at) < self.min_rtt {
@@ -119,7 +124,7 @@ mod tests {
         let mut answer = |until| {
             let mut delivery = Delivery::new(at(110), Duration::from_millis(5), Some(0), 0);
             queue.acknowledge(until, &mut delivery);
-            delivery.needless
+            delivery.repeated_whole && delivery.echoes_before(at(100))
         };
         assert!(!answer(711));
         assert!(answer(1_421));

@@ -113,6 +113,8 @@ impl Subflow {
         } else {
             self.rtt.without_handshake_sample();
         }
+        self.size_send_buffer();
+        self.acks.expect_packets(self.mss());
         self.last_sent = now;
         self.arm_user_timeout(now);
         self.arm_keep_alive(now);

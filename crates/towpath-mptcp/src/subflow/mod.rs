@@ -35,12 +35,15 @@ mod ranges;
 mod reassembly;
 mod recovery;
 mod rtt;
+mod send_memory;
 mod send_queue;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod transmit;
 mod window;
+
+pub(crate) use send_memory::FRAGMENT_BYTES;
 
 pub use config::Config;
 pub use events::{CloseReason, IcmpError, Received, State, Statistics, TimedOut};
@@ -56,16 +59,11 @@ use rack::Rack;
 use reassembly::Reassembly;
 use recovery::Recovery;
 use rtt::Rtt;
+use send_memory::SendMemory;
 use send_queue::SendQueue;
 use timers::Timers;
 use transmit::PendingReset;
 use window::{OwnWindow, PeerWindow};
-
-/// Linux's `tcp_sndbuf_expand`: memory for each packet of the window, twice 2048 bytes and a header.
-const SEND_BUFFER_PACKET_BYTES: u64 = 4_608;
-/// Its bounds (`tcp_wmem`).
-const SEND_BUFFER_MIN_BYTES: u64 = 4_096;
-const SEND_BUFFER_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 const DEFAULT_CONTROL: congestion::Entry = match congestion::ALL {
     [first, ..] => *first,
@@ -82,12 +80,13 @@ pub struct Subflow {
     peer_isn: Option<u32>,
     handshake: Handshake,
     send: SendQueue,
-    /// The largest send buffer so far ([`Subflow::send_buffer_bytes`]).
-    send_buffer_bytes: u32,
+    memory: SendMemory,
     receive: Reassembly,
     peer_window: PeerWindow,
     own_window: OwnWindow,
     rtt: Rtt,
+    /// Round-trip time as the receiver of data sees it; 0: not known.
+    receiver_rtt_us: u32,
     rack: Rack,
     recovery: Recovery,
     acks: Acks,
@@ -163,11 +162,12 @@ impl Subflow {
             peer_isn: None,
             handshake: Handshake::default(),
             send: SendQueue::new(),
-            send_buffer_bytes: 0,
+            memory: SendMemory::new(&config),
             receive: Reassembly::new(),
-            peer_window: PeerWindow::default(),
+            peer_window: PeerWindow::new(config.keeps_larger_window),
             own_window: OwnWindow::new(),
             rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
+            receiver_rtt_us: 0,
             rack: Rack::default(),
             recovery: Recovery::default(),
             acks: Acks::new(config.quick_acks),
@@ -234,35 +234,6 @@ impl Subflow {
         let enough = wanted.min(self.peer_window.largest / 2);
         let rest = self.own_window.shared && self.send.outstanding() == 0;
         window > 0 && (window >= enough || rest || self.override_silly_window)
-    }
-
-    /// Bytes of new data that may be pushed when the owner does not care whether they can be sent
-    /// soon: what Linux's send buffer of a subflow still takes, which grows with the window and
-    /// never shrinks.
-    pub fn queue_room_bytes(&mut self) -> u64 {
-        if !self.may_send_data() || self.send.fin_ssn().is_some() {
-            return 0;
-        }
-        // Sent data takes about a tenth more than its size.
-        self.grow_send_buffer();
-        let most = self.send_buffer_bytes() / 11 * 10;
-        let mss = u64::from(self.mss());
-        let busy = self.send.outstanding() + self.send.queued();
-        let window = self.peer_window.usable(self.send.pushed_until());
-        most.saturating_sub(busy).min(window) / mss * mss
-    }
-
-    /// Memory that Linux would give to what is sent here: it grows with the window and never shrinks.
-    pub fn send_buffer_bytes(&self) -> u64 {
-        let packets = self.cwnd() / u64::from(self.mss());
-        let grown = packets.saturating_mul(SEND_BUFFER_PACKET_BYTES);
-        let grown = grown.clamp(SEND_BUFFER_MIN_BYTES, SEND_BUFFER_MAX_BYTES);
-        grown.max(u64::from(self.send_buffer_bytes))
-    }
-
-    /// Keeps what [`Subflow::send_buffer_bytes`] says now.
-    pub fn grow_send_buffer(&mut self) {
-        self.send_buffer_bytes = u32::try_from(self.send_buffer_bytes()).unwrap_or(u32::MAX);
     }
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are
@@ -385,6 +356,33 @@ impl Subflow {
         self.own_window.set(bytes, shared);
     }
 
+    /// The connection's window admits so many bytes from the next one to be pushed on, whatever was
+    /// said of it here.
+    pub fn raise_peer_window(&mut self, bytes: u64) {
+        self.peer_window.raise(bytes);
+    }
+
+    /// The connection's window is closed, and nothing under way would open it: the peer is probed here,
+    /// too.
+    pub fn close_peer_window(&mut self, now: Instant) {
+        self.peer_window.end_at(self.send.pushed_until());
+        self.arm_window_probe(now);
+    }
+
+    /// The window that the peer was last told here.
+    pub fn told_window_bytes(&self) -> u64 {
+        self.own_window.told()
+    }
+
+    /// Round-trip time as the receiver of data knows it: by timestamps, once they have told one, queues on
+    /// the way included; else that of the handshake.
+    pub fn receiver_rtt(&self) -> Duration {
+        match self.receiver_rtt_us {
+            0 => self.srtt(),
+            known => Duration::from_micros(known.into()),
+        }
+    }
+
     /// Whether the window has grown so much over what the peer knows that an update is due: two
     /// packets or half the buffer, or anything after zero.
     pub fn window_update_due(&self) -> bool {
@@ -479,6 +477,16 @@ impl Subflow {
         }
     }
 
+    /// Sent and not acknowledged.
+    pub fn outstanding_bytes(&self) -> u64 {
+        self.send.outstanding()
+    }
+
+    /// Pushed and not yet sent.
+    pub fn queued_bytes(&self) -> u64 {
+        self.send.queued()
+    }
+
     /// Smoothed round-trip time; zero before one was measured.
     pub fn srtt(&self) -> Duration {
         self.rtt.smoothed().unwrap_or_default()
@@ -518,6 +526,7 @@ impl Subflow {
             cwnd_bytes,
             in_flight_bytes: self.send.in_flight(),
             queued_bytes: self.send.queued(),
+            memory_bytes: if self.config.counts_memory { self.send_memory_bytes() } else { 0 },
             pacing_rate: self.pacing_rate(),
             room_bytes: 0,
         }

@@ -70,10 +70,15 @@ impl PathMtu {
         self.data_option_bytes
     }
 
+    /// Payload of a full packet without options, as the peer and the link allow it.
+    pub(super) fn segment_bytes(&self) -> u32 {
+        let link = self.mtu_bytes.saturating_sub(self.header_bytes());
+        link.min(self.peer_mss.map_or(u32::MAX, u32::from))
+    }
+
     /// Payload bytes of a full packet.
     pub(super) fn packet_bytes(&self) -> u32 {
-        let link = self.mtu_bytes.saturating_sub(self.header_bytes());
-        let segment = link.min(self.peer_mss.map_or(u32::MAX, u32::from));
+        let segment = self.segment_bytes();
         let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
         let options = timestamps + u32::from(self.data_option_bytes);
         let payload = segment.saturating_sub(options).min(self.cap.unwrap_or(u32::MAX));

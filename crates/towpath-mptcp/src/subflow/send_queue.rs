@@ -171,6 +171,11 @@ impl SendQueue {
         self.sacked_bytes
     }
 
+    /// Sent again, and neither acknowledged nor lost again.
+    pub(super) fn repeated_bytes(&self) -> u64 {
+        self.repeated_bytes
+    }
+
     pub(super) fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
@@ -407,25 +412,33 @@ impl SendQueue {
     }
 
     /// Marks originals that were sent so long before the newest delivered one that they must be lost
-    /// (RFC 8985 §6.2 step 5); says when to look again.
+    /// (RFC 8985 §6.2 step 5); says when to look again. Retransmissions whose loss was undone are judged
+    /// here, too.
     pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &Horizon) -> Option<Instant> {
         let Horizon { newest, wait } = *horizon;
-        let mut again = None;
+        let mut again: Option<Instant> = None;
+        let mut open = None;
         let mut index = self.index(self.judged_until);
         while let Some(record) = self.records.get(index) {
-            if !record.sacked && !record.lost && record.transmissions == 1 {
-                if (record.sent_at, record.end()) >= newest {
-                    break;
+            if !record.sacked && !record.lost && !record.repeated {
+                let original = record.transmissions == 1;
+                let newer = (record.sent_at, record.end()) >= newest;
+                let due = record.sent_at + wait;
+                if newer || due > now {
+                    again = again.into_iter().chain((!newer).then_some(due)).min();
+                    open = open.or(Some(record.ssn));
+                    // Originals were sent in the order of their offsets.
+                    if original {
+                        break;
+                    }
+                } else {
+                    self.mark_lost(index);
                 }
-                if record.sent_at + wait > now {
-                    again = Some(record.sent_at + wait);
-                    break;
-                }
-                self.mark_lost(index);
             }
             index += 1;
         }
-        self.judged_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+        let judged = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
+        self.judged_until = open.unwrap_or(judged);
         let repeats = self.detect_repeats(now, horizon);
         again.into_iter().chain(repeats).min()
     }

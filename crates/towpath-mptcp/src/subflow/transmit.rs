@@ -232,8 +232,9 @@ impl Subflow {
 
     fn compose_repeated(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {
         let bytes = u64::from(record.len);
-        let full = self.in_flight() + u64::from(self.mss()) > self.cwnd();
-        self.recovery.note_repeated(bytes, self.send.sent_until(), full);
+        let full =
+            !self.config.counts_memory && self.in_flight() + u64::from(self.mss()) > self.cwnd();
+        self.recovery.note_repeated(now, bytes, self.send.sent_until(), full);
         self.last_sent = now;
         self.retransmissions += bytes.div_ceil(u64::from(self.mss()));
         self.retransmitted_bytes += if record.fin { 0 } else { bytes };

@@ -13,9 +13,16 @@ pub(super) struct PeerWindow {
     ack: u64,
     /// Window scale of the peer's fields.
     pub(super) shift: u8,
+    /// As Linux (`tcp_may_update_window`): what repeats an acknowledgement does not make it smaller.
+    pub(super) keeps_larger: bool,
 }
 
 impl PeerWindow {
+    /// Nothing was said yet; see [`Self::keeps_larger`].
+    pub(super) fn new(keeps_larger: bool) -> Self {
+        Self { keeps_larger, ..Self::default() }
+    }
+
     /// Takes a field over if the segment is not older than the last used (RFC 9293 §3.10.7.4,
     /// SND.WL1 and SND.WL2). True if the window changed.
     pub(super) fn update(&mut self, field: u16, seq: u64, ack: u64) -> bool {
@@ -23,6 +30,10 @@ impl PeerWindow {
             return false;
         }
         let bytes = u64::from(field) << self.shift;
+        let repeats = ack == self.ack && seq == self.seq;
+        if self.keeps_larger && repeats && bytes < self.bytes && bytes > 0 {
+            return false;
+        }
         let changed = bytes != self.bytes;
         (self.seq, self.ack, self.base, self.bytes) = (seq, ack, self.base.max(ack), bytes);
         self.largest = self.largest.max(bytes);
@@ -34,6 +45,18 @@ impl PeerWindow {
         self.bytes = u64::from(field);
         self.largest = self.bytes;
         self.base = 1;
+    }
+
+    /// The connection's window reaches further than the last field that came here says (RFC 8684
+    /// §3.3.4): so many bytes from the first unacknowledged one on.
+    pub(super) fn raise(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+        self.largest = self.largest.max(bytes);
+    }
+
+    /// The connection's window ends at `offset`, whatever the last field that came here said.
+    pub(super) fn end_at(&mut self, offset: u64) {
+        self.bytes = self.bytes.min(offset.saturating_sub(self.base));
     }
 
     /// How much may be sent from `offset` on.
@@ -66,6 +89,16 @@ impl OwnWindow {
     pub(super) fn set(&mut self, bytes: u64, shared: bool) {
         (self.bytes, self.shared) = (bytes, shared);
         self.largest = self.largest.max(bytes);
+    }
+
+    /// What is left of the window that the peer was told of.
+    pub(super) fn left(&self, next: u64) -> u64 {
+        self.edge.saturating_sub(next)
+    }
+
+    /// Bytes as the peer was last told here.
+    pub(super) fn told(&self) -> u64 {
+        self.told
     }
 
     /// Behind the last offset that is acceptable.

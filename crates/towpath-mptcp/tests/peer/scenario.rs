@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mptcp_rs::{CloseReason, ConnectConfig, SubflowId};
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
 use towpath_mptcp::stack::Notice;
 use towpath_multipath::opportunistic::{Switches, Variant};
@@ -460,7 +460,7 @@ fn server_config(topic: Topic, random: &mut Random) -> Config {
             mode: ReceiveBufferMode::Fixed,
             initial_bytes: bytes,
             max_bytes: bytes,
-            window_percent: 100,
+            window_share: WindowShare::Percent(100),
         };
     }
     config

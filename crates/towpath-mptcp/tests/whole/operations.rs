@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
 use towpath_mptcp::stack::{InterfaceId, LocalAddress, Notice};
 use towpath_multipath::opportunistic::{Switches, Variant};
@@ -73,7 +73,8 @@ impl Host {
         let tiny = initial_bytes < SMALL_BUFFER_BYTES;
         let (window_percent, max_bytes) =
             if tiny { (100, initial_bytes) } else { (window_percent, 1 << 20) };
-        config.receive_buffer = ReceiveBuffer { mode, initial_bytes, max_bytes, window_percent };
+        let window_share = WindowShare::Percent(window_percent);
+        config.receive_buffer = ReceiveBuffer { mode, initial_bytes, max_bytes, window_share };
         config.send_buffer_bytes = self.send_buffer_bytes;
         config.nagle = self.nagle;
         config.no_join_to_initial = self.no_join_to_initial;
@@ -220,6 +221,21 @@ impl Plan {
             world.middleboxes[path] = self.middlebox.middlebox();
         }
         world
+    }
+
+    /// A box that merges packets keeps a lone one until the next comes. Where the window admits a few
+    /// bytes at a time, each of them would cost a timeout that nothing can measure (RFC 6298 §5.5), and no
+    /// bound would hold.
+    fn without_a_timeout_for_each_byte(mut self) -> Self {
+        let merges = |(_, operation): &(u64, Operation)| {
+            matches!(operation, Operation::Mangle { mangle: Mangle::Coalesce, .. })
+        };
+        if self.middlebox == Mangle::Coalesce || self.operations.iter().any(merges) {
+            for host in &mut self.hosts {
+                host.buffer.1 = host.buffer.1.max(SMALL_BUFFER_BYTES);
+            }
+        }
+        self
     }
 
     /// Lives it, and says what is wrong with it.
@@ -541,15 +557,10 @@ fn plan(
     let mtus = [mtu(), mtu(), mtu()];
     let world = (any::<u32>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), mtus);
     ([host(), host()], delays, middlebox, operations, world).prop_map(
-        |(hosts, delays_ms, middlebox, operations, (seed, v6, heal, mtus))| Plan {
-            seed: u64::from(seed),
-            v6,
-            hosts,
-            delays_ms,
-            mtus,
-            middlebox,
-            operations,
-            heal,
+        |(hosts, delays_ms, middlebox, operations, (seed, v6, heal, mtus))| {
+            let seed = u64::from(seed);
+            let plan = Plan { seed, v6, hosts, delays_ms, mtus, middlebox, operations, heal };
+            plan.without_a_timeout_for_each_byte()
         },
     )
 }
@@ -782,4 +793,33 @@ fn regression_the_connections_timer_waits_longer_when_it_can_do_nothing() {
         });
     let plan = Plan { seed: 3_165_725_460, v6: true, ..with(&operations) };
     assert_eq!(Plan { hosts: [client, server], ..plan }.check(), Ok(()));
+}
+
+#[test]
+fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
+    let [host, _] = small().hosts;
+    let one = Host {
+        scheduler: "min-rtt",
+        options: (false, false, false),
+        accept_joins: false,
+        ideal: false,
+        multipath: true,
+        buffer: (ReceiveBufferMode::Fixed, 3_000),
+        send_buffer_bytes: 2_000,
+        ..host
+    };
+    let operations = [
+        (0, Operation::Mangle { path: 0, mangle: Mangle::StripJoin }),
+        (0, Operation::Pause { host: 1, paused: true }),
+        (0, Operation::Write { host: 0, bytes: 1_500 }),
+        (0, Operation::Shutdown { host: 1 }),
+        (4, Operation::Write { host: 0, bytes: 1 }),
+    ];
+    let plan = Plan {
+        delays_ms: vec![1],
+        middlebox: Mangle::StripDss,
+        hosts: [one, one],
+        ..with(&operations)
+    };
+    assert_eq!(plan.check(), Ok(()));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_multipath::opportunistic::{Switches, Variant};
 
 use crate::world::{Line, World, pattern};
@@ -12,7 +12,7 @@ fn fixed(bytes: u64) -> ReceiveBuffer {
         mode: ReceiveBufferMode::Fixed,
         initial_bytes: bytes,
         max_bytes: bytes,
-        window_percent: 100,
+        window_share: WindowShare::Percent(100),
     }
 }
 

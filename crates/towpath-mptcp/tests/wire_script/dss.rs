@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::keys;
 use towpath_mptcp::stack::Notice;
 use towpath_mptcp::subflow::CloseReason;
@@ -200,7 +200,7 @@ fn the_right_edge_of_the_shared_window_never_moves_back() {
         mode: ReceiveBufferMode::Fixed,
         initial_bytes: 1_000_000,
         max_bytes: 1_000_000,
-        window_percent: 100,
+        window_share: WindowShare::Percent(100),
     };
     let mut script = Script::accepted(Config { receive_buffer, ..config() });
     let other = script.join(1);
@@ -371,8 +371,12 @@ fn a_subflow_that_never_answers_is_given_up_and_the_connection_lives() {
 #[test]
 fn the_send_buffers_of_both_profiles_hold_a_full_receive_window() {
     for config in [Config::linux(), Config::ideal()] {
-        let ReceiveBuffer { max_bytes, window_percent, .. } = config.receive_buffer;
-        let window = max_bytes * u64::from(window_percent) / 100;
+        let ReceiveBuffer { max_bytes, window_share, .. } = config.receive_buffer;
+        let percent = match window_share {
+            WindowShare::Percent(percent) => percent,
+            WindowShare::LinuxPackets => 100,
+        };
+        let window = max_bytes * u64::from(percent) / 100;
         assert!(config.send_buffer_bytes >= window);
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::keys;
 use towpath_mptcp::stack::{
     self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
@@ -77,7 +77,7 @@ pub(crate) fn config() -> Config {
         mode: ReceiveBufferMode::Fixed,
         initial_bytes: 64_000,
         max_bytes: 64_000,
-        window_percent: 100,
+        window_share: WindowShare::Percent(100),
     };
     Config { receive_buffer, ..Config::ideal() }
 }

@@ -32,9 +32,16 @@ struct Epoch {
     estimate: f64,
 }
 
+/// Linux lets the window grow by this part of what was acknowledged, at least, as long as no loss has
+/// told what the path carries.
+const FIRST_GROWTH: f64 = 1.0 / 20.0;
+
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cubic {
+    /// Where Linux and RFC 9438 differ, as Linux: the curve is that of the smallest round-trip time,
+    /// Reno's part keeps its slope, and there is [`FIRST_GROWTH`].
+    as_linux: bool,
     /// `W_max` in packets; none at first and after a timeout (RFC 9438 §4.8).
     top: Option<f64>,
     /// Window before the last reduction, in packets.
@@ -44,6 +51,10 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
+    pub(super) fn new(as_linux: bool) -> Self {
+        Self { as_linux, ..Self::default() }
+    }
+
     fn epoch(&mut self, now: Instant, cwnd: f64) -> Epoch {
         let mut epoch = self.epoch.unwrap_or_else(|| {
             let origin = self.top.unwrap_or(cwnd).max(cwnd);
@@ -59,6 +70,7 @@ impl Cubic {
 
 impl Coupling for Cubic {
     const NAME: &'static str = "cubic";
+    const LINUX_HYSTART: bool = true;
 
     fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
         let packet = group.own.packet();
@@ -67,17 +79,20 @@ impl Coupling for Cubic {
         let mut epoch = self.epoch(ack.now, cwnd);
 
         // RFC 9438 §4.4: where the curve will be in a round trip, at most half a window ahead.
-        let t = ack.now.saturating_since(epoch.start).as_secs_f64() + group.own.rtt() - epoch.k;
+        let rtt = if self.as_linux { ack.min_rtt.as_secs_f64() } else { group.own.rtt() };
+        let t = ack.now.saturating_since(epoch.start).as_secs_f64() + rtt - epoch.k;
         let target = (C * t * t * t + epoch.origin).clamp(cwnd, cwnd * 1.5);
         let cubic = acked * (target - cwnd) / cwnd;
 
         // RFC 9438 §4.3: once it is back where loss happened, Reno itself.
-        let alpha = if epoch.estimate >= self.prior { 1.0 } else { ALPHA };
+        let recovered = epoch.estimate >= self.prior && !self.as_linux;
+        let alpha = if recovered { 1.0 } else { ALPHA };
         epoch.estimate += alpha * acked / cwnd;
         let reno = (epoch.estimate - cwnd).min(acked / 2.0);
 
         self.epoch = Some(epoch);
-        cubic.max(reno) * packet
+        let first = if self.as_linux && self.top.is_none() { acked * FIRST_GROWTH } else { 0.0 };
+        cubic.max(reno).max(first) * packet
     }
 
     fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
@@ -91,7 +106,7 @@ impl Coupling for Cubic {
     }
 
     fn reset(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.as_linux);
     }
 
     fn on_unused(&mut self, now: Instant) {

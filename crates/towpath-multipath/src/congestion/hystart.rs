@@ -1,8 +1,13 @@
-//! `HyStart++` (RFC 9406): slow start ends when delay grows, before packets are lost.
+//! When slow start ends before packets are lost: `HyStart++` (RFC 9406), and what Linux's CUBIC does
+//! in its place ([`classic`]).
+
+mod classic;
 
 use std::time::Duration;
 
 use super::AckSample;
+
+pub(super) use classic::Classic;
 
 /// Samples that a round needs to be judged (`N_RTT_SAMPLE`).
 const SAMPLES: u32 = 8;
@@ -12,6 +17,18 @@ const THRESHOLD: (Duration, Duration) = (Duration::from_millis(4), Duration::fro
 const RTT_DIVISOR: u32 = 8;
 /// Rounds of conservative slow start before congestion avoidance (`CSS_ROUNDS`).
 const SLOW_ROUNDS: u32 = 5;
+
+/// Which rule ends slow start early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HyStartRule {
+    /// None: slow start goes on until packets are lost.
+    #[default]
+    Off,
+    /// `HyStart++` (RFC 9406), with every control.
+    Rfc9406,
+    /// Linux's: `HyStart` of 2008 (Ha and Rhee), with CUBIC only.
+    Linux,
+}
 
 /// How slow start goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,6 +21,7 @@ mod tests;
 mod window;
 mod wvegas;
 
+pub use hystart::HyStartRule;
 pub use window::{Coupling, Group, Windowed, Windows};
 
 /// New data was acknowledged on a path.
@@ -117,8 +118,8 @@ pub struct Start {
     pub mss_bytes: u32,
     /// Initial window in packets (10 by RFC 6928).
     pub initial_packets: u32,
-    /// Whether slow start may be left early when delay grows (`HyStart++`, RFC 9406).
-    pub hystart: bool,
+    /// What ends slow start before packets are lost.
+    pub hystart: HyStartRule,
 }
 
 /// One congestion control for users to choose.
@@ -137,7 +138,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         name: "cubic",
         about: "CUBIC with the Reno-friendly region and fast convergence (RFC 9438)",
-        make: |start| Box::new(Windowed::new(start, cubic::Cubic::default())),
+        make: |start| {
+            let as_linux = start.hystart == HyStartRule::Linux;
+            Box::new(Windowed::new(start, cubic::Cubic::new(as_linux)))
+        },
     },
     Entry {
         name: "reno",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::hystart::{HyStart, Pace};
+use super::hystart::{Classic, HyStart, HyStartRule, Pace};
 use super::{AckSample, CongestionControl, Sibling, Start};
 use crate::path::PathId;
 
@@ -66,6 +66,8 @@ pub trait Coupling: Clone + fmt::Debug + Send {
     const NAME: &'static str;
     /// Whether it looks at the other paths.
     const COUPLED: bool = false;
+    /// Whether Linux ends its slow start early ([`HyStartRule::Linux`]).
+    const LINUX_HYSTART: bool = false;
 
     /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance; OLIA's may be
     /// negative.
@@ -117,10 +119,30 @@ pub struct Windowed<C> {
     /// Part of a byte that the window has grown and `cwnd` does not show yet.
     fraction: f64,
     ssthresh: u64,
-    hystart: Option<HyStart>,
+    watch: Watch,
     between_losses: (u64, u64),
     srtt: Duration,
     saved: Option<Saved<C>>,
+}
+
+/// Who watches slow start.
+#[derive(Debug, Clone, Copy)]
+enum Watch {
+    Nobody,
+    Rfc9406(HyStart),
+    Linux(Classic),
+    /// Linux, which has ended it: not watched again until a timeout.
+    LinuxEnded,
+}
+
+impl Watch {
+    fn new<C: Coupling>(rule: HyStartRule) -> Self {
+        match rule {
+            HyStartRule::Rfc9406 => Self::Rfc9406(HyStart::default()),
+            HyStartRule::Linux if C::LINUX_HYSTART => Self::Linux(Classic::default()),
+            HyStartRule::Linux | HyStartRule::Off => Self::Nobody,
+        }
+    }
 }
 
 impl<C: Coupling> Windowed<C> {
@@ -135,7 +157,7 @@ impl<C: Coupling> Windowed<C> {
             cwnd: initial,
             fraction: 0.0,
             ssthresh: u64::MAX,
-            hystart: start.hystart.then(HyStart::default),
+            watch: Watch::new::<C>(start.hystart),
             between_losses: (0, 0),
             srtt: Duration::ZERO,
             saved: None,
@@ -165,12 +187,16 @@ impl<C: Coupling> Windowed<C> {
     /// Grows the window by part of `acked` and returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let acked = sample.acked_bytes;
-        let growth = match self.hystart.as_mut().map(|hystart| hystart.on_ack(sample)) {
-            None | Some(Pace::Full) => acked,
-            Some(Pace::Slow) => acked / HyStart::GROWTH_DIVISOR,
-            Some(Pace::Leave) => {
+        let pace = match &mut self.watch {
+            Watch::Rfc9406(hystart) => hystart.on_ack(sample),
+            Watch::Nobody | Watch::Linux(_) | Watch::LinuxEnded => Pace::Full,
+        };
+        let growth = match pace {
+            Pace::Full => acked,
+            Pace::Slow => acked / HyStart::GROWTH_DIVISOR,
+            Pace::Leave => {
                 // RFC 9406 §4.3: only the first slow start is watched.
-                self.hystart = None;
+                self.watch = Watch::Nobody;
                 self.ssthresh = self.cwnd;
                 return acked;
             }
@@ -179,6 +205,18 @@ impl<C: Coupling> Windowed<C> {
         self.cwnd = self.cwnd.saturating_add(growth);
         // Only what carried the window up to the threshold is used up.
         if self.in_slow_start() { 0 } else { acked.saturating_sub(growth) }
+    }
+
+    /// Linux judges each acknowledgement, also one that lets nothing grow.
+    fn watch_as_linux(&mut self, sample: &AckSample) {
+        let slow_start = self.in_slow_start();
+        if let Watch::Linux(classic) = &mut self.watch
+            && slow_start
+            && classic.ends(sample, self.cwnd, self.mss)
+        {
+            self.watch = Watch::LinuxEnded;
+            self.ssthresh = self.cwnd;
+        }
     }
 
     fn avoid_congestion(&mut self, ack: &AckSample, id: PathId, group: &[Sibling]) {
@@ -202,7 +240,9 @@ impl<C: Coupling> Windowed<C> {
     fn note_loss(&mut self) {
         self.between_losses = (0, self.between_losses.0);
         self.fraction = 0.0;
-        self.hystart = None;
+        if matches!(self.watch, Watch::Rfc9406(_)) {
+            self.watch = Watch::Nobody;
+        }
     }
 
     /// A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
@@ -238,6 +278,7 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         if after != before {
             self.set(after);
         }
+        self.watch_as_linux(sample);
         if !sample.cwnd_limited {
             // RFC 7661 §4.3: a window that is not used proves nothing about the network.
             self.coupling.on_unused(sample.now);
@@ -274,6 +315,9 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         self.cwnd = self.mss;
         self.coupling.reset();
         self.note_loss();
+        if matches!(self.watch, Watch::Linux(_) | Watch::LinuxEnded) {
+            self.watch = Watch::Linux(Classic::default());
+        }
     }
 
     fn undo(&mut self, _: Instant) {

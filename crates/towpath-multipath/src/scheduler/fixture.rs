@@ -79,6 +79,7 @@ pub(crate) fn path(id: u8, srtt_ms: u64) -> PathView {
         cwnd_bytes: 10_000,
         in_flight_bytes: 0,
         queued_bytes: 0,
+        memory_bytes: 0,
         pacing_rate: 10_000_000 / srtt_ms.max(1),
         room_bytes: 10_000,
     }

@@ -57,9 +57,9 @@ impl Linux {
     }
 }
 
-/// Linux counts what was sent and is not acknowledged as queued too (`sk_wmem_queued`).
+/// Linux counts memory, and what was sent and is not acknowledged as queued too (`sk_wmem_queued`).
 fn waiting(path: &PathView) -> u64 {
-    path.queued_bytes.saturating_add(path.in_flight_bytes)
+    path.memory_bytes.max(path.queued_bytes.saturating_add(path.in_flight_bytes))
 }
 
 /// What is left of a burst, but no sliver: Linux too sends whole packets until the burst is used up,

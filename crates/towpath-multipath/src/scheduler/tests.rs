@@ -465,6 +465,7 @@ fn any_path(id: u8) -> impl Strategy<Value = PathView> {
             timeouts,
             room_bytes: bytes.0.saturating_sub(50_000),
             queued_bytes: bytes.1,
+            memory_bytes: bytes.1.saturating_add(bytes.2 % 1_000_000),
             in_flight_bytes: bytes.2 % 1_000_000,
             cwnd_bytes: bytes.3,
             pacing_rate: bytes.3,

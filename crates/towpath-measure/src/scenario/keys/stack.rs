@@ -14,7 +14,7 @@ pub(super) const STACK: &[Key] = &[
     ),
     key(
         "profile",
-        Words(&["linux-6.x", "linux-3.2-mptcp", "ideal"]),
+        Words(&["linux-6.x", "linux-6.18", "linux-3.2-mptcp", "ideal"]),
         Else("that of `[run]`, else `linux-6.x`"),
         "What the host around our stack is like",
     ),
@@ -102,7 +102,13 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
             Else("Linux: 4 ms, `ideal`: 0 ms"),
             "Timers fire at multiples of it",
         ),
-        key("hystart", Bool, Else("Linux: true, `ideal`: false"), "Leave slow start early (cubic)"),
+        key("hystart", Bool, Else("all: true"), "Leave slow start before packets are lost"),
+        key(
+            "linux-hystart",
+            Bool,
+            Else("`linux-6.18`: true, else false"),
+            "Leave it by Linux's rule (CUBIC only: ACK trains and delay), not by RFC 9406",
+        ),
         key("pacing", Bool, Else("false"), "Spread packets over the round-trip time"),
         key(
             "rmem-scaling",

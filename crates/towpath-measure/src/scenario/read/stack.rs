@@ -36,6 +36,7 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
     ];
     let profiles = [
         ("linux-6.x", Profile::Linux6),
+        ("linux-6.18", Profile::Linux618),
         ("linux-3.2-mptcp", Profile::Linux32Mptcp),
         ("ideal", Profile::Ideal),
     ];
@@ -93,6 +94,7 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
         tso_autosizing: truth("tso-autosizing"),
         tsq: truth("tsq"),
         hystart: truth("hystart"),
+        linux_hystart: truth("linux-hystart"),
         pacing: truth("pacing"),
         rmem_scaling: truth("rmem-scaling"),
         segmentation_offload: truth("segmentation-offload"),

@@ -3,6 +3,8 @@
 
 mod undo;
 
+use std::num::NonZeroU64;
+
 use towpath_multipath::congestion::AckSample;
 use towpath_multipath::path::Phase;
 use towpath_net::Instant;
@@ -29,17 +31,18 @@ pub(super) struct Recovery {
     /// One packet may go although the window is full: the first retransmission of an episode.
     pub(super) forced: bool,
     /// Something may be undone: retransmissions of the episode started from here.
-    undo_from: Option<u64>,
+    undo_from: Option<NonZeroU64>,
     /// Retransmitted bytes of the episode that the peer did not report as duplicates.
     repeated_bytes: u64,
-    any_repeated: bool,
+    /// When the first retransmission of the episode was sent; zero: there was none.
+    repeated_at: Instant,
     spurious: SpuriousTimeout,
     duplicates: u64,
     timeouts: u32,
-    timeouts_total: u64,
-    undone: u64,
+    timeouts_total: u32,
+    undone: u32,
     /// The window was full; until this is acknowledged that counts.
-    limited_until: Option<u64>,
+    limited_until: Option<NonZeroU64>,
     /// The most that was outstanding in this round, and where the round ends.
     most_out: u32,
     usage_until: u64,
@@ -70,11 +73,11 @@ impl Recovery {
     }
 
     pub(super) fn timeouts_total(&self) -> u64 {
-        self.timeouts_total
+        self.timeouts_total.into()
     }
 
     pub(super) fn undone(&self) -> u64 {
-        self.undone
+        self.undone.into()
     }
 
     /// Whether the window limits what is sent. In slow start half of it must be used, as a window that
@@ -111,25 +114,27 @@ impl Recovery {
     pub(super) fn note_sent(&mut self, bytes: u64, until: u64, full: bool) {
         self.reduction.sent += bytes;
         if full {
-            self.limited_until = Some(until);
+            self.limited_until = NonZeroU64::new(until);
         }
     }
 
     /// Data was sent again; `full` as for new data: a window that only repairs is used as well.
-    pub(super) fn note_repeated(&mut self, bytes: u64, until: u64, full: bool) {
+    pub(super) fn note_repeated(&mut self, now: Instant, bytes: u64, until: u64, full: bool) {
         if full {
-            self.limited_until = Some(until);
+            self.limited_until = NonZeroU64::new(until);
         }
         self.reduction.sent += bytes;
         self.repeated_bytes += bytes;
-        self.any_repeated = true;
+        if self.repeated_at == Instant::ZERO {
+            self.repeated_at = now;
+        }
         self.forced = false;
     }
 
     fn begin(&mut self, phase: Phase, acked_until: u64, sent_until: u64) {
         (self.phase, self.end) = (phase, sent_until);
-        self.undo_from = Some(acked_until);
-        (self.repeated_bytes, self.any_repeated) = (0, false);
+        self.undo_from = NonZeroU64::new(acked_until);
+        (self.repeated_bytes, self.repeated_at) = (0, Instant::ZERO);
         self.spurious = SpuriousTimeout::Off;
     }
 
@@ -211,6 +216,7 @@ impl Subflow {
         self.note_probe_answer(now, ack, &told);
         if advanced {
             self.recovery.forget_timeouts();
+            self.probes = 0;
             self.on_advance(ack - before);
         }
         let reducing = self.recovery.phase == Phase::Recovery;
@@ -231,13 +237,14 @@ impl Subflow {
         if advanced || sacked {
             self.arm_tail_probe(now);
         }
+        self.grow_send_buffer();
         self.arm_window_probe(now);
     }
 
     /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
     /// be neither progress nor a duplicate.
     fn says_nothing_new(&self, ack: u64, segment: &Segment) -> bool {
-        let calm = self.recovery.phase == Phase::Open && !self.recovery.any_repeated;
+        let calm = self.recovery.phase == Phase::Open && self.recovery.repeated_at == Instant::ZERO;
         let plain = segment.options.sack.is_empty() && !segment.flags.has(Flags::ECE);
         let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
         self.sack_on && settled && plain && calm
@@ -328,7 +335,7 @@ impl Subflow {
         if self.recovery.phase != Phase::Open {
             self.watch_timeout(now, progress, delivery);
         }
-        self.undo_if_needless(now, delivery, advanced);
+        self.undo_if_needless(now, progress, delivery);
         if self.recovery.phase != Phase::Open && ack >= self.recovery.end {
             self.end_recovery(now);
         }
@@ -446,7 +453,7 @@ impl Subflow {
                 || (!advanced && !self.rack.reordering_seen()),
         };
         self.congestion.on_ack(&sample, self.own, &self.group);
-        if self.recovery.limited_until.is_some_and(|until| acked >= until) {
+        if self.recovery.limited_until.is_some_and(|until| acked >= until.get()) {
             self.recovery.limited_until = None;
         }
     }

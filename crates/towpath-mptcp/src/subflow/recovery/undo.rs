@@ -40,7 +40,7 @@ impl Subflow {
             return;
         }
         self.rack.note_duplicate(acked, sent);
-        if self.recovery.undo_from.is_some_and(|from| start >= from) {
+        if self.recovery.undo_from.is_some_and(|from| start >= from.get()) {
             let bytes = end - start;
             self.recovery.repeated_bytes = self.recovery.repeated_bytes.saturating_sub(bytes);
         }
@@ -67,16 +67,28 @@ impl Subflow {
 
     /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
     /// acknowledgement was caused by the original (RFC 3522 §3.2).
-    pub(super) fn undo_if_needless(&mut self, now: Instant, delivery: &Delivery, advanced: bool) {
+    pub(super) fn undo_if_needless(
+        &mut self,
+        now: Instant,
+        progress: &Progress,
+        delivery: &Delivery,
+    ) {
         let recovery = &self.recovery;
-        if recovery.undo_from.is_none() || !self.config.undo || !recovery.any_repeated {
+        let repeated_at = recovery.repeated_at;
+        if repeated_at == Instant::ZERO || recovery.undo_from.is_none() || !self.config.undo {
             return;
         }
         let reported = recovery.repeated_bytes == 0;
-        let by_time = delivery.needless && advanced && recovery.phase != Phase::Open;
-        // In recovery other holes may be real.
-        let whole = recovery.phase == Phase::Loss || !self.send.has_lost();
-        if reported || (by_time && whole) {
+        // The first retransmission of the episode decides. An acknowledgement that covers several
+        // echoes the first of them, so that the others would look needless if each was asked.
+        let by_original = delivery.repeated_whole && delivery.echoes_before(repeated_at);
+        // In recovery other retransmissions may still turn out to have been needed.
+        let settled = match recovery.phase {
+            Phase::Open => false,
+            Phase::Recovery => progress.ack >= recovery.end || self.send.repeated_bytes() == 0,
+            Phase::Loss => true,
+        };
+        if reported || (by_original && progress.advanced && settled) {
             self.undo(now);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::{PathId, Phase};
 
 use super::link::{Pair, at};
@@ -196,7 +197,7 @@ fn a_coupled_control_hears_of_its_siblings() {
 
 #[test]
 fn slow_start_ends_before_a_deep_queue_is_full() {
-    let run = |hystart: bool| {
+    let run = |hystart: HyStartRule| {
         let config = Config { hystart, ..Config::ideal() };
         let mut pair = Pair::new(config.clone(), config, 6);
         pair.a.to_send = 20_000_000;
@@ -204,7 +205,7 @@ fn slow_start_ends_before_a_deep_queue_is_full() {
         pair.run_until(Duration::from_secs(60), |p| p.b.received == 20_000_000);
         pair.a.subflow().statistics()
     };
-    let (with, without) = (run(true), run(false));
+    let (with, without) = (run(HyStartRule::Rfc9406), run(HyStartRule::Off));
     assert_eq!(without.ssthresh_bytes, u64::MAX);
     assert!(with.ssthresh_bytes < without.cwnd_bytes / 2, "{with:?} {without:?}");
     assert_eq!(with.retransmissions, 0);

@@ -210,7 +210,8 @@ fn a_router_of_ipv6_makes_packets_smaller_too() {
 
 #[test]
 fn full_packets_that_vanish_get_smaller() {
-    let mut script = Script::open(Config { rack: false, ..plain() });
+    let config = Config { rack: false, black_hole_detection: true, ..plain() };
+    let mut script = Script::open(config);
     script.push(1000, 3);
     script.sent();
     script.wait(1300);

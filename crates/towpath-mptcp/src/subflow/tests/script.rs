@@ -1,5 +1,6 @@
 //! One subflow against a script: segments in at given times, exactly these packets out.
 
+use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
@@ -19,7 +20,7 @@ pub(super) fn plain() -> Config {
         tso_autosizing: false,
         timer_granularity: std::time::Duration::ZERO,
         congestion_control: "reno".to_owned(),
-        hystart: false,
+        hystart: HyStartRule::Off,
         ..Config::linux()
     }
 }
