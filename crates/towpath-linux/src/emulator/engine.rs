@@ -25,6 +25,10 @@ use crate::sys;
 const READ_BATCH: usize = 32;
 /// The shortest turn on a processor that the kernel's scheduler gives.
 const TURN: Duration = Duration::from_micros(100);
+/// The longest that the thread waits awake before something is due: with real-time priority, and
+/// without it, when the end of its turn may cost it the processor for milliseconds.
+const LONGEST_AWAKE: Duration = Duration::from_micros(500);
+const LONGEST_AWAKE_IN_TURNS: Duration = Duration::from_micros(60);
 
 /// One path: two ports and the routes between them.
 #[derive(Debug)]
@@ -196,6 +200,8 @@ impl Engine {
             .flat_map(|(lane, Lane { routes: [up, down], .. })| [(*up, lane, 1), (*down, lane, 0)])
             .collect();
         let started = clock.now();
+        let real_time = sys::has_real_time_priority();
+        let longest_awake = if real_time { LONGEST_AWAKE } else { LONGEST_AWAKE_IN_TURNS };
         Self {
             clock,
             topology,
@@ -211,7 +217,7 @@ impl Engine {
             stopped: false,
             modelled: started,
             started,
-            alarm: Alarm::new(started),
+            alarm: Alarm::new(started, longest_awake),
         }
     }
 
