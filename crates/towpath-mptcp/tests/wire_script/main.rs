@@ -18,4 +18,5 @@ mod handshake;
 mod join;
 mod options;
 mod script;
+mod tcp;
 mod windows;

@@ -1,0 +1,235 @@
+//! TCP's own demands, of a whole host: what the tests of `subflow` show of a part of it.
+
+use std::time::Duration;
+
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{ConnectionError, InterfaceId};
+use towpath_mptcp::subflow::State;
+use towpath_mptcp::wire::{IcmpKind, Options, Packet, Segment};
+
+use crate::script::*;
+
+/// Plain TCP without timestamps: full packets have 1,460 bytes.
+fn plain() -> Config {
+    let mut config = Config { multipath: false, ..config() };
+    config.subflow.timestamps = false;
+    config
+}
+
+/// An open connection of plain TCP, whose peer's window is that of the field.
+fn open(config: Config) -> Script {
+    let mut script = Script::client(config);
+    let _ = script.expect();
+    script.send(0, SYN.with(ACK), Options::default(), b"");
+    script.send(0, ACK, Options::default(), b"");
+    let _ = script.drain();
+    script
+}
+
+/// Payload of what the host sends now.
+fn sent(script: &mut Script) -> Vec<usize> {
+    let sent = script.drain();
+    sent.iter().map(|(_, segment)| segment.payload.len()).filter(|bytes| *bytes > 0).collect()
+}
+
+/// When the host sends something next, and what.
+fn wait_for_packets(script: &mut Script) -> Vec<Segment> {
+    loop {
+        let (at, _) = script.stack.poll_timeout().expect("a deadline");
+        script.now = script.now.max(at);
+        script.stack.handle_timeout(script.now);
+        let sent = script.drain();
+        if !sent.is_empty() || script.closed.is_some() {
+            return sent.into_iter().map(|(_, segment)| segment).collect();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_names_no_size_gets_536_bytes() {
+    let mut script = Script::client(plain());
+    let _ = script.expect();
+    let answer = script.segment(0, SYN.with(ACK), Options::default(), b"");
+    let options = Options { mss: None, ..answer.options.clone() };
+    script.inject(&Segment { options, ..answer });
+    script.lines[0].seq = script.lines[0].seq.wrapping_add(1);
+    let _ = script.drain();
+    script.write(&[1; 1_000]);
+    assert_eq!(sent(&mut script), [536, 464]);
+}
+
+#[test]
+fn a_closed_window_is_probed_ever_more_rarely_and_for_ever() {
+    let mut script = open(plain());
+    script.lines[0].window = 0;
+    script.send(0, ACK, Options::default(), b"");
+    script.write(&[1; 100]);
+    script.silence();
+    let (mut before, mut gap) = (script.now, Duration::ZERO);
+    for _ in 0..20 {
+        let probes = wait_for_packets(&mut script);
+        assert!(probes.iter().all(|probe| probe.payload.is_empty()), "{probes:?}");
+        let waited = script.now.saturating_since(before);
+        assert!(waited >= (2 * gap).min(seconds(60)), "{waited:?} after {gap:?}");
+        (before, gap) = (script.now, waited);
+        script.send(0, ACK, Options::default(), b"");
+        let _ = script.drain();
+    }
+    assert_eq!(script.closed, None);
+    script.lines[0].window = 100;
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(sent(&mut script), [100]);
+}
+
+#[test]
+fn a_window_that_is_taken_back_holds_what_is_new_until_it_opens() {
+    let mut script = open(plain());
+    script.write(&[1; 5_840]);
+    assert_eq!(sent(&mut script).len(), 4);
+    // One packet came, and the right edge is below what was sent.
+    script.lines[0].ack = script.lines[0].host_isn.wrapping_add(1 + 1_460);
+    script.lines[0].window = 12;
+    script.send(0, ACK, Options::default(), b"");
+    script.write(&[2; 1_460]);
+    assert_eq!(sent(&mut script), [0_usize; 0]);
+    script.lines[0].ack = script.lines[0].host_isn.wrapping_add(1 + 5_840);
+    script.lines[0].window = 1_000;
+    script.send(0, ACK, Options::default(), b"");
+    assert_eq!(sent(&mut script), [1_460]);
+}
+
+#[test]
+fn what_is_not_acknowledged_is_repeated_at_doubled_times_and_given_up() {
+    let mut settings = plain();
+    settings.subflow.retries = 5;
+    let mut script = open(settings);
+    script.write(&[1; 100]);
+    assert_eq!(sent(&mut script), [100]);
+    let (mut before, mut gap, mut times) = (script.now, Duration::ZERO, 0);
+    while script.closed.is_none() {
+        let again = wait_for_packets(&mut script);
+        let waited = script.now.saturating_since(before);
+        if !again.is_empty() && script.closed.is_none() {
+            times += 1;
+            assert!(waited >= 2 * gap, "{waited:?} after {gap:?}");
+            (before, gap) = (script.now, waited);
+        }
+    }
+    assert_eq!((times, script.closed), (5, Some(Err(ConnectionError::TimedOut))));
+}
+
+#[test]
+fn a_syn_without_answer_is_repeated_and_given_up() {
+    let mut script = Script::client(plain());
+    let first = script.expect();
+    let mut again = 0;
+    while script.closed.is_none() {
+        let sent = wait_for_packets(&mut script);
+        assert!(sent.iter().all(|syn| syn.flags.has(SYN) && syn.seq == first.seq));
+        again += sent.len();
+    }
+    assert_eq!(again, 6);
+    assert!(script.closed.is_some_and(|end| end.is_err()) && script.now > at(seconds(60)));
+}
+
+fn at(time: Duration) -> towpath_net::Instant {
+    towpath_net::Instant::ZERO + time
+}
+
+#[test]
+fn only_the_exact_number_resets_and_a_syn_is_challenged() {
+    let mut script = open(plain());
+    let rst = script.segment(0, RST, Options::default(), b"");
+    script.inject(&Segment { seq: rst.seq.wrapping_add(10), ..rst.clone() });
+    assert_eq!(script.expect().flags, ACK);
+    script.inject(&Segment { seq: rst.seq.wrapping_sub(10), ..rst.clone() });
+    script.silence();
+    let syn = script.segment(0, SYN, Options::default(), b"");
+    script.inject(&Segment { seq: syn.seq.wrapping_add(100_000), ..syn });
+    assert_eq!(script.expect().flags, ACK);
+    assert_eq!(script.closed, None);
+    script.inject(&rst);
+    assert_eq!(script.closed, Some(Err(ConnectionError::Reset)));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_is_challenged_and_its_data_dropped() {
+    let mut script = open(plain());
+    let data = script.segment(0, ACK, Options::default(), b"injected");
+    script.inject(&Segment { ack: data.ack.wrapping_add(1_000), ..data.clone() });
+    assert_eq!((script.expect().ack, script.read()), (data.seq, vec![]));
+    script.inject(&data);
+    assert_eq!(script.read(), b"injected");
+}
+
+#[test]
+fn every_second_packet_is_acknowledged_and_a_single_one_in_time() {
+    let mut settings = plain();
+    settings.subflow.delayed_ack = millis(40);
+    settings.subflow.quick_acks = 0;
+    let mut script = open(settings);
+    script.send(0, ACK, Options::default(), &[1; 1_460]);
+    script.silence();
+    script.send(0, ACK, Options::default(), &[1; 1_460]);
+    let answer = script.expect();
+    assert_eq!(answer.ack, script.lines[0].seq);
+    script.send(0, ACK, Options::default(), &[1; 1_460]);
+    script.silence();
+    script.wait(millis(500));
+    assert_eq!(script.expect().ack, script.lines[0].seq);
+    // A gap is told at once.
+    script.lines[0].seq = script.lines[0].seq.wrapping_add(1_460);
+    script.send(0, ACK, Options::default(), &[1; 1_460]);
+    assert_eq!(script.expect().ack, script.lines[0].seq.wrapping_sub(2 * 1_460));
+}
+
+#[test]
+fn a_router_with_a_small_link_makes_packets_smaller() {
+    let mut script = open(plain());
+    script.write(&[1; 1_460]);
+    let packet = script.expect();
+    let router = "10.0.0.254".parse().unwrap();
+    let error = |seq: u32| {
+        let packet = Packet::emit(&Segment { seq, ..packet.clone() }, 1);
+        IcmpKind::TooBig { mtu: 1_000 }.emit(router, &packet).unwrap()
+    };
+    // Who does not know the number may not say so.
+    script.stack.handle_packet(script.now, InterfaceId(0), error(packet.seq.wrapping_sub(9_999)));
+    script.silence();
+    script.stack.handle_packet(script.now, InterfaceId(0), error(packet.seq));
+    assert_eq!(sent(&mut script), [960, 500], "it goes again at once");
+}
+
+#[test]
+fn who_closes_first_answers_a_repeated_fin_in_time_wait() {
+    let mut script = open(plain());
+    script.shutdown();
+    assert!(script.expect().flags.has(FIN));
+    script.send(0, ACK, Options::default(), b"");
+    let fin = script.segment(0, FIN.with(ACK), Options::default(), b"");
+    script.inject(&fin);
+    assert_eq!(script.expect().ack, fin.seq.wrapping_add(1));
+    script.wait(seconds(30));
+    script.inject(&fin);
+    assert_eq!(script.expect().ack, fin.seq.wrapping_add(1));
+    assert_eq!(script.status().subflows[0].state, State::TimeWait);
+    script.wait(seconds(61));
+    assert!(script.stack.is_idle() || script.status().subflows[0].state == State::Closed);
+}
+
+#[test]
+fn keep_alives_are_sent_when_asked_for_and_end_a_dead_connection() {
+    let mut settings = plain();
+    settings.subflow.keepalive = Some((seconds(10), seconds(2), 3));
+    let mut script = open(settings);
+    assert!(open(plain()).stack.poll_timeout().is_none(), "not without being asked for");
+    let probes = wait_for_packets(&mut script);
+    assert_eq!((script.now, probes.len()), (at(seconds(10)), 1));
+    assert_eq!(probes[0].seq, script.lines[0].ack.wrapping_sub(1));
+    script.send(0, ACK, Options::default(), b"");
+    let mut unanswered = 0;
+    while script.closed.is_none() {
+        unanswered += wait_for_packets(&mut script).iter().filter(|s| !s.flags.has(RST)).count();
+    }
+    assert_eq!((unanswered, script.closed), (3, Some(Err(ConnectionError::TimedOut))));
+}
