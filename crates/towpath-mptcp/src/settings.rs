@@ -51,6 +51,7 @@ impl HostSettings {
         // `tcp_adv_win_scale` was 2: a quarter of the buffer was overhead (half since 3.4).
         connection.receive_buffer.window_share = WindowShare::Percent(75);
         connection.subflow.rack = false;
+        connection.subflow.linear_syns = 0;
         connection.subflow.pacing = false;
         connection.subflow.tso_autosizing = false;
         connection.subflow.super_segment_bytes = LARGEST_SUPER_SEGMENT_BYTES;
@@ -152,6 +153,10 @@ impl HostSettings {
                 }
             }
             "tsq" => self.small_queues = truth(name, value)?,
+            "linear-syn" => {
+                let linux = Self::linux().connection.subflow.linear_syns;
+                subflow.linear_syns = if truth(name, value)? { linux } else { 0 };
+            }
             "timer-granularity" => subflow.timer_granularity = nanos(name, value)?,
             "hystart" => {
                 subflow.hystart = match (truth(name, value)?, subflow.hystart) {

@@ -49,6 +49,8 @@ pub struct ProfileSwitches {
     pub tso_autosizing: Option<bool>,
     /// TCP small queues: stop when the host's own queue holds enough.
     pub tsq: Option<bool>,
+    /// The first SYNs are repeated each second, before the time doubles.
+    pub linear_syn: Option<bool>,
     /// Timers fire at multiples of it; zero: exactly.
     pub timer_granularity: Option<Duration>,
     /// Leave slow start early.
@@ -73,6 +75,7 @@ impl ProfileSwitches {
             delayed_ack: self.delayed_ack.or(other.delayed_ack),
             tso_autosizing: self.tso_autosizing.or(other.tso_autosizing),
             tsq: self.tsq.or(other.tsq),
+            linear_syn: self.linear_syn.or(other.linear_syn),
             timer_granularity: self.timer_granularity.or(other.timer_granularity),
             hystart: self.hystart.or(other.hystart),
             linux_hystart: self.linux_hystart.or(other.linux_hystart),
@@ -215,6 +218,7 @@ impl Scenario {
         add("delayed-ack", switches.delayed_ack.map(|on| on.to_string()));
         add("tso-autosizing", switches.tso_autosizing.map(|on| on.to_string()));
         add("tsq", switches.tsq.map(|on| on.to_string()));
+        add("linear-syn", switches.linear_syn.map(|on| on.to_string()));
         add("timer-granularity", switches.timer_granularity.map(nanos));
         add("linux-hystart", switches.linux_hystart.map(|on| on.to_string()));
         add("hystart", switches.hystart.map(|on| on.to_string()));

@@ -46,6 +46,9 @@ pub struct Config {
     pub timer_granularity: Duration,
     /// SYNs (or SYN/ACKs) repeated before giving up.
     pub syn_retries: u32,
+    /// So many SYNs are repeated after [`Config::rto_initial`] each, before the time doubles (Linux
+    /// `tcp_syn_linear_timeouts`). The time until giving up stays that of doubling.
+    pub linear_syns: u32,
     /// Retransmission timeouts in a row before giving up (Linux `tcp_retries2`).
     pub retries: u32,
     /// Give up when nothing is acknowledged for so long (RFC 5482), if set.
@@ -101,6 +104,7 @@ impl Config {
             rto_max: Duration::from_secs(120),
             timer_granularity: Duration::from_millis(4),
             syn_retries: 6,
+            linear_syns: 4,
             retries: 15,
             user_timeout: None,
             keepalive: None,
@@ -135,6 +139,7 @@ impl Config {
             super_segment_bytes: 0,
             delayed_ack: Duration::ZERO,
             timer_granularity: Duration::ZERO,
+            linear_syns: 0,
             ..Self::linux()
         }
     }

@@ -29,6 +29,9 @@ impl Handshake {
     }
 }
 
+/// Doublings of the time between SYNs, at most: far more than anybody waits for.
+const LONGEST_SHIFT: u32 = 20;
+
 impl Subflow {
     /// Takes over what the peer's SYN (or SYN/ACK) says.
     pub(super) fn take_syn(&mut self, now: Instant, syn: &Segment) {
@@ -172,7 +175,8 @@ impl Subflow {
             self.note_ack_sent(true);
         }
         if !self.timers.is_set(Timer::Retransmission) {
-            let backed_off = self.rtt.backed_off(self.recovery.timeouts());
+            let timeouts = self.recovery.timeouts().saturating_sub(self.linear_syns());
+            let backed_off = self.rtt.backed_off(timeouts);
             self.timers.set(Timer::Retransmission, now + backed_off);
         }
         Some(Transmit {
@@ -189,10 +193,27 @@ impl Subflow {
         })
     }
 
+    /// Repetitions that do not double the time: of SYNs alone.
+    fn linear_syns(&self) -> u32 {
+        if self.state == State::SynSent { self.config.linear_syns } else { 0 }
+    }
+
+    /// Timeouts until giving up: as much time has passed then as repetitions that double would take.
+    fn syn_timeouts(&self) -> u32 {
+        let all = (2_u64 << self.config.syn_retries.min(LONGEST_SHIFT)) - 1;
+        let (mut passed, mut count) = (0, 0);
+        while passed < all {
+            let shift = u32::saturating_sub(count, self.linear_syns());
+            passed += 1_u64 << shift.min(LONGEST_SHIFT);
+            count += 1;
+        }
+        count
+    }
+
     /// No answer to the SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, done: &mut TimedOut) {
         done.retransmission = true;
-        if self.recovery.count_timeout() > self.config.syn_retries {
+        if self.recovery.count_timeout() >= self.syn_timeouts() {
             let unreachable = self.unreachable;
             let reason = if unreachable { CloseReason::Unreachable } else { CloseReason::TimedOut };
             return self.finish(reason);

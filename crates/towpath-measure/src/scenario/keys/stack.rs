@@ -97,6 +97,12 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
             "TCP small queues: stop when the host's own queue holds about 1 ms",
         ),
         key(
+            "linear-syn",
+            Bool,
+            Else("`linux-6.x`: true, else false"),
+            "The first four repetitions of a SYN come each second, before the time doubles",
+        ),
+        key(
             "timer-granularity",
             Duration,
             Else("Linux: 4 ms, `ideal`: 0 ms"),

@@ -93,6 +93,7 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
         delayed_ack: truth("delayed-ack"),
         tso_autosizing: truth("tso-autosizing"),
         tsq: truth("tsq"),
+        linear_syn: truth("linear-syn"),
         hystart: truth("hystart"),
         linux_hystart: truth("linux-hystart"),
         pacing: truth("pacing"),

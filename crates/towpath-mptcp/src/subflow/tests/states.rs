@@ -9,7 +9,7 @@ use crate::wire::{Flags, Timestamps};
 
 #[test]
 fn a_syn_without_answer_is_repeated_and_given_up() {
-    let config = Config { syn_retries: 2, ..plain() };
+    let config = Config { syn_retries: 2, linear_syns: 0, ..plain() };
     let mut script = Script { subflow: Subflow::connect(config, ISN, at(0)), now: at(0) };
     assert_eq!(script.sent(), ["syn"]);
     for (ms, repeated) in [(1000, 1), (3000, 2)] {
@@ -18,6 +18,19 @@ fn a_syn_without_answer_is_repeated_and_given_up() {
         assert_eq!(script.sent(), ["syn"]);
         assert_eq!(script.subflow.syn_retransmissions(), repeated);
     }
+    assert_eq!(script.wait(7000).closed, Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn linear_syns_come_more_often_and_take_no_longer() {
+    let config = Config { syn_retries: 2, linear_syns: 4, ..plain() };
+    let mut script = Script { subflow: Subflow::connect(config, ISN, at(0)), now: at(0) };
+    assert_eq!(script.sent(), ["syn"]);
+    for ms in [1000, 2000, 3000, 4000, 5000] {
+        assert_eq!(script.wait(ms).closed, None);
+        assert_eq!(script.sent(), ["syn"]);
+    }
+    assert_eq!(script.subflow.poll_timeout(), Some((at(7000), Timer::Retransmission)));
     assert_eq!(script.wait(7000).closed, Some(CloseReason::TimedOut));
 }
 
