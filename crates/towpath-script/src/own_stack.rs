@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode};
+use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::settings::HostSettings;
 use towpath_mptcp::stack::{
     self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Stack,
@@ -199,7 +199,7 @@ impl Host for OwnStack {
                     mode: ReceiveBufferMode::Fixed,
                     initial_bytes: bytes,
                     max_bytes: bytes,
-                    window_percent: 100,
+                    window_share: WindowShare::Percent(100),
                 };
             }
             "send-buffer" => {
