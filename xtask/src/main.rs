@@ -49,6 +49,7 @@ usage: cargo xtask COMMAND
          --most 5         runs where those differ by more than 5 %
          --jobs 1         emulated runs at once, where their rates allow it
          --stack towpath  our stack over the emulator, in place of simulated
+         --profile NAME   our stack's, as linux-6.18, where a scenario names none
          --only SIDE      only do the runs of kernel, sim or towpath
          --towpath FILE   this program, in place of one that is built
          --keep FOLDER    earlier runs, which are not run again (target/twin)

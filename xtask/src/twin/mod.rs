@@ -66,6 +66,8 @@ pub(crate) struct Options {
     ours: Side,
     /// Do the runs of this side alone.
     only: Option<Side>,
+    /// Profile of our stack, where a scenario names none.
+    profile: Option<String>,
     files: Vec<PathBuf>,
     cases: bool,
     show: bool,
@@ -87,6 +89,7 @@ impl Options {
             jobs: 1,
             ours: Side::Simulated,
             only: None,
+            profile: None,
             files: Vec::new(),
             cases: false,
             show: false,
@@ -113,6 +116,7 @@ impl Options {
                         Side::named(rest.next()?).filter(|side| *side != Side::Kernel)?;
                 }
                 "--only" => options.only = Some(Side::named(rest.next()?)?),
+                "--profile" => options.profile = Some((*rest.next()?).to_owned()),
                 "--file" => options.files.push(rest.next()?.into()),
                 "--cases" => options.cases = true,
                 "--list" => options.output = Output::List,
@@ -187,6 +191,9 @@ fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
     }
     for seed in &options.seeds {
         scenarios.extend(scenario::drawn(*seed, options.random)?);
+    }
+    for scenario in &mut scenarios {
+        scenario.profile.clone_from(&options.profile);
     }
     Ok(scenarios)
 }

@@ -204,6 +204,7 @@ mod tests {
             paths: 1,
             rate_mbps: 1.0,
             seconds: 1.0,
+            profile: None,
         }
     }
 

@@ -142,7 +142,8 @@ impl Runner<'_> {
         command.arg("--foreground");
         command.arg(limit);
         let text = match side {
-            Side::Kernel | Side::Towpath => scenario.text.clone(),
+            Side::Kernel => scenario.text.clone(),
+            Side::Towpath => scenario.text_for_us(),
             Side::Simulated => {
                 // What is emulated has the processors first.
                 command.args(["nice", "-n", "19"]);

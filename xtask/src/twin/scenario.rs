@@ -29,6 +29,8 @@ pub(super) struct Scenario {
     pub(super) rate_mbps: f64,
     /// How long its traffic takes.
     pub(super) seconds: f64,
+    /// Profile of our stack, where the file does not say.
+    pub(super) profile: Option<String>,
 }
 
 /// The first `count` scenarios of `seed`.
@@ -74,6 +76,7 @@ fn read(text: &str, path: &Path) -> Result<Vec<Scenario>> {
         transport,
         paths: paths.len(),
         seconds,
+        profile: None,
     };
     Ok(transports.into_iter().map(scenario).collect())
 }
@@ -190,9 +193,10 @@ impl Scenario {
     /// 2 % longer. Nothing in the simulator is left to chance, but which of its rhythms a connection
     /// falls into hangs on details as small as a kernel's own noise.
     pub(super) fn text_of_run(&self, run: u32) -> String {
-        let Ok(mut table) = self.text.parse::<Table>() else { return self.text.clone() };
+        let text = self.text_for_us();
+        let Ok(mut table) = text.parse::<Table>() else { return text };
         let Some(paths) = table.get_mut("paths").and_then(Value::as_table_mut) else {
-            return self.text.clone();
+            return text;
         };
         // Steps that spread evenly over the half millisecond, and differ for the paths.
         let steps = [309, 191, 419, 73].into_iter().cycle();
@@ -203,7 +207,18 @@ impl Scenario {
             let more = u64::from(run) * step % 500;
             *delay = format!("{} us", micros + more.min(micros * more / 25_000));
         }
-        if run == 0 { self.text.clone() } else { table.to_string() }
+        if run == 0 { text } else { table.to_string() }
+    }
+
+    /// The scenario for our stack: with the profile that was asked for.
+    pub(super) fn text_for_us(&self) -> String {
+        let (Some(profile), Ok(mut table)) = (&self.profile, self.text.parse::<Table>()) else {
+            return self.text.clone();
+        };
+        if let Some(run) = table.get_mut("run").and_then(Value::as_table_mut) {
+            run.entry("profile").or_insert_with(|| Value::String(profile.clone()));
+        }
+        table.to_string()
     }
 }
 
@@ -245,5 +260,16 @@ mod tests {
             let delay = quantity(&table["paths"]["p"]["delay"]).unwrap();
             assert!((0.01..0.0102).contains(&delay), "{delay}");
         }
+    }
+
+    #[test]
+    fn our_stack_has_the_profile_that_was_asked_for() {
+        let mut scenario = read(TEXT, Path::new("x")).unwrap().remove(0);
+        scenario.profile = Some("linux-6.18".to_owned());
+        for text in [scenario.text_for_us(), scenario.text_of_run(0), scenario.text_of_run(1)] {
+            let table: Table = text.parse().unwrap();
+            assert_eq!(table["run"]["profile"].as_str(), Some("linux-6.18"));
+        }
+        assert!(!scenario.text.contains("linux-6.18"), "the kernel's scenario stays what it is");
     }
 }

@@ -89,7 +89,11 @@ impl Store {
         let transport = &scenario.transport;
         let who = match side {
             Side::Kernel => self.kernel.clone(),
-            Side::Towpath => format!("towpath-{:016x}", self.binary),
+            Side::Towpath => {
+                let profile = scenario.profile.as_ref();
+                let profile = profile.map_or_else(String::new, |profile| format!("-{profile}"));
+                format!("towpath-{:016x}{profile}", self.binary)
+            }
             Side::Simulated => {
                 let text = scenario.text_of_run(run);
                 let key = hash([&self.binary.to_le_bytes()[..], text.as_bytes()]);
