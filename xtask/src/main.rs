@@ -34,7 +34,11 @@ usage: cargo xtask COMMAND
          --way NAME       only kernel, kernel-emulated or ours-emulated
          --transport NAME only tcp or mptcp
          --towpath FILE   this program, in place of one that is built
-         --kernel FILE    this Debian package, in place of what apt offers
+         --kernel 6.12    this version, or these Debian packages (A.deb,B.deb),
+                          in place of what apt offers
+         --suite NAME     Debian's suite that has it, such as trixie-backports
+         --scenario FILE  this scenario over our emulator (again for more)
+         --kernels        only show all kernels beside each other
          --results FILE   earlier runs, which are not run again
                           (target/oracle/results.jsonl)
          --show           only show what is there, run nothing in the machine

@@ -1,42 +1,58 @@
 //! What is compared.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs};
+
+use crate::Result;
 
 /// One network with one receive buffer.
 #[derive(Debug)]
 pub(super) struct Case {
     /// Name, also of its scenario file.
     pub(super) name: &'static str,
-    /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
-    paths: [(u32, u32, u32); 2],
-    /// `tcp_rmem` of the receiver in KB: minimum, default and maximum; the system's when `None`.
-    pub(super) receive_buffer_kb: Option<u32>,
-    control: &'static str,
-    seconds: u32,
+    network: Network,
+}
+
+/// Where a case's network comes from.
+#[derive(Debug)]
+enum Network {
+    /// Two paths that the guest's script can build of the kernel's own queues, too.
+    TwoPaths {
+        /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
+        paths: [(u32, u32, u32); 2],
+        /// `tcp_rmem` of the receiver in KB: minimum, default and maximum; the system's when `None`.
+        receive_buffer_kb: Option<u32>,
+        control: &'static str,
+        seconds: u32,
+    },
+    /// A scenario file, for our emulator only.
+    Scenario(String),
 }
 
 const fn wifi_3g(name: &'static str, receive_buffer_kb: u32) -> Case {
-    Case {
-        name,
+    let network = Network::TwoPaths {
         paths: [(8, 10, 80), (2, 75, 2_000)],
         receive_buffer_kb: Some(receive_buffer_kb),
         control: "reno",
         seconds: 27,
-    }
+    };
+    Case { name, network }
 }
 
 /// Seed 004's Wi-Fi and 3G, and two links that are equal.
-pub(super) const CASES: [Case; 5] = [
+pub(super) static CASES: [Case; 5] = [
     wifi_3g("wifi-3g-100", 100),
     wifi_3g("wifi-3g-200", 200),
     wifi_3g("wifi-3g-400", 400),
     wifi_3g("wifi-3g-800", 800),
     Case {
         name: "two-links",
-        paths: [(100, 5, 100), (100, 5, 100)],
-        receive_buffer_kb: None,
-        control: "cubic",
-        seconds: 10,
+        network: Network::TwoPaths {
+            paths: [(100, 5, 100), (100, 5, 100)],
+            receive_buffer_kb: None,
+            control: "cubic",
+            seconds: 10,
+        },
     },
 ];
 
@@ -102,10 +118,10 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// For its whole result.
-    pub(super) fn file_name(&self) -> String {
+    /// For its whole result over one kernel.
+    pub(super) fn file_name(&self, kernel: &str) -> String {
         let Self { case, transport, how, run, .. } = self;
-        format!("{case}-{transport}-{}-{}.jsonl.zst", how.name(), run + 1)
+        format!("{kernel}-{case}-{transport}-{}-{}.jsonl.zst", how.name(), run + 1)
     }
 }
 
@@ -124,10 +140,9 @@ pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
         for how in How::PLAYED {
             for case in cases {
                 for (transport, wanted) in [("tcp", 2), ("mptcp", runs)] {
-                    if run < wanted {
-                        let command = case.command(transport, how);
-                        jobs.push(Job { case: case.name, transport, how, run, command });
-                    }
+                    let command = case.command(transport, how).filter(|_| run < wanted);
+                    let job = |command| Job { case: case.name, transport, how, run, command };
+                    jobs.extend(command.map(job));
                 }
             }
         }
@@ -136,19 +151,32 @@ pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
 }
 
 impl Case {
-    fn command(&self, transport: &str, how: How) -> String {
+    /// A scenario file, which is named as the file is.
+    pub(super) fn of_file(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        // It lives as long as the program, as the other names do.
+        Ok(Self { name: name.leak(), network: Network::Scenario(text) })
+    }
+
+    /// What the guest's script is told; nothing where it cannot do so.
+    fn command(&self, transport: &str, how: How) -> Option<String> {
         let stack = if how == How::OursEmulated { "towpath" } else { "kernel" };
         let packets = match how {
             How::Kernel => "merged",
             How::KernelUnmerged => "single",
             How::KernelEmulated | How::OursEmulated | How::Simulated => {
-                return format!("emulator {transport} {stack} {}", self.name);
+                return Some(format!("emulator {transport} {stack} {}", self.name));
             }
         };
-        let buffer = self.receive_buffer_kb.map_or("-".to_owned(), |kb| (kb * 1_000).to_string());
-        let paths = self.paths.map(|(rate, delay, wait)| format!("{rate}mbit,{delay}ms,{wait}ms"));
-        let Self { control, seconds, .. } = self;
-        format!("kernel {packets} {transport} {control} {seconds} {buffer} {}", paths.join(" "))
+        let Network::TwoPaths { paths, receive_buffer_kb, control, seconds } = &self.network else {
+            return None;
+        };
+        let buffer = receive_buffer_kb.map_or("-".to_owned(), |kb| (kb * 1_000).to_string());
+        let paths = paths.map(|(rate, delay, wait)| format!("{rate}mbit,{delay}ms,{wait}ms"));
+        let paths = paths.join(" ");
+        Some(format!("kernel {packets} {transport} {control} {seconds} {buffer} {paths}"))
     }
 
     /// The case for `towpath run`.
@@ -165,15 +193,20 @@ impl Case {
     }
 
     fn scenario_off_by(&self, microseconds: [u32; 2]) -> String {
-        let Self { name, control, seconds, .. } = self;
-        let server = self.receive_buffer_kb.map(|kb| format!("receive-buffer = \"{kb} KB\"\n"));
+        let (paths, receive_buffer_kb, control, seconds) = match &self.network {
+            Network::Scenario(text) => return text.clone(),
+            Network::TwoPaths { paths, receive_buffer_kb, control, seconds } => {
+                (paths, receive_buffer_kb, control, seconds)
+            }
+        };
+        let server = receive_buffer_kb.map(|kb| format!("receive-buffer = \"{kb} KB\"\n"));
         let mut text = format!(
-            "name = \"{name}\"\n[run]\ncongestion-control = \"{control}\"\n[hosts.phone]\n\
+            "name = \"{}\"\n[run]\ncongestion-control = \"{control}\"\n[hosts.phone]\n\
              [hosts.server]\n{}",
+            self.name,
             server.unwrap_or_default()
         );
-        let paths = self.paths.iter().zip(microseconds).enumerate();
-        for (number, ((rate, delay, wait), more)) in paths {
+        for (number, ((rate, delay, wait), more)) in paths.iter().zip(microseconds).enumerate() {
             let delay = delay * 1_000 + more;
             text.extend([format!(
                 "[paths.path{number}]\nbetween = [\"phone\", \"server\"]\nrate = \"{rate} Mbit/s\"\n\
@@ -185,5 +218,33 @@ impl Case {
             "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
              duration = \"{seconds} s\"\n"
         )
+    }
+
+    /// The receive buffer in KB, where it is one of several.
+    pub(super) fn receive_buffer_kb(&self) -> Option<u32> {
+        match &self.network {
+            Network::TwoPaths { receive_buffer_kb, .. } => *receive_buffer_kb,
+            Network::Scenario(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_file_is_run_over_our_emulator_only_and_unchanged() {
+        let file = std::env::temp_dir().join(format!("drawn-{}.toml", std::process::id()));
+        fs::write(&file, "name = \"drawn\"\n").unwrap();
+        let case = Case::of_file(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(case.scenario_of_run(3), "name = \"drawn\"\n");
+        let ways: Vec<_> =
+            jobs(&[&case], 1).into_iter().map(|job| (job.transport, job.how)).collect();
+        let twice = |how| [("tcp", how), ("mptcp", how)];
+        let first = [twice(How::KernelEmulated), twice(How::OursEmulated)].concat();
+        let second = [("tcp", How::KernelEmulated), ("tcp", How::OursEmulated)];
+        assert_eq!(ways, [first, second.to_vec()].concat());
     }
 }

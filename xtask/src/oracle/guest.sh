@@ -106,6 +106,17 @@ emulator() { # transport, stack, scenario
     keep
 }
 
+# What this kernel says of itself.
+facts() {
+    local file
+    for file in /proc/sys/net/mptcp/* /proc/sys/net/ipv4/tcp_{rmem,wmem,adv_win_scale,mtu_probing} \
+        /proc/sys/net/ipv4/tcp_{congestion_control,ecn,min_tso_segs,rmem_scaling,rcvbuf_low_rtt}; do
+        [ ! -r "$file" ] || echo "@@ fact ${file#/proc/sys/net/} = $(cat "$file")"
+    done
+    echo "@@ fact counters $(grep MPTcpExt: /proc/net/netstat | head -1)"
+}
+
+facts
 while read -r id what arguments; do
     # No two runs begin at the same phase of the kernel's timers.
     sleep "0.$((RANDOM % 1000))"

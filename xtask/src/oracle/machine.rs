@@ -9,11 +9,8 @@ use serde_json::Value;
 
 use super::cases::Job;
 use super::results::Results;
-use super::{goodput_mbps, succeed};
+use super::{goodput_mbps, longest_stall_ms, succeed};
 use crate::Result;
-
-/// Debian's kernel for virtual machines: it has netem, which many smaller kernels lack.
-const KERNEL: &str = "linux-image-cloud-amd64";
 
 /// A kernel that was fetched.
 pub(super) struct Kernel {
@@ -26,17 +23,15 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a package, or of the one that Debian's archive has now.
-    pub(super) fn unpack(folder: &Path, package: Option<&Path>) -> Result<Self> {
+    /// The kernel of some packages; newer ones keep image and modules in packages of their own.
+    pub(super) fn unpack(folder: &Path, packages: &[PathBuf]) -> Result<Self> {
         let files = folder.join("kernel");
-        let package = match package {
-            Some(package) => package.to_owned(),
-            None => download(folder)?,
-        };
         if files.exists() {
             fs::remove_dir_all(&files)?;
         }
-        succeed(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
+        for package in packages {
+            succeed(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
+        }
         let boot = fs::read_dir(files.join("boot"))?.filter_map(|entry| Some(entry.ok()?.path()));
         let image = boot
             .filter(|path| path.to_string_lossy().contains("vmlinuz-"))
@@ -51,18 +46,6 @@ impl Kernel {
         let modules = modules.ok_or("the package has no modules")?;
         Ok(Self { version, image, modules })
     }
-}
-
-/// Fetches the package that stands behind Debian's name for its newest one.
-fn download(folder: &Path) -> Result<PathBuf> {
-    let output = Command::new("apt-cache").args(["depends", KERNEL]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-    let name = name.ok_or_else(|| format!("apt knows no {KERNEL}"))?;
-    succeed(Command::new("apt-get").args(["download", name]).current_dir(folder))?;
-    let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let wanted = |path: &PathBuf| path.to_string_lossy().contains(name);
-    packages.filter(wanted).max().ok_or_else(|| "apt-get left no package".into())
 }
 
 /// Starts the virtual machine and keeps what its jobs print.
@@ -91,26 +74,39 @@ pub(super) fn boot(
     let console = machine.stdout.take().ok_or("no console")?;
     let log = image.with_file_name("console.log");
     fs::create_dir_all(image.with_file_name("runs"))?;
-    let read = listen(console, &log, jobs, results, out);
+    let facts = File::create(image.with_file_name(format!("facts-{}.txt", kernel.version)))?;
+    let mut told = Told { version: &kernel.version, log: &log, facts: Box::new(facts), out };
+    let read = listen(console, jobs, results, &mut told);
     if read.is_err() {
         machine.kill()?;
     }
     machine.wait()?;
     if !read? {
-        writeln!(out, "the virtual machine ended before its jobs: see {}", log.display())?;
+        writeln!(told.out, "the virtual machine ended before its jobs: see {}", log.display())?;
     }
     Ok(())
+}
+
+/// Where it goes what the virtual machine says.
+struct Told<'a> {
+    /// Of the guest's kernel.
+    version: &'a str,
+    /// All of it; whole results go into a folder beside this file.
+    log: &'a Path,
+    /// What the kernel says of itself.
+    facts: Box<dyn Write>,
+    /// What people see.
+    out: &'a mut dyn Write,
 }
 
 /// Keeps the results that come over the console, and says whether all jobs were played.
 fn listen(
     console: impl Read,
-    log_path: &Path,
     jobs: &[Job],
     results: &mut Results,
-    out: &mut dyn Write,
+    told: &mut Told<'_>,
 ) -> Result<bool> {
-    let mut log = File::create(log_path)?;
+    let mut log = File::create(told.log)?;
     for line in BufReader::new(console).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line:.1000}")?;
@@ -119,20 +115,25 @@ fn listen(
         if said == "end" {
             return Ok(true);
         }
+        if let Some(fact) = said.strip_prefix("fact ") {
+            writeln!(told.facts, "{fact}")?;
+            continue;
+        }
         let (number, result) = said.split_once(' ').ok_or("a result without a number")?;
         let job = jobs.get(number.parse::<usize>()?).ok_or("a result of no job")?;
         if let Some(whole) = result.strip_prefix("= ") {
-            let file = log_path.with_file_name("runs").join(job.file_name());
+            let file = told.log.with_file_name("runs").join(job.file_name(told.version));
             fs::write(file, unpack_base64(whole).ok_or("a result that is cut off")?)?;
             continue;
         }
         let result = serde_json::from_str::<Value>(result).map_err(|_| result);
-        match result.as_ref().ok().and_then(goodput_mbps) {
-            Some(mbps) => {
-                results.add(job, mbps)?;
-                writeln!(out, "{job}: {mbps:.2} Mbit/s")?;
-            }
-            None => writeln!(out, "{job}: no result: {}", result.err().unwrap_or("no goodput"))?,
+        let found = result.as_ref().ok().and_then(|result| Some((goodput_mbps(result)?, result)));
+        if let Some((mbps, result)) = found {
+            results.add(job, mbps, longest_stall_ms(result))?;
+            writeln!(told.out, "{job}: {mbps:.2} Mbit/s")?;
+        } else {
+            let why = result.err().unwrap_or("no goodput");
+            writeln!(told.out, "{job}: no result: {why}")?;
         }
     }
     Ok(false)
@@ -178,17 +179,21 @@ mod tests {
     fn results_are_found_between_what_a_kernel_prints() {
         let jobs = cases::jobs(&CASES.iter().collect::<Vec<_>>(), 1);
         let result = r#"{"summary":{"flows":[{"goodput_bps":7650000.0}]}}"#;
-        let console = format!("booting @@ 0 {result}\r\nnoise\n@@ 1 error: no route\n@@ end\nmore");
+        let console = format!(
+            "@@ fact close_timeout 60\r\nbooting @@ 0 {result}\r\nnoise\n@@ 1 error: no route\n@@ end\nmore"
+        );
         let file = |name| std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let (log, kept) = (file("towpath-console"), file("towpath-kept"));
         let mut results = Results::open(&kept, "6.12").unwrap();
         let mut out = Vec::new();
-        let ended = listen(console.as_bytes(), &log, &jobs, &mut results, &mut out).unwrap();
+        let facts = Box::new(std::io::sink());
+        let mut told = Told { version: "6.12", log: &log, facts, out: &mut out };
+        let ended = listen(console.as_bytes(), &jobs, &mut results, &mut told).unwrap();
         fs::remove_file(log).unwrap();
         fs::remove_file(kept).unwrap();
         assert!(ended);
         let first = jobs.first().unwrap();
-        let goodput = results.goodput();
+        let goodput = results.goodput(&CASES.iter().collect::<Vec<_>>());
         assert_eq!(goodput.get(&(first.case, first.transport, first.how)), Some(&vec![7.65]));
         assert_eq!(goodput.len(), 1);
         let told = String::from_utf8(out).unwrap();

@@ -8,6 +8,7 @@
 mod cases;
 mod image;
 mod machine;
+mod package;
 mod picture;
 mod results;
 mod table;
@@ -39,12 +40,18 @@ pub(crate) struct Options {
     transport: String,
     /// A program that was built before; else one is built.
     towpath: Option<PathBuf>,
-    /// A kernel's Debian package; else what apt offers is fetched.
-    kernel: Option<PathBuf>,
+    /// A kernel's Debian packages, or its version; else what apt offers is fetched.
+    kernel: Option<String>,
+    /// Debian's suite that has it, where apt is not told of it.
+    suite: Option<String>,
+    /// Scenario files, which are run over our emulator in the virtual machine.
+    scenarios: Vec<PathBuf>,
     /// Where the runs of earlier calls are, and those of this one go.
     results: Option<PathBuf>,
     /// Nothing is run in the virtual machine.
     show: bool,
+    /// Every kernel that was ever run is shown beside the others, and nothing is run.
+    kernels: bool,
     /// Where the figure goes.
     svg: Option<PathBuf>,
 }
@@ -61,9 +68,12 @@ impl Options {
                 "--way" => options.way = Some(How::named(rest.next()?)?),
                 "--transport" => options.transport = rest.next()?.to_string(),
                 "--towpath" => options.towpath = Some(rest.next()?.into()),
-                "--kernel" => options.kernel = Some(rest.next()?.into()),
+                "--kernel" => options.kernel = Some(rest.next()?.to_string()),
+                "--suite" => options.suite = Some(rest.next()?.to_string()),
+                "--scenario" => options.scenarios.push(rest.next()?.into()),
                 "--results" => options.results = Some(rest.next()?.into()),
                 "--show" => options.show = true,
+                "--kernels" => options.kernels = true,
                 "--svg" => options.svg = Some(rest.next()?.into()),
                 _ => return None,
             }
@@ -76,13 +86,22 @@ impl Options {
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let folder = root.join("target/oracle");
     fs::create_dir_all(&folder)?;
+    let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
+    if options.kernels {
+        return table::kernels(&Results::of_all(&kept)?, &options.only, out).map(|()| true);
+    }
     let towpath = match &options.towpath {
         Some(towpath) => towpath.clone(),
         None => build(root)?,
     };
-    let kernel = Kernel::unpack(&folder, options.kernel.as_deref())?;
-    let cases: Vec<_> = CASES.iter().filter(|case| case.name.starts_with(&options.only)).collect();
-    let kept = options.results.clone().unwrap_or_else(|| folder.join("results.jsonl"));
+    let packages = package::fetch(&folder, options.kernel.as_deref(), options.suite.as_deref())?;
+    let kernel = Kernel::unpack(&folder, &packages)?;
+    let drawn = options.scenarios.iter().map(|file| cases::Case::of_file(file));
+    let drawn = drawn.collect::<Result<Vec<_>>>()?;
+    // Scenario files are asked for by themselves; a name beside them asks for others, too.
+    let fixed = CASES.iter().filter(|_| drawn.is_empty() || !options.only.is_empty());
+    let cases: Vec<_> =
+        fixed.filter(|case| case.name.starts_with(&options.only)).chain(&drawn).collect();
     let mut results = Results::open(&kept, &kernel.version)?;
     let mut jobs = results.missing(cases::jobs(&cases, options.runs));
     jobs.retain(|job| {
@@ -94,7 +113,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
         let image = image::make(&folder, &kernel, &towpath, &cases, &jobs)?;
         machine::boot(&kernel, &image, &jobs, &mut results, out)?;
     }
-    let mut goodput = results.goodput();
+    let mut goodput = results.goodput(&cases);
     for case in &cases {
         for transport in ["tcp", "mptcp"] {
             let runs = simulate(&towpath, &folder, case, transport, options.runs)?;
@@ -138,6 +157,11 @@ fn goodput_mbps(result: &Value) -> Option<f64> {
     Some(result.pointer("/summary/flows/0/goodput_bps")?.as_f64()? / 1e6)
 }
 
+/// The longest stall in a result that `--json` printed.
+fn longest_stall_ms(result: &Value) -> Option<f64> {
+    Some(result.pointer("/summary/flows/0/stall/longest_ns")?.as_f64()? / 1e6)
+}
+
 /// The same case in virtual time, with our stack.
 fn simulate(
     towpath: &Path,
@@ -170,6 +194,8 @@ mod tests {
     fn options_are_understood_or_refused() {
         let options = Options::parse(&["--runs", "3", "--case", "two"]).unwrap();
         assert_eq!((options.runs, options.only.as_str()), (3, "two"));
+        let options = Options::parse(&["--kernel", "6.18", "--scenario", "drawn.toml"]).unwrap();
+        assert_eq!((options.kernel.as_deref(), options.scenarios.len()), (Some("6.18"), 1));
         assert_eq!(Options::parse(&["--runs", "0"]), None);
         assert_eq!(Options::parse(&["--walk"]), None);
     }

@@ -10,6 +10,9 @@ use crate::Result;
 /// Debian's kernels for virtual machines: they have netem, which many smaller kernels lack.
 const FLAVOUR: &str = "cloud-amd64";
 
+/// The keys of Debian's archive, all of its releases'.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// The packages of a kernel. `wanted` is files with commas between them, or the beginning of a version
 /// such as `6.12`; nothing is what apt offers as its newest. `suite` is one of Debian's that apt is
 /// not told of here, such as `trixie-backports`.
@@ -59,6 +62,12 @@ fn newest(list: &str) -> Option<String> {
     names.max_by_key(|name| numbers(name)).map(str::to_owned)
 }
 
+/// Where Debian's archive is, as `apt-get indextargets` says it of each of its lists.
+fn archive(targets: &str) -> Option<&str> {
+    let mut addresses = targets.lines().filter_map(|line| line.strip_prefix("Repo-URI: "));
+    addresses.find(|address| address.ends_with("/debian/"))
+}
+
 /// apt as it is set up here, or with a list of its own for another suite.
 struct Apt {
     options: Vec<String>,
@@ -68,14 +77,12 @@ impl Apt {
     fn of(folder: &Path, suite: Option<&str>) -> Result<Self> {
         let Some(suite) = suite else { return Ok(Self { options: Vec::new() }) };
         let here = Self { options: Vec::new() };
-        let known =
-            here.run("apt-get", &["indextargets", "--format", "$(REPO_URI) $(SIGNED_BY)"])?;
-        let archive = known.lines().find_map(|line| line.split_once("/debian/ "));
-        let (address, keys) = archive.ok_or("apt is not set up for Debian's archive")?;
+        let known = here.run("apt-get", &["indextargets"])?;
+        let address = archive(&known).ok_or("apt is not set up for Debian's archive")?;
         let own = folder.join("apt");
         fs::create_dir_all(own.join("lists/partial"))?;
         let list = own.join(format!("{suite}.list"));
-        fs::write(&list, format!("deb [signed-by={keys}] {address}/debian {suite} main\n"))?;
+        fs::write(&list, format!("deb [signed-by={KEYS}] {address} {suite} main\n"))?;
         let option = |key: &str, path: &Path| format!("-oDir::{key}={}", path.display());
         let other = Self {
             options: vec![
@@ -123,6 +130,14 @@ mod tests {
                     linux-image-6.18.9+deb13-cloud-amd64 - Linux\n";
         assert_eq!(newest(list).as_deref(), Some("linux-image-6.18.15+deb13-cloud-amd64"));
         assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn the_archive_of_another_suite_is_the_one_that_apt_knows() {
+        let said =
+            "Repo-URI: http://other.example/security/\n\nRepo-URI: http://mirror.example/debian/\n";
+        assert_eq!(archive(said), Some("http://mirror.example/debian/"));
+        assert_eq!(archive(""), None);
     }
 
     #[test]

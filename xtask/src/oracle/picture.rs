@@ -14,8 +14,8 @@ use crate::{Result, cargo};
 /// The figure in the form that `towpath-report` draws.
 pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
     let (buffers, others): (Vec<&Case>, Vec<&Case>) =
-        cases.iter().partition(|case| case.receive_buffer_kb.is_some());
-    let sizes = buffers.iter().map(|case| case.receive_buffer_kb.unwrap_or_default());
+        cases.iter().partition(|case| case.receive_buffer_kb().is_some());
+    let sizes = buffers.iter().map(|case| case.receive_buffer_kb().unwrap_or_default());
     let sizes: Vec<_> = sizes.map(f64::from).collect();
     let lines = |transport| {
         let what: Vec<_> = buffers.iter().map(|case| (*case, transport)).collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Goodput;
-use super::cases::{CASES, How, Job};
+use super::cases::{Case, How, Job};
 use crate::Result;
 
 /// The results of one kernel, and the file that keeps them.
@@ -22,18 +22,27 @@ pub(super) struct Results {
 
 /// One line of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Run {
+pub(super) struct Run {
     /// Version of the guest's kernel.
-    kernel: String,
-    case: String,
-    transport: String,
-    how: String,
+    pub(super) kernel: String,
+    pub(super) case: String,
+    pub(super) transport: String,
+    pub(super) how: String,
     /// From 0; of each case, transport and way.
     number: u32,
-    goodput_mbps: f64,
+    pub(super) goodput_mbps: f64,
+    /// Not in lines of older versions of this program.
+    #[serde(default)]
+    pub(super) longest_stall_ms: Option<f64>,
 }
 
 impl Results {
+    /// What `path` has of all kernels.
+    pub(super) fn of_all(path: &Path) -> Result<Vec<Run>> {
+        let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
     /// Reads what `path` has of `kernel`, if anything. A line that was cut off is no result.
     pub(super) fn open(path: &Path, kernel: &str) -> Result<Self> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
@@ -51,19 +60,24 @@ impl Results {
         let key =
             |run: &Run| (run.case.clone(), run.transport.clone(), run.how.clone(), run.number);
         let done: BTreeSet<_> = self.runs.iter().map(key).collect();
-        let is_done = |job: &Job| done.contains(&key(&self.line(job, 0.0)));
+        let is_done = |job: &Job| done.contains(&key(&self.line(job, 0.0, None)));
         jobs.into_iter().filter(|job| !is_done(job)).collect()
     }
 
     /// Keeps what a job has found.
-    pub(super) fn add(&mut self, job: &Job, goodput_mbps: f64) -> Result<()> {
-        let run = self.line(job, goodput_mbps);
+    pub(super) fn add(
+        &mut self,
+        job: &Job,
+        goodput_mbps: f64,
+        stall_ms: Option<f64>,
+    ) -> Result<()> {
+        let run = self.line(job, goodput_mbps, stall_ms);
         writeln!(self.file, "{}", serde_json::to_string(&run)?)?;
         self.runs.push(run);
         Ok(())
     }
 
-    fn line(&self, job: &Job, goodput_mbps: f64) -> Run {
+    fn line(&self, job: &Job, goodput_mbps: f64, longest_stall_ms: Option<f64>) -> Run {
         Run {
             kernel: self.kernel.clone(),
             case: job.case.to_owned(),
@@ -71,13 +85,14 @@ impl Results {
             how: job.how.name().to_owned(),
             number: job.run,
             goodput_mbps,
+            longest_stall_ms,
         }
     }
 
-    /// All of them, also of cases that were not asked for.
-    pub(super) fn goodput(&self) -> Goodput {
+    /// All of these cases.
+    pub(super) fn goodput(&self, cases: &[&Case]) -> Goodput {
         let mut goodput = Goodput::new();
-        for case in CASES {
+        for case in cases {
             for transport in ["tcp", "mptcp"] {
                 for how in How::PLAYED {
                     let is_one = |run: &&Run| {
@@ -98,7 +113,7 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases;
+    use super::super::cases::{self, CASES};
     use super::*;
 
     #[test]
@@ -108,16 +123,20 @@ mod tests {
         let all = jobs();
         let (first, second) = (&all[0], &all[1]);
         let mut results = Results::open(&path, "6.12").unwrap();
-        results.add(first, 7.65).unwrap();
+        results.add(first, 7.65, Some(41.0)).unwrap();
         // The second line was being written when the machine lost its power.
         write!(results.file, "{{\"kernel\":\"6.1").unwrap();
         let mut results = Results::open(&path, "6.12").unwrap();
         let missing = results.missing(jobs());
         assert_eq!(missing.len() + 1, all.len());
         assert_eq!(missing[0].to_string(), second.to_string());
-        results.add(second, 5.5).unwrap();
+        results.add(second, 5.5, None).unwrap();
         let results = Results::open(&path, "6.12").unwrap();
-        assert_eq!(results.goodput()[&(first.case, first.transport, first.how)], [7.65]);
+        assert_eq!(
+            results.goodput(&CASES.iter().collect::<Vec<_>>())
+                [&(first.case, first.transport, first.how)],
+            [7.65]
+        );
         assert_eq!(results.missing(jobs()).len() + 2, all.len());
         assert_eq!(Results::open(&path, "6.1").unwrap().missing(jobs()).len(), all.len());
         fs::remove_file(path).unwrap();

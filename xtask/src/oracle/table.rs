@@ -1,9 +1,11 @@
 //! What came out, as the table of `docs/validation.md`, and whether it agrees.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use super::Goodput;
 use super::cases::{Case, How};
+use super::results::Run;
 use crate::Result;
 
 /// Two-sided 95 % quantiles of Student's distribution for 1, 2, … degrees of freedom.
@@ -67,6 +69,40 @@ pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> 
     Ok(())
 }
 
+/// Every kernel that was run beside the others: a row for each case, transport and way.
+pub(super) fn kernels(runs: &[Run], only: &str, out: &mut dyn Write) -> Result<()> {
+    let numbers = |version: &str| -> Vec<u32> {
+        version.split(['.', '-', '+']).filter_map(|part| part.parse().ok()).collect()
+    };
+    let mut versions: Vec<&str> = runs.iter().map(|run| run.kernel.as_str()).collect();
+    versions.sort_by_key(|version| numbers(version));
+    versions.dedup();
+    writeln!(out, "| case | transport | way | {} |", versions.join(" | "))?;
+    writeln!(out, "|---|---|---|{}", "---|".repeat(versions.len()))?;
+    let rows: BTreeSet<_> = runs.iter().map(|run| (&run.case, &run.transport, &run.how)).collect();
+    for (case, transport, how) in rows.into_iter().filter(|(case, ..)| case.starts_with(only)) {
+        let cells = versions.iter().map(|version| {
+            let same = |run: &&Run| {
+                (&run.case, &run.transport, &run.how, &*run.kernel)
+                    == (case, transport, how, *version)
+            };
+            let of = |figure: fn(&Run) -> Option<f64>| {
+                let found: Vec<_> = runs.iter().filter(same).filter_map(figure).collect();
+                Mean::of(&found)
+            };
+            let Some(goodput) = of(|run| Some(run.goodput_mbps)) else {
+                return " – |".to_owned();
+            };
+            let stall = of(|run| run.longest_stall_ms);
+            let stall = stall.map(|mean| format!(", {:.0} ms", mean.middle)).unwrap_or_default();
+            format!("{}{stall}", goodput.text())
+        });
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        writeln!(out, "| `{case}` | {transport} | {how} | {cells} |")?;
+    }
+    Ok(())
+}
+
 fn means(case: &Case, transport: &'static str, goodput: &Goodput) -> [Option<Mean>; 4] {
     How::COMPARED.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
 }
@@ -102,6 +138,26 @@ mod tests {
         let mean = Mean::of(&[1.0, 2.0, 3.0]).unwrap();
         assert!((mean.middle - 2.0).abs() < 1e-9);
         assert!((mean.half - 4.30 / 3f64.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn kernels_stand_beside_each_other_in_the_order_of_their_versions() {
+        let run = |kernel: &str, goodput_mbps: f64| {
+            format!(
+                "{{\"kernel\":\"{kernel}\",\"case\":\"a\",\"transport\":\"mptcp\",\"how\":\"kernel\",\
+                 \"number\":0,\"goodput_mbps\":{goodput_mbps},\"longest_stall_ms\":41}}"
+            )
+        };
+        let runs: Vec<Run> = [run("6.12.1", 5.5), run("6.1.9", 8.25)]
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let mut out = Vec::new();
+        kernels(&runs, "", &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("| case | transport | way | 6.1.9 | 6.12.1 |"), "{text}");
+        let row = "| `a` | mptcp | kernel | 8.25 ± 0.00 (1), 41 ms | 5.50 ± 0.00 (1), 41 ms |";
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]
