@@ -48,7 +48,7 @@ pub struct Config {
     pub syn_retries: u32,
     /// So many SYNs are repeated after [`Config::rto_initial`] each, before the time doubles (Linux
     /// `tcp_syn_linear_timeouts`). The time until giving up stays that of doubling.
-    pub linear_syns: u32,
+    pub linear_syns: u8,
     /// Retransmission timeouts in a row before giving up (Linux `tcp_retries2`).
     pub retries: u32,
     /// Give up when nothing is acknowledged for so long (RFC 5482), if set.

@@ -195,7 +195,7 @@ impl Subflow {
 
     /// Repetitions that do not double the time: of SYNs alone.
     fn linear_syns(&self) -> u32 {
-        if self.state == State::SynSent { self.config.linear_syns } else { 0 }
+        if self.state == State::SynSent { u32::from(self.config.linear_syns) } else { 0 }
     }
 
     /// Timeouts until giving up: as much time has passed then as repetitions that double would take.

@@ -116,7 +116,7 @@ pub struct Subflow {
     /// The network said that the peer is unreachable, for now.
     unreachable: bool,
     /// Keep-alives without an answer.
-    unanswered: u32,
+    unanswered: u16,
     /// Window probes without an answer, and those since the window was closed.
     unanswered_probes: u16,
     probes: u16,

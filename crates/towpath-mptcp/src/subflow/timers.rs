@@ -195,11 +195,11 @@ impl Subflow {
             self.timers.set(Timer::KeepAlive, due.max(now + interval.min(idle)));
             return;
         }
-        if self.unanswered >= count {
+        if u32::from(self.unanswered) >= count.min(u16::MAX.into()) {
             self.abort(now);
             return self.close_as(CloseReason::TimedOut);
         }
-        self.unanswered += 1;
+        self.unanswered = self.unanswered.saturating_add(1);
         self.probe = Some(Reason::KeepAlive);
         self.timers.set(Timer::KeepAlive, now + interval);
     }
