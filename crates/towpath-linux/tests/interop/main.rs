@@ -51,15 +51,7 @@ fn run(role: Role, condition: Condition) {
     for case in cases {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
-        let mut outcome = case.run();
-        // The kernel's path manager works in a thread of its own, which a busy machine may let run only
-        // when the transfer has ended. Two kernels say nothing of our stack: they may try again.
-        for _ in 0..2 {
-            if role == Role::Kernels && outcome.is_err() {
-                outcome = case.run();
-            }
-        }
-        if let Err(reason) = outcome {
+        if let Err(reason) = case.run() {
             failures.push(format!("{case}: {reason}"));
         }
         // Shown with `--nocapture`, to see what takes time.
