@@ -14,6 +14,7 @@ mod endings;
 mod middlebox;
 mod operations;
 mod paths;
+mod properties;
 #[path = "../repeat/mod.rs"]
 mod repeat;
 mod transfer;

@@ -115,6 +115,9 @@ pub(crate) struct World {
     random: Pcg32,
     pub(crate) middleboxes: Vec<Option<Middlebox>>,
     pub(crate) packets: u64,
+    /// Packets that were lost on the way, did not fit into a queue, or went twice.
+    pub(crate) dropped: u64,
+    pub(crate) duplicated: u64,
     /// Print every packet.
     trace: bool,
     pub(crate) read_limit: usize,
@@ -164,6 +167,8 @@ impl World {
             sequence: 0,
             random: Pcg32::seed_from_u64(seed),
             packets: 0,
+            dropped: 0,
+            duplicated: 0,
             trace: std::env::var_os("WORLD_TRACE").is_some(),
             read_limit: usize::MAX,
             ended_at: [Instant::ZERO; 2],
@@ -396,8 +401,10 @@ impl World {
         let free = &mut self.free_at[path][host];
         let begin = self.now.max(*free);
         if lost || !line.up || begin.saturating_since(self.now) > line.queue {
+            self.dropped += 1;
             return;
         }
+        self.duplicated += u64::from(copies - 1);
         *free = begin + Duration::from_nanos(packet.len() as u64 * line.byte_nanos);
         for _ in 0..copies {
             let jitter = line.jitter.as_nanos() as u64;
