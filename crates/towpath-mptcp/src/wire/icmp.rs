@@ -78,7 +78,7 @@ impl IcmpMessage {
     }
 
     fn from_quote(quoted: &[u8], kind: IcmpKind) -> Result<Self, ParseError> {
-        let ip = IpHeader::parse(quoted)?;
+        let ip = IpHeader::parse_quoted(quoted)?;
         if ip.protocol != ip::TCP {
             return Err(ParseError::NotTcp(ip.protocol));
         }
@@ -232,6 +232,20 @@ mod tests {
             let changed = Packet { payload: Bytes::from(message).into(), ..error.clone() };
             assert_eq!(parse(&changed), Err(ParseError::Malformed("ICMP type")), "type {kind}");
         }
+    }
+
+    /// Who lowers the time to live need not mend the checksum that an error then quotes.
+    #[test]
+    fn a_quoted_header_may_have_another_checksum() {
+        let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
+        let mut message = error.payload.to_bytes().to_vec();
+        // The ninth octet behind the message's own header.
+        message[8 + 8] -= 1;
+        (message[2], message[3]) = (0, 0);
+        complete(&mut message, Sum::default());
+        let changed = Packet { payload: Bytes::from(message).into(), ..error };
+        let Ok(Incoming::Icmp(message)) = parse(&changed) else { panic!("{:?}", parse(&changed)) };
+        assert_eq!((message.seq, message.kind), (0xdead_beef, IcmpKind::TooBig { mtu: 576 }));
     }
 
     #[test]

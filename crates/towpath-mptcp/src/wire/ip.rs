@@ -38,9 +38,18 @@ impl IpHeader {
     )]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
-            Some(4) => parse_v4(bytes),
+            Some(4) => parse_v4(bytes).and_then(|header| check_v4(bytes, header)),
             Some(6) => parse_v6(bytes),
             Some(_) | None => Err(ParseError::NotIp),
+        }
+    }
+
+    /// As [`IpHeader::parse`], of a header that someone has quoted: routers on its way may have changed
+    /// it without mending its checksum, which says nothing of the quote.
+    pub(crate) fn parse_quoted(bytes: &[u8]) -> Result<Self, ParseError> {
+        match bytes.first().map(|first| first >> 4) {
+            Some(4) => parse_v4(bytes),
+            Some(_) | None => Self::parse(bytes),
         }
     }
 
@@ -76,6 +85,12 @@ fn v6(address: IpAddr) -> Ipv6Addr {
 }
 
 #[inline]
+fn check_v4(bytes: &[u8], header: IpHeader) -> Result<IpHeader, ParseError> {
+    let sum = Sum::default().quads(bytes.get(..header.header_bytes).unwrap_or_default());
+    if sum.folded() == 0xffff { Ok(header) } else { Err(ParseError::Checksum("IPv4 header")) }
+}
+
+#[inline]
 fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     let Some((fixed, _)) = bytes.split_first_chunk::<V4_BYTES>() else {
         return Err(ParseError::Truncated("IPv4 header"));
@@ -90,9 +105,8 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     if total_bytes < header_bytes {
         return Err(ParseError::Malformed("IPv4 total length"));
     }
-    let header = bytes.get(..header_bytes).ok_or(ParseError::Truncated("IPv4 header"))?;
-    if Sum::default().quads(header).folded() != 0xffff {
-        return Err(ParseError::Checksum("IPv4 header"));
+    if bytes.len() < header_bytes {
+        return Err(ParseError::Truncated("IPv4 header"));
     }
     // More fragments, or not the first one.
     if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
