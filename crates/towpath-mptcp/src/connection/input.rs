@@ -24,6 +24,7 @@ impl Connection {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let was_syn_sent = flow.tcp.state() == State::SynSent;
         let mut received = std::mem::take(&mut self.received);
+        let bare = segment.payload.is_empty();
         flow.tcp.on_segment_into(host.now, segment, flow.path, &group, &mut received);
         if was_syn_sent && flow.join.is_none() && received.established {
             self.on_syn_ack(segment);
@@ -37,6 +38,9 @@ impl Connection {
         self.on_tcp_progress(host, index, &received);
         if received.acceptable {
             self.release_signals(index);
+            if bare {
+                ignore_mapping_of_nothing(segment);
+            }
             self.on_options(host, index, segment, &received);
         }
         self.announce_flow(index, host);
@@ -414,6 +418,14 @@ impl Connection {
             flow.tcp.on_icmp(host.now, error);
             self.update_data_options();
         }
+    }
+}
+
+/// An infinite mapping (length 0) begins with the data of its segment (RFC 8684 §3.7): without any it is
+/// none, as in Linux.
+fn ignore_mapping_of_nothing(segment: &mut Segment) {
+    if let Some(dss) = &mut segment.options.dss {
+        dss.mapping = dss.mapping.filter(|mapping| mapping.len > 0);
     }
 }
 

@@ -16,6 +16,7 @@ mod dss;
 mod fallback;
 mod handshake;
 mod join;
+mod linux;
 mod options;
 mod script;
 mod tcp;
