@@ -122,6 +122,9 @@ impl Connection {
             self.sent_shift = Some((from, self.send.next().wrapping_sub(from)));
         }
         self.become_infinite(if failed { Fallback::Checksum } else { Fallback::Peer });
+        // Who maps so sends no DATA_ACKs any more: what came with this segment counts, and there may
+        // never be another one.
+        self.on_single_ack(host, index);
     }
 
     /// Options after a fallback: an infinite mapping may still come, and mappings of data that was

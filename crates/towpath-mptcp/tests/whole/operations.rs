@@ -823,3 +823,51 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
     };
     assert_eq!(plan.check(), Ok(()));
 }
+
+#[test]
+fn regression_an_infinite_mapping_acknowledges_what_was_sent_before_it() {
+    let [host, _] = small().hosts;
+    let host = Host { scheduler: "min-rtt", accept_joins: false, ..host };
+    let one = Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host };
+    let operations = [
+        (26, Operation::Write { host: 0, bytes: 12 }),
+        (411, Operation::Write { host: 1, bytes: 10 }),
+        (300, Operation::Mangle { path: 0, mangle: Mangle::StripAll }),
+        (23, Operation::Write { host: 0, bytes: 2 }),
+    ];
+    let plan = Plan { delays_ms: vec![23], hosts: [one, one], ..with(&operations) };
+    assert_eq!(plan.check(), Ok(()));
+}
+
+#[test]
+fn regression_an_infinite_mapping_that_overtakes_a_failure_leaves_nobody_waiting() {
+    let [host, _] = small().hosts;
+    let host = Host { scheduler: "min-rtt", options: (true, false, false), ..host };
+    let host = Host { accept_joins: false, ..host };
+    let client = Host {
+        path_manager: "single",
+        checksum: true,
+        buffer: (ReceiveBufferMode::Fixed, 8_000),
+        ..host
+    };
+    let server = Host { path_manager: "fullmesh", send_buffer_bytes: 10_000, ..host };
+    let line = Operation::Line { path: 0, delay_ms: 0, jitter_ms: 1, loss: 8, byte_nanos: 50 };
+    let operations = [
+        (0, Operation::Write { host: 0, bytes: 1 }),
+        (0, Operation::Write { host: 1, bytes: 5_601 }),
+        (500, Operation::Mangle { path: 0, mangle: Mangle::ChangePayload }),
+        (0, line),
+        (0, Operation::Write { host: 1, bytes: 1_401 }),
+        (1, Operation::Write { host: 0, bytes: 1 }),
+        (2, Operation::Write { host: 0, bytes: 1 }),
+    ];
+    let plan = Plan {
+        seed: 1_494_783_678,
+        v6: true,
+        hosts: [client, server],
+        delays_ms: vec![1, 1],
+        middlebox: Mangle::Coalesce,
+        ..with(&operations)
+    };
+    assert_eq!(plan.check(), Ok(()));
+}
