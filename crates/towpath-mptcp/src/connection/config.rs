@@ -66,6 +66,9 @@ pub struct Config {
     /// Rounds of the connection's retransmission timer after which a silent subflow is stale (Linux
     /// `stale_loss_cnt`).
     pub stale_after_rounds: u32,
+    /// A DATA_ACK has as many octets as the numbers of the peer's mappings, 4 before there are any (Linux
+    /// `use_64bit_ack`); else always 8.
+    pub short_data_acks: bool,
     /// SYNs with MP_CAPABLE that may be lost before one is sent without (Linux: 2).
     pub syn_retries_with_multipath: u32,
 }
@@ -136,6 +139,7 @@ impl Config {
             add_address_timeout: Duration::from_secs(120),
             close_timeout: Duration::from_secs(60),
             stale_after_rounds: 4,
+            short_data_acks: false,
             syn_retries_with_multipath: 2,
         }
     }
@@ -150,6 +154,7 @@ impl Config {
             receive_buffer,
             acks_on_read: true,
             shares_peer_window: true,
+            short_data_acks: true,
             ..linux
         }
     }

@@ -11,10 +11,10 @@ use crate::wire::{
 use super::addresses::Announcement;
 use super::{Connection, Host, Mode, Room};
 
-/// DSS with 64-bit numbers, and checksum or padding (RFC 8684 §3.3.1).
-pub(super) const DATA_OPTION_BYTES: u16 = 28;
-/// DSS with a 64-bit DATA_ACK alone.
-const ACK_OPTION_BYTES: u16 = 12;
+/// DSS with a 64-bit mapping, and checksum or padding (RFC 8684 §3.3.1).
+const MAPPING_OPTION_BYTES: u16 = 20;
+/// Kind, length and flags of a DSS with a DATA_ACK alone.
+const ACK_OPTION_BYTES: u16 = 4;
 /// Acknowledgements in a row that may only carry an option (RFC 8684 §3: the peer's TCP might take
 /// them for signs of loss), and the pause after them if the peer is silent.
 const SIGNALS_IN_A_ROW: u8 = 2;
@@ -81,7 +81,8 @@ impl Connection {
         }
         let third = self.third_option(None).map_or(0, |_| 20);
         let join = self.join_ack(index).map_or(0, |_| 24);
-        let fin = if self.fin_due() { DATA_OPTION_BYTES } else { ACK_OPTION_BYTES };
+        let bare = ACK_OPTION_BYTES + self.data_ack_bytes();
+        let fin = if self.fin_due() { self.data_option_bytes() } else { bare };
         fin.max(third).max(join) + self.address_option_bytes(index)
     }
 
@@ -205,7 +206,34 @@ impl Connection {
     }
 
     fn data_ack(&self) -> DataAck {
-        DataAck::Long(self.remote_idsn.wrapping_add(self.receive.next()))
+        let number = self.remote_idsn.wrapping_add(self.receive.next());
+        if self.has_long_data_acks() {
+            DataAck::Long(number)
+        } else {
+            DataAck::Short(number as u32)
+        }
+    }
+
+    fn has_long_data_acks(&self) -> bool {
+        self.offer.peer_maps_long || !self.config.short_data_acks
+    }
+
+    fn data_ack_bytes(&self) -> u16 {
+        if self.has_long_data_acks() { 8 } else { 4 }
+    }
+
+    /// What a packet with data needs for its options.
+    pub(super) fn data_option_bytes(&self) -> u16 {
+        MAPPING_OPTION_BYTES + self.data_ack_bytes()
+    }
+
+    /// The peer has mapped data by a number of 8 octets, or of 4.
+    pub(super) fn note_mapping_octets(&mut self, long: bool) {
+        let before = self.has_long_data_acks();
+        self.offer.peer_maps_long = long;
+        if self.has_long_data_acks() != before {
+            self.update_data_options();
+        }
     }
 
     fn add_ack_options(&mut self, index: usize, options: &mut Options) {

@@ -165,6 +165,7 @@ impl Connection {
             if self.refuses_checksum(host, index, checksum) {
                 return;
             }
+            self.note_mapping_octets(true);
             self.announce_mapping(index, 1, 1, len, 0, checksum);
         }
         match segment.options.dss {
@@ -213,6 +214,9 @@ impl Connection {
             return;
         }
         let data = u64::from(mapping.len) - u64::from(fin);
+        if data > 0 {
+            self.note_mapping_octets(matches!(mapping.dsn, DataAck::Long(_)));
+        }
         if fin && (data > 0 || self.fin_is_intact(start, mapping)) {
             let arrived = self.receive.on_fin(start.wrapping_add(data));
             self.on_arrived(arrived);

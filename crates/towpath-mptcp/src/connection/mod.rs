@@ -231,7 +231,7 @@ struct Counts {
     window_blocked: Duration,
 }
 
-/// The window that the peer is offered.
+/// What acknowledgements tell the peer: above all, the window.
 #[derive(Debug, Clone, Copy)]
 struct Offer {
     /// It may have changed since subflows were told.
@@ -240,11 +240,13 @@ struct Offer {
     was_read: bool,
     /// What the last segment said, on whatever subflow.
     told_bytes: u64,
+    /// The peer's last mapping has a number of 8 octets.
+    peer_maps_long: bool,
 }
 
 impl Offer {
     fn new() -> Self {
-        Self { changed: true, was_read: false, told_bytes: 0 }
+        Self { changed: true, was_read: false, told_bytes: 0, peer_maps_long: false }
     }
 }
 
@@ -488,7 +490,7 @@ impl Connection {
 
     /// Tells TCP how many bytes of options its data packets carry.
     fn update_data_options(&mut self) {
-        let bytes = if self.mode == Mode::Plain { 0 } else { emit::DATA_OPTION_BYTES };
+        let bytes = if self.mode == Mode::Plain { 0 } else { self.data_option_bytes() };
         for flow in &mut self.flows {
             flow.tcp.set_data_option_bytes(bytes);
         }

@@ -1,8 +1,29 @@
 //! What Linux does and no RFC asks for, and what it forgives.
 
-use towpath_mptcp::wire::{DataAck, Dss, DssMapping};
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::wire::{DataAck, Dss, DssMapping, Segment};
 
 use crate::script::*;
+
+fn data_ack(segment: &Segment) -> DataAck {
+    segment.options.dss.unwrap().data_ack.unwrap()
+}
+
+#[test]
+fn a_data_ack_has_as_many_octets_as_the_peers_mappings() {
+    let mut script = Script::accepted(Config { short_data_acks: true, ..config() });
+    script.write(&vec![1; 4_000]);
+    let sent = script.drain();
+    assert!(sent.iter().all(|(_, segment)| matches!(data_ack(segment), DataAck::Short(_))));
+    let full = sent[0].1.payload.len();
+    script.data(0, 1, b"hello");
+    assert!(matches!(data_ack(&script.expect()), DataAck::Long(_)));
+    script.send(0, ACK, script.data_ack(4_001), b"");
+    script.write(&vec![1; 4_000]);
+    let sent = script.drain();
+    assert!(sent.iter().all(|(_, segment)| matches!(data_ack(segment), DataAck::Long(_))));
+    assert_eq!(sent[0].1.payload.len() + 4, full, "the option takes what it needs");
+}
 
 #[test]
 fn an_infinite_mapping_of_nothing_is_none() {
