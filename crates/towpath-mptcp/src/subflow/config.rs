@@ -21,8 +21,10 @@ pub struct Config {
     pub sack: bool,
     /// Our window scale; `None`: do not offer.
     pub window_scale: Option<u8>,
-    /// Offer ECN.
+    /// Offer ECN, and accept it.
     pub ecn: bool,
+    /// Accept ECN, though it is not offered (Linux `tcp_ecn` 2).
+    pub accepts_ecn: bool,
     /// What ends slow start before packets are lost.
     pub hystart: HyStartRule,
     /// Pace at a share of cwnd/srtt.
@@ -93,6 +95,7 @@ impl Config {
             sack: true,
             window_scale: Some(10),
             ecn: false,
+            accepts_ecn: false,
             hystart: HyStartRule::Rfc9406,
             pacing: false,
             tso_autosizing: true,
@@ -125,6 +128,7 @@ impl Config {
     pub fn linux_6_18() -> Self {
         Self {
             hystart: HyStartRule::Linux,
+            accepts_ecn: true,
             keeps_larger_window: true,
             counts_memory: true,
             black_hole_detection: false,

@@ -42,7 +42,8 @@ impl Subflow {
         self.handshake.peer_timestamps = timestamps.is_some();
         self.handshake.peer_sack = *sack_permitted;
         self.handshake.peer_window_scale = *window_scale;
-        let echo = syn.flags.has(Flags::ECE) && config.ecn;
+        let answers = self.state == State::SynReceived;
+        let echo = syn.flags.has(Flags::ECE) && (config.ecn || (config.accepts_ecn && answers));
         // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
         self.handshake.peer_ecn = echo && syn.flags.has(Flags::ACK) != syn.flags.has(Flags::CWR);
         self.echo.on = self.handshake.peer_ecn;
