@@ -181,7 +181,7 @@ impl Subflow {
             let payload = segment.payload.clone();
             let start = start.unsigned_abs();
             self.duplicate_bytes += self.receive.insert(start, payload, &mut nothing).duplicate;
-            self.acks.due = true;
+            self.acknowledge_quickly();
         } else {
             self.challenges.ask(now);
         }

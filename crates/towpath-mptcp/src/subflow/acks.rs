@@ -15,25 +15,34 @@ pub(super) struct Acks {
     pub(super) due: bool,
     /// Bytes that arrived since the last one.
     pending_bytes: u32,
-    /// Packets that are still acknowledged at once.
-    quick: u32,
     /// Largest packet of the peer so far.
     packet_bytes: u32,
-    /// PSH came with some of it.
-    pushed: bool,
     /// When data last arrived; zero: never.
     data_at: Instant,
+    /// Packets that are still acknowledged at once.
+    quick: u16,
+    /// How long one waits, if that is adapted; zero: no data came.
+    delay_ms: u16,
+    /// Packets of it that came with PSH, or are smaller than others.
+    pushed: u8,
+    /// Data has answered data: acknowledgements wait for the next answer.
+    exchange: bool,
 }
 
+/// No acknowledgement waits longer (Linux `TCP_DELACK_MAX`; RFC 9293 §3.8.6.3 lets it half a second).
+const LONGEST_DELAY: Duration = Duration::from_millis(200);
+
 impl Acks {
-    pub(super) fn new(quick: u32) -> Self {
+    pub(super) fn new(quick: u16) -> Self {
         Self {
             due: false,
             pending_bytes: 0,
-            quick,
             packet_bytes: 536,
-            pushed: false,
             data_at: Instant::ZERO,
+            quick,
+            delay_ms: 0,
+            pushed: 0,
+            exchange: false,
         }
     }
 
@@ -179,7 +188,8 @@ impl Subflow {
     pub fn acknowledges_when_read(&self, drained: bool) -> bool {
         let acks = &self.acks;
         let waits = self.timers.is_set(Timer::DelayedAck);
-        waits && (acks.pending_bytes > acks.packet_bytes || (drained && acks.pushed))
+        let pushed = acks.pushed > u8::from(acks.exchange);
+        waits && (acks.pending_bytes > acks.packet_bytes || (drained && pushed))
     }
 
     /// The application has read, and `window` of at most `clamp` bytes can be offered: it is told when it
@@ -203,33 +213,105 @@ impl Subflow {
         push: bool,
         at_once: bool,
     ) {
-        // After a pause the peer begins with a small window, and needs each answer (Linux
-        // `tcp_event_data_recv`).
-        let first = self.acks.data_at == Instant::ZERO;
-        let pause = now.saturating_since(self.acks.data_at);
-        if self.config.counts_memory && !first && pause > self.rtt.timeout() {
-            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
-        }
+        self.note_pause(now);
         let acks = &mut self.acks;
-        (acks.pushed, acks.data_at) = (acks.pushed || push, now);
+        acks.data_at = now;
+        let is_pushed = push || small(packet) < acks.packet_bytes;
+        acks.pushed = acks.pushed.saturating_add(is_pushed.into());
         acks.pending_bytes = acks.pending_bytes.saturating_add(small(bytes));
         acks.packet_bytes = acks.packet_bytes.max(small(packet));
-        let delay = self.config.delayed_ack;
-        let quick = acks.quick > 0;
+        let quick = acks.quick > 0 && !acks.exchange;
         let packets = bytes.div_ceil(packet.max(1));
-        acks.quick = acks.quick.saturating_sub(u32::try_from(packets).unwrap_or(u32::MAX));
+        acks.quick = acks.quick.saturating_sub(u16::try_from(packets).unwrap_or(u16::MAX));
         // More than one full packet's bytes: at least every second packet is acknowledged.
-        if at_once || quick || delay.is_zero() || acks.pending_bytes > acks.packet_bytes {
+        if at_once
+            || quick
+            || self.config.delayed_ack.is_zero()
+            || acks.pending_bytes > acks.packet_bytes
+        {
             acks.due = true;
-        } else if !acks.due && !self.timers.is_set(Timer::DelayedAck) {
-            self.timers.set(Timer::DelayedAck, now + delay);
+        } else if !acks.due {
+            self.delay_ack(now);
+        }
+    }
+
+    /// How long the peer was silent before this data decides how its data is acknowledged (Linux
+    /// `tcp_event_data_recv`).
+    fn note_pause(&mut self, now: Instant) {
+        let first = self.acks.data_at == Instant::ZERO;
+        let pause = now.saturating_since(self.acks.data_at);
+        let timeout = self.rtt.timeout();
+        // After a pause the peer begins with a small window, and needs each answer.
+        if self.config.counts_memory && !first && pause > timeout {
+            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
+        }
+        let least = self.config.delayed_ack;
+        let delay = Duration::from_millis(self.acks.delay_ms.into());
+        self.set_ack_delay(if first {
+            least
+        } else if pause <= least / 2 {
+            delay / 2 + least / 2
+        } else if pause < delay {
+            (delay / 2 + pause).min(timeout)
+        } else {
+            delay
+        });
+    }
+
+    fn set_ack_delay(&mut self, delay: Duration) {
+        self.acks.delay_ms = u16::try_from(delay.as_millis()).unwrap_or(u16::MAX);
+    }
+
+    /// An acknowledgement waits (Linux `tcp_send_delayed_ack`).
+    fn delay_ack(&mut self, now: Instant) {
+        let waits_until = self.timers.get(Timer::DelayedAck);
+        let least = self.config.delayed_ack;
+        if !self.config.adapts_ack_delay {
+            if waits_until.is_none() {
+                self.timers.set(Timer::DelayedAck, now + least);
+            }
+            return;
+        }
+        let round_trip = self.rtt.smoothed().unwrap_or(LONGEST_DELAY).max(least);
+        let most = round_trip.min(LONGEST_DELAY).max(least);
+        let delay = Duration::from_millis(self.acks.delay_ms.into()).min(most);
+        match waits_until {
+            Some(at) if at <= now + delay / 4 => self.acks.due = true,
+            Some(at) if at <= now + delay => {}
+            Some(_) | None => self.timers.set(Timer::DelayedAck, now + delay),
+        }
+    }
+
+    /// An acknowledgement has waited in vain for data to go with.
+    pub(super) fn on_delayed_ack(&mut self) {
+        self.acks.due = true;
+        let least = self.config.delayed_ack;
+        let doubled = Duration::from_millis(2 * u64::from(self.acks.delay_ms));
+        let ended = std::mem::take(&mut self.acks.exchange);
+        self.set_ack_delay(if ended { least } else { doubled.min(self.rtt.timeout()) });
+    }
+
+    /// Data is sent: soon after the peer's, it is an answer.
+    pub(super) fn note_answer(&mut self, now: Instant) {
+        let pause = now.saturating_since(self.acks.data_at);
+        let delay = Duration::from_millis(self.acks.delay_ms.into());
+        self.acks.exchange |= self.config.adapts_ack_delay && pause < delay;
+    }
+
+    /// The peer repeats what has arrived: it misses acknowledgements, and gets each at once.
+    pub(super) fn acknowledge_quickly(&mut self) {
+        self.acks.due = true;
+        if self.config.adapts_ack_delay {
+            self.acks.quick = self.acks.quick.max(self.config.quick_acks);
+            self.acks.exchange = false;
+            self.set_ack_delay(self.config.delayed_ack);
         }
     }
 
     /// An acknowledgement was sent; `complete` unless it had no place for SACK blocks.
     pub(super) fn note_ack_sent(&mut self, complete: bool) {
         self.timestamps.last_ack_sent = self.receive.next();
-        (self.acks.pending_bytes, self.acks.pushed) = (0, false);
+        (self.acks.pending_bytes, self.acks.pushed) = (0, 0);
         if complete {
             self.acks.due = false;
             self.challenges.due = false;

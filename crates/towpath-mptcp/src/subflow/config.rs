@@ -37,7 +37,11 @@ pub struct Config {
     /// Longest delay of an acknowledgement; zero: none.
     pub delayed_ack: Duration,
     /// Packets at the start that are acknowledged at once (Linux: quickack).
-    pub quick_acks: u32,
+    pub quick_acks: u16,
+    /// As Linux (`ato`, `pingpong`): the delay of an acknowledgement, which begins at
+    /// [`Config::delayed_ack`], follows the pace of the data up to a round trip; and where data answers
+    /// data within it, acknowledgements wait for the next answer.
+    pub adapts_ack_delay: bool,
     /// First retransmission timeout.
     pub rto_initial: Duration,
     /// Bounds of the timeout.
@@ -102,6 +106,7 @@ impl Config {
             super_segment_bytes: SUPER_SEGMENT_BYTES,
             delayed_ack: Duration::from_millis(40),
             quick_acks: 16,
+            adapts_ack_delay: false,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
@@ -129,6 +134,7 @@ impl Config {
         Self {
             hystart: HyStartRule::Linux,
             accepts_ecn: true,
+            adapts_ack_delay: true,
             keeps_larger_window: true,
             counts_memory: true,
             black_hole_detection: false,

@@ -143,7 +143,7 @@ impl Subflow {
                 Timer::TailProbe => self.on_tail_probe(now),
                 Timer::Reordering => self.on_reordering_timeout(now),
                 Timer::Pacing => {}
-                Timer::DelayedAck => self.acks.due = true,
+                Timer::DelayedAck => self.on_delayed_ack(),
                 Timer::WindowProbe => self.on_window_probe(now),
                 Timer::KeepAlive => self.on_keep_alive(now),
                 Timer::UserTimeout => self.on_user_timeout(now),

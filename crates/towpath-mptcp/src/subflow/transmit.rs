@@ -249,6 +249,9 @@ impl Subflow {
         let bytes = data.map_or(0, |sent| sent.len);
         self.sent_bytes += u64::from(bytes);
         self.pace(now, u64::from(bytes));
+        if bytes > 0 {
+            self.note_answer(now);
+        }
         // SACK blocks go along only where they cost no payload; else an acknowledgement follows.
         let spare = packet.saturating_sub(bytes).min(40);
         let owner = u32::from(self.path_mtu.data_option_bytes());

@@ -1,7 +1,9 @@
 //! What Linux does and no RFC asks for, and what it forgives.
 
+use std::time::Duration;
+
 use towpath_mptcp::connection::Config;
-use towpath_mptcp::wire::{DataAck, Dss, DssMapping, Segment};
+use towpath_mptcp::wire::{DataAck, Dss, DssMapping, Options, Segment};
 
 use crate::script::*;
 
@@ -35,4 +37,53 @@ fn an_infinite_mapping_of_nothing_is_none() {
     script.data(0, 1, b"hello");
     assert_eq!(script.read(), b"hello");
     assert_eq!(data_acked(&script.expect()), Some(6));
+}
+
+/// Plain TCP over 100 ms; so many packets are acknowledged at once because they are early.
+fn far_peer(quick: u16) -> Script {
+    let mut settings = Config { multipath: false, ..Config::linux_6_18() };
+    settings.subflow.quick_acks = quick;
+    let mut script = Script::server(settings);
+    script.send(0, SYN, Options::default(), b"");
+    let _ = script.expect();
+    script.wait(millis(100));
+    script.send(0, ACK, Options::default(), b"");
+    let _ = script.drain();
+    script
+}
+
+/// How long it takes until what the peer sends now is acknowledged.
+fn delay(script: &mut Script) -> Duration {
+    let before = script.now;
+    script.send(0, ACK, Options::default(), &[1; 100]);
+    while script.drain().is_empty() {
+        let (at, _) = script.stack.poll_timeout().expect("an acknowledgement that waits");
+        script.wait(at.saturating_since(script.now));
+    }
+    script.now.saturating_since(before)
+}
+
+#[test]
+fn what_waits_in_vain_to_be_acknowledged_waits_longer_up_to_a_round_trip() {
+    let mut script = far_peer(0);
+    let waits = [(); 4].map(|()| delay(&mut script));
+    assert_eq!(waits, [40, 80, 100, 100].map(millis));
+}
+
+#[test]
+fn an_answer_lets_acknowledgements_wait_and_a_repetition_hurries_them() {
+    let mut script = far_peer(16);
+    script.send(0, ACK, Options::default(), &[1; 100]);
+    assert_eq!(script.expect().ack, script.lines[0].seq);
+    script.write(&[2; 100]);
+    let _ = script.expect();
+    let data = script.segment(0, ACK, Options::default(), &[1; 100]);
+    script.send(0, ACK, Options::default(), &[1; 100]);
+    script.silence();
+    assert_eq!(script.read().len(), 200);
+    script.silence();
+    script.inject(&data);
+    assert_eq!(script.expect().ack, script.lines[0].seq);
+    script.send(0, ACK, Options::default(), &[1; 100]);
+    assert_eq!(script.expect().ack, script.lines[0].seq);
 }
