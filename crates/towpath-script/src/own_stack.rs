@@ -22,7 +22,7 @@ use crate::script::{
 /// Port that is listened on and connected to.
 const PORT: u16 = 80;
 
-/// A host with our own stack, profile `linux-6.x`.
+/// A host with our own stack, profile `linux-6.18`.
 #[derive(Debug)]
 pub struct OwnStack {
     stack: Stack,
@@ -42,7 +42,7 @@ pub struct OwnStack {
 impl OwnStack {
     /// A host before its first packet.
     pub fn new(transport: Transport) -> Self {
-        let mut config = HostSettings::linux().connection;
+        let mut config = HostSettings::linux_6_18().connection;
         config.multipath = transport == Transport::Mptcp;
         Self {
             stack: Stack::new(stack::Config::default()),
