@@ -15,6 +15,7 @@ mod defects;
 mod dss;
 mod fallback;
 mod handshake;
+mod ipv6;
 mod join;
 mod linux;
 mod options;

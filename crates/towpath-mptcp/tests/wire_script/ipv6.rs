@@ -1,0 +1,170 @@
+//! Path MTU discovery for IPv6 (RFC 8201): two hosts of ours, and a router with a small link between.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use bytes::Bytes;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_mptcp::wire::{IcmpKind, Packet, Segment};
+use towpath_net::Instant;
+
+use crate::script::*;
+
+const INTERFACE: InterfaceId = InterfaceId(0);
+
+fn address(host: u16) -> IpAddr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).into()
+}
+
+fn host(number: u16) -> Stack {
+    let mut stack = Stack::new(stack::Config::default());
+    stack.add_interface(INTERFACE, 1_500);
+    stack.set_address(Instant::ZERO, LocalAddress { address: address(number), ..local(0) });
+    stack
+}
+
+struct Pair {
+    now: Instant,
+    sender: Stack,
+    receiver: Stack,
+    id: ConnectionId,
+    accepted: Option<ConnectionId>,
+    /// Octets that the router's link carries.
+    link: usize,
+    /// What it says of the next packet that passes, and by how much its number is then wrong.
+    lie: Option<(u32, u32)>,
+    /// How many packets were too big for it, and the longest that passed.
+    too_big: usize,
+    longest: usize,
+}
+
+impl Pair {
+    fn connected() -> Self {
+        let config = || Config { multipath: false, ..Config::linux_6_18() };
+        let (mut sender, mut receiver) = (host(1), host(2));
+        receiver.listen(PORT, config()).unwrap();
+        let remote = SocketAddr::new(address(2), PORT);
+        let id = sender.connect(Instant::ZERO, None, remote, config()).unwrap();
+        let mut pair = Self {
+            now: Instant::ZERO,
+            sender,
+            receiver,
+            id,
+            accepted: None,
+            link: 1_400,
+            lie: None,
+            too_big: 0,
+            longest: 0,
+        };
+        pair.run();
+        pair
+    }
+
+    fn run(&mut self) {
+        loop {
+            let sent: Vec<Packet> = std::iter::from_fn(|| self.sender.poll_transmit(self.now))
+                .flat_map(|(_, packet)| packet.split().collect::<Vec<_>>())
+                .collect();
+            let answers: Vec<Packet> = std::iter::from_fn(|| self.receiver.poll_transmit(self.now))
+                .map(|(_, packet)| packet)
+                .collect();
+            if sent.is_empty() && answers.is_empty() {
+                return;
+            }
+            for packet in sent {
+                self.forward(packet);
+            }
+            for packet in answers {
+                self.sender.handle_packet(self.now, INTERFACE, packet);
+            }
+            while let Some(event) = self.receiver.poll_event() {
+                if let Event::Accepted { connection, .. } = event {
+                    self.accepted = Some(connection);
+                }
+            }
+        }
+    }
+
+    fn forward(&mut self, packet: Packet) {
+        if packet.len() > self.link {
+            self.too_big += 1;
+            return self.tell(self.link as u32, &packet);
+        }
+        self.longest = self.longest.max(packet.len());
+        if let Some((mtu, shift)) = self.lie.take() {
+            let segment = packet.parse().unwrap();
+            let seq = segment.seq.wrapping_add(shift);
+            self.tell(mtu, &Packet::emit(&Segment { seq, ..segment }, 0));
+        }
+        self.receiver.handle_packet(self.now, INTERFACE, packet);
+    }
+
+    /// A router says that this packet was too big.
+    fn tell(&mut self, mtu: u32, packet: &Packet) {
+        let error = IcmpKind::TooBig { mtu }.emit(address(254), packet).unwrap();
+        self.sender.handle_packet(self.now, INTERFACE, error);
+    }
+
+    /// Sends so much, and says how much the receiver could read.
+    fn transfer(&mut self, bytes: usize) -> usize {
+        let mut data = Bytes::from(vec![7; bytes]);
+        assert_eq!(self.sender.write(self.now, self.id, &mut data), bytes);
+        let end = self.now + seconds(1);
+        loop {
+            self.run();
+            let due = [&self.sender, &self.receiver].map(Stack::poll_timeout);
+            let due = due.into_iter().flatten().map(|(at, _)| at).min();
+            let Some(at) = due.filter(|at| *at <= end) else { break };
+            self.wait_until(at);
+        }
+        self.wait_until(end);
+        let id = self.accepted.unwrap();
+        let some = |bytes: &Bytes| !bytes.is_empty();
+        let read = || self.receiver.read(self.now, id).filter(some);
+        std::iter::from_fn(read).map(|bytes| bytes.len()).sum()
+    }
+
+    fn wait_until(&mut self, at: Instant) {
+        self.now = self.now.max(at);
+        self.sender.handle_timeout(self.now);
+        self.receiver.handle_timeout(self.now);
+        self.run();
+    }
+}
+
+#[test]
+fn a_router_of_ipv6_makes_packets_smaller_and_what_it_dropped_goes_again() {
+    let mut pair = Pair::connected();
+    assert_eq!(pair.transfer(14_000), 14_000);
+    let told = pair.too_big;
+    assert!((1..=10).contains(&told), "{told}");
+    assert_eq!(pair.longest, 1_400);
+    // For five minutes nothing larger is tried (RFC 8201 §4).
+    for _ in 0..5 {
+        pair.wait_until(pair.now + seconds(58));
+        assert_eq!(pair.transfer(30_000), 30_000);
+    }
+    assert_eq!((pair.too_big, pair.longest), (told, 1_400));
+}
+
+#[test]
+fn only_messages_that_can_be_right_make_packets_of_ipv6_smaller() {
+    let mut pair = Pair::connected();
+    pair.link = 1_500;
+    assert_eq!(pair.transfer(14_000), 14_000);
+    let mut lie = |mtu, shift| {
+        pair.lie = Some((mtu, shift));
+        assert_eq!(pair.transfer(14_000), 14_000);
+        pair.longest = 0;
+        assert_eq!(pair.transfer(14_000), 14_000);
+        pair.longest
+    };
+    assert_eq!(lie(1_300, 1_000_000), 1_500, "a number that was never sent");
+    assert_eq!(lie(1_000, 0), 1_500, "smaller than any link of IPv6");
+    assert_eq!(lie(9_000, 0), 1_500, "larger than before");
+    pair.lie = Some((1_300, 0));
+    assert_eq!(pair.transfer(14_000), 14_000);
+    pair.longest = 0;
+    assert_eq!(pair.transfer(14_000), 14_000);
+    assert_eq!(pair.longest, 1_300, "what can be right is believed");
+}
