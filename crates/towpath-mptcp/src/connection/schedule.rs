@@ -107,9 +107,10 @@ impl Connection {
     /// made.
     fn is_full(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
         let ahead = self.is_multipath() && self.scheduler.queues_ahead();
+        let by_memory = self.fills_queues();
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
             let open = match room(flow.interface) {
-                Room::Free => flow.tcp.room_bytes(host.now) > 0,
+                Room::Free => !by_memory && flow.tcp.room_bytes(host.now) > 0,
                 Room::Full => false,
                 Room::Down => return false,
             };
@@ -152,7 +153,7 @@ impl Connection {
 
     /// M1 and M2 also act when the send buffer is full of sent data.
     fn may_be_blocked(&self) -> bool {
-        let full = self.write_blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
+        let full = self.writer.blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
         full && !self.opportunistic.is_off()
     }
 
@@ -168,17 +169,20 @@ impl Connection {
     /// Room in views becomes what the subflows' own queues still take.
     fn look_at_queues(&mut self) {
         let cautious = self.config.cautious_joins;
+        let by_memory = self.fills_queues();
         for view in &mut self.views {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
             // A subflow that must begin with one packet has no queue behind it either.
             if let Some(flow) = flow.filter(|flow| !(cautious && flow.unconfirmed())) {
-                view.room_bytes = view.room_bytes.max(flow.tcp.queue_room_bytes());
+                let queue = flow.tcp.queue_room_bytes();
+                // A full buffer ends it, whatever its window would let go.
+                view.room_bytes = if by_memory { queue } else { view.room_bytes.max(queue) };
             }
         }
     }
 
     fn schedule(&mut self, host: &Host<'_>) -> bool {
-        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         // One path: every scheduler would say the same.
         let decision = match (self.views.as_slice(), self.scheduler.repeats()) {
             ([only], false) if only.room_bytes > 0 => {
@@ -441,7 +445,7 @@ impl Connection {
     ) -> bool {
         self.measure_repair_time(host.now);
         self.look_at_queues();
-        let mut view = view(&self.send, &self.views, self.write_blocked, host.now);
+        let mut view = view(&self.send, &self.views, self.writer.blocked, host.now);
         // It lies within the peer's window, whatever that says of new data.
         (view.unsent_bytes, view.window_bytes) = (rest.bytes, rest.bytes);
         if let Decision::Send { path, max_bytes } = self.scheduler.next(&view) {
@@ -470,7 +474,7 @@ impl Connection {
         sent_on: PathSet,
     ) -> Option<PathId> {
         let under_way = self.alive_with(sent_on);
-        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         if cause == Reinjection::Connection {
             return self.scheduler.reinject(&view, piece, under_way);
         }
@@ -519,7 +523,7 @@ impl Connection {
     /// There is room on a path, but nothing new may be sent: M1 and M2.
     fn act_on_block(&mut self, host: &Host<'_>, unsent: u64) -> bool {
         let Some(fast) = min_rtt::lowest_srtt(
-            &view(&self.send, &self.views, self.write_blocked, host.now),
+            &view(&self.send, &self.views, self.writer.blocked, host.now),
             |_| true,
         ) else {
             return false;
@@ -531,7 +535,7 @@ impl Connection {
         if self.views.len() < 2 {
             return false;
         }
-        let view = view(&self.send, &self.views, self.write_blocked, host.now);
+        let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         let actions = self.opportunistic.on_blocked(&view, why, fast);
         if let Some(path) = actions.penalise
             && let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path)
