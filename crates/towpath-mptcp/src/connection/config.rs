@@ -9,6 +9,9 @@ use towpath_multipath::scheduler;
 use crate::stack::ConfigError;
 use crate::{path_manager, subflow};
 
+/// How long a program of the emulated world waits in a write.
+const WRITE_RETRY: Duration = Duration::from_millis(20);
+
 /// How a connection behaves.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
@@ -42,6 +45,9 @@ pub struct Config {
     /// windows (Linux `tcp_sndbuf_expand`, `__mptcp_sync_sndbuf`), and who writes is told of room when
     /// a third of it is free (`sk_stream_write_space`).
     pub send_buffer_grows: bool,
+    /// Who waits for room to write tries again after this time, and takes what room there is: programs
+    /// whose writes end after a time, as those of the emulated world do.
+    pub write_retry: Option<Duration>,
     /// Receive buffer.
     pub receive_buffer: ReceiveBuffer,
     /// After a read, as Linux (`mptcp_cleanup_rbuf`): data that the peer pushed is acknowledged at
@@ -125,6 +131,7 @@ impl Config {
             accept_limit: 8,
             send_buffer_bytes: 32 * 1024 * 1024,
             send_buffer_grows: true,
+            write_retry: None,
             receive_buffer: ReceiveBuffer {
                 mode: ReceiveBufferMode::Linux,
                 initial_bytes: 131_072,
@@ -152,6 +159,7 @@ impl Config {
         Self {
             subflow: subflow::Config::linux_6_18(),
             receive_buffer,
+            write_retry: Some(WRITE_RETRY),
             acks_on_read: true,
             shares_peer_window: true,
             short_data_acks: true,

@@ -124,6 +124,11 @@ impl Connection {
         if received.lost {
             self.scheduler.on_event(SchedulerEvent::Lost { path });
         }
+        if received.acceptable && self.is_multipath() && self.grows_by_memory() {
+            // The subflow's buffer, and so the connection's, may have grown (Linux
+            // `subflow_write_space`, `mptcp_propagate_sndbuf`).
+            self.wake_writer();
+        }
         if self.is_single() && received.acceptable {
             self.on_single_ack(host, index);
         }
@@ -279,8 +284,15 @@ impl Connection {
         if acked.window_opened || acked.bytes > 0 {
             self.note_window_blocked(host, false);
         }
-        if acked.bytes > 0 && self.write_blocked && self.may_wake_writer() {
-            self.write_blocked = false;
+        if acked.bytes > 0 {
+            self.wake_writer();
+        }
+    }
+
+    /// Who waits to write is told that there is room, if there is enough of it.
+    fn wake_writer(&mut self) {
+        if self.writer.blocked && self.may_wake_writer() {
+            self.writer.blocked = false;
             self.event(Event::Writable(self.id));
         }
     }

@@ -184,7 +184,7 @@ pub(crate) struct Connection {
     fin_after_keys: bool,
     /// The application does not want to read any more.
     pub(crate) forgotten: bool,
-    write_blocked: bool,
+    writer: Writer,
     /// The application knows that there is something, and has not looked since.
     readable_told: bool,
     /// What the subflows were told of what waits for them.
@@ -229,6 +229,15 @@ struct Counts {
     discarded_bytes: u64,
     penalisations: u64,
     window_blocked: Duration,
+}
+
+/// The application that writes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Writer {
+    /// Not all that it had was taken.
+    blocked: bool,
+    /// When it tries again by itself.
+    again_at: Option<Instant>,
 }
 
 /// What acknowledgements tell the peer: above all, the window.
@@ -298,7 +307,7 @@ impl Connection {
             finishing: false,
             fin_after_keys: false,
             forgotten: false,
-            write_blocked: false,
+            writer: Writer::default(),
             readable_told: false,
             waiting_bytes: u64::MAX,
             ask_scheduler_at: None,
@@ -550,14 +559,34 @@ impl Connection {
     }
 
     /// See [`crate::stack::Stack::write`].
-    pub(crate) fn write(&mut self, data: &mut Bytes) -> usize {
+    pub(crate) fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
         if !self.grows_by_memory() {
             self.flows.iter_mut().for_each(|flow| flow.tcp.keep_send_buffer());
         }
         let taken = self.send.write(data, self.writable_bytes());
         self.counts.written_bytes += taken as u64;
-        self.write_blocked = !data.is_empty();
+        self.writer.blocked = !data.is_empty();
+        let waits = self.config.write_retry.filter(|_| self.writer.blocked);
+        let pending = self.writer.again_at.filter(|at| *at > now);
+        self.writer.again_at = waits.map(|time| pending.unwrap_or(now + time));
         taken
+    }
+
+    /// Who could not write tries again, though nobody said that there is room.
+    pub(super) fn try_to_write_again(&mut self, now: Instant) {
+        if self.writer.again_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.writer.again_at = None;
+        if !self.writer.blocked || self.send.fin().is_some() || self.closed.is_some() {
+            return;
+        }
+        if self.writable_bytes() > 0 {
+            self.writer.blocked = false;
+            self.event(Event::Writable(self.id));
+        } else {
+            self.writer.again_at = self.config.write_retry.map(|time| now + time);
+        }
     }
 
     /// See [`crate::stack::Stack::read`].

@@ -28,7 +28,9 @@ impl Connection {
     /// The earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
         let (wait, signals) = (self.ask_scheduler_at, self.signals_again_at);
-        let own = [self.retransmit_at, self.give_up_at, self.announcement_timeout(), wait, signals];
+        let write = self.writer.again_at;
+        let announce = self.announcement_timeout();
+        let own = [self.retransmit_at, self.give_up_at, announce, wait, signals, write];
         let joins = self.flows.iter().filter_map(|flow| flow.join.as_ref()?.poll_timeout());
         let own = own.into_iter().flatten().chain(joins);
         let own = own.map(|at| (at, TimeoutReason::Connection));
@@ -53,6 +55,7 @@ impl Connection {
             self.give_up_at,
             self.ask_scheduler_at,
             self.signals_again_at,
+            self.writer.again_at,
             self.path_manager_deadline(),
         ];
         first = own.into_iter().flatten().fold(first, Instant::min);
@@ -83,6 +86,7 @@ impl Connection {
         if self.path_manager.poll_timeout().is_some_and(|at| at <= host.now) {
             self.path_event(host, path_manager::Event::Timeout);
         }
+        self.try_to_write_again(host.now);
         if self.retransmit_at.is_some_and(|at| at <= host.now) {
             self.on_retransmission(host);
         }

@@ -325,7 +325,7 @@ impl Stack {
     /// Gives data to send; takes as much of the front as fits and leaves the rest. No copy is made.
     pub fn write(&mut self, now: Instant, connection: ConnectionId, data: &mut Bytes) -> usize {
         let Some(known) = self.get_mut(connection) else { return 0 };
-        let taken = known.write(data);
+        let taken = known.write(now, data);
         self.touch(now, connection);
         taken
     }

@@ -1,6 +1,7 @@
 //! A host against single packets.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_net::Instant;
@@ -163,6 +164,29 @@ fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
     assert_eq!(pushed.iter().filter(|pushed| **pushed).count(), 1, "{pushed:?}");
     assert_eq!(pushed.last(), Some(&true));
     assert!(sent.iter().rev().skip(1).all(|s| s.payload.len() >= 500), "full packets first");
+}
+
+#[test]
+fn who_finds_no_room_tries_again_before_a_third_of_the_buffer_is_free() {
+    for (retry, expected) in [(None, 0), (Some(Duration::from_millis(20)), 1)] {
+        let mut stack = host();
+        let linux = connection::Config { multipath: false, ..connection::Config::linux_6_18() };
+        stack.listen(PORT, connection::Config { write_retry: retry, ..linux }).unwrap();
+        let (id, ours, theirs) = open(&mut stack);
+        let mut data = Bytes::from(vec![7; 1_000_000]);
+        assert!(stack.write(at(1100), id, &mut data) > 10_000);
+        let first = sent(&mut stack, 1100).remove(0).payload.len() as u32;
+        exchange(&mut stack, 1105, &segment(Flags::ACK, theirs, ours + first));
+        assert!(stack.writable_bytes(id) > 0);
+        let told = |stack: &mut Stack| {
+            events(stack).iter().filter(|event| matches!(event, Event::Writable(_))).count()
+        };
+        assert_eq!(told(&mut stack), 0, "a packet is less than a third");
+        stack.handle_timeout(at(1119));
+        assert_eq!(told(&mut stack), 0, "retry: {retry:?}");
+        stack.handle_timeout(at(1121));
+        assert_eq!(told(&mut stack), expected, "retry: {retry:?}");
+    }
 }
 
 #[test]
