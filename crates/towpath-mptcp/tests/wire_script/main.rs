@@ -18,6 +18,7 @@ mod handshake;
 mod ipv6;
 mod join;
 mod linux;
+mod octets;
 mod options;
 mod script;
 mod tcp;

@@ -1,0 +1,164 @@
+//! What a script cannot say: octets of packets, and times beyond what a kernel's test can wait for.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{ConnectionError, InterfaceId};
+use towpath_mptcp::wire::{IcmpKind, Options, Packet, Timestamps};
+
+use crate::script::*;
+
+fn plain() -> Config {
+    Config { multipath: false, ..config() }
+}
+
+fn stamp(value: u32, echo: u32) -> Options {
+    Options { timestamps: Some(Timestamps { value, echo }), ..Options::default() }
+}
+
+/// An open connection of plain TCP, with timestamps; also the value of the host's SYN.
+fn open(config: Config) -> (Script, u32) {
+    let mut script = Script::client(config);
+    let value = script.expect().options.timestamps.map_or(0, |option| option.value);
+    script.send(0, SYN.with(ACK), stamp(1_000_000, value), b"");
+    script.send(0, ACK, stamp(1_000_000, value), b"");
+    let _ = script.drain();
+    (script, value)
+}
+
+/// The sum of 16-bit words that is all ones where a checksum is right (RFC 1071).
+fn sum(parts: &[&[u8]]) -> u16 {
+    let all = parts.concat();
+    let mut sum: u32 = 0;
+    for pair in all.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[test]
+fn every_packet_has_right_checksums_and_is_not_to_be_fragmented() {
+    let mut script = Script::accepted(Config { checksum: true, ..config() });
+    let mut data = Bytes::from(vec![3; 9_999]);
+    assert_eq!(script.stack.write(script.now, script.id.unwrap(), &mut data), 9_999);
+    let mut packets = 0;
+    while let Some((_, packet)) = script.stack.poll_transmit(script.now) {
+        for packet in packet.split() {
+            let bytes = packet.to_vec();
+            let (ip, tcp) = bytes.split_at(20);
+            let len = (tcp.len() as u16).to_be_bytes();
+            assert_eq!(sum(&[ip]), 0xffff, "{packet:?}");
+            assert_eq!(sum(&[&ip[12..20], &[0, 6], &len, tcp]), 0xffff, "{packet:?}");
+            assert_eq!(ip[6] & 0x60, 0x40, "{packet:?}");
+            packets += 1;
+        }
+    }
+    assert!(packets >= 7, "{packets}");
+}
+
+#[test]
+fn source_quench_is_discarded() {
+    let (mut script, _) = open(plain());
+    script.write(&[1; 1_000]);
+    let packet = Packet::emit(&script.expect(), 1);
+    let router = "10.0.0.254".parse().unwrap();
+    let mut quench = IcmpKind::TooBig { mtu: 576 }.emit(router, &packet).unwrap().to_vec();
+    // Type 4 in place of 3, its code, and nothing beside.
+    quench[20..28].copy_from_slice(&[4, 0, 0, 0, 0, 0, 0, 0]);
+    let checksum = !sum(&[&quench[20..]]);
+    quench[22..24].copy_from_slice(&checksum.to_be_bytes());
+    let before = format!("{:?}", script.status());
+    if let Ok(packet) = Packet::from_bytes(&quench.into(), false, 0) {
+        script.stack.handle_packet(script.now, InterfaceId(0), packet);
+    }
+    script.silence();
+    assert_eq!(format!("{:?}", script.status()), before);
+}
+
+#[test]
+fn what_came_together_is_acknowledged_once() {
+    let (mut script, value) = open(plain());
+    for part in 0..4 {
+        let segment = script.segment(0, ACK, stamp(1_000_001, value), &[part; 700]);
+        script.lines[0].seq = script.lines[0].seq.wrapping_add(700);
+        script.stack.handle_packet(script.now, InterfaceId(0), Packet::emit(&segment, 0));
+    }
+    let answers = script.drain();
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].1.ack, script.lines[0].seq);
+}
+
+#[test]
+fn the_right_edge_of_the_window_never_moves_back() {
+    let mut script = Script::client(Config { multipath: false, ..Config::linux_6_18() });
+    let syn = script.expect();
+    let value = syn.options.timestamps.unwrap().value;
+    let scale = syn.options.window_scale.unwrap();
+    script.send(0, SYN.with(ACK), stamp(1_000_000, value), b"");
+    let _ = script.drain();
+    let (mut edge, mut closed) = (0, false);
+    for round in 0_u32..300 {
+        let size = [1_448, 100, 700, 1][round as usize % 4];
+        script.send(0, ACK, stamp(1_000_000 + round, value), &vec![1; size]);
+        if round % 50 == 49 {
+            let _ = script.read();
+        }
+        script.wait(millis(100));
+        for (_, answer) in script.drain() {
+            let acked = answer.ack.wrapping_sub(script.lines[0].peer_isn);
+            let now = acked + (u32::from(answer.window) << scale);
+            assert!(now >= edge, "{round}: {now} after {edge}");
+            (edge, closed) = (now, closed || answer.window == 0);
+        }
+    }
+    assert!(edge > 200_000, "{edge}");
+}
+
+#[test]
+fn the_clock_of_timestamps_counts_milliseconds() {
+    let (mut script, value) = open(plain());
+    let mut last = value;
+    for pause in [1, 10, 1_000, 86_400_000_u64] {
+        script.wait(Duration::from_millis(pause));
+        script.write(&[1; 10]);
+        let sent = script.expect();
+        let value = sent.options.timestamps.unwrap().value;
+        assert_eq!(u64::from(value.wrapping_sub(last)), pause);
+        script.send(0, ACK, stamp(1_000_001, value), b"");
+        last = value;
+    }
+}
+
+#[test]
+fn after_24_days_of_silence_any_timestamp_is_new() {
+    let (mut script, value) = open(plain());
+    script.send(0, ACK, stamp(2_000_000, value), b"first");
+    let late = script.segment(0, ACK, stamp(1_000_000, value), b"second");
+    script.inject(&late);
+    assert_eq!(script.read(), b"first");
+    script.wait(seconds(25 * 86_400));
+    script.inject(&late);
+    assert_eq!(script.read(), b"second");
+}
+
+#[test]
+fn data_without_answer_is_not_given_up_before_a_hundred_seconds() {
+    let (mut script, _) = open(Config { multipath: false, ..Config::linux_6_18() });
+    script.write(&[1; 100]);
+    script.wait(seconds(100));
+    assert_eq!(script.closed, None);
+    script.wait(seconds(3_600));
+    assert_eq!(script.closed, Some(Err(ConnectionError::TimedOut)));
+}
+
+#[test]
+fn no_shift_above_14_is_offered() {
+    let mut settings = plain();
+    settings.subflow.window_scale = Some(20);
+    settings.receive_buffer.max_bytes = 1 << 40;
+    assert_eq!(Script::client(settings).expect().options.window_scale, Some(14));
+}
