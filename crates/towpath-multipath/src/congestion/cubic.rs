@@ -39,8 +39,10 @@ const FIRST_GROWTH: f64 = 1.0 / 20.0;
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cubic {
-    /// Where Linux and RFC 9438 differ, as Linux: the curve is that of the smallest round-trip time,
-    /// Reno's part keeps its slope, and there is [`FIRST_GROWTH`].
+    /// Where Linux and RFC 9438 differ, as Linux (`net/ipv4/tcp_cubic.c`): the curve is that of the
+    /// smallest round-trip time, Reno's part keeps its slope, and there is [`FIRST_GROWTH`]; only time
+    /// in which nothing was in flight does not count (`cubictcp_cwnd_event`); and a loss that was none
+    /// gives back the window, but not what was noted of the path (`tcp_undo_cwnd_reduction`).
     as_linux: bool,
     /// `W_max` in packets; none at first and after a timeout (RFC 9438 §4.8).
     top: Option<f64>,
@@ -110,12 +112,26 @@ impl Coupling for Cubic {
     }
 
     fn on_unused(&mut self, now: Instant) {
-        self.unused_since.get_or_insert(now);
+        if !self.as_linux {
+            self.unused_since.get_or_insert(now);
+        }
     }
 
     fn on_idle(&mut self, idle: Duration) {
         if let (Some(epoch), None) = (&mut self.epoch, self.unused_since) {
             epoch.start += idle;
+        }
+    }
+
+    fn on_start(&mut self, idle: Duration) {
+        if let (Some(epoch), true) = (&mut self.epoch, self.as_linux) {
+            epoch.start += idle;
+        }
+    }
+
+    fn undo(&mut self, before: Self) {
+        if !self.as_linux {
+            *self = before;
         }
     }
 }

@@ -87,10 +87,17 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_recovered(&mut self, now: Instant, cwnd_bytes: u64);
     /// A retransmission timeout: one packet again (RFC 5681 §3.1). Called once for a series of timeouts of the same data.
     fn on_timeout(&mut self, now: Instant, in_flight_bytes: u64);
+    /// A timeout while the threshold of an earlier loss still holds: what is known of the path is
+    /// forgotten, the threshold stays.
+    fn on_further_timeout(&mut self) {}
     /// The last congestion event or timeout was spurious: everything as before it.
     fn undo(&mut self, now: Instant);
     /// Nothing was sent for `idle`: restart from `restart_window_bytes` (RFC 5681 §4.1), or half the window for each timeout that passed
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
+    /// Nothing was in flight, and something is sent again after `idle`, however short that is.
+    fn on_start(&mut self, idle: Duration) {
+        let _ = idle;
+    }
     /// M2: halve the window, but not below one packet. The threshold is halved unless in slow start,
     /// or becomes the window if that `ends_slow_start`.
     fn penalise(&mut self, now: Instant, ends_slow_start: bool);

@@ -98,6 +98,16 @@ pub trait Coupling: Clone + fmt::Debug + Send {
     fn on_idle(&mut self, idle: Duration) {
         let _ = idle;
     }
+
+    /// Nothing was in flight, and something is sent again after `idle`.
+    fn on_start(&mut self, idle: Duration) {
+        let _ = idle;
+    }
+
+    /// The last loss was none; `before`: as it was then.
+    fn undo(&mut self, before: Self) {
+        *self = before;
+    }
 }
 
 /// What a spurious event must give back.
@@ -313,8 +323,12 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         let left = self.coupling.decrease(now, alone).min(self.cwnd as f64);
         self.ssthresh = (left as u64).max(2 * self.mss);
         self.cwnd = self.mss;
-        self.coupling.reset();
         self.note_loss();
+        self.on_further_timeout();
+    }
+
+    fn on_further_timeout(&mut self) {
+        self.coupling.reset();
         if matches!(self.watch, Watch::Linux(_) | Watch::LinuxEnded) {
             self.watch = Watch::Linux(Classic::default());
         }
@@ -325,7 +339,7 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
             // What was acknowledged in the meantime may have opened the window further.
             self.cwnd = self.cwnd.max(saved.cwnd);
             self.ssthresh = saved.ssthresh.max(2 * self.mss);
-            self.coupling = saved.coupling;
+            self.coupling.undo(saved.coupling);
             let since = saved.between_losses.0.saturating_add(self.between_losses.0);
             self.between_losses = (since, saved.between_losses.1);
         }
@@ -345,6 +359,10 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         self.cwnd = (self.cwnd >> halvings).max(floor);
         self.fraction = 0.0;
         self.coupling.on_idle(idle);
+    }
+
+    fn on_start(&mut self, idle: Duration) {
+        self.coupling.on_start(idle);
     }
 
     fn penalise(&mut self, _: Instant, ends_slow_start: bool) {
