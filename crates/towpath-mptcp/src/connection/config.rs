@@ -98,7 +98,8 @@ pub enum WindowShare {
     /// So many percent of it.
     Percent(u32),
     /// Linux (`scaling_ratio`): what payload is of the memory of the largest packet that came, as it
-    /// arrives from a TUN device or a simple card.
+    /// arrives from a TUN device or a simple card. What waits in plain TCP for earlier data takes
+    /// memory, too (`tcp_space`), and lets the buffer grow (`tcp_rcvbuf_grow`).
     LinuxPackets,
 }
 

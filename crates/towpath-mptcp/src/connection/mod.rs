@@ -625,7 +625,8 @@ impl Connection {
         // In Linux what waits for earlier data takes memory of the buffer besides its place in the
         // window, so that the window shrinks by it once more (`tcp_space`).
         let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
-        let waiting = if accounts { self.receive.waiting_bytes() } else { 0 };
+        let waiting =
+            if accounts { self.receive.waiting_bytes() + self.waiting_below() } else { 0 };
         let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
         if let Some(largest) = packets.max() {
             self.tuning.note_packets(largest.into());
@@ -647,6 +648,18 @@ impl Connection {
         {
             flow.tcp.want_ack();
         }
+    }
+
+    /// What waits in the subflow of plain TCP takes memory of the same buffer, and lets it grow
+    /// ([`WindowShare::LinuxPackets`]).
+    fn waiting_below(&mut self) -> u64 {
+        let counted = self.config.receive_buffer.window_share == WindowShare::LinuxPackets;
+        let Some(flow) = self.flows.first().filter(|_| counted && self.is_single()) else {
+            return 0;
+        };
+        let (bytes, span) = (flow.tcp.reorder_bytes(), flow.tcp.reorder_span_bytes());
+        self.tuning.note_waiting(span);
+        bytes
     }
 
     /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).

@@ -139,6 +139,17 @@ impl Tuning {
         window.saturating_add(u64::try_from(grown.saturating_mul(2)).unwrap_or(u64::MAX))
     }
 
+    /// Behind a gap in TCP's own sequence data waits, and ends so many bytes from where it should begin:
+    /// the buffer must hold it besides what is read in a round trip (Linux `tcp_rcvbuf_grow`, called for
+    /// each packet that comes out of order).
+    pub(super) fn note_waiting(&mut self, span_bytes: u64) {
+        if span_bytes > 0 && self.config.mode == ReceiveBufferMode::Linux {
+            let first = self.first_offer_bytes.min(INITIAL_SPACE_BYTES);
+            let space = self.space_bytes.unwrap_or(first);
+            self.grow_to(space.saturating_mul(2).saturating_add(span_bytes));
+        }
+    }
+
     fn grow_to(&mut self, window_bytes: u64) {
         let memory = window_bytes.saturating_mul(self.share.1) / self.share.0.max(1);
         self.buffer_bytes = self.buffer_bytes.max(memory.min(self.config.max_bytes));
@@ -190,6 +201,17 @@ mod tests {
             "2 · (48,120 + 2 · 48,120 · 1,460 / 14,600)"
         );
         assert_eq!(after(&mut tuning, 300, 400_000, 0), 1_000_000);
+    }
+
+    #[test]
+    fn linux_makes_room_for_what_waits_besides_what_is_read() {
+        let mut tuning = tuning(ReceiveBufferMode::Linux);
+        tuning.note_waiting(0);
+        assert_eq!(tuning.buffer_bytes(), 100_000);
+        tuning.note_waiting(60_000);
+        assert_eq!(tuning.buffer_bytes(), 2 * (2 * 14_600 + 60_000));
+        tuning.note_waiting(10_000_000);
+        assert_eq!(tuning.buffer_bytes(), 1_000_000);
     }
 
     /// Windows measured in packets with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).

@@ -502,6 +502,11 @@ impl Subflow {
         self.receive.waiting_bytes()
     }
 
+    /// How far behind the next one expected they end; 0 if there are none.
+    pub fn reorder_span_bytes(&self) -> u64 {
+        self.receive.waiting_span()
+    }
+
     /// Whether no data has passed on it in either direction.
     pub fn is_unused(&self) -> bool {
         self.acked_bytes == 0 && self.receive.data_until() == 1

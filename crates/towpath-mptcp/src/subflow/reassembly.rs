@@ -62,6 +62,12 @@ impl Reassembly {
         self.waiting_bytes
     }
 
+    /// From the next offset expected to the end of what waits.
+    pub(super) fn waiting_span(&self) -> u64 {
+        let last = self.waiting.last_key_value();
+        last.map_or(0, |(start, payload)| start + payload.len() as u64 - self.next)
+    }
+
     pub(super) fn fin_in_order(&self) -> bool {
         self.fin.is_some_and(|fin| self.next > fin)
     }
