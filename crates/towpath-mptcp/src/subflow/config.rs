@@ -72,6 +72,17 @@ pub struct Config {
     /// A smaller window of an acknowledgement that repeats the last one is not believed (Linux
     /// `tcp_may_update_window`).
     pub keeps_larger_window: bool,
+    /// Repair as Linux, where RFCs leave the choice or want less (`net/ipv4/tcp_input.c`): a timeout in
+    /// recovery takes no second reduction, and lets go one packet more than is in flight
+    /// (`tcp_enter_loss`); of several timeouts in a row each may turn out to be spurious; a repair that
+    /// is lost after a timeout begins a recovery (`tcp_fastretrans_alert`, `FLAG_LOST_RETRANS`); what a
+    /// tail loss probe repaired needs none (`tcp_process_tlp_ack`); and the rate is reduced in
+    /// proportion to the window, not to what was in flight (`tcp_init_cwnd_reduction`).
+    pub recovers_as_linux: bool,
+    /// Measure as Linux: the deviation is the largest of a round, forgotten by a quarter in each round,
+    /// and grows slowly when the round-trip time falls (`tcp_rtt_estimator`); whatever timestamp an
+    /// acknowledgement of new data echoes is a sample (`tcp_ack_update_rtt`).
+    pub measures_as_linux: bool,
     /// Count what waits and what is sent in Linux's memory, with what each packet takes of it; follow
     /// what Linux 6.18 does around it: the send buffer grows when the window is not filled, what is
     /// repeated does not count as a full window, and after a pause every packet is acknowledged.
@@ -121,6 +132,8 @@ impl Config {
             rack: true,
             undo: true,
             keeps_larger_window: false,
+            recovers_as_linux: false,
+            measures_as_linux: false,
             counts_memory: false,
             send_buffer_initial_bytes: 16_384,
             send_buffer_max_bytes: 4 * 1024 * 1024,
@@ -136,6 +149,8 @@ impl Config {
             accepts_ecn: true,
             adapts_ack_delay: true,
             keeps_larger_window: true,
+            recovers_as_linux: true,
+            measures_as_linux: true,
             counts_memory: true,
             black_hole_detection: false,
             ..Self::linux()

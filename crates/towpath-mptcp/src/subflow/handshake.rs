@@ -112,7 +112,7 @@ impl Subflow {
             (_, None) => None,
         };
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+            self.sample_rtt(rtt);
             self.rtt.sample_smallest(now, rtt);
         } else {
             self.rtt.without_handshake_sample();

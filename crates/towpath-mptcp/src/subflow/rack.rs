@@ -168,9 +168,23 @@ impl Subflow {
             Some(srtt) => 2 * srtt,
             None => Duration::from_secs(1),
         };
-        let timeout = self.timers.get(Timer::Retransmission);
-        let at = (now + delay).min(timeout.unwrap_or(Instant::MAX));
+        let timeout = self.timers.get(Timer::Retransmission).unwrap_or(Instant::MAX);
+        let at = (now + delay).min(timeout);
         self.timers.set(Timer::TailProbe, at);
+    }
+
+    /// New data was sent: as [`Subflow::arm_tail_probe`]; in Linux never later than the oldest data
+    /// times out by itself, whatever was acknowledged since it was sent (`tcp_rto_delta_us`).
+    pub(super) fn arm_tail_probe_behind(&mut self, now: Instant) {
+        self.arm_tail_probe(now);
+        let Some(at) = self.timers.get(Timer::TailProbe).filter(|_| self.config.measures_as_linux)
+        else {
+            return;
+        };
+        let oldest = self.send.oldest().map(|record| record.sent_at + self.rtt.timeout());
+        if let Some(due) = oldest.filter(|due| *due > now && *due < at) {
+            self.timers.set(Timer::TailProbe, due);
+        }
     }
 
     /// RFC 8985 §7.3: new data if there is some, else the last packet again.

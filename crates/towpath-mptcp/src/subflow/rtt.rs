@@ -6,54 +6,121 @@ use towpath_net::Instant;
 
 /// The smallest round-trip time is forgotten after this time (Linux `tcp_min_rtt_wlen`).
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
-/// First timeout after a SYN that was repeated, in nanoseconds (RFC 6298 §5.7).
-const HANDSHAKE_REPEATED: u64 = 3_000_000_000;
+/// First timeout after a SYN that was repeated (RFC 6298 §5.7).
+const HANDSHAKE_REPEATED_US: u32 = 3_000_000;
 
 /// What the round-trip times so far say. Nanoseconds as numbers: with [`Duration`] each step of the
 /// filters would be several divisions, for every acknowledgement.
 #[derive(Debug, Clone)]
 pub(super) struct Rtt {
-    smoothed: Option<u64>,
+    /// 0: nothing was measured.
+    smoothed: u64,
     deviation: u64,
-    smallest: Option<(u64, Instant)>,
-    initial: u64,
-    bounds: (u64, u64),
+    /// [`u64::MAX`]: not known.
+    smallest: u64,
+    smallest_at: Instant,
+    initial_us: u32,
+    least_us: u32,
+    most_us: u32,
+    rounds: Rounds,
+}
+
+/// How much later than expected an answer came, as Linux keeps it (`tcp_rtt_estimator`): four times the
+/// deviation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rounds {
+    /// As of the last sample.
+    late_us: u32,
+    /// The most of this round.
+    most_us: u32,
+    /// What the timeout is made of; 0: deviations are not kept by rounds.
+    kept_us: u32,
+    /// The round ends when this is acknowledged; as on the wire, without its upper half.
+    end: u32,
+}
+
+impl Rounds {
+    fn first(rtt_us: u32, least_us: u32, sent_until: u64) -> Self {
+        let late_us = rtt_us.saturating_mul(2);
+        let most_us = late_us.max(least_us);
+        Self { late_us, most_us, kept_us: most_us, end: sent_until as u32 }
+    }
+
+    /// `rtt_us` beside what was expected.
+    fn sample(&mut self, expected_us: u32, rtt_us: u32) {
+        let error = expected_us.abs_diff(rtt_us);
+        let old = self.late_us / 4;
+        // An answer that comes sooner than before makes the next no more uncertain.
+        let grown = error.saturating_sub(old) / if rtt_us < expected_us { 8 } else { 1 };
+        self.late_us = self.late_us.saturating_add(grown) - old.saturating_sub(error);
+        self.most_us = self.most_us.max(self.late_us);
+        self.kept_us = self.kept_us.max(self.most_us);
+    }
+
+    fn end(&mut self, least_us: u32, sent_until: u64) {
+        self.kept_us -= self.kept_us.saturating_sub(self.most_us) / 4;
+        (self.end, self.most_us) = (sent_until as u32, least_us);
+    }
 }
 
 impl Rtt {
     pub(super) fn new(initial: Duration, least: Duration, most: Duration) -> Self {
-        let (initial, bounds) = (nanos(initial), (nanos(least), nanos(most)));
-        Self { smoothed: None, deviation: 0, smallest: None, initial, bounds }
+        Self {
+            smoothed: 0,
+            deviation: 0,
+            smallest: u64::MAX,
+            smallest_at: Instant::ZERO,
+            initial_us: micros(initial),
+            least_us: micros(least),
+            most_us: micros(most),
+            rounds: Rounds::default(),
+        }
+    }
+
+    /// A measurement, by rounds as Linux: all below `acked` is acknowledged, and sent is all below
+    /// `sent_until`.
+    pub(super) fn sample_in_round(&mut self, rtt: Duration, acked: u64, sent_until: u64) {
+        let expected = self.smoothed().map(micros);
+        match expected.filter(|_| self.rounds.kept_us > 0) {
+            Some(expected) => {
+                self.rounds.sample(expected, micros(rtt));
+                if (acked as u32).wrapping_sub(self.rounds.end).cast_signed() > 0 {
+                    self.rounds.end(self.least_us, sent_until);
+                }
+            }
+            None => self.rounds = Rounds::first(micros(rtt), self.least_us, sent_until),
+        }
+        self.sample(rtt);
+        self.deviation = u64::from(self.rounds.late_us / 4) * 1_000;
     }
 
     /// A measurement (§2).
     pub(super) fn sample(&mut self, rtt: Duration) {
         let rtt = nanos(rtt);
-        let Some(smoothed) = self.smoothed else {
-            self.smoothed = Some(rtt);
+        let smoothed = self.smoothed;
+        if smoothed == 0 {
+            self.smoothed = rtt.max(1);
             self.deviation = rtt / 2;
             return;
-        };
+        }
         let deviation = self.deviation.saturating_mul(3) / 4;
         self.deviation = deviation.saturating_add(smoothed.abs_diff(rtt) / 4);
-        self.smoothed = Some((smoothed.saturating_mul(7) / 8).saturating_add(rtt / 8));
+        self.smoothed = (smoothed.saturating_mul(7) / 8).saturating_add(rtt / 8).max(1);
     }
 
     /// A measurement that may be the smallest.
     pub(super) fn sample_smallest(&mut self, now: Instant, rtt: Duration) {
         let rtt = nanos(rtt);
-        let keep = self.smallest.is_some_and(|(smallest, at)| {
-            smallest < rtt && now.saturating_since(at) < MIN_RTT_WINDOW
-        });
+        let keep = self.smallest < rtt && now.saturating_since(self.smallest_at) < MIN_RTT_WINDOW;
         if !keep {
-            self.smallest = Some((rtt, now));
+            (self.smallest, self.smallest_at) = (rtt, now);
         }
     }
 
     /// The SYN was repeated and nothing could be measured: three seconds (§5.7).
     pub(super) fn without_handshake_sample(&mut self) {
-        if self.smoothed.is_none() {
-            self.initial = self.initial.max(HANDSHAKE_REPEATED);
+        if self.smoothed == 0 {
+            self.initial_us = self.initial_us.max(HANDSHAKE_REPEATED_US);
         }
     }
 
@@ -65,23 +132,28 @@ impl Rtt {
     }
 
     fn timeout_nanos(&self) -> u64 {
-        let (least, most) = self.bounds;
-        let late = self.deviation.saturating_mul(4).max(least);
-        self.smoothed.map_or(self.initial, |srtt| srtt.saturating_add(late)).min(most)
+        let least = u64::from(self.least_us) * 1_000;
+        let kept = u64::from(self.rounds.kept_us) * 1_000;
+        let deviation = if kept > 0 { kept } else { self.deviation.saturating_mul(4) };
+        let timeout = match self.smoothed {
+            0 => u64::from(self.initial_us) * 1_000,
+            srtt => srtt.saturating_add(deviation.max(least)),
+        };
+        timeout.min(u64::from(self.most_us) * 1_000)
     }
 
     /// Timeout after `count` timeouts (§5.5).
     pub(super) fn backed_off(&self, count: u32) -> Duration {
         let timeout = self.timeout_nanos().saturating_mul(1 << count.min(20));
-        Duration::from_nanos(timeout.min(self.bounds.1))
+        Duration::from_nanos(timeout.min(u64::from(self.most_us) * 1_000))
     }
 
     pub(super) fn smoothed(&self) -> Option<Duration> {
-        self.smoothed.map(Duration::from_nanos)
+        self.smoothed_nanos().map(Duration::from_nanos)
     }
 
     pub(super) fn smoothed_nanos(&self) -> Option<u64> {
-        self.smoothed
+        (self.smoothed > 0).then_some(self.smoothed)
     }
 
     pub(super) fn deviation(&self) -> Duration {
@@ -89,8 +161,12 @@ impl Rtt {
     }
 
     pub(super) fn smallest(&self) -> Option<Duration> {
-        self.smallest.map(|(rtt, _)| Duration::from_nanos(rtt))
+        (self.smallest != u64::MAX).then(|| Duration::from_nanos(self.smallest))
     }
+}
+
+fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
 }
 
 fn nanos(span: Duration) -> u64 {
@@ -119,6 +195,27 @@ mod tests {
         assert!(settled >= 299 * MS && settled <= 301 * MS, "{settled:?}");
         assert_eq!(rtt.backed_off(1), settled * 2);
         assert_eq!(rtt.backed_off(30), 120_000 * MS);
+    }
+
+    #[test]
+    fn as_linux_the_worst_of_a_round_counts_and_is_forgotten_by_quarters() {
+        let mut rtt = Rtt::new(1000 * MS, 200 * MS, 120_000 * MS);
+        rtt.sample_in_round(100 * MS, 1, 100);
+        assert_eq!(rtt.timeout(), 300 * MS);
+        rtt.sample_in_round(300 * MS, 50, 200);
+        assert_eq!(rtt.timeout(), (125 + 350) * MS); // 200 + (200 - 50)
+        rtt.sample_in_round(125 * MS, 150, 200);
+        assert_eq!(rtt.timeout(), (125 + 350) * MS, "the round ends, with this as its worst");
+        rtt.sample_in_round(125 * MS, 300, 400);
+        assert_eq!(rtt.timeout(), Duration::from_micros(125_000 + 312_500)); // 350 - 150 / 4
+    }
+
+    #[test]
+    fn as_linux_a_shorter_round_trip_hardly_counts_as_deviation() {
+        let mut rtt = Rtt::new(1000 * MS, 200 * MS, 120_000 * MS);
+        rtt.sample_in_round(500 * MS, 1, 100);
+        rtt.sample_in_round(100 * MS, 50, 100);
+        assert_eq!(rtt.deviation(), Duration::from_micros(254_687)); // (1000 + 150 / 8) / 4
     }
 
     #[test]

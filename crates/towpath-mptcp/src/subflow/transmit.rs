@@ -196,6 +196,9 @@ impl Subflow {
             }
         };
         self.override_silly_window = false;
+        if self.sent_bytes > 0 && self.in_flight() == 0 {
+            self.congestion.on_start(now.saturating_since(self.last_sent));
+        }
         let record = self.send.send(now, len, packet)?;
         if probing.is_some() {
             self.rack.note_probe(self.send.sent_until(), false);
@@ -207,7 +210,7 @@ impl Subflow {
         self.recovery.note_outstanding(out, acked, self.send.sent_until());
         self.last_sent = now;
         self.arm_retransmission(now);
-        self.arm_tail_probe(now);
+        self.arm_tail_probe_behind(now);
         if !self.timers.is_set(super::Timer::UserTimeout) {
             self.arm_user_timeout(now);
         }

@@ -299,18 +299,28 @@ impl Subflow {
             self.rack.note_measured();
             self.recovery.backed_off = 0;
             let rtt = now.saturating_since(last);
-            self.rtt.sample(now.saturating_since(first));
+            self.sample_rtt(now.saturating_since(first));
             self.rtt.sample_smallest(now, rtt);
             return Some(rtt);
         }
         // When the first answer to a retransmission is lost, the answer to the next one still echoes
         // the first: such a sample would contain whole timeouts.
-        let echo_ms = echo_ms.filter(|_| advanced && !delivery.old_echo)?;
+        let believed = self.config.measures_as_linux || !delivery.old_echo;
+        let echo_ms = echo_ms.filter(|_| advanced && believed)?;
         self.rack.note_measured();
         self.recovery.backed_off = 0;
         let sent = Instant::from_nanos(echo_ms.saturating_mul(1_000_000));
-        self.rtt.sample(now.saturating_since(sent));
+        self.sample_rtt(now.saturating_since(sent));
         None
+    }
+
+    pub(super) fn sample_rtt(&mut self, rtt: std::time::Duration) {
+        if self.config.measures_as_linux {
+            let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+            self.rtt.sample_in_round(rtt, acked, sent);
+        } else {
+            self.rtt.sample(rtt);
+        }
     }
 
     /// Without SACK: how many of the packets behind the hole have arrived (RFC 6582 §3.2).
@@ -339,7 +349,15 @@ impl Subflow {
         if self.recovery.phase != Phase::Open && ack >= self.recovery.end {
             self.end_recovery(now);
         }
+        let repeated = self.send.repeated_bytes();
         let mut lost = (advanced || sacked || !self.sack_on) && self.detect_losses(now);
+        if self.config.recovers_as_linux && self.send.repeated_bytes() < repeated {
+            lost = true;
+            if self.recovery.phase == Phase::Loss {
+                self.enter_recovery(now, in_flight);
+                self.recovery.forced = true;
+            }
+        }
         if !self.sack_on && advanced && self.recovery.phase == Phase::Recovery {
             // A partial acknowledgement: the next hole (RFC 6582 §3.2 step 5).
             self.send.mark_oldest_lost();
@@ -373,11 +391,16 @@ impl Subflow {
 
     fn enter_recovery(&mut self, now: Instant, in_flight: u64) {
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        let window = self.congestion.cwnd_bytes();
         let group = std::mem::take(&mut self.group);
         self.congestion.on_congestion(now, in_flight, self.own, &group);
         self.group = group;
         self.recovery.begin(Phase::Recovery, acked, sent);
-        let base = in_flight.max(self.in_flight()).max(1);
+        let base = if self.config.recovers_as_linux {
+            window.max(1)
+        } else {
+            in_flight.max(self.in_flight()).max(1)
+        };
         self.recovery.reduction = Reduction { delivered: 0, sent: 0, base };
         self.recovery.window = self.in_flight();
         self.forget_probe();
@@ -401,6 +424,11 @@ impl Subflow {
     pub(super) fn react_to_hidden_loss(&mut self, now: Instant) {
         let in_flight = self.send.in_flight();
         self.enter_recovery(now, in_flight);
+        if self.config.recovers_as_linux {
+            // Nothing is missing: the window is the threshold at once.
+            self.recovery.phase = Phase::Open;
+            self.recovery.undo_from = None;
+        }
     }
 
     /// The peer saw a mark: as after a loss, once in a round trip (RFC 3168 §6.1.2).
@@ -498,15 +526,16 @@ impl Subflow {
         let again = self.recovery.phase != Phase::Open;
         // One that was called spurious has left this phase; the next is a loss like any other.
         let begins = first || !again;
-        let watched = begins && self.config.undo;
-        if begins {
+        if self.config.recovers_as_linux {
+            self.begin_loss_as_linux(now, in_flight, first);
+        } else if begins {
             // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
             self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
             self.recovery.begin(Phase::Loss, acked, sent);
             // RFC 5682 §2.1 step 1 and §3.1: not while earlier losses are being repaired.
-            if watched && !again {
+            if self.config.undo && !again {
                 self.recovery.spurious = SpuriousTimeout::First;
             }
         } else {
@@ -518,12 +547,39 @@ impl Subflow {
         self.recovery.duplicates = 0;
         let until = self.lost_if_sent_until(now);
         self.send.mark_lost_sent_until(until);
+        if self.config.recovers_as_linux {
+            let window = self.send.in_flight() + u64::from(self.mss());
+            self.congestion.on_recovered(now, window);
+        }
         self.search_black_hole();
         (self.recovery.forced, self.recovery.after_timeout) = (true, true);
         self.forget_probe();
         self.timers.clear(Timer::TailProbe);
         self.timers.clear(Timer::Reordering);
         self.rearm_retransmission(now);
+    }
+
+    /// [`super::Config::recovers_as_linux`]; `first`: nothing has timed out since the last progress.
+    fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, first: bool) {
+        let phase = self.recovery.phase;
+        let reduces = match phase {
+            Phase::Open => true,
+            Phase::Recovery => false,
+            Phase::Loss => first,
+        };
+        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        self.echo.reduced |= self.echo.on;
+        if reduces {
+            self.congestion.on_timeout(now, in_flight);
+            self.recovery.begin(Phase::Loss, acked, sent);
+        } else {
+            self.congestion.on_further_timeout();
+            (self.recovery.phase, self.recovery.end) = (Phase::Loss, sent);
+        }
+        // A first timeout amid other repairs tells nothing.
+        let watched = self.config.undo && (phase == Phase::Open || !first);
+        self.recovery.spurious =
+            if watched { SpuriousTimeout::First } else { SpuriousTimeout::Off };
     }
 
     fn search_black_hole(&mut self) {

@@ -257,3 +257,32 @@ fn a_super_segment_is_split_only_where_packets_are_lost() {
     assert!(script.subflow.oldest_unacked_sent_at() == Some(at(1000)));
     assert!(Duration::ZERO < script.subflow.statistics().srtt);
 }
+
+/// The threshold in recovery, and after the timeout that follows.
+fn thresholds(recovers_as_linux: bool) -> (u64, u64) {
+    let mut script = Script::open(Config { recovers_as_linux, ..plain() });
+    script.push(1000, 10);
+    script.sent();
+    script.ack(1100, after(0), &[(after(4), after(9))]);
+    assert_eq!(script.subflow.phase(), Phase::Recovery);
+    let first = script.subflow.statistics().ssthresh_bytes;
+    script.sent();
+    for _ in 0..10 {
+        if script.subflow.phase() == Phase::Loss {
+            break;
+        }
+        let (due, _) = script.subflow.poll_timeout().unwrap();
+        script.wait(due.as_nanos().div_ceil(1_000_000));
+        script.sent();
+    }
+    assert_eq!(script.subflow.phase(), Phase::Loss);
+    (first, script.subflow.statistics().ssthresh_bytes)
+}
+
+#[test]
+fn as_linux_a_timeout_in_recovery_reduces_no_further() {
+    let (first, then) = thresholds(true);
+    assert_eq!(first, then);
+    let (first, then) = thresholds(false);
+    assert!(then < first);
+}

@@ -250,3 +250,21 @@ fn the_first_two_duplicates_let_a_new_packet_go_each() {
         assert!(script.sent().is_empty(), "no block, no news");
     }
 }
+
+/// When the last packet is probed for that was sent half a round trip late, in ms.
+fn probe_after_late_answer(measures_as_linux: bool) -> u64 {
+    let mut script = Script::open(Config { measures_as_linux, ..plain() });
+    script.push(1000, 10);
+    script.sent();
+    script.ack(1150, after(2), &[]);
+    script.push(1150, 2);
+    assert_eq!(script.sent().len(), 2);
+    let due = script.subflow.timers.get(Timer::TailProbe);
+    due.map_or(0, |due| due.as_nanos() / 1_000_000)
+}
+
+#[test]
+fn as_linux_new_data_lets_no_probe_wait_longer_than_the_oldest_data_may() {
+    assert_eq!(probe_after_late_answer(false), 1362, "two round trips");
+    assert_eq!(probe_after_late_answer(true), 1306, "the timeout of what was sent at 1000");
+}
