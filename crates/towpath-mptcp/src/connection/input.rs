@@ -178,7 +178,7 @@ impl Connection {
                 if !segment.flags.has(Flags::SYN) {
                     self.confirm(host);
                 }
-                self.on_dss(host, index, &dss);
+                self.on_dss(host, index, &dss, segment.window);
             }
             None => self.on_missing_dss(host, index, segment, received),
         }
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss) {
+    fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss, window: u16) {
         if let Some(mapping) = dss.mapping {
             self.on_mapping(host, index, dss.data_fin, &mapping);
         }
@@ -200,8 +200,12 @@ impl Connection {
                 flow.data_answered |= flow.tcp.acked_until() > 1;
             }
             let until = relative(ack, self.local_idsn, self.send.acked());
-            let window = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
-            self.on_data_ack(host, until, window);
+            let bytes = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
+            self.on_data_ack(host, until, bytes);
+            if window == 0 && until <= self.send.acked() {
+                // Who keeps its window closed is alive (RFC 9293 §3.8.6.1).
+                self.unanswered_since = None;
+            }
         }
     }
 

@@ -16,11 +16,19 @@ use crate::middlebox::Mangle;
 use crate::repeat::repeat;
 use crate::world::{End, Line, World, pattern};
 
+/// What a host does where a switch decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Linux6x,
+    Linux618,
+    Ideal,
+}
+
 /// A host's settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Host {
     multipath: bool,
-    ideal: bool,
+    profile: Profile,
     scheduler: &'static str,
     path_manager: &'static str,
     congestion_control: &'static str,
@@ -42,7 +50,7 @@ const SMALL_BUFFER_BYTES: u64 = 3_000;
 /// What Linux does.
 const LINUX: Host = Host {
     multipath: true,
-    ideal: false,
+    profile: Profile::Linux6x,
     scheduler: "linux",
     path_manager: "default",
     congestion_control: "cubic",
@@ -59,7 +67,11 @@ const LINUX: Host = Host {
 
 impl Host {
     fn config(&self) -> Config {
-        let mut config = if self.ideal { Config::ideal() } else { Config::linux() };
+        let mut config = match self.profile {
+            Profile::Linux6x => Config::linux(),
+            Profile::Linux618 => Config::linux_6_18(),
+            Profile::Ideal => Config::ideal(),
+        };
         config.multipath = self.multipath;
         self.scheduler.clone_into(&mut config.scheduler);
         self.path_manager.clone_into(&mut config.path_manager);
@@ -68,12 +80,15 @@ impl Host {
         config.opportunistic = Switches { retransmission: variant, penalisation: variant };
         config.checksum = self.checksum;
         let (mode, initial_bytes) = self.buffer;
-        let window_percent = if self.ideal { 100 } else { 50 };
         // One that is small for good must be said exactly, in units of bytes.
         let tiny = initial_bytes < SMALL_BUFFER_BYTES;
-        let (window_percent, max_bytes) =
-            if tiny { (100, initial_bytes) } else { (window_percent, 1 << 20) };
-        let window_share = WindowShare::Percent(window_percent);
+        let max_bytes = if tiny { initial_bytes } else { 1 << 20 };
+        let window_share = match self.profile {
+            _ if tiny => WindowShare::Percent(100),
+            Profile::Linux6x => WindowShare::Percent(50),
+            Profile::Linux618 => WindowShare::LinuxPackets,
+            Profile::Ideal => WindowShare::Percent(100),
+        };
         config.receive_buffer = ReceiveBuffer { mode, initial_bytes, max_bytes, window_share };
         config.send_buffer_bytes = self.send_buffer_bytes;
         config.nagle = self.nagle;
@@ -423,7 +438,8 @@ fn names(all: impl Iterator<Item = &'static str>) -> impl Strategy<Value = &'sta
 }
 
 fn host() -> impl Strategy<Value = Host> {
-    let kinds = (prop::bool::weighted(0.95), any::<bool>(), prop::bool::weighted(0.3));
+    let profiles = vec![Profile::Linux6x, Profile::Linux618, Profile::Ideal];
+    let kinds = (prop::bool::weighted(0.95), select(profiles), prop::bool::weighted(0.3));
     let chosen = (
         names(scheduler::ALL.iter().map(|entry| entry.name)),
         names(path_manager::ALL.iter().map(|entry| entry.name)),
@@ -443,12 +459,12 @@ fn host() -> impl Strategy<Value = Host> {
     let flags = (rare(), rare(), often(), rare());
     (kinds, chosen, receive, send, flags, (often(), often(), often())).prop_map(
         |(kinds, chosen, buffer, send_buffer_bytes, flags, options)| {
-            let (multipath, ideal, checksum) = kinds;
+            let (multipath, profile, checksum) = kinds;
             let (scheduler, path_manager, congestion_control, opportunistic) = chosen;
             let (nagle, no_join_to_initial, accept_joins, ecn_and_pacing) = flags;
             Host {
                 multipath,
-                ideal,
+                profile,
                 scheduler,
                 path_manager,
                 congestion_control,
@@ -665,7 +681,7 @@ fn regression_a_write_that_outgrows_a_small_window_is_sent_in_time() {
     let [client, server] = small().hosts;
     let client = Host {
         multipath: false,
-        ideal: true,
+        profile: Profile::Ideal,
         buffer: (ReceiveBufferMode::Fixed, 8_000),
         send_buffer_bytes: 10_000,
         options: (false, false, true),
@@ -673,7 +689,7 @@ fn regression_a_write_that_outgrows_a_small_window_is_sent_in_time() {
     };
     let server = Host {
         multipath: false,
-        ideal: false,
+        profile: Profile::Linux6x,
         buffer: (ReceiveBufferMode::Fixed, 20_000),
         send_buffer_bytes: 2_000,
         options: (false, false, true),
@@ -758,7 +774,7 @@ fn regression_an_announcement_does_not_take_the_place_of_a_data_ack() {
         ..host
     });
     let client = Host { buffer: (ReceiveBufferMode::Fixed, 8_000), ..client };
-    let hosts = [client, Host { ideal: true, nagle: true, ..server }];
+    let hosts = [client, Host { profile: Profile::Ideal, nagle: true, ..server }];
     let plan = Plan { v6: true, hosts, delays_ms: vec![1, 1], ..with(&operations) };
     assert_eq!(plan.check(), Ok(()));
 }
@@ -781,7 +797,7 @@ fn regression_the_connections_timer_waits_longer_when_it_can_do_nothing() {
     ];
     let [client, server] = [(ReceiveBufferMode::Seed003, 3_000), (ReceiveBufferMode::Fixed, 8_000)]
         .map(|buffer| Host {
-            ideal: true,
+            profile: Profile::Ideal,
             scheduler: "min-rtt",
             buffer,
             send_buffer_bytes: 10_000,
@@ -799,7 +815,7 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
         scheduler: "min-rtt",
         options: (false, false, false),
         accept_joins: false,
-        ideal: false,
+        profile: Profile::Linux6x,
         multipath: true,
         buffer: (ReceiveBufferMode::Fixed, 3_000),
         send_buffer_bytes: 2_000,
@@ -888,4 +904,31 @@ fn regression_an_infinite_mapping_that_overtakes_a_failure_leaves_nobody_waiting
         ..with(&operations)
     };
     assert_eq!(plan.check(), Ok(()));
+}
+
+#[test]
+fn regression_a_peer_whose_window_stays_closed_is_alive() {
+    let [host, _] = small().hosts;
+    let host = Host { scheduler: "min-rtt", ..host };
+    let client = Host {
+        profile: Profile::Ideal,
+        path_manager: "ndiffports",
+        buffer: (ReceiveBufferMode::Fixed, 8_000),
+        accept_joins: false,
+        ..host
+    };
+    let server = Host { scheduler: "blest", buffer: (ReceiveBufferMode::Fixed, 1), ..host };
+    let line = Operation::Line { path: 0, delay_ms: 29, jitter_ms: 7, loss: 43, byte_nanos: 1_675 };
+    let operations = [
+        (6, line),
+        (89, Operation::Write { host: 1, bytes: 8_001 }),
+        (35, Operation::Write { host: 0, bytes: 2 }),
+        (0, Operation::Pause { host: 0, paused: true }),
+        (2_000_000, Operation::Write { host: 0, bytes: 1 }),
+    ];
+    for profile in [Profile::Linux6x, Profile::Linux618] {
+        let hosts = [client, Host { profile, ..server }];
+        let plan = Plan { seed: 2_263_234_249, hosts, delays_ms: vec![47], ..with(&operations) };
+        assert_eq!(plan.check(), Ok(()), "{profile:?}");
+    }
 }
