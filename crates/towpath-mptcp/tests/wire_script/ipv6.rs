@@ -16,9 +16,9 @@ fn address(host: u16) -> IpAddr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).into()
 }
 
-fn host(number: u16) -> Stack {
+fn host(number: u16, mtu_bytes: u32) -> Stack {
     let mut stack = Stack::new(stack::Config::default());
-    stack.add_interface(INTERFACE, 1_500);
+    stack.add_interface(INTERFACE, mtu_bytes);
     stack.set_address(Instant::ZERO, LocalAddress { address: address(number), ..local(0) });
     stack
 }
@@ -39,9 +39,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn connected() -> Self {
+    fn connected(receiver_mtu_bytes: u32) -> Self {
         let config = || Config { multipath: false, ..Config::linux_6_18() };
-        let (mut sender, mut receiver) = (host(1), host(2));
+        let (mut sender, mut receiver) = (host(1, 1_500), host(2, receiver_mtu_bytes));
         receiver.listen(PORT, config()).unwrap();
         let remote = SocketAddr::new(address(2), PORT);
         let id = sender.connect(Instant::ZERO, None, remote, config()).unwrap();
@@ -134,7 +134,7 @@ impl Pair {
 
 #[test]
 fn a_router_of_ipv6_makes_packets_smaller_and_what_it_dropped_goes_again() {
-    let mut pair = Pair::connected();
+    let mut pair = Pair::connected(1_500);
     assert_eq!(pair.transfer(14_000), 14_000);
     let told = pair.too_big;
     assert!((1..=10).contains(&told), "{told}");
@@ -149,7 +149,7 @@ fn a_router_of_ipv6_makes_packets_smaller_and_what_it_dropped_goes_again() {
 
 #[test]
 fn only_messages_that_can_be_right_make_packets_of_ipv6_smaller() {
-    let mut pair = Pair::connected();
+    let mut pair = Pair::connected(1_500);
     pair.link = 1_500;
     assert_eq!(pair.transfer(14_000), 14_000);
     let mut lie = |mtu, shift| {
@@ -167,4 +167,21 @@ fn only_messages_that_can_be_right_make_packets_of_ipv6_smaller() {
     pair.longest = 0;
     assert_eq!(pair.transfer(14_000), 14_000);
     assert_eq!(pair.longest, 1_300, "what can be right is believed");
+}
+
+#[test]
+fn no_packet_of_ipv6_is_larger_than_the_peer_takes_whatever_the_path_carries() {
+    let mut pair = Pair::connected(1_300);
+    pair.link = 1_500;
+    assert_eq!(pair.transfer(40_000), 40_000);
+    assert_eq!(pair.longest, 1_300);
+    // Nor does what a path carries change what is announced: here, to the host that sent all this.
+    let mut again = Pair::connected(1_500);
+    assert_eq!(again.transfer(14_000), 14_000);
+    assert!(again.too_big > 0);
+    let config = Config { multipath: false, ..Config::linux_6_18() };
+    let remote = SocketAddr::new(address(2), PORT);
+    let _ = again.sender.connect(again.now, None, remote, config).unwrap();
+    let syn = again.sender.poll_transmit(again.now).unwrap().1.parse().unwrap();
+    assert_eq!(syn.options.mss, Some(1_440));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_mptcp::connection::Config;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId};
-use towpath_mptcp::wire::{IcmpKind, Options, Packet, Timestamps};
+use towpath_mptcp::wire::{Ecn, Flags, IcmpKind, Options, Packet, Segment, Timestamps};
 
 use crate::script::*;
 
@@ -161,4 +161,81 @@ fn no_shift_above_14_is_offered() {
     settings.subflow.window_scale = Some(20);
     settings.receive_buffer.max_bytes = 1 << 40;
     assert_eq!(Script::client(settings).expect().options.window_scale, Some(14));
+}
+
+#[test]
+fn the_longest_wait_for_a_repetition_is_between_one_and_two_minutes() {
+    let (mut script, _) = open(Config { multipath: false, ..Config::linux_6_18() });
+    script.write(&[1; 100]);
+    let _ = script.drain();
+    let (mut last, mut longest) = (script.now, Duration::ZERO);
+    while script.closed.is_none() {
+        script.wait(millis(4));
+        if !script.drain().is_empty() && script.closed.is_none() {
+            longest = longest.max(script.now.saturating_since(last));
+            last = script.now;
+        }
+    }
+    assert!((seconds(60)..=seconds(121)).contains(&longest), "{longest:?}");
+}
+
+#[test]
+fn after_a_routers_message_nothing_larger_is_tried_for_five_minutes() {
+    let (mut script, value) = open(plain());
+    script.write(&[1; 1_448]);
+    let packet = Packet::emit(&script.expect(), 1);
+    let error = IcmpKind::TooBig { mtu: 1_000 }.emit("10.0.0.254".parse().unwrap(), &packet);
+    script.stack.handle_packet(script.now, InterfaceId(0), error.unwrap());
+    for _ in 0..60 {
+        let sent = script.drain();
+        assert!(sent.iter().all(|(_, segment)| segment.payload.len() <= 948), "{sent:?}");
+        script.send(0, ACK, stamp(1_000_001, value), b"");
+        script.wait(seconds(5));
+        script.write(&[1; 4_000]);
+    }
+}
+
+/// An open connection with ECN.
+fn marked(config: Config) -> Script {
+    let mut config = Config { multipath: false, ..config };
+    (config.subflow.ecn, config.subflow.timestamps) = (true, false);
+    let mut script = Script::client(config);
+    let syn = script.expect().flags;
+    assert!(syn.has(Flags::ECE) && syn.has(Flags::CWR));
+    script.send(0, SYN.with(ACK).with(Flags::ECE), Options::default(), b"");
+    script.send(0, ACK, Options::default(), b"");
+    let _ = script.drain();
+    script
+}
+
+#[test]
+fn acknowledgements_with_ece_do_not_widen_the_window() {
+    let mut script = marked(config());
+    let window = |script: &Script| script.status().subflows[0].tcp.cwnd_bytes;
+    let before = window(&script);
+    script.write(&vec![1; 14_600]);
+    let first = script.lines[0].ack.wrapping_sub(14_600);
+    let _ = script.drain();
+    let end = script.lines[0].ack;
+    for packet in 1..=10 {
+        script.lines[0].ack = first.wrapping_add(packet * 1_460);
+        script.send(0, ACK.with(Flags::ECE), Options::default(), b"");
+        assert!(window(&script) <= before, "{packet}");
+    }
+    assert_eq!(script.lines[0].ack, end);
+    assert!(window(&script) < before);
+}
+
+#[test]
+fn the_mark_of_a_window_probe_is_echoed() {
+    let mut settings = config();
+    settings.receive_buffer.initial_bytes = 2_000;
+    settings.receive_buffer.max_bytes = 2_000;
+    let mut script = marked(settings);
+    script.send(0, ACK, Options::default(), &[1; 2_000]);
+    let full = script.expect();
+    assert!(full.window == 0 && !full.flags.has(Flags::ECE));
+    let probe = script.segment(0, ACK, Options::default(), &[1]);
+    script.inject(&Segment { ecn: Ecn::Marked, ..probe });
+    assert!(script.expect().flags.has(Flags::ECE));
 }
