@@ -73,14 +73,14 @@ impl HostSettings {
         }
     }
 
-    /// The profile named by `profile` (`linux-6.x` without), changed by everything else. Sizes are
+    /// The profile named by `profile` (`linux-6.18` without), changed by everything else. Sizes are
     /// bytes, times nanoseconds; a later setting wins. Names of schedulers, path managers and
     /// congestion controls are checked when a connection is made.
     pub fn from_texts<'a, S>(settings: S) -> Result<Self, SettingError>
     where
         S: IntoIterator<Item = (&'a str, &'a str)> + Clone,
     {
-        let mut host = Self::linux();
+        let mut host = Self::linux_6_18();
         for (name, value) in settings.clone() {
             if name == "profile" {
                 host = match value {

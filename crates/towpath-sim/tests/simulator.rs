@@ -98,7 +98,8 @@ fn data_that_is_pushed_early_waits_where_the_path_has_become_slow() {
             "scheduler = \"{scheduler}\"
             [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"2 Mbit/s\""
         );
-        mptcp(&two_paths(&format!("[run]\n{text}"))).goodput_mbps()
+        // Without a host's limits: a send buffer of Linux's holds back whoever fills it.
+        mptcp(&two_paths(&format!("[run]\nprofile = \"ideal\"\n{text}"))).goodput_mbps()
     };
     let [pulled, pushed] = ["min-rtt", "pushing"].map(late);
     assert!(pushed < 0.9 * pulled, "{pushed} pushed, {pulled} pulled");
@@ -301,7 +302,7 @@ fn what_waits_behind_a_hole_of_one_subflow_is_in_the_largest_reorder_buffer() {
         set = \"loss\"
         loss = \"100 %\"
         [[timeline]]
-        at = \"500300 us\"
+        at = \"502 ms\"
         path = \"wifi\"
         set = \"loss\"
         loss = \"0 %\"";

@@ -18,10 +18,10 @@ pub enum StackKind {
 /// What the host around our stack is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Profile {
-    /// As Linux 6.x does it.
-    #[default]
+    /// As six scenarios over Linux 6.18 looked: bytes where the kernel counts memory.
     Linux6,
     /// As Linux 6.18 was seen to do it on random networks.
+    #[default]
     Linux618,
     /// As Linux 3.2 with the patch of mptcp.org did it: no pacing, no small queues, M1 and M2.
     Linux32Mptcp,

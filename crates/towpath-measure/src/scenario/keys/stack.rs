@@ -14,8 +14,8 @@ pub(super) const STACK: &[Key] = &[
     ),
     key(
         "profile",
-        Words(&["linux-6.x", "linux-6.18", "linux-3.2-mptcp", "ideal"]),
-        Else("that of `[run]`, else `linux-6.x`"),
+        Words(&["linux-6.18", "linux-6.x", "linux-3.2-mptcp", "ideal"]),
+        Else("that of `[run]`, else `linux-6.18`"),
         "What the host around our stack is like",
     ),
     key("profile-switches", Table(&SWITCHES), Else("the profile's"), "Deviations from the profile"),
@@ -87,19 +87,19 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
         key(
             "tso-autosizing",
             Bool,
-            Else("`linux-6.x`: true, else false"),
+            Else("`linux-6.18`, `linux-6.x`: true, else false"),
             "Super-segments of about 1 ms, sent in one burst",
         ),
         key(
             "tsq",
             Bool,
-            Else("`linux-6.x`: true, else false"),
+            Else("`linux-6.18`, `linux-6.x`: true, else false"),
             "TCP small queues: stop when the host's own queue holds about 1 ms",
         ),
         key(
             "linear-syn",
             Bool,
-            Else("`linux-6.x`: true, else false"),
+            Else("`linux-6.18`, `linux-6.x`: true, else false"),
             "The first four repetitions of a SYN come each second, before the time doubles",
         ),
         key(

@@ -35,8 +35,8 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         ("guarded", OpportunisticVariant::Guarded),
     ];
     let profiles = [
-        ("linux-6.x", Profile::Linux6),
         ("linux-6.18", Profile::Linux618),
+        ("linux-6.x", Profile::Linux6),
         ("linux-3.2-mptcp", Profile::Linux32Mptcp),
         ("ideal", Profile::Ideal),
     ];
