@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use towpath_measure::network::{address, end_of, endpoints, families};
 use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
+use towpath_measure::traffic::asking;
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::HostSettings;
@@ -104,7 +105,10 @@ impl Host {
     /// How a flow's connection behaves in a run over `compared`.
     pub(crate) fn connection(&self, flow: &Flow, compared: Transport) -> connection::Config {
         let multipath = flow.transport_in(compared) == Transport::Mptcp;
-        connection::Config { multipath, ..self.settings.connection.clone() }
+        let mut config = connection::Config { multipath, ..self.settings.connection.clone() };
+        // A message does not wait for the next one (`TCP_NODELAY`).
+        config.subflow.nagle &= asking(&flow.pattern).is_empty();
+        config
     }
 
     /// How a flow's connection behaves over QUIC.

@@ -92,6 +92,9 @@ pub struct Config {
     pub send_buffer_initial_bytes: u32,
     /// And at most.
     pub send_buffer_max_bytes: u32,
+    /// The last packet waits, if it is not full, for the acknowledgement of another one that was not
+    /// full either: Nagle's rule (RFC 9293 §3.7.4) as Linux has it (`tcp_minshall_check`).
+    pub nagle: bool,
     /// Find a smaller MTU when full packets vanish (RFC 4821).
     pub black_hole_detection: bool,
 }
@@ -137,12 +140,14 @@ impl Config {
             counts_memory: false,
             send_buffer_initial_bytes: 16_384,
             send_buffer_max_bytes: 4 * 1024 * 1024,
+            nagle: false,
             black_hole_detection: true,
         }
     }
 
     /// What Linux 6.18 was seen to do where nothing had been chosen to fit: beside [`Config::linux`], the
-    /// end of slow start, memory, windows of repeated acknowledgements, and no search for black holes.
+    /// end of slow start, memory, windows of repeated acknowledgements, Nagle's rule, and no search for
+    /// black holes.
     pub fn linux_6_18() -> Self {
         Self {
             hystart: HyStartRule::Linux,
@@ -152,6 +157,7 @@ impl Config {
             recovers_as_linux: true,
             measures_as_linux: true,
             counts_memory: true,
+            nagle: true,
             black_hole_detection: false,
             ..Self::linux()
         }

@@ -28,6 +28,7 @@ mod delivery;
 mod events;
 mod handshake;
 mod icmp;
+mod nagle;
 mod pacing;
 mod pmtu;
 mod rack;
@@ -111,6 +112,8 @@ pub struct Subflow {
     waiting_bytes: u32,
     /// A window of less than a packet held data back for a timeout: it is used as it is.
     override_silly_window: bool,
+    /// End of the last packet with data that was sent and was not full: the offset's lower half.
+    small_until: u32,
     /// Nobody will read what comes.
     orphaned: bool,
     /// The network said that the peer is unreachable, for now.
@@ -188,6 +191,7 @@ impl Subflow {
             sack_on: false,
             waiting_bytes: u32::MAX,
             override_silly_window: false,
+            small_until: 0,
             orphaned: false,
             unreachable: false,
             unanswered: 0,

@@ -195,11 +195,13 @@ impl Subflow {
                 return None;
             }
         };
+        let len = if probing.is_some() { len } else { self.without_nagles_rest(len)? };
         self.override_silly_window = false;
         if self.sent_bytes > 0 && self.in_flight() == 0 {
             self.congestion.on_start(now.saturating_since(self.last_sent));
         }
         let record = self.send.send(now, len, packet)?;
+        self.note_small(&record);
         if probing.is_some() {
             self.rack.note_probe(self.send.sent_until(), false);
         }

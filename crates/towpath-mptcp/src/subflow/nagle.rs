@@ -1,0 +1,23 @@
+//! Small packets wait (RFC 9293 §3.7.4), in the form that Linux has: only for other small ones.
+
+use super::Subflow;
+use super::send_queue::Record;
+
+impl Subflow {
+    /// What Nagle lets go of the next `len` bytes: all, whole packets, or nothing.
+    pub(super) fn without_nagles_rest(&self, len: u32) -> Option<u32> {
+        let rest = len % self.mss();
+        // What ends within a packet because more follows behind it is sent as it is: a mapping ends there.
+        let last = self.send.queued() <= u64::from(len) && self.send.fin_ssn().is_none();
+        let unacked = self.small_until.wrapping_sub(self.send.acked_until() as u32);
+        let waits = self.config.nagle && last && (1..1 << 31).contains(&unacked);
+        let allowed = if waits { len - rest } else { len };
+        (allowed > 0).then_some(allowed)
+    }
+
+    pub(super) fn note_small(&mut self, record: &Record) {
+        if !record.fin && record.len % self.mss() != 0 {
+            self.small_until = self.send.sent_until() as u32;
+        }
+    }
+}
