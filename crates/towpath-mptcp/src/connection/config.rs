@@ -92,6 +92,25 @@ pub struct ReceiveBuffer {
     pub window_share: WindowShare,
 }
 
+/// What a program may ask for by default (`net.core.rmem_max` since Linux 6.17).
+const ASKED_BYTES: u64 = 4 * 1024 * 1024;
+
+impl ReceiveBuffer {
+    /// Whether the window is what Linux makes of the memory of packets.
+    pub(super) fn is_counted_in_packets(&self) -> bool {
+        self.window_share == WindowShare::LinuxPackets
+    }
+
+    /// The largest that the window's scale is chosen for, as it cannot change later: Linux counts with
+    /// what a program might ask for, too (`tcp_select_initial_window`).
+    pub(super) fn largest_bytes(&self) -> u64 {
+        match self.window_share {
+            WindowShare::Percent(_) => self.max_bytes,
+            WindowShare::LinuxPackets => self.max_bytes.max(ASKED_BYTES),
+        }
+    }
+}
+
 /// What of a receive buffer's memory is offered as window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowShare {

@@ -68,6 +68,8 @@ pub(crate) struct Flow {
     pub(super) announced: bool,
     /// When data last arrived on it.
     pub(super) last_data_at: Instant,
+    /// No larger window is offered here so far: Linux lets it grow with what arrives (`rcv_ssthresh`).
+    pub(super) window_limit: u64,
     /// Why it is gone; it is removed at the next opportunity.
     pub(super) closed: Option<CloseReason>,
     /// We closed it on purpose: its end is no failure.

@@ -309,10 +309,12 @@ impl Connection {
         data: impl IntoIterator<Item = (u64, Payload)>,
     ) {
         let mut mapped = std::mem::take(&mut self.mapped);
+        let mut bytes = 0;
         if let Some(flow) = self.flows.get_mut(index) {
             let mut any = false;
             for (ssn, payload) in data {
                 any = true;
+                bytes += payload.len() as u64;
                 flow.mappings.take(ssn, payload, &mut mapped);
             }
             if any {
@@ -322,6 +324,7 @@ impl Connection {
                 flow.mappings.take(until, Payload::EMPTY, &mut mapped);
             }
         }
+        self.raise_window_limit(index, bytes);
         for piece in mapped.drain(..) {
             match piece {
                 Mapped::Data(start, payload) => self.on_mapped(start, payload),
@@ -339,7 +342,10 @@ impl Connection {
     fn on_mapped(&mut self, start: u64, payload: Payload) {
         let end = start.saturating_add(payload.len() as u64);
         // Plain TCP has acknowledged what it admitted: that cannot be refused any more.
-        let admitted = self.is_single() || self.receive.admits(end);
+        // Linux asks for the window only of what cannot be read yet (`mptcp_data_queue_ofo`).
+        let due =
+            self.config.receive_buffer.is_counted_in_packets() && start <= self.receive.next();
+        let admitted = self.is_single() || due || self.receive.admits(end);
         if self.straight.awaiting_infinite || start == 0 || !admitted {
             // Not acknowledged at connection level, so the peer keeps it and sends it again.
             self.counts.discarded_bytes += payload.len() as u64;

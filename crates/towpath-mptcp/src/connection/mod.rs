@@ -84,6 +84,9 @@ pub(crate) enum Output {
     Gone(SocketAddr, SocketAddr),
 }
 
+/// The first window that Linux offers: whole packets of what an unscaled field can say.
+const FIRST_WINDOW_BYTES: u64 = 64_088;
+
 /// Memory that all connections of a host use in turn, so that neither scheduling nor a segment
 /// allocates any, and idle connections have none of it.
 #[derive(Debug, Default)]
@@ -441,7 +444,7 @@ impl Connection {
 
     /// No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
     fn window_scale(&self) -> Option<u8> {
-        let most = self.config.receive_buffer.max_bytes;
+        let most = self.config.receive_buffer.largest_bytes();
         let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
         self.config.subflow.window_scale.map(|scale| scale.min(needed))
     }
@@ -489,6 +492,7 @@ impl Connection {
             peer_reset: None,
             announced: false,
             last_data_at: now,
+            window_limit: FIRST_WINDOW_BYTES,
             closed: None,
             closing: false,
         });
@@ -622,18 +626,24 @@ impl Connection {
     fn update_windows(&mut self) {
         self.offer.changed = false;
         let unit = 1 << self.window_scale().unwrap_or(0);
-        // In Linux what waits for earlier data takes memory of the buffer besides its place in the
-        // window, so that the window shrinks by it once more (`tcp_space`).
-        let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
-        let waiting =
-            if accounts { self.receive.waiting_bytes() + self.waiting_below() } else { 0 };
+        self.note_waiting_below();
         let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
         if let Some(largest) = packets.max() {
             self.tuning.note_packets(largest.into());
         }
-        let offered = self.tuning.offered_bytes().saturating_sub(waiting);
-        let window = self.receive.window(offered, unit);
+        let offered = self.offered_bytes();
+        let free = self.free_bytes();
         let shared = !self.is_single();
+        let limit = self.flows.iter().map(|flow| flow.window_limit).max();
+        let room = self.tuning.window_bytes(free, limit.unwrap_or(free), unit);
+        // Linux keeps the connection's edge to the byte, and tells what of it fits into whole units
+        // (`mptcp_set_rwin`).
+        let exact = shared && self.config.receive_buffer.is_counted_in_packets();
+        let window = if exact {
+            self.receive.window(room, 1) / unit * unit
+        } else {
+            self.receive.window(room, unit)
+        };
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);
         }
@@ -652,14 +662,40 @@ impl Connection {
 
     /// What waits in the subflow of plain TCP takes memory of the same buffer, and lets it grow
     /// ([`WindowShare::LinuxPackets`]).
-    fn waiting_below(&mut self) -> u64 {
-        let counted = self.config.receive_buffer.window_share == WindowShare::LinuxPackets;
-        let Some(flow) = self.flows.first().filter(|_| counted && self.is_single()) else {
-            return 0;
+    fn note_waiting_below(&mut self) {
+        if let Some(span) = self.sole_receiver().map(|flow| flow.tcp.reorder_span_bytes()) {
+            self.tuning.note_waiting(span);
+        }
+    }
+
+    fn sole_receiver(&self) -> Option<&Flow> {
+        let counted = self.config.receive_buffer.is_counted_in_packets();
+        self.flows.first().filter(|_| counted && self.is_single())
+    }
+
+    /// What may be offered while nothing waits to be read. In Linux what waits for earlier data takes
+    /// memory of the buffer besides its place in the window, so that the window shrinks by it once more
+    /// (`tcp_space`).
+    fn offered_bytes(&self) -> u64 {
+        let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
+        let waiting = || {
+            let below = self.sole_receiver().map_or(0, |flow| flow.tcp.reorder_bytes());
+            self.receive.waiting_bytes() + below
         };
-        let (bytes, span) = (flow.tcp.reorder_bytes(), flow.tcp.reorder_span_bytes());
-        self.tuning.note_waiting(span);
-        bytes
+        self.tuning.offered_bytes().saturating_sub(if accounts { waiting() } else { 0 })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.offered_bytes().saturating_sub(self.receive.ready_bytes())
+    }
+
+    /// So many bytes came in order on a subflow: twice as many more may be offered, if there is room
+    /// (`tcp_grow_window`).
+    fn raise_window_limit(&mut self, index: usize, bytes: u64) {
+        let free = self.free_bytes();
+        if let Some(flow) = self.flows.get_mut(index).filter(|flow| flow.window_limit < free) {
+            flow.window_limit = free.min(flow.window_limit + 2 * bytes);
+        }
     }
 
     /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).

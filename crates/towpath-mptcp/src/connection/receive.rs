@@ -66,6 +66,11 @@ impl ReceiveQueue {
         self.ready_bytes > 0
     }
 
+    /// What has arrived in order and was not read.
+    pub(super) fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.waiting.bytes()
     }
@@ -171,14 +176,12 @@ impl ReceiveQueue {
         Some(bytes)
     }
 
-    /// The window to offer with a buffer of so many bytes: what is not taken by unread data. Data that
-    /// waits for earlier data lies inside the window and takes nothing from it. The right edge never
-    /// moves back (RFC 8684 §3.3.4 and RFC 9293 §3.8.6), not even by rounding to the `unit` that the
-    /// field of a segment can say: so a promise is rounded up, a new one down.
-    pub(super) fn window(&mut self, buffer_bytes: u64, unit: u64) -> u64 {
-        let unit = unit.max(1);
-        let promised = self.edge.saturating_sub(self.next).next_multiple_of(unit);
-        let room = buffer_bytes.saturating_sub(self.ready_bytes) / unit * unit;
+    /// The window to offer when there is so much `room`. Data that waits for earlier data lies inside the
+    /// window and takes nothing from it. The right edge never moves back (RFC 8684 §3.3.4 and RFC 9293
+    /// §3.8.6), not even by rounding to the `unit` that the field of a segment can say: a promise is
+    /// rounded up.
+    pub(super) fn window(&mut self, room: u64, unit: u64) -> u64 {
+        let promised = self.edge.saturating_sub(self.next).next_multiple_of(unit.max(1));
         self.edge = self.next + promised.max(room);
         promised.max(room)
     }
@@ -213,10 +216,10 @@ mod tests {
         let mut queue = ReceiveQueue::new();
         assert_eq!(queue.window(100, 1), 100);
         let _ = queue.insert(1, payload(1, 60));
-        assert_eq!(queue.window(50, 1), 40, "the promise of 100 still stands");
+        assert_eq!(queue.window(0, 1), 40, "the promise of 100 still stands");
         while queue.read().is_some() {}
         assert_eq!(queue.window(100, 1), 100);
-        assert_eq!(queue.window(140, 32), 128, "what is new is rounded down");
+        assert_eq!(queue.window(128, 32), 128);
         let _ = queue.insert(61, payload(61, 10));
         assert_eq!(queue.window(0, 32), 128, "118 were promised");
     }

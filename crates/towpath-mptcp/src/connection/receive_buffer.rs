@@ -44,6 +44,8 @@ pub(super) struct Tuning {
     /// Memory; the window is this share of it: how many of how many parts.
     buffer_bytes: u64,
     share: (u64, u64),
+    /// Payload of the largest packet so far.
+    payload_bytes: u64,
     /// Begin of the round trip that is being measured.
     since: Instant,
     /// What the application had read by then, and what had arrived.
@@ -67,6 +69,7 @@ impl Tuning {
             config,
             buffer_bytes,
             share,
+            payload_bytes: 0,
             first_offer_bytes,
             since: now,
             read_bytes: 0,
@@ -84,9 +87,30 @@ impl Tuning {
         self.buffer_bytes.saturating_mul(self.share.0) / self.share.1
     }
 
+    /// Of so many free bytes the window to offer, in a `unit` that the field of a segment can say; in
+    /// Linux no more than `limit_bytes`.
+    pub(super) fn window_bytes(&self, free_bytes: u64, limit_bytes: u64, unit: u64) -> u64 {
+        let down = free_bytes / unit * unit;
+        if self.config.window_share != WindowShare::LinuxPackets {
+            return down;
+        }
+        // `__tcp_select_window`: with less than half free, no more than there is, and none at all of what
+        // is hardly worth it.
+        let whole = self.offered_bytes();
+        let little = (whole / 16).max(self.payload_bytes);
+        if free_bytes >= whole / 2 {
+            free_bytes.min(limit_bytes).next_multiple_of(unit)
+        } else if down < little {
+            0
+        } else {
+            down.min(limit_bytes.next_multiple_of(unit))
+        }
+    }
+
     /// The largest packet that came so far has so much payload.
     pub(super) fn note_packets(&mut self, payload_bytes: u64) {
         if self.config.window_share == WindowShare::LinuxPackets {
+            self.payload_bytes = payload_bytes;
             self.share = (linux_share(payload_bytes), WHOLE);
         }
     }
@@ -212,6 +236,20 @@ mod tests {
         assert_eq!(tuning.buffer_bytes(), 2 * (2 * 14_600 + 60_000));
         tuning.note_waiting(10_000_000);
         assert_eq!(tuning.buffer_bytes(), 1_000_000);
+    }
+
+    #[test]
+    fn linux_rounds_up_what_is_mostly_free_and_offers_no_sliver_of_the_rest() {
+        let mut tuning = tuning(ReceiveBufferMode::Fixed);
+        assert_eq!(tuning.window_bytes(1_000, 0, 128), 896, "others round down");
+        tuning.config.window_share = WindowShare::LinuxPackets;
+        tuning.note_packets(1_448);
+        let whole = tuning.offered_bytes();
+        assert_eq!((whole, tuning.window_bytes(whole, whole, 128)), (62_500, 62_592));
+        assert_eq!(tuning.window_bytes(whole / 2 - 1, whole, 128), 31_232);
+        assert_eq!(tuning.window_bytes(whole / 8, whole, 128), 7_808);
+        assert_eq!(tuning.window_bytes(whole / 16, whole, 128), 0);
+        assert_eq!(tuning.window_bytes(whole, 14_480, 128), 14_592, "so much at first");
     }
 
     /// Windows measured in packets with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).

@@ -16,7 +16,7 @@ impl Subflow {
     }
 
     pub(super) fn note_small(&mut self, record: &Record) {
-        if !record.fin && record.len % self.mss() != 0 {
+        if !record.fin && !record.len.is_multiple_of(self.mss()) {
             self.small_until = self.send.sent_until() as u32;
         }
     }
