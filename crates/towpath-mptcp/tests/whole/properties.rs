@@ -117,23 +117,24 @@ fn share(multipath: bool, control: &str, mtu: u32, line: [Line; 2], bytes: usize
     let sent = [pattern(bytes, 1), pattern(0, 2)];
     world.ends[0].send(sent[0].clone());
     world.ends[1].finish();
-    // When half had come, and when all.
-    let (mut half, mut all) = (None, None);
+    // When half had come, and when nearly all: the last small packet may wait for the one before it
+    // (Nagle), and then the rate is not the limit.
+    let (mut half, mut most) = (None, None);
     world.run(Duration::from_secs(600), |world| {
         let received = world.ends[1].received.len();
         if half.is_none() && received >= bytes / 2 {
             half = Some((world.now, received));
         }
-        if all.is_none() && received == bytes {
-            all = Some(world.now);
+        if most.is_none() && received >= bytes / 20 * 19 {
+            most = Some((world.now, received));
         }
         world.finished()
     });
     world.check(&sent, &format!("{control}, MTU {mtu}, Multipath TCP: {multipath}, {line:?}"));
-    let (since, received) = half.unwrap();
+    let ((since, received), (until, bytes)) = (half.unwrap(), most.unwrap());
     let payload = f64::from(world.status(0).subflows[0].tcp.mss_bytes);
     let wire_bytes = (bytes - received) as f64 * f64::from(mtu) / payload;
-    let took = all.unwrap().saturating_since(since);
+    let took = until.saturating_since(since);
     // More than all: behind a gap, some had come when half was there.
     (wire_bytes * line[0].byte_nanos as f64 / 1e9 / took.as_secs_f64()).min(1.0)
 }
