@@ -44,6 +44,8 @@ impl OwnStack {
     pub fn new(transport: Transport) -> Self {
         let mut config = HostSettings::linux_6_18().connection;
         config.multipath = transport == Transport::Mptcp;
+        // Scripts turn Nagle off unless they say otherwise, on the kernel, too.
+        config.subflow.nagle = false;
         Self {
             stack: Stack::new(stack::Config::default()),
             config,
