@@ -102,7 +102,7 @@ impl Subflow {
             return None;
         }
         let reason = if self.acks.due { Reason::Ack } else { Reason::ChallengeAck };
-        Some(self.compose_ack(now, self.send.sent_until(), option_bytes, reason))
+        Some(self.compose_ack(now, self.acceptable_offset(), option_bytes, reason))
     }
 
     /// Whether [`Subflow::poll_transmit`] has nothing, whatever the time and the windows are: asked
@@ -275,6 +275,14 @@ impl Subflow {
         let mut transmit = self.compose(now, record.ssn, flags, blocks, complete, reason);
         (transmit.data, transmit.segment_bytes) = (data, segment_bytes);
         transmit
+    }
+
+    /// The number of a packet without data: the next one, unless the peer's window has shrunk to before
+    /// it, as that of several subflows does by what arrives on others. The peer would ignore what lies
+    /// outside, and never learn what we acknowledge (Linux `tcp_acceptable_seq`).
+    fn acceptable_offset(&self) -> u64 {
+        let (sent, acked) = (self.send.sent_until(), self.send.acked_until());
+        sent.min(self.peer_window.edge().max(acked))
     }
 
     fn compose_ack(

@@ -59,9 +59,14 @@ impl PeerWindow {
         self.bytes = self.bytes.min(offset.saturating_sub(self.base));
     }
 
+    /// Where it ends.
+    pub(super) fn edge(&self) -> u64 {
+        self.base + self.bytes
+    }
+
     /// How much may be sent from `offset` on.
     pub(super) fn usable(&self, offset: u64) -> u64 {
-        (self.base + self.bytes).saturating_sub(offset)
+        self.edge().saturating_sub(offset)
     }
 }
 

@@ -48,6 +48,19 @@ fn while_the_window_has_shrunk_old_data_is_repeated_and_new_data_waits() {
     assert_eq!(script.sent(), ["data 7", "data 8"]);
 }
 
+/// Found with a program that sends all before it reads: both sides waited for acknowledgements that the
+/// other ignored.
+#[test]
+fn an_acknowledgement_lies_within_a_window_that_has_shrunk() {
+    let mut script = Script::open(config());
+    script.push(1000, 6);
+    let begin = script.transmits().first().map(|sent| sent.seq).unwrap();
+    window(&mut script, 1050, after(0), 183);
+    script.subflow.want_ack();
+    let acks: Vec<u32> = script.transmits().iter().map(|sent| sent.seq - begin).collect();
+    assert_eq!(acks, [183 * 16], "two packets of six fit");
+}
+
 #[test]
 fn a_peer_that_answers_with_a_closed_window_is_never_given_up() {
     for outstanding in [true, false] {
