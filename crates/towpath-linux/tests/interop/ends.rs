@@ -17,6 +17,7 @@ use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, Status, Subflow
 use towpath_net::Instant as Time;
 
 use crate::case::{BYTES, Case, PORT};
+use crate::joins::Joins;
 
 /// Bytes given to the kernel at once.
 const CHUNK: usize = 128 * 1024;
@@ -74,16 +75,24 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn listen(case: &Case, world: &World, sends: &Expected) -> Result<Self, String> {
+    /// Neither end of a transfer ends before so many subflows have joined (`joins`).
+    pub(crate) fn listen(
+        case: &Case,
+        world: &World,
+        sends: &Expected,
+        joins: usize,
+    ) -> Result<Self, String> {
         let (done, result) = mpsc::channel();
         if let Some(host) = world.stack(1) {
             let config = world.connection_config(1, Transport::Mptcp);
             let config = config.map_err(|error| error.to_string())?;
             let data = sends.data.clone();
+            let paths = 1 + joins;
             let listening = host.call(move |turn| {
                 let listener = turn.stack.listen(PORT, config)?;
                 turn.on_accept(listener, move |_| {
-                    Some(Box::new(Transfer::new(data.clone(), true, false, done.clone())) as Box<_>)
+                    let transfer = Transfer::new(data.clone(), true, false, done.clone());
+                    Some(Box::new(transfer.with_last(paths)) as Box<_>)
                 });
                 Ok::<_, towpath_mptcp::stack::ConfigError>(())
             });
@@ -91,15 +100,22 @@ impl End {
             return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
         }
         let listener = kernel_listener(case, world)?;
+        let joins = watch(world, 1, joins)?;
         let data = sends.data.clone();
         let thread = thread::spawn(move || {
             let accepted = listener.accept().map_err(|error| format!("accept: {error}"));
-            let _gone = done.send(accepted.and_then(|(socket, _)| exchange(&socket, &data, false)));
+            let ended = accepted.and_then(|(socket, _)| exchange(&socket, &data, false, joins));
+            let _gone = done.send(ended);
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
 
-    pub(crate) fn connect(case: &Case, world: &World, sends: &Expected) -> Result<Self, String> {
+    pub(crate) fn connect(
+        case: &Case,
+        world: &World,
+        sends: &Expected,
+        joins: usize,
+    ) -> Result<Self, String> {
         let (done, result) = mpsc::channel();
         let (target, data) = (case.target(world), sends.data.clone());
         if let Some(host) = world.stack(0) {
@@ -116,11 +132,12 @@ impl End {
             return Ok(Self { result, own: Some(Arc::clone(host)), _thread: None });
         }
         let socket = kernel_socket(case, world, 0)?;
+        let joins = watch(world, 0, joins)?;
         let waits = case.client_waits();
         let thread = thread::spawn(move || {
             let connected = socket.connect_timeout(&SockAddr::from(target), CALL);
             let connected = connected.map_err(|error| format!("connect: {error}"));
-            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data, waits)));
+            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data, waits, joins)));
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
@@ -158,8 +175,19 @@ fn kernel_listener(case: &Case, world: &World) -> Result<Socket, String> {
     Ok(socket)
 }
 
+/// What a kernel's end waits for before it sends the last of its data.
+fn watch(world: &World, host: usize, joins: usize) -> Result<Option<Joins>, String> {
+    let namespace = world.namespace(host).ok_or("no host")?;
+    (joins > 0).then(|| Joins::watch(namespace, joins)).transpose()
+}
+
 /// Sends everything and reads to the end at once; `waits`: after the first that it reads.
-fn exchange(socket: &Socket, data: &Bytes, waits: bool) -> Result<Ended, String> {
+fn exchange(
+    socket: &Socket,
+    data: &Bytes,
+    waits: bool,
+    mut joins: Option<Joins>,
+) -> Result<Ended, String> {
     thread::scope(|scope| {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; CHUNK];
@@ -171,6 +199,9 @@ fn exchange(socket: &Socket, data: &Bytes, waits: bool) -> Result<Ended, String>
         let writer = scope.spawn(|| -> Result<(), String> {
             let mut left = &data[..];
             while !left.is_empty() {
+                if let Some(mut joins) = joins.take_if(|_| left.len() <= CHUNK) {
+                    joins.wait(CALL)?;
+                }
                 let sent = socket.send(&left[..left.len().min(CHUNK)]);
                 left = &left[sent.map_err(|error| format!("send: {error}"))?..];
             }
@@ -193,6 +224,9 @@ struct Transfer {
     open: bool,
     /// Nothing is sent before something was read.
     waits: bool,
+    /// What waits until there are so many subflows.
+    last: Bytes,
+    paths: usize,
     shut: bool,
     hash: Sha256,
     done: Option<mpsc::Sender<Result<Ended, String>>>,
@@ -205,7 +239,23 @@ impl Transfer {
         waits: bool,
         done: mpsc::Sender<Result<Ended, String>>,
     ) -> Self {
-        Self { data, open, waits, shut: false, hash: Sha256::new(), done: Some(done) }
+        Self {
+            data,
+            open,
+            waits,
+            last: Bytes::new(),
+            paths: 1,
+            shut: false,
+            hash: Sha256::new(),
+            done: Some(done),
+        }
+    }
+
+    /// The last of the data waits for so many subflows.
+    fn with_last(mut self, paths: usize) -> Self {
+        self.paths = paths;
+        self.last = self.data.split_off(self.data.len() - CHUNK);
+        self
     }
 
     fn ended(&self, status: Option<Status>) -> Result<Ended, String> {
@@ -246,7 +296,12 @@ impl Application for Transfer {
         }
         if self.open && !self.waits && !self.shut {
             stack.write(now, connection, &mut self.data);
-            if self.data.is_empty() {
+            let joined = |status: Status| status.subflows.len() >= self.paths;
+            if self.data.is_empty() && stack.status(connection).is_some_and(joined) {
+                self.data = std::mem::take(&mut self.last);
+                stack.write(now, connection, &mut self.data);
+            }
+            if self.data.is_empty() && self.last.is_empty() {
                 stack.shutdown(now, connection);
                 self.shut = true;
             }

@@ -14,6 +14,7 @@
 
 mod case;
 mod ends;
+mod joins;
 mod selftest;
 
 use std::io::{self, Write as _};

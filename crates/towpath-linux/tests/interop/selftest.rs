@@ -95,9 +95,9 @@ fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
         let any = if case.family == Family::V4 { "0.0.0.0" } else { "::" };
         let child = run(world.namespace(1).ok_or("no host")?, &["-l", any])?;
         wait_for_listener(world.namespace(1).ok_or("no host")?)?;
-        (End::connect(&case, &world, &near)?, child)
+        (End::connect(&case, &world, &near, 0)?, child)
     } else {
-        let own = End::listen(&case, &world, &far)?;
+        let own = End::listen(&case, &world, &far, 0)?;
         (own, run(world.namespace(0).ok_or("no host")?, &[&target])?)
     };
     let ended = own.wait(Instant::now() + PATIENCE);
