@@ -173,7 +173,11 @@ fn a_second_path_of_equal_quality_does_no_harm() {
         let rate = u64::from(draw(&mut random, 2, 50)) * MBIT;
         let line = path(rate, millis(draw(&mut random, 2, 80)), millis(draw(&mut random, 40, 300)));
         let [one, two] = [1, 2].map(|paths| {
-            let configs = [config(true, control), config(true, control)];
+            // A switch of Linux's does harm at the end of a transfer: round 119 takes 3.8 instead of 3.0 s
+            // when the last small packet waits for another one.
+            let mut config = config(true, control);
+            config.subflow.nagle = false;
+            let configs = [config.clone(), config];
             let mut world = World::new(round, vec![line; paths], configs);
             time(&mut world, 5_000_000, &format!("{round}: {paths} of {line:?}"))
         });
