@@ -147,7 +147,9 @@ impl Lanes {
     ) -> Result<()> {
         let test = || {
             let mut command = cargo(root);
-            command.args(["test", "--locked", "--workspace"]).stdin(Stdio::null());
+            // What fails later is worth knowing after a first failure, too.
+            command.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+            command.stdin(Stdio::null());
             command.envs(environment.iter().cloned());
             command
         };

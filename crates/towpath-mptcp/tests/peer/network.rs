@@ -232,6 +232,10 @@ impl Network {
 
     pub(crate) fn close_subflow(&mut self, subflow: SubflowId) {
         let done = self.client.close_subflow(foreign(self.now), self.handle, subflow);
+        // Its client sends no data on it from now on: as a refuge it does not count.
+        for known in self.subflows.iter_mut().filter(|known| known.id == subflow && done.is_ok()) {
+            known.up = false;
+        }
         self.note(format_args!("client closes {subflow:?}: {done:?}"));
     }
 
