@@ -169,14 +169,17 @@ fn a_static_go_program_becomes_multipath() {
         return;
     }
     let source = r#"package main
-import ("fmt"; "net"; "os"; "syscall")
+import ("fmt"; "io"; "net"; "os"; "syscall")
 func main() {
     c, err := net.Dial("tcp4", os.Args[1]); if err != nil { panic(err) }
     raw, err := c.(*net.TCPConn).SyscallConn(); if err != nil { panic(err) }
     raw.Control(func(fd uintptr) { fmt.Println(syscall.GetsockoptInt(int(fd), 1, 38)) })
+    fmt.Fprint(c, "GET /big HTTP/1.0\r\n\r\n"); io.Copy(io.Discard, c)
 }
 "#;
     folder.write("main.go", source);
+    // A connection that is gone at once need not be seen; this one lasts.
+    fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let mut build = folder.program("go");
     build.args(["build", "-o", "dial", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
     build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
