@@ -5,15 +5,11 @@ use towpath_multipath::scheduler::{Decision, SchedulerEvent, min_rtt};
 use towpath_multipath::{ConnectionView, DataRange, PathId, PathSet, PathView};
 use towpath_net::Instant;
 
-use crate::keys;
 use crate::stack::{InterfaceId, Reinjection, Trace};
-use crate::subflow::Mapping;
 
+use super::push::MAPPING_BYTES;
 use super::send::SendStore;
 use super::{Connection, Host, Mode, Queued, Room};
-
-/// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
-const MAPPING_BYTES: u64 = 65_534;
 
 /// Most doublings of the time for which a scheduler waits.
 const LONGEST_WAIT: u32 = 8;
@@ -264,22 +260,6 @@ impl Connection {
         true
     }
 
-    /// Whether data goes into the subflows' queues in the pieces in which it was written.
-    fn fills_queues(&self) -> bool {
-        self.config.subflow.counts_memory && self.is_multipath() && self.scheduler.queues_ahead()
-    }
-
-    /// Gives the next bytes of the store to these paths.
-    fn push_new(&mut self, host: &Host<'_>, paths: PathSet, bytes: u64) {
-        let start = self.send.next();
-        // Linux marks the end of each packet that it puts into a queue.
-        let psh = self.fills_queues() || bytes == self.send.unsent_bytes();
-        for path in paths.iter() {
-            self.push(host, path, DataRange { start, bytes }, psh);
-        }
-        self.send.on_sent_new(bytes, paths, host.now);
-    }
-
     /// What Nagle lets go of so many bytes while data is outstanding: full packets.
     fn without_nagles_rest(&self, bytes: u64, paths: PathSet) -> u64 {
         let path = paths.iter().next();
@@ -311,86 +291,6 @@ impl Connection {
             return unacked && busy;
         }
         self.config.nagle && unacked && self.send.fin().is_none()
-    }
-
-    /// Gives bytes of the store to a path, as one mapping.
-    fn push(&mut self, host: &Host<'_>, path: PathId, range: DataRange, psh: bool) {
-        let lengthened = self.lengthened(path, range);
-        let shares = self.config.shares_peer_window && self.is_multipath();
-        let window = self.send.edge().saturating_sub(range.start);
-        let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
-        let len = range.bytes as u32;
-        if shares {
-            flow.tcp.raise_peer_window(window);
-        }
-        if let Some(whole) = lengthened {
-            flow.lengthen(len, self.send.slice(whole.start, whole.bytes), psh);
-        } else {
-            let payload = self.send.slice(range.start, range.bytes);
-            let ssn = flow.tcp.pushed_until();
-            let checksum =
-                (self.checksum && matches!(self.mode, Mode::Multipath { .. })).then(|| {
-                    let dsn = self.local_idsn.wrapping_add(range.start);
-                    keys::dss_checksum(dsn, ssn as u32, len as u16, &payload)
-                });
-            flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
-        }
-        if self.flows.len() > 1 {
-            self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes });
-        }
-    }
-
-    /// What one mapping maps if a single packet is put to the one that still waits at the end of a path's
-    /// queue, as in Linux: a mapping of one packet is lost with the options of that packet.
-    fn lengthened(&self, path: PathId, range: DataRange) -> Option<DataRange> {
-        let flow = self.flows.iter().find(|flow| flow.path == path)?;
-        let tail = flow.tcp.unsent_tail().filter(|tail| tail.checksum.is_none())?;
-        let before = u64::from(tail.len);
-        let bytes = before + range.bytes;
-        let follows = tail.dsn + before == range.start && tail.dsn >= self.send.acked();
-        let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
-        let grows = self.is_multipath() && !self.checksum && follows && single;
-        let grows = grows && bytes <= MAPPING_BYTES;
-        grows.then_some(DataRange { start: tail.dsn, bytes })
-    }
-
-    /// Sends data again on a path, as far as it has room; `false` if that is nothing.
-    pub(super) fn send_again(
-        &mut self,
-        host: &Host<'_>,
-        path: PathId,
-        range: DataRange,
-        cause: Reinjection,
-    ) -> bool {
-        let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
-        let number = flow.number;
-        let quantum = u64::from(flow.tcp.quantum_bytes());
-        let room = self.views.iter().find(|view| view.id == path);
-        let room = room.map_or(0, |view| view.room_bytes);
-        let new = range.start >= self.send.next();
-        let limit = if new { self.send.end().min(self.send.edge()) } else { self.send.next() };
-        let start = range.start.max(self.send.acked());
-        let end = range.end().min(limit);
-        let bytes = end.saturating_sub(start).min(room).min(quantum).min(MAPPING_BYTES);
-        if bytes == 0 {
-            return false;
-        }
-        let range = DataRange { start, bytes };
-        self.push(host, path, range, true);
-        if new {
-            self.send.on_sent_new(bytes, PathSet::only(path), host.now);
-            if self.retransmit_at.is_none() {
-                self.arm_retransmission(host.now);
-            }
-            return true;
-        }
-        self.straight.sent_twice = true;
-        self.send.on_sent_again(range, path, host.now);
-        if let Some(count) = self.counts.reinjected_bytes.get_mut(cause as usize) {
-            *count += bytes;
-        }
-        self.trace(host, Trace::Reinjected { number, bytes, cause });
-        true
     }
 
     /// The next of the queued reinjections.

@@ -1,0 +1,132 @@
+//! What the application reads, and the window that its subflows offer for it.
+
+use bytes::Bytes;
+use towpath_net::Instant;
+
+use super::flow::Flow;
+use super::{Connection, ReceiveBufferMode, WindowShare};
+
+impl Connection {
+    /// See [`crate::stack::Stack::read`].
+    pub(crate) fn read(&mut self, now: Instant) -> Option<Bytes> {
+        self.readable_told = false;
+        if let Some(bytes) = self.receive.read() {
+            self.tune_receive_buffer(now);
+            (self.offer.changed, self.offer.was_read) = (true, true);
+            return Some(bytes);
+        }
+        self.end_was_read |= self.receive.finished();
+        (self.receive.finished() || self.closed.is_some()).then(Bytes::new)
+    }
+
+    fn tune_receive_buffer(&mut self, now: Instant) {
+        if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed {
+            return;
+        }
+        let as_receiver = self.config.receive_buffer.window_share == WindowShare::LinuxPackets;
+        let rtt = |flow: &Flow| {
+            if as_receiver { flow.tcp.receiver_rtt() } else { flow.tcp.srtt() }
+        };
+        let rtt = self.flows.iter().map(rtt).max().unwrap_or_default();
+        if !self.tuning.is_due(now, rtt) {
+            return;
+        }
+        let mss = self.flows.iter().map(|flow| flow.tcp.mss_bytes()).max().unwrap_or_default();
+        let arrived = self.receive.received_bytes() + self.receive.waiting_bytes();
+        self.tuning.update(now, self.receive.read_bytes(), arrived, mss);
+    }
+
+    /// Offers the shared window on every subflow.
+    pub(super) fn update_windows(&mut self) {
+        self.offer.changed = false;
+        let unit = 1 << self.window_scale().unwrap_or(0);
+        self.note_waiting_below();
+        let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
+        if let Some(largest) = packets.max() {
+            self.tuning.note_packets(largest.into());
+        }
+        let offered = self.offered_bytes();
+        let free = self.free_bytes();
+        let shared = !self.is_single();
+        let limit = self.flows.iter().map(|flow| flow.window_limit).max();
+        let room = self.tuning.window_bytes(free, limit.unwrap_or(free), unit);
+        // Linux keeps the connection's edge to the byte, and tells what of it fits into whole units
+        // (`mptcp_set_rwin`).
+        let exact = shared && self.config.receive_buffer.is_counted_in_packets();
+        let window = if exact {
+            self.receive.window(room, 1) / unit * unit
+        } else {
+            self.receive.window(room, unit)
+        };
+        for flow in &mut self.flows {
+            flow.tcp.set_receive_window(window, shared);
+        }
+        if self.config.acks_on_read {
+            return self.acknowledge_what_was_read(window, offered);
+        }
+        // One subflow is enough to tell the peer: the one that it used last.
+        // What we have ended ourselves still receives in plain TCP.
+        let latest = self.flows.iter_mut().filter(|flow| flow.usable() || !shared);
+        if let Some(flow) = latest.max_by_key(|flow| (flow.last_data_at, flow.path))
+            && flow.tcp.window_update_due()
+        {
+            flow.tcp.want_ack();
+        }
+    }
+
+    /// What waits in the subflow of plain TCP takes memory of the same buffer, and lets it grow
+    /// ([`WindowShare::LinuxPackets`]).
+    fn note_waiting_below(&mut self) {
+        if let Some(span) = self.sole_receiver().map(|flow| flow.tcp.reorder_span_bytes()) {
+            self.tuning.note_waiting(span);
+        }
+    }
+
+    fn sole_receiver(&self) -> Option<&Flow> {
+        let counted = self.config.receive_buffer.is_counted_in_packets();
+        self.flows.first().filter(|_| counted && self.is_single())
+    }
+
+    /// What may be offered while nothing waits to be read. In Linux what waits for earlier data takes
+    /// memory of the buffer besides its place in the window, so that the window shrinks by it once more
+    /// (`tcp_space`).
+    pub(super) fn offered_bytes(&self) -> u64 {
+        let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
+        let waiting = || {
+            let below = self.sole_receiver().map_or(0, |flow| flow.tcp.reorder_bytes());
+            self.receive.waiting_bytes() + below
+        };
+        self.tuning.offered_bytes().saturating_sub(if accounts { waiting() } else { 0 })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.offered_bytes().saturating_sub(self.receive.ready_bytes())
+    }
+
+    /// So many bytes came in order on a subflow: twice as many more may be offered, if there is room
+    /// (`tcp_grow_window`).
+    pub(super) fn raise_window_limit(&mut self, index: usize, bytes: u64) {
+        let free = self.free_bytes();
+        if let Some(flow) = self.flows.get_mut(index).filter(|flow| flow.window_limit < free) {
+            flow.window_limit = free.min(flow.window_limit + 2 * bytes);
+        }
+    }
+
+    /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).
+    fn acknowledge_what_was_read(&mut self, window: u64, offered: u64) {
+        if !std::mem::take(&mut self.offer.was_read) {
+            return;
+        }
+        let (single, drained) = (self.is_single(), !self.receive.has_unread());
+        let mss = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).max();
+        // RFC 9293 §3.8.6.2.2: no sliver.
+        let tells = window >= mss.unwrap_or(1).min(offered.max(1));
+        let window = if tells { window } else { 0 };
+        let doubled = window > 0 && window >= 2 * self.offer.told_bytes;
+        for flow in self.flows.iter_mut().filter(|flow| flow.usable() || single) {
+            if single || doubled || flow.tcp.acknowledges_when_read(drained) {
+                flow.tcp.on_read(drained, window, offered);
+            }
+        }
+    }
+}
