@@ -78,6 +78,8 @@ impl Scheduler for Linux {
         if let Some((path, left)) = turn.and_then(|(id, left)| Some((own(id)?, left))) {
             return Decision::Send { path: path.id, max_bytes: piece(left, path, view) };
         }
+        // A burst ends with the run in which it is sent: who has room again is looked at anew.
+        self.turn = None;
         // Timeout recovery is no reason for Linux to avoid a subflow, until it is stale. And when the
         // best one's queue is full, no other one is taken.
         let best = active(view).min_by_key(|path| (self.linger(path), path.id));

@@ -246,6 +246,25 @@ fn linux_keeps_a_path_for_a_burst() {
 }
 
 #[test]
+fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
+    for (room_bytes, expected) in [(0, 1), (1_000, 0)] {
+        let mut model = Model::new([path(0, 20), path(1, 20)]);
+        let mut scheduler = by_name("linux").unwrap();
+        let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
+        scheduler.on_event(SchedulerEvent::Sent { path, bytes: 10_000 });
+        // The first path has more waiting than the second: only an open burst keeps it.
+        model.paths[0].in_flight_bytes = 20_000;
+        model.paths[0].room_bytes = room_bytes;
+        model.paths[1].room_bytes = 0;
+        scheduler.next(&model.view());
+        model.paths[0].room_bytes = 10_000;
+        model.paths[1].room_bytes = 10_000;
+        let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
+        assert_eq!(path, PathId(expected), "after a room of {room_bytes}");
+    }
+}
+
+#[test]
 fn linux_ends_a_burst_with_a_fragment_of_what_was_written() {
     for (from, expected) in [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)] {
         let mut model = Model::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
