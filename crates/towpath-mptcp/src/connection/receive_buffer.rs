@@ -19,7 +19,7 @@ const HEADERS_BYTES: u64 = 80;
 /// Room that is kept in front of a packet (`NET_SKB_PAD`), and behind it (`struct skb_shared_info`).
 const ROOM_BYTES: (u64, u64) = (64, 320);
 /// The notes on a packet (`struct sk_buff`), and those of one that lies in pages, with its header.
-const NOTES_BYTES: (u64, u64) = (256, 1_024);
+const NOTES_BYTES: (u64, u64) = (256, 832);
 const PAGE_BYTES: u64 = 4_096;
 
 /// What payload is of a packet's memory in Linux, in 256ths. Up to a page the memory is a power of two,
@@ -271,5 +271,17 @@ mod tests {
             let window = 400_000 * linux_share(payload) / WHOLE / payload;
             assert!(window.abs_diff(packets) <= 1, "{payload}: {window} and {packets}");
         }
+    }
+
+    /// The first window of Linux 6.18 with Multipath TCP over an MTU of 4,141 and `tcp_rmem` of 109,000:
+    /// payload of 4,069 in packets of two pages.
+    #[test]
+    fn packets_of_two_pages_cost_their_pages_and_notes() {
+        let mut tuning = tuning(ReceiveBufferMode::Fixed);
+        tuning.config.window_share = WindowShare::LinuxPackets;
+        tuning.buffer_bytes = 109_000;
+        tuning.note_packets(4_069);
+        let whole = tuning.offered_bytes();
+        assert_eq!(tuning.window_bytes(whole, whole, 128), 49_024);
     }
 }
