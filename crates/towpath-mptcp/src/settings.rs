@@ -121,8 +121,9 @@ impl HostSettings {
                     if mode == ReceiveBufferMode::Fixed { most } else { initial };
             }
             "send-buffer" => {
-                let [_, initial, most] = sizes(name, value)?;
+                let [least, initial, most] = sizes(name, value)?;
                 connection.send_buffer_bytes = most;
+                connection.send_buffer_least_bytes = least;
                 let small = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
                 connection.subflow.send_buffer_initial_bytes = small(initial);
                 connection.subflow.send_buffer_max_bytes = small(most);

@@ -45,6 +45,8 @@ pub struct Config {
     /// windows (Linux `tcp_sndbuf_expand`, `__mptcp_sync_sndbuf`), and who writes is told of room when
     /// a third of it is free (`sk_stream_write_space`).
     pub send_buffer_grows: bool,
+    /// What it has beside its subflows' buffers where these are counted as memory (`tcp_wmem`'s first).
+    pub send_buffer_least_bytes: u64,
     /// Who waits for room to write tries again after this time, and takes what room there is: programs
     /// whose writes end after a time, as those of the emulated world do.
     pub write_retry: Option<Duration>,
@@ -151,6 +153,7 @@ impl Config {
             accept_limit: 8,
             send_buffer_bytes: 32 * 1024 * 1024,
             send_buffer_grows: true,
+            send_buffer_least_bytes: 4_096,
             write_retry: None,
             receive_buffer: ReceiveBuffer {
                 mode: ReceiveBufferMode::Linux,

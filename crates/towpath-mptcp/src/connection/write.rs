@@ -28,8 +28,14 @@ impl Connection {
             return self.config.send_buffer_bytes;
         }
         let usable = self.flows.iter().filter(|flow| flow.usable());
-        let sum = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
-        if self.grows_by_memory() { sum } else { self.config.send_buffer_bytes.min(sum) }
+        let sum: u64 = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
+        if self.grows_by_memory() {
+            // Linux adds the smallest buffer for the connection itself (`__mptcp_sync_sndbuf`).
+            let own = if self.is_multipath() { self.config.send_buffer_least_bytes } else { 0 };
+            sum + own
+        } else {
+            self.config.send_buffer_bytes.min(sum)
+        }
     }
 
     pub(super) fn grows_by_memory(&self) -> bool {

@@ -141,3 +141,19 @@ fn opportunistic_retransmission_and_penalisation_act_and_help() {
     let (off, on) = (time(Variant::Off), time(Variant::Nsdi12));
     assert!(on < off, "{on} with, {off} without");
 }
+
+/// Linux adds the smallest buffer of `tcp_wmem` to those of the subflows (`__mptcp_sync_sndbuf`).
+#[test]
+fn as_linux_a_connection_has_the_smallest_buffer_besides_its_subflows() {
+    let taken = |least: u64, multipath: bool| {
+        let config =
+            || Config { send_buffer_least_bytes: least, multipath, ..Config::linux_6_18() };
+        let mut world = World::new(1, vec![line(10, 400, 0)], [config(), config()]);
+        world.ends[0].leave_open(pattern(3_000_000, 1));
+        world.run(Duration::from_millis(25), |_| false);
+        3_000_000 - world.ends[0].unsent()
+    };
+    let more = taken(260_000, true) - taken(4_096, true);
+    assert!((255_904..255_904 + 32_728).contains(&more), "{more}");
+    assert_eq!(taken(260_000, false), taken(4_096, false), "TCP has only its own");
+}
