@@ -9,6 +9,7 @@ use crate::wire::{
 };
 
 use super::addresses::Announcement;
+use super::flow::Flow;
 use super::{Connection, Host, Mode, Room};
 
 /// DSS with a 64-bit mapping, and checksum or padding (RFC 8684 §3.3.1).
@@ -41,7 +42,9 @@ impl Connection {
         self.feed_telling_data(host);
         loop {
             for index in 0..self.flows.len() {
-                let Some(flow) = self.flows.get(index).filter(|flow| !flow.tcp.is_quiet()) else {
+                let filling = self.scheduling.filling;
+                let waits = |flow: &&Flow| flow.tcp.is_quiet() || filling == Some(flow.path);
+                let Some(flow) = self.flows.get(index).filter(|flow| !waits(flow)) else {
                     continue;
                 };
                 let bare = flow.tcp.is_ack_due();
@@ -61,6 +64,7 @@ impl Connection {
                 }
             }
             let more = self.pull(host, room)
+                || self.scheduling.filling.take().is_some()
                 || self.begin_fin(host.now)
                 || self.begin_plain_fin(host.now)
                 || self.let_go(host);

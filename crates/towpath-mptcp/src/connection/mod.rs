@@ -195,10 +195,7 @@ pub(crate) struct Connection {
     readable_told: bool,
     /// What the subflows were told of what waits for them.
     waiting_bytes: u64,
-    /// The scheduler waits for a better path, until then at the latest.
-    ask_scheduler_at: Option<Instant>,
-    /// How often in a row it waited in vain.
-    scheduler_waits: u32,
+    scheduling: Scheduling,
     /// Options wait, because too many acknowledgements in a row would carry one (RFC 8684 §3).
     signals_held: bool,
     signals_again_at: Option<Instant>,
@@ -244,6 +241,17 @@ struct Writer {
     blocked: bool,
     /// When it tries again by itself.
     again_at: Option<Instant>,
+}
+
+/// Where the scheduler is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Scheduling {
+    /// It waits for a better path, until then at the latest.
+    ask_at: Option<Instant>,
+    /// How often in a row it waited in vain.
+    waits: u32,
+    /// The subflow whose queue is being filled.
+    filling: Option<PathId>,
 }
 
 /// What acknowledgements tell the peer: above all, the window.
@@ -316,8 +324,7 @@ impl Connection {
             writer: Writer::default(),
             readable_told: false,
             waiting_bytes: u64::MAX,
-            ask_scheduler_at: None,
-            scheduler_waits: 0,
+            scheduling: Scheduling::default(),
             signals_held: false,
             signals_again_at: None,
             end_was_read: false,

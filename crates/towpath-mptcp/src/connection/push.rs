@@ -21,12 +21,31 @@ impl Connection {
     /// Gives the next bytes of the store to these paths.
     pub(super) fn push_new(&mut self, host: &Host<'_>, paths: PathSet, bytes: u64) {
         let start = self.send.next();
-        // Linux marks the end of each packet that it puts into a queue.
-        let psh = self.fills_queues() || bytes == self.send.unsent_bytes();
+        let psh = bytes == self.send.unsent_bytes();
         for path in paths.iter() {
-            self.push(host, path, DataRange { start, bytes }, psh);
+            if self.fills_queues() {
+                self.push_packets(host, path, DataRange { start, bytes });
+            } else {
+                self.push(host, path, DataRange { start, bytes }, psh);
+            }
         }
         self.send.on_sent_new(bytes, paths, host.now);
+    }
+
+    /// As Linux cuts what goes into a subflow's queue: the packet at its end is filled first, so that
+    /// where a piece of what was written ends does not show on the wire.
+    fn push_packets(&mut self, host: &Host<'_>, path: PathId, range: DataRange) {
+        let mut range = range;
+        while let Some(flow) = self.flows.iter().find(|flow| flow.path == path)
+            && range.bytes > 0
+        {
+            let goal = u64::from(flow.tcp.queued_packet_bytes());
+            let tail = self.open_tail(path, range.start).map_or(0, |tail| u64::from(tail.len));
+            let room = goal.checked_sub(tail).filter(|room| *room > 0).unwrap_or(goal);
+            let bytes = room.min(range.bytes);
+            self.push(host, path, DataRange { bytes, ..range }, true);
+            range = DataRange { start: range.start + bytes, bytes: range.bytes - bytes };
+        }
     }
 
     /// Gives bytes of the store to a path, as one mapping.
@@ -56,18 +75,27 @@ impl Connection {
         }
     }
 
-    /// What one mapping maps if a single packet is put to the one that still waits at the end of a path's
-    /// queue, as in Linux: a mapping of one packet is lost with the options of that packet.
+    /// What one mapping maps if `range` is put to the one that still waits at the end of a path's queue, as
+    /// in Linux: to what fills a packet there, or a single packet: a mapping of one packet is lost with the
+    /// options of that packet.
     fn lengthened(&self, path: PathId, range: DataRange) -> Option<DataRange> {
+        let tail = self.open_tail(path, range.start)?;
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
-        let tail = flow.tcp.unsent_tail().filter(|tail| tail.checksum.is_none())?;
         let before = u64::from(tail.len);
         let bytes = before + range.bytes;
-        let follows = tail.dsn + before == range.start && tail.dsn >= self.send.acked();
         let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
-        let grows = self.is_multipath() && !self.checksum && follows && single;
-        let grows = grows && bytes <= MAPPING_BYTES;
+        let fills = self.fills_queues() && bytes <= u64::from(flow.tcp.queued_packet_bytes());
+        let grows = (single || fills) && bytes <= MAPPING_BYTES;
         grows.then_some(DataRange { start: tail.dsn, bytes })
+    }
+
+    /// The mapping at the end of a path's queue, if nothing of it was sent and data from `start` on
+    /// would continue it.
+    fn open_tail(&self, path: PathId, start: u64) -> Option<Mapping> {
+        let flow = self.flows.iter().find(|flow| flow.path == path)?;
+        let tail = flow.tcp.unsent_tail().filter(|tail| tail.checksum.is_none())?;
+        let follows = tail.dsn + u64::from(tail.len) == start && tail.dsn >= self.send.acked();
+        (follows && self.is_multipath() && !self.checksum).then_some(tail)
     }
 
     /// Sends data again on a path, as far as it has room; `false` if that is nothing.

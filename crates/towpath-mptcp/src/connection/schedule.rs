@@ -206,13 +206,13 @@ impl Connection {
     /// Whatever arrives wakes the scheduler, too; so the more often the time passes in vain, the longer
     /// the next wait may be.
     fn wait_for_scheduler(&mut self, now: Instant, until: Option<Instant>) {
-        if self.ask_scheduler_at.is_some() {
+        if self.scheduling.ask_at.is_some() {
             return;
         }
         let wait = until.map(|until| until.saturating_since(now)).filter(|wait| !wait.is_zero());
-        let longer = 2_u32.saturating_pow(self.scheduler_waits.min(LONGEST_WAIT));
-        self.ask_scheduler_at = wait.map(|wait| now + wait.saturating_mul(longer));
-        self.scheduler_waits = self.scheduler_waits.saturating_add(1);
+        let longer = 2_u32.saturating_pow(self.scheduling.waits.min(LONGEST_WAIT));
+        self.scheduling.ask_at = wait.map(|wait| now + wait.saturating_mul(longer));
+        self.scheduling.waits = self.scheduling.waits.saturating_add(1);
     }
 
     /// New data tells more than old data, in a tail loss probe (RFC 8985 §7.3) and after a timeout that may
@@ -250,7 +250,9 @@ impl Connection {
         }
         self.measure_repair_time(host.now);
         self.push_new(host, paths, bytes);
-        (self.ask_scheduler_at, self.scheduler_waits) = (None, 0);
+        // A subflow gets all that is meant for it before it sends, as in Linux.
+        self.scheduling.filling = paths.iter().next().filter(|_| ahead);
+        (self.scheduling.ask_at, self.scheduling.waits) = (None, 0);
         if self.retransmit_at.is_none() {
             self.arm_retransmission(host.now);
         }

@@ -27,7 +27,7 @@ const HEAD_BYTES: u64 = 32_728;
 impl Connection {
     /// The earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
-        let (wait, signals) = (self.ask_scheduler_at, self.signals_again_at);
+        let (wait, signals) = (self.scheduling.ask_at, self.signals_again_at);
         let write = self.writer.again_at;
         let announce = self.announcement_timeout();
         let own = [self.retransmit_at, self.give_up_at, announce, wait, signals, write];
@@ -53,7 +53,7 @@ impl Connection {
         let own = [
             self.retransmit_at,
             self.give_up_at,
-            self.ask_scheduler_at,
+            self.scheduling.ask_at,
             self.signals_again_at,
             self.writer.again_at,
             self.path_manager_deadline(),
@@ -98,7 +98,7 @@ impl Connection {
                 self.fail(host, ConnectionError::NoPath);
             }
         }
-        self.ask_scheduler_at = self.ask_scheduler_at.filter(|at| *at > host.now);
+        self.scheduling.ask_at = self.scheduling.ask_at.filter(|at| *at > host.now);
         self.progress_close(host);
     }
 

@@ -17,6 +17,10 @@ const NOTES_BYTES: u64 = 256;
 const WINDOWS: u64 = 2;
 /// Packets of the smallest window that is counted (`TCP_INIT_CWND`).
 const LEAST_PACKETS: u64 = 10;
+/// A window up to this one is used as a whole (`TCP_MSS_DEFAULT`).
+const USUAL_SEGMENT_BYTES: u64 = 536;
+/// What a packet may hold before it is sent (`MPTCP_MAX_GSO_SIZE`).
+const QUEUED_PACKET_BYTES: u32 = 65_215;
 /// Payload of one packet in memory before it is sent.
 const UNSENT_PACKET_BYTES: u64 = 65_160;
 /// What an application writes is kept in pieces of 32 KiB less their header. Whether a subflow's buffer
@@ -72,6 +76,15 @@ impl Subflow {
         let packets = sent.div_ceil(u64::from(self.quantum_bytes().max(1)))
             + unsent.div_ceil(UNSENT_PACKET_BYTES);
         sent + unsent + packets * PACKET_OVERHEAD_BYTES
+    }
+
+    /// What one packet of the queue may hold before it is cut to be sent: whole segments
+    /// (`tcp_xmit_size_goal`), in the beginning half of the largest window that the peer offered.
+    pub fn queued_packet_bytes(&self) -> u32 {
+        let (mss, largest) = (self.mss(), self.peer_window.largest);
+        let bound = if largest > USUAL_SEGMENT_BYTES { largest / 2 } else { largest };
+        let bytes = u64::from(QUEUED_PACKET_BYTES).min(bound) as u32;
+        (bytes / mss).max(1) * mss
     }
 
     /// Bytes of new data that may be pushed when the owner does not care whether they can be sent soon:
