@@ -32,20 +32,33 @@ impl Kernel {
         for package in packages {
             succeed(Command::new("dpkg").arg("-x").arg(package).arg(&files))?;
         }
-        let boot = fs::read_dir(files.join("boot"))?.filter_map(|entry| Some(entry.ok()?.path()));
-        let image = boot
-            .filter(|path| path.to_string_lossy().contains("vmlinuz-"))
-            .max()
-            .ok_or("the package has no kernel")?;
-        let name = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let version = name.trim_start_matches("vmlinuz-").to_owned();
+        let (image, version) = find_image(&files).ok_or("the packages have no kernel")?;
         let modules = [files.join("lib"), files.join("usr/lib")]
             .map(|lib| lib.join(format!("modules/{version}/kernel")))
             .into_iter()
             .find(|modules| modules.exists());
-        let modules = modules.ok_or("the package has no modules")?;
+        let modules = modules.ok_or("the packages have no modules")?;
         Ok(Self { version, image, modules })
     }
+}
+
+/// The newest kernel in unpacked packages, and its version: `boot/vmlinuz-VERSION`, or, since Debian's
+/// 7.3, `usr/lib/modules/VERSION/vmlinuz`.
+fn find_image(files: &Path) -> Option<(PathBuf, String)> {
+    let entries = |folder: &str| {
+        let read = fs::read_dir(files.join(folder)).ok();
+        read.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let boot = entries("boot").filter_map(|image| {
+        let version = name(&image)?.strip_prefix("vmlinuz-")?.to_owned();
+        Some((image, version))
+    });
+    let modules = entries("usr/lib/modules").filter_map(|folder| {
+        let image = folder.join("vmlinuz");
+        image.exists().then_some((image, name(&folder)?))
+    });
+    boot.chain(modules).max_by(|left, right| left.1.cmp(&right.1))
 }
 
 /// Starts the virtual machine and keeps what its jobs print.
@@ -198,5 +211,20 @@ mod tests {
         assert_eq!(goodput.len(), 1);
         let told = String::from_utf8(out).unwrap();
         assert!(told.contains("no result: error: no route"), "{told}");
+    }
+
+    #[test]
+    fn a_kernel_is_found_where_older_and_newer_packages_have_it() {
+        let files = std::env::temp_dir().join(format!("oracle-image-{}", std::process::id()));
+        assert_eq!(find_image(&files), None);
+        for (image, version) in
+            [("boot/vmlinuz-6.12.1", "6.12.1"), ("usr/lib/modules/7.3.4/vmlinuz", "7.3.4")]
+        {
+            let image = files.join(image);
+            fs::create_dir_all(image.parent().unwrap()).unwrap();
+            fs::write(&image, "").unwrap();
+            assert_eq!(find_image(&files), Some((image, version.to_owned())));
+        }
+        fs::remove_dir_all(&files).unwrap();
     }
 }
