@@ -10,6 +10,7 @@ impl Connection {
         subflows.extend(self.flows.iter().map(super::Flow::status));
         subflows.sort_unstable_by_key(|subflow| subflow.number);
         let first = subflows.first()?;
+        let copies: u64 = subflows.iter().map(|flow| flow.tcp.duplicate_bytes).sum();
         Some(Status {
             local: first.local,
             remote: first.remote,
@@ -24,7 +25,7 @@ impl Connection {
             reorder_peak_bytes: self.counts.reorder_peak_bytes,
             receive_buffer_bytes: self.tuning.buffer_bytes(),
             reinjected_bytes: self.counts.reinjected_bytes,
-            discarded_bytes: self.counts.discarded_bytes + self.receive.duplicate_bytes(),
+            discarded_bytes: self.counts.discarded_bytes + self.receive.duplicate_bytes() + copies,
             penalisations: self.counts.penalisations,
             window_blocked: self.counts.window_blocked,
             subflows,

@@ -41,7 +41,8 @@ pub struct Status {
     pub receive_buffer_bytes: u64,
     /// Bytes sent again on another subflow, by cause.
     pub reinjected_bytes: [u64; 5],
-    /// Payload bytes that arrived and were not needed any more.
+    /// Payload bytes that arrived and were not needed any more: copies that a subflow or the connection
+    /// had already, and what was refused.
     pub discarded_bytes: u64,
     /// Times M2 acted.
     pub penalisations: u64,
