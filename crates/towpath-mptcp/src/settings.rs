@@ -176,6 +176,9 @@ impl HostSettings {
                 self.connection.receive_buffer.window_share =
                     if scales { WindowShare::Percent(60) } else { WindowShare::Percent(100) };
             }
+            "window-overstep" => {
+                self.connection.oversteps_peer_window = truth(name, value)?;
+            }
             "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
             "segmentation-offload" => self.segmentation_offload = truth(name, value)?,
             _ => return Err(SettingError::Unknown(name.to_owned())),

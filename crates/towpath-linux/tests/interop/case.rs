@@ -146,7 +146,11 @@ impl Case {
         for (host, name) in ["near", "far"].into_iter().enumerate() {
             let checksum = self.checksum;
             let keys = if self.is_own(host) {
-                format!("stack = \"towpath\"\nchecksum = {checksum}\n")
+                // What is beyond the kernel's window it drops, and once stood still for good behind the gap.
+                let switches = "{ window-overstep = false }";
+                format!(
+                    "stack = \"towpath\"\nchecksum = {checksum}\nprofile-switches = {switches}\n"
+                )
             } else {
                 let on = u8::from(checksum);
                 format!("sysctl = {{ \"net.mptcp.checksum_enabled\" = {on} }}\n")
@@ -223,6 +227,12 @@ impl Case {
             .filter(|(name, _)| is_bad(name))
             .map(|(name, value)| format!("{name} is {value}"))
             .collect();
+        if matches!(self.role, Role::Client | Role::Server) {
+            let beyond = value("NoDSSInWindow");
+            if beyond > 0 {
+                wrong.push(format!("{beyond} segments beyond the kernel's window"));
+            }
+        }
         if self.checksum && self.role != Role::Both {
             // A checksum error that TCP's own checksum lets through is ours.
             let bad = value("DataCsumErr");

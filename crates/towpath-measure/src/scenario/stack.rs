@@ -61,6 +61,8 @@ pub struct ProfileSwitches {
     pub pacing: Option<bool>,
     /// The window offers a part of the receive buffer's memory only.
     pub rmem_scaling: Option<bool>,
+    /// More is sent than the peer's window admits, as Linux does.
+    pub window_overstep: Option<bool>,
     /// Processor time that each packet takes, sent or received.
     pub cpu_per_packet: Option<Duration>,
     /// A super-segment that is sent costs as much as one packet.
@@ -81,6 +83,7 @@ impl ProfileSwitches {
             linux_hystart: self.linux_hystart.or(other.linux_hystart),
             pacing: self.pacing.or(other.pacing),
             rmem_scaling: self.rmem_scaling.or(other.rmem_scaling),
+            window_overstep: self.window_overstep.or(other.window_overstep),
             cpu_per_packet: self.cpu_per_packet.or(other.cpu_per_packet),
             segmentation_offload: self.segmentation_offload.or(other.segmentation_offload),
         }
@@ -224,6 +227,7 @@ impl Scenario {
         add("hystart", switches.hystart.map(|on| on.to_string()));
         add("pacing", switches.pacing.map(|on| on.to_string()));
         add("rmem-scaling", switches.rmem_scaling.map(|on| on.to_string()));
+        add("window-overstep", switches.window_overstep.map(|on| on.to_string()));
         add("cpu-per-packet", switches.cpu_per_packet.map(nanos));
         add("segmentation-offload", switches.segmentation_offload.map(|on| on.to_string()));
         all

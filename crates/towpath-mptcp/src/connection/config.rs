@@ -59,6 +59,9 @@ pub struct Config {
     /// A subflow may fill the connection's window, whatever was last said on it (Linux
     /// `mptcp_check_allowed_size`).
     pub shares_peer_window: bool,
+    /// What a subflow's window was raised to so counts as told with the next DATA_ACK there, until a
+    /// field replaces it: more is sent than the peer admits (Linux `ack_update_msk`).
+    pub oversteps_peer_window: bool,
     /// Packet size: each subflow's own, or the smallest of all (seed 003).
     pub smallest_mss: bool,
     /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
@@ -163,6 +166,7 @@ impl Config {
             },
             acks_on_read: false,
             shares_peer_window: false,
+            oversteps_peer_window: false,
             smallest_mss: false,
             nagle: false,
             reinject_on_timeout: false,
@@ -185,6 +189,7 @@ impl Config {
             write_retry: Some(WRITE_RETRY),
             acks_on_read: true,
             shares_peer_window: true,
+            oversteps_peer_window: true,
             short_data_acks: true,
             ..linux
         }

@@ -200,7 +200,10 @@ impl Connection {
                 flow.data_answered |= flow.tcp.acked_until() > 1;
             }
             let until = relative(ack, self.local_idsn, self.send.acked());
-            let bytes = self.flows.get(index).map_or(0, |flow| flow.tcp.peer_window_bytes());
+            let oversteps = self.config.oversteps_peer_window;
+            let bytes = self.flows.get(index).map_or(0, |flow| {
+                if oversteps { flow.tcp.peer_window_bytes() } else { flow.tcp.told_bytes(window) }
+            });
             self.on_data_ack(host, until, bytes);
             if window == 0 && until <= self.send.acked() {
                 // Who keeps its window closed is alive (RFC 9293 §3.8.6.1).

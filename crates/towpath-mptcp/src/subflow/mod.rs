@@ -615,6 +615,11 @@ impl Subflow {
         self.peer_window.bytes
     }
 
+    /// The window that a field of the peer's says, bytes.
+    pub fn told_bytes(&self, field: u16) -> u64 {
+        u64::from(field) << self.peer_window.shift
+    }
+
     /// Our initial sequence number.
     pub fn isn(&self) -> u32 {
         self.isn

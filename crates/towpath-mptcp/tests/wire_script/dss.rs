@@ -244,6 +244,36 @@ fn the_largest_window_counts_for_the_connection_and_each_for_its_subflow() {
     assert!(bytes(0) > 10_000, "{}", bytes(0));
 }
 
+/// The script `mptcp/window-overstepped`, with the switch.
+#[test]
+fn a_raised_window_counts_as_told_only_if_the_window_is_overstepped() {
+    for (oversteps_peer_window, bytes) in [(false, 16 << 7), (true, 24 << 7)] {
+        let config = Config { oversteps_peer_window, ..Config::linux_6_18() };
+        let mut script = Script::server(config);
+        script.lines[0].window = 32;
+        script.send(0, SYN, mptcp(offer()), b"");
+        script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
+        script.send(0, ACK, mptcp(script.third()), b"");
+        script.send(0, ACK, script.data_ack(1), b"");
+        let answer = |script: &mut Script, acked: u32, window: u16, data_acked: u64| {
+            script.lines[0].ack = script.lines[0].host_isn.wrapping_add(acked);
+            script.lines[0].window = window;
+            script.send(0, ACK, script.data_ack(data_acked), b"");
+        };
+        script.write(&[1; 1_024]);
+        let _ = script.expect();
+        answer(&mut script, 1_025, 8, 1);
+        // The connection's window ends at 4097, the subflow's at 2049: it is raised to 24 units.
+        script.write(&[1; 1_024]);
+        let _ = script.expect();
+        answer(&mut script, 1_025, 8, 2_049);
+        answer(&mut script, 2_049, 8, 2_049);
+        script.write(&[1; 8_000]);
+        let sent = script.drain();
+        assert_eq!(sent.iter().map(|(_, segment)| segment.payload.len()).sum::<usize>(), bytes);
+    }
+}
+
 #[test]
 fn data_goes_on_being_repeated_where_it_was_lost_although_it_is_acknowledged() {
     let mut script = Script::accepted(config());

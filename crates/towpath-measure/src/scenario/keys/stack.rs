@@ -122,6 +122,12 @@ pub(in crate::scenario) static SWITCHES: Shape = Shape {
             Else("Linux: true, `ideal`: false"),
             "Two fifths of the receive buffer are overhead and not offered as window",
         ),
+        key(
+            "window-overstep",
+            Bool,
+            Else("`linux-6.18`: true, else false"),
+            "Linux's slip: what a subflow's window was raised to counts as told",
+        ),
         key("cpu-per-packet", Duration, Else("0 ms"), "Processor time of each packet"),
         key(
             "segmentation-offload",

@@ -98,6 +98,7 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
         linux_hystart: truth("linux-hystart"),
         pacing: truth("pacing"),
         rmem_scaling: truth("rmem-scaling"),
+        window_overstep: truth("window-overstep"),
         segmentation_offload: truth("segmentation-offload"),
         timer_granularity: section
             .take("timer-granularity")
