@@ -241,6 +241,12 @@ struct Writer {
     blocked: bool,
     /// When it tries again by itself.
     again_at: Option<Instant>,
+    /// It has written so much into the last packet, see [`Connection::writable_bytes`].
+    packet_bytes: u16,
+    /// It has written so much since all was pushed.
+    unpushed_bytes: u32,
+    /// The last packet is being sent while it is written.
+    packet_leaves: bool,
 }
 
 /// Where the scheduler is.

@@ -15,6 +15,9 @@ impl Connection {
             return 0;
         }
         let free = self.send_buffer_bytes().saturating_sub(self.held_memory_bytes());
+        if self.fills_packets() {
+            return self.packet_room_bytes(free);
+        }
         if free == 0 || !(self.grows_by_memory() && self.is_multipath()) {
             return free;
         }
@@ -61,14 +64,85 @@ impl Connection {
         !self.grows_by_memory() || self.send_buffer_bytes().saturating_sub(held) >= held / 2
     }
 
+    /// Whether data is written as with Linux's TCP: packet by packet.
+    fn fills_packets(&self) -> bool {
+        !self.config.multipath && self.grows_by_memory()
+    }
+
+    /// What goes into the packet at the end of what waits, or into a new one. As in Linux, only a new one
+    /// needs room in the send buffer (`tcp_sendmsg_locked`): while packets leave, or Nagle's rule keeps
+    /// the last one back, what is in flight may be many times the buffer.
+    fn packet_room_bytes(&self, free: u64) -> u64 {
+        let Some(flow) = self.flows.first() else { return 0 };
+        let packet = u64::from(flow.tcp.queued_packet_bytes());
+        let last = self.unsent_packet_bytes(flow);
+        let open = last > 0 || self.writer.packet_leaves;
+        if open && last < packet {
+            packet - last
+        } else if free > 0 {
+            packet
+        } else {
+            0
+        }
+    }
+
+    /// What of the packet at the end is not sent.
+    fn unsent_packet_bytes(&self, flow: &Flow) -> u64 {
+        let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
+        unsent.min(self.writer.packet_bytes.into())
+    }
+
+    /// Writes until nothing is left or there is no room. `true`: there may be some as soon as what was
+    /// written is sent. Linux sends the beginning of a full packet before it asks for room for the next,
+    /// so that there is room in this one; but all of it after half of the largest window
+    /// (`forced_push`).
+    fn write_packets(&mut self, data: &mut Bytes) -> (usize, bool) {
+        let Some(flow) = self.flows.first() else { return (0, false) };
+        let packet = u64::from(flow.tcp.queued_packet_bytes());
+        let half_window = flow.tcp.largest_peer_window_bytes() / 2;
+        let in_parts = u64::from(flow.tcp.quantum_bytes()) < packet;
+        let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
+        let mut alone = unsent == self.unsent_packet_bytes(flow);
+        let mut leaves = false;
+        let mut taken = 0;
+        while !data.is_empty() {
+            let room = self.writable_bytes();
+            if room == 0 {
+                break;
+            }
+            let more = self.send.write(data, room);
+            taken += more;
+            let last = packet.saturating_sub(room) + more as u64;
+            self.writer.packet_bytes = u16::try_from(last).unwrap_or(u16::MAX);
+            let unpushed = u64::from(self.writer.unpushed_bytes) + more as u64;
+            let forced = unpushed > half_window;
+            self.writer.unpushed_bytes = if forced { 0 } else { unpushed as u32 };
+            self.writer.packet_leaves = false;
+            (leaves, alone) = (alone && !forced, alone || forced);
+        }
+        self.writer.packet_leaves = leaves && in_parts && taken > 0 && !data.is_empty();
+        if !self.writer.packet_leaves {
+            self.writer.unpushed_bytes = 0;
+        }
+        (taken, self.writer.packet_leaves)
+    }
+
     /// See [`crate::stack::Stack::write`].
     pub(crate) fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
         if !self.grows_by_memory() {
             self.flows.iter_mut().for_each(|flow| flow.tcp.keep_send_buffer());
         }
-        let taken = self.send.write(data, self.writable_bytes());
+        let (taken, sends) = if self.fills_packets() {
+            self.write_packets(data)
+        } else {
+            (self.send.write(data, self.writable_bytes()), false)
+        };
         self.counts.written_bytes += taken as u64;
         self.writer.blocked = !data.is_empty();
+        if sends {
+            self.writer.again_at = Some(now);
+            return taken;
+        }
         let waits = self.config.write_retry.filter(|_| self.writer.blocked);
         let pending = self.writer.again_at.filter(|at| *at > now);
         self.writer.again_at = waits.map(|time| pending.unwrap_or(now + time));
@@ -88,6 +162,7 @@ impl Connection {
             self.writer.blocked = false;
             self.event(Event::Writable(self.id));
         } else {
+            self.writer.packet_leaves = false;
             self.writer.again_at = self.config.write_retry.map(|time| now + time);
         }
     }

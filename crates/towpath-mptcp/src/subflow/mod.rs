@@ -615,6 +615,11 @@ impl Subflow {
         self.peer_window.bytes
     }
 
+    /// The largest window that the peer ever offered here.
+    pub fn largest_peer_window_bytes(&self) -> u64 {
+        self.peer_window.largest
+    }
+
     /// The window that a field of the peer's says, bytes.
     pub fn told_bytes(&self, field: u16) -> u64 {
         u64::from(field) << self.peer_window.shift
