@@ -154,6 +154,10 @@ impl Subflow {
         }
         let len = self.share_of(len, share)?;
         let record = self.send.repeat_lost(now, len, packet)?;
+        if self.config.recovers_as_linux && record.ssn == self.send.acked_until() {
+            // `tcp_xmit_retransmit_queue`: the oldest packet has the whole time.
+            self.rearm_retransmission(now);
+        }
         let after_timeout = std::mem::take(&mut self.recovery.after_timeout);
         let reason = if after_timeout { Reason::Timeout } else { Reason::Retransmit };
         self.arm_retransmission(now);

@@ -230,8 +230,10 @@ impl Subflow {
             self.on_ecn_echo(now, delivery.bytes, advanced);
         }
         self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
-        if advanced {
+        if advanced || sacked && self.tells_of_what_preceded_the_oldest(&delivery) {
             self.rearm_retransmission(now);
+        }
+        if advanced {
             self.arm_user_timeout(now);
         }
         if advanced || sacked {
@@ -239,6 +241,14 @@ impl Subflow {
         }
         self.grow_send_buffer();
         self.arm_window_probe(now);
+    }
+
+    /// As Linux (`tcp_clean_rtx_queue`): while what was sent before the oldest packet was repeated still
+    /// arrives, its timer begins anew.
+    fn tells_of_what_preceded_the_oldest(&self, delivery: &Delivery) -> bool {
+        let oldest = self.send.oldest().map(|oldest| oldest.sent_at);
+        let first = delivery.sent_once.map(|(first, _)| first);
+        self.config.recovers_as_linux && first.zip(oldest).is_some_and(|(a, b)| a < b)
     }
 
     /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
