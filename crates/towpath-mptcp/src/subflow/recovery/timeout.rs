@@ -1,0 +1,132 @@
+//! The retransmission timer (RFC 6298), and what follows when it fires.
+
+use towpath_multipath::path::Phase;
+use towpath_net::Instant;
+
+use super::undo::SpuriousTimeout;
+use crate::subflow::{CloseReason, State, Subflow, TimedOut, Timer};
+
+/// Timeouts in a row after which full packets are thought to be too big for the path.
+const BLACK_HOLE_TIMEOUTS: u32 = 2;
+
+impl Subflow {
+    /// Starts the retransmission timer if it does not run (RFC 6298 §5.1).
+    pub(in crate::subflow) fn arm_retransmission(&mut self, now: Instant) {
+        if !self.timers.is_set(Timer::Retransmission) {
+            self.rearm_retransmission(now);
+        }
+    }
+
+    /// RFC 6298 §5.2 and §5.3.
+    pub(in crate::subflow) fn rearm_retransmission(&mut self, now: Instant) {
+        if self.send.outstanding() == 0 {
+            self.timers.clear(Timer::Retransmission);
+            self.timers.clear(Timer::Reordering);
+            self.timers.clear(Timer::TailProbe);
+        } else {
+            let delay = self.rtt.backed_off(self.recovery.backed_off.into());
+            self.timers.set(Timer::Retransmission, now + delay);
+        }
+    }
+
+    /// RFC 6298 §5.4 to §5.7.
+    pub(in crate::subflow) fn on_retransmission_timeout(
+        &mut self,
+        now: Instant,
+        done: &mut TimedOut,
+    ) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.on_handshake_timeout(done);
+        }
+        if self.send.outstanding() == 0 || self.state == State::Closed {
+            return;
+        }
+        done.retransmission = true;
+        // A peer that answers is alive, if what it does not acknowledge lies beyond its window
+        // (RFC 9293 §3.8.6, §3.8.6.1).
+        let stalled = self.peer_window.usable(self.send.acked_until()) == 0
+            && now.saturating_since(self.last_heard) <= self.config.rto_max * 2;
+        if self.recovery.count_timeout() > self.config.retries && !stalled {
+            return self.finish(CloseReason::TimedOut);
+        }
+        let in_flight = self.send.in_flight();
+        let first = self.recovery.timeouts == 1;
+        let again = self.recovery.phase != Phase::Open;
+        // One that was called spurious has left this phase; the next is a loss like any other.
+        let begins = first || !again;
+        if self.config.recovers_as_linux {
+            self.begin_loss_as_linux(now, in_flight, first);
+        } else if begins {
+            // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
+            self.echo.reduced |= self.echo.on;
+            self.congestion.on_timeout(now, in_flight);
+            let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+            self.recovery.begin(Phase::Loss, acked, sent);
+            // RFC 5682 §2.1 step 1 and §3.1: not while earlier losses are being repaired.
+            if self.config.undo && !again {
+                self.recovery.spurious = SpuriousTimeout::First;
+            }
+        } else {
+            self.recovery.spurious = SpuriousTimeout::Off;
+        }
+        if self.send.reneged() {
+            self.send.forget_sacks();
+        }
+        self.recovery.duplicates = 0;
+        let until = self.lost_if_sent_until(now);
+        self.send.mark_lost_sent_until(until);
+        if self.config.recovers_as_linux {
+            let window = self.send.in_flight() + u64::from(self.mss());
+            self.congestion.on_recovered(now, window);
+        }
+        self.search_black_hole();
+        (self.recovery.forced, self.recovery.after_timeout) = (true, true);
+        self.forget_probe();
+        self.timers.clear(Timer::TailProbe);
+        self.timers.clear(Timer::Reordering);
+        self.rearm_retransmission(now);
+    }
+
+    /// [`super::Config::recovers_as_linux`]; `first`: nothing has timed out since the last progress.
+    fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, first: bool) {
+        let phase = self.recovery.phase;
+        let reduces = match phase {
+            Phase::Open => true,
+            Phase::Recovery => false,
+            Phase::Loss => first,
+        };
+        let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+        self.echo.reduced |= self.echo.on;
+        if reduces {
+            self.congestion.on_timeout(now, in_flight);
+            self.recovery.begin(Phase::Loss, acked, sent);
+        } else {
+            self.congestion.on_further_timeout();
+            (self.recovery.phase, self.recovery.end) = (Phase::Loss, sent);
+        }
+        // A first timeout amid other repairs tells nothing.
+        let watched = self.config.undo && (phase == Phase::Open || !first);
+        self.recovery.spurious =
+            if watched { SpuriousTimeout::First } else { SpuriousTimeout::Off };
+    }
+
+    fn search_black_hole(&mut self) {
+        let full = self.send.oldest().is_some_and(|record| record.len >= self.mss());
+        let often = self.recovery.timeouts.is_multiple_of(BLACK_HOLE_TIMEOUTS);
+        if self.config.black_hole_detection && full && often && self.path_mtu.halve() {
+            self.on_packet_size();
+        }
+    }
+
+    /// A router dropped packets for their size: that is no congestion (RFC 1191 §6.5).
+    pub(in crate::subflow) fn resend_too_big(&mut self, now: Instant) {
+        self.send.mark_lost_sent_until(now);
+        if self.recovery.phase == Phase::Open {
+            let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
+            // As after a spurious timeout: the window stays, what is lost goes again.
+            self.recovery.begin(Phase::Loss, acked, sent);
+            self.recovery.undo_from = None;
+        }
+        self.recovery.forced = true;
+    }
+}
