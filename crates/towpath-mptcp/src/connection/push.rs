@@ -83,12 +83,9 @@ impl Connection {
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
         let before = u64::from(tail.len);
         let bytes = before + range.bytes;
-        let grows = if self.fills_queues() {
-            bytes <= u64::from(flow.tcp.queued_packet_bytes())
-        } else {
-            let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
-            single && bytes <= MAPPING_BYTES
-        };
+        let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
+        let fills = self.fills_queues() && bytes <= u64::from(flow.tcp.queued_packet_bytes());
+        let grows = (single || fills) && bytes <= MAPPING_BYTES;
         grows.then_some(DataRange { start: tail.dsn, bytes })
     }
 

@@ -211,23 +211,3 @@ fn as_linux_plain_tcp_sends_more_than_its_send_buffer() {
     assert!(most_held(false) > 3 * BUFFER, "{}", most_held(false));
     assert!(most_held(true) < BUFFER + 40_000, "{}", most_held(true));
 }
-
-/// What one mapping maps is a packet of Linux's queue: as many full packets as go into it.
-#[test]
-fn as_linux_a_mapping_ends_where_the_packet_of_the_queue_does() {
-    let lines = vec![line(10, 40, 0), line(30, 80, 0)];
-    let mut world = World::new(1, lines, [Config::linux_6_18(), Config::linux_6_18()]);
-    let lengths = Rc::new(RefCell::new(Vec::new()));
-    for middlebox in &mut world.middleboxes {
-        let lengths = Rc::clone(&lengths);
-        *middlebox = Some(Box::new(move |packet| {
-            let mapping = packet.parse().ok().and_then(|segment| segment.options.dss?.mapping);
-            lengths.borrow_mut().extend(mapping.map(|mapping| mapping.len));
-            vec![packet]
-        }));
-    }
-    world.ends[0].leave_open(pattern(3_000_000, 1));
-    world.run(seconds(10), |world| world.ends[1].received.len() == 3_000_000);
-    let longest = lengths.borrow().iter().copied().max();
-    assert_eq!(longest, Some(45 * 1_424));
-}
