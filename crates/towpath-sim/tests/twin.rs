@@ -60,7 +60,7 @@ const KERNEL: [Kernel; 6] = [
         t90_ms: Some(1_940),
     },
     wifi_3g("100 KB", 7.64, Some(41)),
-    // 122 ms; ours is 350.
+    // 122 ms; ours is 383.
     wifi_3g("200 KB", 4.16, None),
     // 898 ms, in one of four runs 104; ours 125, or 830 with delays a little longer.
     wifi_3g("400 KB", 4.47, None),
