@@ -9,7 +9,7 @@ use crate::stack::Event;
 use crate::subflow::FRAGMENT_BYTES;
 
 impl Connection {
-    /// Room in the send buffer.
+    /// See [`crate::stack::Stack::writable_bytes`].
     pub(crate) fn writable_bytes(&self) -> u64 {
         if self.send.fin().is_some() || self.closed.is_some() {
             return 0;

@@ -330,7 +330,8 @@ impl Stack {
         taken
     }
 
-    /// Room in the send buffer.
+    /// Room in the send buffer, bytes; where plain TCP is written as in Linux, of the packet that is being
+    /// filled or of the next one: [`Stack::write`] may take more.
     pub fn writable_bytes(&self, connection: ConnectionId) -> u64 {
         self.get(connection).map_or(0, Connection::writable_bytes)
     }
