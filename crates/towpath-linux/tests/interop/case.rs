@@ -146,7 +146,7 @@ impl Case {
         for (host, name) in ["near", "far"].into_iter().enumerate() {
             let checksum = self.checksum;
             let keys = if self.is_own(host) {
-                // What is beyond the kernel's window it drops, and once stood still for good behind the gap.
+                // The kernel drops what is beyond its window, and once stood still for 60 s behind such a gap.
                 let switches = "{ window-overstep = false }";
                 format!(
                     "stack = \"towpath\"\nchecksum = {checksum}\nprofile-switches = {switches}\n"
