@@ -1,0 +1,1 @@
+//! Who a server and its clients are.

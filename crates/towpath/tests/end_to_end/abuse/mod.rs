@@ -1,0 +1,11 @@
+//! Attacks: what SECURITY.md promises, against the program as it is installed.
+//!
+//! Each is bounded in count and time, stays on loopback or in a network namespace of its own, and
+//! ends by itself. `server` are strangers at a default server, `identity` and `clients` servers that
+//! are not what they say, `readers` files of others, `root` what a privileged command may change.
+
+mod clients;
+mod identity;
+mod readers;
+mod root;
+mod server;

@@ -1,0 +1,1 @@
+//! Strangers at a server.
