@@ -32,6 +32,7 @@ mod pace;
 mod ping;
 mod pipe;
 mod program;
+mod purse;
 mod queue;
 pub mod quic;
 pub mod run;

@@ -1,12 +1,17 @@
 //! What everybody who moves bytes at planned times shares, in every world of this crate: the clock,
 //! where its time begins, and whether all of it is to end early.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use towpath_net::Instant;
 
 use crate::clock::Clock;
+use crate::purse::{Purse, Way};
+
+/// The longest sleep of whoever must notice an interrupt.
+const NAP: Duration = Duration::from_millis(50);
 
 /// The time of some traffic.
 #[derive(Debug)]
@@ -17,6 +22,8 @@ pub(crate) struct Pace {
     /// Nanoseconds of the traffic from which on nothing more is begun, and when all of it is given up.
     end_ns: AtomicU64,
     limit_ns: AtomicU64,
+    /// What it may cost, where somebody limits it.
+    purse: Option<Arc<Purse>>,
 }
 
 impl Pace {
@@ -24,7 +31,49 @@ impl Pace {
     pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         let (end_ns, limit_ns) = (never(), never());
-        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns }
+        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, purse: None }
+    }
+
+    /// The same, paid from a purse.
+    pub(crate) fn paid(self, purse: Arc<Purse>) -> Self {
+        Self { purse: Some(purse), ..self }
+    }
+
+    /// What it is paid from.
+    pub(crate) fn purse(&self) -> Option<&Arc<Purse>> {
+        self.purse.as_ref()
+    }
+
+    /// How many of `most` bytes may be moved now; or when to ask again, counted from the start of the
+    /// traffic. What is granted is [settled](Self::settle).
+    pub(crate) fn take(&self, way: Way, most: usize) -> Result<usize, Instant> {
+        let Some(purse) = &self.purse else { return Ok(most) };
+        match purse.take(self.clock.now(), way, most as u64) {
+            Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
+            Err(due) => {
+                if purse.is_empty() {
+                    purse.end(
+                        "all bytes that a test may move are spent: see the server's --max-bytes",
+                    );
+                    self.interrupt();
+                }
+                Err(Instant::ZERO + due.saturating_since(self.zero))
+            }
+        }
+    }
+
+    /// Says how many of the granted bytes were moved.
+    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+        if let Some(purse) = &self.purse {
+            purse.settle(way, granted as u64, moved as u64);
+        }
+    }
+
+    /// Notes that memory is kept for what was seen of the traffic.
+    pub(crate) fn note(&self, bytes: u64) {
+        if let Some(purse) = &self.purse {
+            purse.note(bytes);
+        }
     }
 
     /// What it is counted on.
@@ -45,6 +94,13 @@ impl Pace {
     /// Blocks until `at`, counted from the start of the traffic.
     pub(crate) fn sleep_until(&self, at: Instant) {
         self.clock.sleep_until(self.zero + at.saturating_since(Instant::ZERO));
+    }
+
+    /// The same, but no longer than until an interrupt.
+    pub(crate) fn wait_until(&self, at: Instant) {
+        while self.now() < at && !self.is_interrupted() {
+            self.sleep_until(at.min(self.now() + NAP));
+        }
     }
 
     /// Ends everything as soon as it is noticed.

@@ -348,6 +348,7 @@ fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> 
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         talk: talks.map(|talks| (talks.end(is_client), number)),
         manner: Manner::default(),
+        purse: None,
     }
 }
 

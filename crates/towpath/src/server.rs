@@ -52,9 +52,14 @@ pub(crate) struct ServerArguments {
     /// Bytes that a test may move, as `10G` or `"10 GB"` [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) max_bytes: Option<u64>,
-    /// Rate of a test in each direction, as `100M` or `"100 Mbit/s"` [default: no limit]
+    /// Rate of a client in each direction, in all that it does [default: no limit]
+    ///
+    /// As `100M` or `"100 Mbit/s"`. A client is an address, of IPv6 a network of 64 bits.
     #[arg(long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) max_rate: Option<Rate>,
+    /// Memory for all tests and kept results, as `160M` or `"160 MB"`
+    #[arg(long, value_name = "SIZE", default_value = "160M", value_parser = amounts::size)]
+    pub(crate) max_memory: u64,
     /// End after one test
     #[arg(short = '1', long)]
     pub(crate) once: bool,
@@ -70,6 +75,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         duration: arguments.max_duration,
         bytes: arguments.max_bytes,
         rate: arguments.max_rate,
+        memory: arguments.max_memory,
         ..Limits::default()
     };
     let server = Server::open(ServerConfig {

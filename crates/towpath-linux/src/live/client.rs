@@ -150,8 +150,6 @@ fn play(
             token: opened.way.token,
             departure: departure.clone(),
         }),
-        rate: None,
-        bytes: None,
     };
     let Opened { speaker, streams, .. } = opened;
     let followed = order.session.as_ref().zip(departure.as_ref());

@@ -1,16 +1,25 @@
 //! A stream of QUIC that gives back what comes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::ConnectionError;
 
+use super::budget::Allowed;
 use crate::Pipe;
+use crate::purse::Way;
 use crate::quic::End;
 
 /// Gives back what comes, until the other end has said everything or it has taken too long.
 pub(super) struct Echo<T> {
     held: Bytes,
     deadline: Instant,
+    /// What its source may move, and until when it has moved that.
+    allowed: Arc<Allowed>,
+    paid_until: Instant,
+    /// When it goes on, if it has to wait for that.
+    resumes: Option<Instant>,
     over: bool,
     /// What goes with it.
     kept: Option<T>,
@@ -18,8 +27,9 @@ pub(super) struct Echo<T> {
 
 impl<T: Send> Echo<T> {
     /// `kept` is dropped when it has ended.
-    pub(super) fn new(deadline: Instant, kept: T) -> Self {
-        Self { held: Bytes::new(), deadline, over: false, kept: Some(kept) }
+    pub(super) fn new(deadline: Instant, allowed: Arc<Allowed>, kept: T) -> Self {
+        let (held, paid_until) = (Bytes::new(), Instant::ZERO);
+        Self { held, deadline, allowed, paid_until, resumes: None, over: false, kept: Some(kept) }
     }
 }
 
@@ -32,7 +42,8 @@ impl<T: Send> End for Echo<T> {
                 return;
             }
             pipe.write(now, &mut self.held);
-            if !self.held.is_empty() {
+            self.resumes = (self.paid_until > now).then_some(self.paid_until);
+            if !self.held.is_empty() || self.resumes.is_some() {
                 return;
             }
             let Some(data) = pipe.read(now) else { return };
@@ -40,6 +51,9 @@ impl<T: Send> End for Echo<T> {
                 self.over = true;
                 pipe.shutdown(now);
             }
+            let bytes = data.len() as u64;
+            let both = [Way::In, Way::Out].map(|way| self.allowed.spend(now, way, bytes));
+            self.paid_until = both.into_iter().fold(now, Instant::max);
             self.held = data;
         }
     }
@@ -54,6 +68,6 @@ impl<T: Send> End for Echo<T> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        (!self.over).then_some(self.deadline)
+        (!self.over).then(|| self.resumes.map_or(self.deadline, |due| due.min(self.deadline)))
     }
 }

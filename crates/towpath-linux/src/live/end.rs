@@ -2,10 +2,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Not as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use socket2::Socket;
@@ -30,6 +31,9 @@ use crate::traffic::{PATIENCE, sends};
 
 /// The longest sleep of a thread that must notice an interrupt.
 const NAP: Duration = Duration::from_millis(50);
+
+/// Memory of a record, and of the text that it becomes.
+const RECORD_BYTES: u64 = 768;
 
 /// One connection of a flow at this end.
 #[derive(Debug, Clone)]
@@ -59,10 +63,6 @@ pub(super) struct End<'a> {
     pub(super) is_client: bool,
     /// Whom a client asks for single paths.
     pub(super) aim: Option<Aim>,
-    /// Largest rate of all streams of one direction together.
-    pub(super) rate: Option<Rate>,
-    /// No more bytes are moved in all, as far as a sample shows it; then everything ends.
-    pub(super) bytes: Option<u64>,
 }
 
 /// Streams that a scenario has in all.
@@ -93,7 +93,7 @@ impl End<'_> {
             let flows = self.scenario.flows.iter().enumerate().map(|(index, flow)| {
                 let own: Vec<_> =
                     streams.iter().filter(|stream| stream.flow as usize == index).collect();
-                scope.spawn(move || {
+                let body = move || {
                     if let Pattern::Udping(plan) = &flow.pattern {
                         let is_last = || !alone && left.load(Ordering::Acquire) == 0;
                         let is_late = || self.pace.end().is_some_and(|end| self.pace.now() >= end);
@@ -105,15 +105,22 @@ impl End<'_> {
                     let half = self.flow(index as u32, flow, &own);
                     left.fetch_sub(1, Ordering::Release);
                     half
+                };
+                let spawned = thread::Builder::new().spawn_scoped(scope, body);
+                spawned.map_err(|error| {
+                    left.fetch_sub(usize::from(is_ping(&flow).not()), Ordering::Release);
+                    without_thread(index as u32, &error)
                 })
             });
             let flows: Vec<_> = flows.collect();
             let done = &done;
-            let series = scope.spawn(move || self.sample(streams, done, tell));
+            let body = move || self.sample(streams, done, tell);
+            let series = thread::Builder::new().spawn_scoped(scope, body);
+            let join = |flow: ScopedJoinHandle<'_, FlowHalf>| flow.join().unwrap_or_default();
             let flows: Vec<_> =
-                flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
+                flows.into_iter().map(|flow| flow.map_or_else(|half| half, join)).collect();
             done.store(true, Ordering::Release);
-            (flows, series.join().ok())
+            (flows, series.ok().and_then(|series| series.join().ok()))
         });
         let series = series.unwrap_or_else(|| self.series());
         let (connections, subflows, mut records) = series.finish();
@@ -128,13 +135,10 @@ impl End<'_> {
         Series::new(self.is_client, multipath, self.pace.zero())
     }
 
-    fn manner(&self, flow: &Flow) -> Manner {
-        let streams = u64::from(streams(&flow.pattern).max(1));
-        let share = self.rate.and_then(|rate| Rate::from_bps(rate.as_bps() / streams));
-        let own = self.settings.rate_bps.and_then(Rate::from_bps);
+    fn manner(&self) -> Manner {
         Manner {
             block: self.settings.block_bytes.map(|bytes| bytes as usize),
-            rate: own.into_iter().chain(share).min(),
+            rate: self.settings.rate_bps.and_then(Rate::from_bps),
             discard: self.settings.discard,
         }
     }
@@ -146,8 +150,12 @@ impl End<'_> {
         let talk = Talk::new(&flow.pattern, role, start);
         let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
         // Time before the traffic has no name, so nothing is asked before.
-        self.pace.sleep_until(start);
+        self.pace.wait_until(start);
         let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
+        if let (Some(talk), Some(purse)) = (&talk, self.pace.purse()) {
+            let talk = Arc::clone(talk);
+            purse.watch(move || lock(&talk).kept_bytes());
+        }
         let of_quic = |stream: &&Stream| matches!(stream.line, Line::Quic(_));
         if streams.iter().any(of_quic) {
             half.delivered = self.inside(flow, streams, talk.as_ref(), (start, deadline));
@@ -163,11 +171,14 @@ impl End<'_> {
             thread::scope(|scope| {
                 for stream in streams {
                     let results = &results;
-                    scope.spawn(move || {
+                    let body = move || {
                         let log = self.transfer(flow, stream, start, deadline);
                         let mut all = results.lock().unwrap_or_else(PoisonError::into_inner);
                         all.extend(log);
-                    });
+                    };
+                    if let Err(error) = thread::Builder::new().spawn_scoped(scope, body) {
+                        half.failure = without_thread(number, &error).failure;
+                    }
                 }
             });
             half.delivered = results.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +201,7 @@ impl End<'_> {
             }
             return Vec::new();
         };
-        self.pace.sleep_until(start);
+        self.pace.wait_until(start);
         let ways = aim.ways(self.scenario, plan, start);
         ping::ask(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
     }
@@ -213,7 +224,8 @@ impl End<'_> {
                 sender: Sender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
                 talk: talk.map(|talk| (Arc::clone(talk), stream.number)),
-                manner: self.manner(flow),
+                manner: self.manner(),
+                purse: self.pace.purse().cloned(),
             };
             let (end, ears) = end::make(self.pace.zero(), halves, false);
             strand.attach(end);
@@ -258,7 +270,7 @@ impl End<'_> {
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
         let Line::Socket(wire) = &stream.line else { return None };
-        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.manner(flow));
+        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.manner());
         // A socket that takes no options is gone; what follows says so.
         let _gone = socket
             .set_nonblocking(false)
@@ -268,15 +280,18 @@ impl End<'_> {
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
         let sender = Sender::new(&flow.pattern, start).filter(|_| outgoing);
         thread::scope(|scope| {
-            let sending =
-                sender.map(|sender| scope.spawn(move || kernel::send(pace, wire, sender, manner)));
+            let sending = sender.and_then(|sender| {
+                let body = move || kernel::send(pace, wire, sender, manner);
+                // Without a thread nothing is sent, which the other end sees.
+                thread::Builder::new().spawn_scoped(scope, body).ok()
+            });
             if let Some((way, received)) = incoming {
                 let log = kernel::receive(pace, wire, (start, deadline), received, manner);
                 wire.close(pace.clock());
                 return Some((*way, log));
             }
             // What was written is on its way until the other end has closed, too.
-            let _counted_there = sending.map(thread::ScopedJoinHandle::join);
+            let _counted_there = sending.map(ScopedJoinHandle::join);
             drain(pace, socket, deadline);
             None
         })
@@ -309,12 +324,13 @@ impl End<'_> {
                 series.sample(streams, next, false);
             }
             series.records().iter().skip(told).for_each(&mut *tell);
+            self.pace.note((series.records().len() - told) as u64 * RECORD_BYTES);
             told = series.records().len();
             if last {
                 series.look_last(streams);
                 return series;
             }
-            if self.is_client && crate::interrupt::seen() || self.has_enough(&series) {
+            if self.is_client && crate::interrupt::seen() {
                 self.pace.interrupt();
             }
             while next <= now {
@@ -322,10 +338,12 @@ impl End<'_> {
             }
         }
     }
+}
 
-    fn has_enough(&self, series: &Series) -> bool {
-        self.bytes.is_some_and(|most| series.moved_bytes() > most)
-    }
+/// A flow of which nothing was done.
+fn without_thread(flow: u32, error: &io::Error) -> FlowHalf {
+    let failure = Some(format!("no thread for it: {error}"));
+    FlowHalf { flow, failure, ..FlowHalf::default() }
 }
 
 /// Waits until the other end has closed a stream on which it sends nothing.

@@ -6,6 +6,7 @@
 //! same for both), `series` (what its kernel says meanwhile), [`client`] (a measurement from
 //! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
 
+mod budget;
 mod check;
 mod client;
 mod departure;

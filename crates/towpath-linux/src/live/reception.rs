@@ -42,7 +42,7 @@ pub(super) struct Guest {
 /// Decides what becomes of a guest; runs in the thread that speaks QUIC.
 pub(super) type LetIn = Arc<dyn Fn(&mut Turn<'_>, Guest) + Send + Sync>;
 /// Whose datagrams are sent back.
-pub(super) type Admits = Arc<dyn Fn(Token) -> bool + Send + Sync>;
+pub(super) type Admits = Arc<dyn Fn(Token, SocketAddr) -> bool + Send + Sync>;
 
 /// How far a stream is with its preamble.
 #[derive(Debug)]
@@ -164,8 +164,9 @@ impl Reception {
                     Desk { host: Weak::clone(&host), callers: Arc::clone(&callers), port, id };
                 desk.accept(turn, most, &let_in);
             })?;
-            turn.answer_others(port, move |question| {
-                datagram::answer(question, &*admits).map(|answer| Bytes::copy_from_slice(&answer))
+            turn.answer_others(port, move |question, peer| {
+                let answer = datagram::answer(question, |token| admits(token, peer));
+                answer.map(|answer| Bytes::copy_from_slice(&answer))
             });
             Ok(())
         })?

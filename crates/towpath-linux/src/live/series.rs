@@ -150,15 +150,6 @@ impl Series {
         &self.records
     }
 
-    /// Bytes that went either way so far.
-    pub(super) fn moved_bytes(&self) -> u64 {
-        let moved = self
-            .subflows
-            .values()
-            .map(|known| known.latest.bytes_received.saturating_add(known.latest.bytes_acked));
-        moved.fold(0, u64::saturating_add)
-    }
-
     /// What is left at the end.
     pub(super) fn finish(self) -> (Vec<ConnectionHalf>, Vec<SubflowHalf>, Vec<Record>) {
         let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.half).collect();

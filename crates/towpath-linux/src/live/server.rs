@@ -3,34 +3,37 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
 use towpath_measure::live::secret::Challenge;
 use towpath_measure::live::{
-    Act, Control, FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Seen, Token,
+    Act, Control, FromClient, FromServer, Kind, Limits, Plan, Preamble, Refusal, Secret, Seen,
+    Token,
 };
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::tls::Session;
 use towpath_quic::{Fingerprint, Identity};
 
+use super::budget::{self, Allowed, Budget, Close, Seat, Source};
 use super::door::Door;
-use super::end::End;
-use super::host::Before;
 use super::reception::{Admits, LetIn, Reception};
 use super::speaker::Speaker;
-use super::test::{Test, Tests};
+use super::test::{Attendance, Test, Tests};
 use super::{LiveError, random, socket};
 use crate::clock::Clock;
 use crate::pace::Pace;
+use crate::purse::Way;
 use crate::traffic::is_quic;
 use crate::{doctor, interrupt, sys};
 
+mod course;
 mod over_quic;
+
+use course::Course;
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
 const PART_BYTES: usize = 24 * 1024;
@@ -40,6 +43,15 @@ const LONG_POLL: Duration = Duration::from_millis(500);
 const LATEST_BEGIN: Duration = Duration::from_secs(30);
 /// A client that does not fetch its result for so long must connect again.
 const IDLE: Duration = Duration::from_secs(30);
+/// Sockets hold no more than of so long, where a rate is limited, but at least so many bytes.
+const BUFFERED: Duration = Duration::from_millis(250);
+const LEAST_BUFFER: u64 = 64 * 1024;
+/// Who has no test after so long must connect again.
+const NEWCOMER: Duration = Duration::from_secs(30);
+/// How often it is looked what tests take, and who attends them.
+const ROUND: Duration = Duration::from_millis(20);
+/// How long a place may take to become free that somebody loses.
+const CLEARING: Duration = Duration::from_secs(3);
 /// How often a control thread looks whether the connections are there.
 const NAP: Duration = Duration::from_millis(10);
 /// Bytes that one echo connection gets back at once.
@@ -102,8 +114,7 @@ struct Shared {
     config: ServerConfig,
     clock: Clock,
     tests: Tests,
-    /// Control and echo connections that have a thread.
-    threads: AtomicUsize,
+    budget: Arc<Budget>,
     /// Somebody has fetched a result.
     fetched: AtomicBool,
     closing: AtomicBool,
@@ -129,15 +140,6 @@ struct Origin {
     port: Option<u16>,
 }
 
-/// A place among the connections that have a thread, or cost as much.
-struct Seat(Arc<Shared>);
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.threads.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl Server {
     /// Listens.
     pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
@@ -148,7 +150,7 @@ impl Server {
         let shared = Arc::new(Shared {
             clock,
             tests: Tests::default(),
-            threads: AtomicUsize::new(0),
+            budget: Budget::new(&config.limits, clock),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             multipath: socket::speaks_multipath(),
@@ -209,16 +211,20 @@ impl Server {
     /// Serves until an interrupt, or until one test has been fetched if that is all.
     pub fn run(mut self, tell: impl Fn(ServerSaid) + Send + Sync + 'static) -> io::Result<()> {
         let _only_here = self.shared.tell.set(Box::new(tell));
-        let mut tidied = Instant::ZERO;
+        let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
         loop {
             let shared = &self.shared;
             self.door.round(&shared.config.limits, &mut |socket, preamble| {
                 shared.let_in(socket, preamble);
             })?;
             let now = shared.clock.now();
+            if now.saturating_since(watched) > ROUND {
+                watched = now;
+                shared.tests.tidy(now, &shared.config.limits);
+            }
             if now.saturating_since(tidied) > Duration::from_secs(1) {
                 tidied = now;
-                shared.tests.tidy(now, &shared.config.limits);
+                shared.budget.tidy(now);
                 self.reception.iter().for_each(Reception::tidy);
             }
             let done = shared.config.once && shared.fetched.load(Ordering::Acquire);
@@ -253,7 +259,7 @@ impl Shared {
             };
             let (inside, asked) = (Arc::clone(self), Arc::clone(self));
             let let_in: LetIn = Arc::new(move |turn, guest| inside.let_in_over_quic(turn, guest));
-            let admits: Admits = Arc::new(move |token| asked.admits(token));
+            let admits: Admits = Arc::new(move |token, peer| asked.admits(token, peer));
             attempts -= 1;
             match reception.listen(bind, bound.port(), (let_in, admits)) {
                 Ok(()) => return Ok((listener, None)),
@@ -274,7 +280,7 @@ impl Shared {
     }
 
     fn wait_for_last_words(&self, deadline: Instant) {
-        while self.threads.load(Ordering::Acquire) > 0 && self.clock.now() < deadline {
+        while self.budget.taken() > 0 && self.clock.now() < deadline {
             self.clock.sleep_until(self.clock.now() + NAP);
         }
     }
@@ -287,7 +293,9 @@ impl Shared {
             (Kind::Data, Some(test)) => {
                 self.attach(test, (preamble.flow, preamble.stream), socket);
             }
-            (Kind::Control, Some(_)) => self.control_over_tcp(socket, Some(preamble.token)),
+            (Kind::Control, Some(test)) => {
+                self.control_over_tcp(socket, Some((preamble.token, test)));
+            }
             (Kind::Control, None) if preamble.token == Token::NONE => {
                 self.control_over_tcp(socket, None);
             }
@@ -299,9 +307,15 @@ impl Shared {
         }
     }
 
-    /// Whose datagrams come back: where a secret is needed, nobody's without a test.
-    fn admits(&self, token: Token) -> bool {
-        (token == Token::NONE && self.config.secret.is_none()) || self.tests.find(token).is_some()
+    /// Whether a datagram comes back: where a secret is needed, nobody's without a test.
+    fn admits(&self, token: Token, peer: SocketAddr) -> bool {
+        let now = self.clock.now();
+        let known = self.tests.find(token);
+        known.iter().for_each(|test| test.sign(now));
+        let open = token == Token::NONE && self.config.secret.is_none();
+        let bytes = towpath_measure::live::datagram::Datagram::BYTES as u64;
+        (open || known.is_some())
+            && self.budget.allowed(Source::of_peer(Some(peer))).may_answer(now, bytes)
     }
 
     /// What the client of a connection cannot see itself.
@@ -313,16 +327,20 @@ impl Shared {
         }
     }
 
-    /// A place for one more thread, if there is one.
-    fn enter(self: &Arc<Self>) -> Option<Seat> {
-        let most = self.config.limits.waiting.saturating_add(self.config.limits.tests * 2);
-        let enter = |count: usize| (count < most).then_some(count + 1);
-        let entered = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter);
-        entered.is_ok().then(|| Seat(Arc::clone(self)))
+    /// A seat for a connection of the kernel, which is closed if it is needed by others.
+    fn enter(&self, socket: &Socket, kept: bool) -> Option<Seat> {
+        let other = socket.try_clone().ok()?;
+        let close: Close = Box::new(move || {
+            let _gone = other.shutdown(std::net::Shutdown::Both);
+        });
+        self.budget.enter(Source::of_peer(socket::peer(socket)), kept, close)
     }
 
-    fn control_over_tcp(self: &Arc<Self>, socket: Socket, token: Option<Token>) {
-        let Some(seat) = self.enter() else { return };
+    fn control_over_tcp(self: &Arc<Self>, socket: Socket, known: Option<(Token, Arc<Test>)>) {
+        socket::notice_absence(&socket);
+        let attending = known.as_ref().map(|(_, test)| test.attend(self.clock));
+        let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
+        let Some(seat) = self.enter(&socket, kept) else { return };
         let open = move |shared: &Self| {
             let port = socket.local_addr().ok().and_then(|own| own.as_socket());
             let port = port.map(|own| own.port());
@@ -330,7 +348,23 @@ impl Shared {
                 Origin { peer: socket::peer(&socket), seen: Some(shared.seen(&socket)), port };
             Ok((Speaker::new(socket, shared.clock)?, origin))
         };
-        in_a_thread(seat, open, token);
+        let token = known.map(|(token, _)| token);
+        self.in_a_thread((seat, attending.map(|(attending, _)| attending)), open, token);
+    }
+
+    /// Gives a control connection a thread; without one it is closed.
+    fn in_a_thread(
+        self: &Arc<Self>,
+        (seat, attending): (Seat, Option<Attendance>),
+        open: impl FnOnce(&Self) -> io::Result<(Speaker, Origin)> + Send + 'static,
+        token: Option<Token>,
+    ) {
+        let shared = Arc::clone(self);
+        let _closed_without = budget::start("control", move || {
+            if let Ok(opened) = open(&shared) {
+                let _connection_lost = shared.control(opened, (&seat, attending), token);
+            }
+        });
     }
 
     /// Gives a test one of its connections.
@@ -342,23 +376,28 @@ impl Shared {
             return test.attach(place, socket);
         }
         let session = self.config.identity.as_ref().map(Session::server);
-        let (Some(Ok(session)), Some(seat)) = (session, self.enter()) else { return };
-        // Without a thread it is closed.
-        let _spawned = thread::Builder::new().name("tls".into()).spawn(move || {
-            test.attach_with_tls(place, socket, session, seat.0.clock);
+        let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
+            return;
+        };
+        let clock = self.clock;
+        let _closed_without = budget::start("tls", move || {
+            test.attach_with_tls(place, socket, session, clock);
+            drop(seat);
         });
     }
 
     /// Gives back what comes, for as long as a test may take.
     fn echo(self: &Arc<Self>, socket: Socket) {
-        let Some(seat) = self.enter() else { return };
-        // Without a thread it is closed.
-        let _spawned = thread::Builder::new().name("echo".into()).spawn(move || {
-            let _connection_lost = seat.0.echo_all(&socket);
+        let Some(seat) = self.enter(&socket, false) else { return };
+        let allowed = self.budget.allowed(Source::of_peer(socket::peer(&socket)));
+        let shared = Arc::clone(self);
+        let _closed_without = budget::start("echo", move || {
+            let _connection_lost = shared.echo_all(&socket, &allowed);
+            drop(seat);
         });
     }
 
-    fn echo_all(&self, socket: &Socket) -> io::Result<()> {
+    fn echo_all(&self, socket: &Socket, allowed: &Allowed) -> io::Result<()> {
         let limits = &self.config.limits;
         let deadline = self.clock.now() + limits.duration;
         socket.set_nonblocking(false)?;
@@ -372,7 +411,9 @@ impl Shared {
             if length == 0 {
                 break;
             }
+            allowed.pay(self.clock, Way::In, length as u64);
             io::Write::write_all(&mut plain, room.get(..length).unwrap_or_default())?;
+            allowed.pay(self.clock, Way::Out, length as u64);
         }
         Ok(())
     }
@@ -381,47 +422,59 @@ impl Shared {
     fn control(
         self: &Arc<Self>,
         (mut speaker, origin): (Speaker, Origin),
+        (seat, attending): (&Seat, Option<Attendance>),
         token: Option<Token>,
     ) -> io::Result<()> {
-        let limits = &self.config.limits;
         let secret = self.config.secret.clone();
         let quic = self.has_udp(origin.port);
         let datagrams = quic && secret.is_none();
         let control = Control::new(token, secret, Challenge(random()?));
-        let mut control = control.telling(origin.seen, datagrams, quic);
-        let result = self.converse(&mut control, &mut speaker, limits, origin.peer);
+        let control = control.telling(origin.seen, datagrams, quic);
+        let source = Source::of_peer(origin.peer);
+        let allowed = self.budget.allowed(source);
+        let mut visit =
+            Visit { control, seat, attending, source, allowed, peer: origin.peer, paid: (0, 0) };
+        let result = self.converse(&mut visit, &mut speaker);
         // A test that has begun goes on without its client, who may come back for the result.
-        if let Some(token) = control.unbegun() {
+        if let Some(token) = visit.control.unbegun() {
             self.tests.forget(token);
+        } else if let Some(test) = visit.control.running().and_then(|token| self.tests.find(token))
+            && !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        {
+            test.leave();
         }
+        drop(visit);
         speaker.close();
         result
     }
 
-    fn converse(
-        self: &Arc<Self>,
-        control: &mut Control,
-        speaker: &mut Speaker,
-        limits: &Limits,
-        peer: Option<SocketAddr>,
-    ) -> io::Result<()> {
-        let mut heard = self.clock.now();
+    fn converse(self: &Arc<Self>, visit: &mut Visit<'_>, speaker: &mut Speaker) -> io::Result<()> {
+        let limits = &self.config.limits;
+        let came = self.clock.now();
+        let mut heard = came;
         // Whether the client still has to be told that its connections are there.
         let mut announced = false;
         loop {
-            let waiting = control.unbegun().filter(|_| !announced);
+            visit.pay(self.clock, speaker);
+            let waiting = visit.control.unbegun().filter(|_| !announced);
             let message =
                 speaker.hear::<FromClient>(if waiting.is_some() { NAP } else { LONG_POLL });
-            let Some(message) = message? else {
+            let message = message?;
+            let now = self.clock.now();
+            let has_none = visit.attending.is_none();
+            if has_none && now.saturating_since(came) > NEWCOMER {
+                return Ok(());
+            }
+            let Some(message) = message else {
                 if let Some(test) = waiting.and_then(|token| self.tests.find(token))
                     && test.is_complete(Duration::ZERO)
                 {
                     announced = true;
                     speaker.say(&FromServer::Ready)?;
                 }
-                let silent = self.clock.now().saturating_since(heard);
-                let idle = control.running().is_some_and(|token| self.is_idle(token));
-                if silent > control.patience(limits)
+                let silent = now.saturating_since(heard);
+                let idle = visit.control.running().is_some_and(|token| self.is_idle(token));
+                if silent > visit.control.patience(limits)
                     || (idle && silent > IDLE)
                     || self.closing.load(Ordering::Acquire)
                 {
@@ -429,35 +482,48 @@ impl Shared {
                 }
                 continue;
             };
-            heard = self.clock.now();
-            for act in control.on_message(message, limits) {
-                match act {
-                    Act::Say(message) => speaker.say(&message)?,
-                    Act::TellTime { client_ns } => {
-                        let server_ns = self.clock.now().as_nanos();
-                        speaker.say(&FromServer::Clock { client_ns, server_ns })?;
-                    }
-                    Act::Admit(plan) => self.admit(control, speaker, *plan)?,
-                    Act::Look(port) => {
-                        let asker = peer.map(|peer| peer.ip());
-                        let look = doctor::look(Some(doctor::Question { port, asker }));
-                        speaker.say(&FromServer::Looked(Box::new(look)))?;
-                    }
-                    Act::Begin(token, at_ns) => self.begin(token, at_ns, peer)?,
-                    Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
-                    Act::End(token, at_ns) => {
-                        let at = Instant::from_nanos(at_ns);
-                        self.tests.find(token).iter().for_each(|test| test.end_by(at));
-                    }
-                    Act::Deliver(token, offset) => self.deliver(speaker, token, offset)?,
-                    Act::Forget(token) => {
-                        self.tests.forget(token);
-                        self.fetched.store(true, Ordering::Release);
-                    }
-                    Act::Close => return Ok(()),
+            heard = now;
+            for act in visit.control.on_message(message, limits) {
+                if let Act::Close = act {
+                    return Ok(());
                 }
+                self.act(act, visit, speaker)?;
             }
         }
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        act: Act,
+        visit: &mut Visit<'_>,
+        speaker: &mut Speaker,
+    ) -> io::Result<()> {
+        match act {
+            Act::Say(message) => speaker.say(&message)?,
+            Act::TellTime { client_ns } => {
+                let server_ns = self.clock.now().as_nanos();
+                speaker.say(&FromServer::Clock { client_ns, server_ns })?;
+            }
+            Act::Admit(plan) => self.admit(visit, speaker, *plan)?,
+            Act::Look(port) => {
+                let asker = visit.peer.map(|peer| peer.ip());
+                let look = doctor::look(Some(doctor::Question { port, asker }));
+                speaker.say(&FromServer::Looked(Box::new(look)))?;
+            }
+            Act::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer)?,
+            Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
+            Act::End(token, at_ns) => {
+                let at = Instant::from_nanos(at_ns);
+                self.tests.find(token).iter().for_each(|test| test.end_by(at));
+            }
+            Act::Deliver(token, offset) => self.deliver(visit, speaker, (token, offset))?,
+            Act::Forget(token) => {
+                self.tests.forget(token);
+                self.fetched.store(true, Ordering::Release);
+            }
+            Act::Close => {}
+        }
+        Ok(())
     }
 
     /// Whether nothing happens any more for which a client would keep a connection.
@@ -467,12 +533,12 @@ impl Shared {
 
     fn admit(
         &self,
-        control: &mut Control,
+        visit: &mut Visit<'_>,
         speaker: &mut Speaker,
         (plan, scenario): (Plan, Scenario),
     ) -> io::Result<()> {
         if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
-            let refusal = towpath_measure::live::Refusal::new(
+            let refusal = Refusal::new(
                 format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",
             );
@@ -480,12 +546,46 @@ impl Shared {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let token = Token(random()?);
-        match self.tests.admit(token, (plan, scenario), &self.config.limits) {
-            Ok(_) => speaker.say(&control.admitted(token)),
+        match self.place(token, (plan, scenario), visit) {
+            Ok(test) => {
+                let (attending, _) = test.attend(self.clock);
+                visit.attending = Some(attending);
+                visit.seat.keep();
+                speaker.say(&visit.control.admitted(token))
+            }
             Err(refusal) => {
                 speaker.say(&FromServer::from(refusal))?;
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
+        }
+    }
+
+    /// A place for a test; one that somebody has to give up first is waited for.
+    fn place(
+        &self,
+        token: Token,
+        (mut plan, scenario): (Plan, Scenario),
+        visit: &Visit<'_>,
+    ) -> Result<Arc<Test>, Refusal> {
+        let limits = &self.config.limits;
+        if let Some(rate) = limits.rate {
+            // What the kernel takes in beyond what is read would have moved, too.
+            let most = rate.bytes_in(BUFFERED).clamp(LEAST_BUFFER, u32::MAX.into()) as u32;
+            let asked = plan.settings.window_bytes.unwrap_or(most);
+            plan.settings.window_bytes = Some(asked.min(most));
+        }
+        let deadline = self.clock.now() + CLEARING;
+        loop {
+            let now = self.clock.now();
+            let whole = (plan.clone(), scenario.clone());
+            let owner = (visit.source, visit.allowed.all.clone());
+            if let Some(test) = self.tests.admit(token, whole, owner, (limits, now))? {
+                return Ok(test);
+            }
+            if now > deadline {
+                return Err(Refusal::new("it is busy", "try again later"));
+            }
+            self.clock.sleep_until(now + NAP);
         }
     }
 
@@ -498,45 +598,23 @@ impl Shared {
         let Some(test) = self.tests.find(token) else { return Ok(()) };
         let now = self.clock.now();
         let zero = Instant::from_nanos(at_ns).max(now).min(now + LATEST_BEGIN);
-        let pace = Arc::new(Pace::new(self.clock, zero));
+        let pace = Arc::new(Pace::new(self.clock, zero).paid(Arc::clone(&test.purse)));
         let Some(streams) = test.start(&pace) else { return Ok(()) };
         let flows = test.scenario.flows.iter();
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
         self.tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
-        let shared = Arc::clone(self);
-        thread::Builder::new().name("test".into()).spawn(move || {
-            let half = shared.run_test(&test, &pace, &streams);
-            drop(streams);
-            let now = shared.clock.now();
-            shared.tests.end(&test, half, now, &shared.config.limits);
-            shared.tell(ServerSaid::Ended { client });
-        })?;
+        let course = Course::new(self, test, client);
+        // Without a thread it ends at once, and the client hears why.
+        let _ended_without = budget::start("test", move || course.run(&pace, streams));
         Ok(())
     }
 
-    fn run_test(&self, test: &Test, pace: &Pace, streams: &[super::end::Stream]) -> String {
-        let limits = &self.config.limits;
-        let end = End {
-            pace,
-            scenario: &test.scenario,
-            transport: test.plan.transport,
-            settings: &test.plan.settings,
-            is_client: false,
-            aim: None,
-            rate: limits.rate,
-            bytes: limits.bytes,
-        };
-        let before = Before::read();
-        let mut half = end.play(streams, &before, &mut |_| {});
-        if limits.bytes.is_some() && pace.is_interrupted() {
-            half.host
-                .warnings
-                .push("the server has ended the test: see its --max-bytes".to_owned());
-        }
-        half.to_text()
-    }
-
-    fn deliver(&self, speaker: &mut Speaker, token: Token, offset: u64) -> io::Result<()> {
+    fn deliver(
+        &self,
+        visit: &mut Visit<'_>,
+        speaker: &mut Speaker,
+        (token, offset): (Token, u64),
+    ) -> io::Result<()> {
         let Some(test) = self.tests.find(token) else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -556,6 +634,7 @@ impl Shared {
             }
             let part = rest.get(..length).unwrap_or_default().to_owned();
             speaker.say(&FromServer::Part { offset: place as u64, total, text: part })?;
+            visit.pay(self.clock, speaker);
             place += length;
             if place >= result.len() {
                 return Ok(());
@@ -564,15 +643,26 @@ impl Shared {
     }
 }
 
-/// Gives a control connection a thread; without one it is closed.
-fn in_a_thread(
-    seat: Seat,
-    open: impl FnOnce(&Shared) -> io::Result<(Speaker, Origin)> + Send + 'static,
-    token: Option<Token>,
-) {
-    let _spawned = thread::Builder::new().name("control".into()).spawn(move || {
-        if let Ok(opened) = open(&seat.0) {
-            let _connection_lost = seat.0.control(opened, token);
-        }
-    });
+/// A control connection while it is there.
+struct Visit<'a> {
+    control: Control,
+    seat: &'a Seat,
+    /// Of which test it is, once it has one.
+    attending: Option<Attendance>,
+    source: Source,
+    allowed: Arc<Allowed>,
+    peer: Option<SocketAddr>,
+    /// Bytes that were read and written before.
+    paid: (u64, u64),
+}
+
+impl Visit<'_> {
+    /// Pays for what was said since the last time.
+    fn pay(&mut self, clock: Clock, speaker: &Speaker) {
+        let (read, written) = speaker.moved_bytes();
+        let (read_before, written_before) = self.paid;
+        self.paid = (read, written);
+        self.allowed.pay(clock, Way::In, read - read_before);
+        self.allowed.pay(clock, Way::Out, written - written_before);
+    }
 }

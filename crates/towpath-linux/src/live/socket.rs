@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use towpath_measure::live::Settings;
 use towpath_measure::scenario::Transport;
 
@@ -104,6 +104,16 @@ pub(crate) fn is_multipath(socket: &Socket) -> bool {
 /// Whether this host's kernel speaks Multipath TCP.
 pub(super) fn speaks_multipath() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
+}
+
+/// Lets the kernel ask now and then whether the other end is still there: one that vanished without
+/// a word is noticed within half a minute.
+pub(super) fn notice_absence(socket: &Socket) {
+    const FIRST: Duration = Duration::from_secs(15);
+    const NEXT: Duration = Duration::from_secs(5);
+    let often = TcpKeepalive::new().with_time(FIRST).with_interval(NEXT).with_retries(3);
+    // An older kernel knows no times for Multipath TCP, and asks after two hours.
+    let _less_often = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
 }
 
 /// The other end's address, IPv4 as IPv4.

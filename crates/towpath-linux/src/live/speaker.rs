@@ -1,5 +1,6 @@
 //! A control connection: messages one way and the other, each with a limit of time.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Speaker {
     wire: Wire,
     frames: Frames,
     clock: Clock,
+    /// Bytes that were read and written.
+    moved: (Cell<u64>, Cell<u64>),
 }
 
 impl Speaker {
@@ -43,16 +46,32 @@ impl Speaker {
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_write_timeout(Some(SLOWEST))?;
-        Ok(Self { wire: Wire::Socket(socket), frames: Frames::default(), clock })
+        Ok(Self {
+            wire: Wire::Socket(socket),
+            frames: Frames::default(),
+            clock,
+            moved: Default::default(),
+        })
     }
 
     /// Over a stream of QUIC.
     pub(super) fn over(stream: quic::Stream, hold: Arc<Hold>, clock: Clock) -> Self {
-        Self { wire: Wire::Quic(stream, hold), frames: Frames::default(), clock }
+        Self {
+            wire: Wire::Quic(stream, hold),
+            frames: Frames::default(),
+            clock,
+            moved: Default::default(),
+        }
+    }
+
+    /// Bytes that were read and written so far.
+    pub(super) fn moved_bytes(&self) -> (u64, u64) {
+        (self.moved.0.get(), self.moved.1.get())
     }
 
     /// Sends bytes that are no message: the preamble.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.moved.1.set(self.moved.1.get().saturating_add(bytes.len() as u64));
         let deadline = self.clock.now() + SLOWEST;
         let socket = match &self.wire {
             Wire::Socket(socket) => socket,
@@ -117,7 +136,10 @@ impl Speaker {
             match self.read(&mut room, deadline) {
                 Ok(None) => return Ok(None),
                 Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(Some(length)) => self.frames.push(room.get(..length).unwrap_or_default()),
+                Ok(Some(length)) => {
+                    self.moved.0.set(self.moved.0.get().saturating_add(length as u64));
+                    self.frames.push(room.get(..length).unwrap_or_default());
+                }
                 Err(error) if is_impatient(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -1,35 +1,89 @@
 //! The server's tests: those that run, and the results of those that have ended.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{Limits, Plan, Refusal, Token};
-use towpath_measure::scenario::Scenario;
+use towpath_measure::live::{Limits, Plan, Refusal, Token, length};
+use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
+use towpath_measure::traffic::talk::{ASKED_BYTES, HEARD_BYTES};
+use towpath_measure::traffic::{directions, planned_requests, streams};
 use towpath_net::Instant;
 use towpath_quic::tls::Session;
 
+use super::budget::{Demand, Source, mib};
 use super::end::{Stream, wanted};
 use super::line::Line;
 use super::session::patience;
 use super::socket;
 use crate::clock::Clock;
 use crate::pace::Pace;
+use crate::purse::{Purse, Rates};
 use crate::traffic::is_quic;
+use crate::traffic::kernel::BLOCK;
 use crate::traffic::wire::Wire;
 
 /// How long the handshake of TLS may take.
 const INTRODUCTION: Duration = Duration::from_secs(5);
+
+/// A client that has taken its leave may come back within so long.
+const LEFT: Duration = Duration::from_secs(8);
+/// One of which nothing is heard or seen: a path that is gone says nothing, and may come back.
+const ABSENT: Duration = Duration::from_secs(60);
+/// From being admitted to the traffic.
+const GATHERING: Duration = Duration::from_secs(60);
+/// A test that has moved nothing for so long may lose its place to a client that has none.
+const IDLE: Duration = Duration::from_secs(5);
+/// With fewer places nothing is kept for newcomers.
+const SHARED: usize = 4;
+/// Control connections that keep their seats for a test: a client that comes back may have several
+/// old ones of which it is not known yet that they are dead.
+const MOST_ATTENDING: usize = 8;
 
 /// One test.
 #[derive(Debug)]
 pub(super) struct Test {
     pub(super) plan: Plan,
     pub(super) scenario: Scenario,
+    pub(super) purse: Arc<Purse>,
+    owner: Source,
+    demand: Demand,
     state: Mutex<State>,
     changed: Condvar,
+    signs: Signs,
+}
+
+/// What is seen of a test's client.
+#[derive(Debug)]
+struct Signs {
+    admitted: Instant,
+    /// Its control connections.
+    attending: AtomicUsize,
+    /// It has closed the last one.
+    left: AtomicBool,
+    /// It does not want the result.
+    unwanted: AtomicBool,
+    /// Latest sign of it, and what had been moved then.
+    latest_ns: AtomicU64,
+    moved: AtomicU64,
+}
+
+/// Held by a control connection of a test.
+#[derive(Debug)]
+pub(super) struct Attendance {
+    test: Arc<Test>,
+    clock: Clock,
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.test.sign(self.clock.now());
+        self.test.signs.attending.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Debug)]
@@ -38,12 +92,74 @@ enum State {
     Gathering(BTreeMap<(u16, u16), Line>),
     Running(Arc<Pace>),
     Ended {
-        result: Arc<str>,
+        result: Arc<String>,
         at: Instant,
     },
 }
 
 impl Test {
+    /// Notes that its client has a control connection; whether it belongs to those that keep theirs.
+    pub(super) fn attend(self: &Arc<Self>, clock: Clock) -> (Attendance, bool) {
+        let before = self.signs.attending.fetch_add(1, Ordering::AcqRel);
+        self.signs.left.store(false, Ordering::Release);
+        (Attendance { test: Arc::clone(self), clock }, before < MOST_ATTENDING)
+    }
+
+    /// Notes that its client has closed a control connection, and not lost it.
+    pub(super) fn leave(&self) {
+        self.signs.left.store(true, Ordering::Release);
+    }
+
+    /// Notes that something of its client was seen.
+    pub(super) fn sign(&self, now: Instant) {
+        self.signs.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Since when there is no sign of its client; at most now.
+    fn quiet_since(&self, now: Instant) -> Instant {
+        let moved = self.purse.moved_bytes();
+        if self.signs.moved.swap(moved, Ordering::AcqRel) != moved {
+            self.sign(now);
+        }
+        Instant::from_nanos(self.signs.latest_ns.load(Ordering::Acquire)).min(now)
+    }
+
+    /// Why it must end now, if it must.
+    fn must_end(&self, now: Instant) -> Option<&'static str> {
+        let quiet = now.saturating_since(self.quiet_since(now));
+        let left = self.signs.left.load(Ordering::Acquire);
+        if self.signs.attending.load(Ordering::Acquire) == 0 {
+            if left && quiet > LEFT {
+                return Some("its client has left");
+            }
+            if quiet > ABSENT {
+                return Some("nothing is seen of its client");
+            }
+        }
+        match &*self.lock() {
+            State::Gathering(_) => (now.saturating_since(self.signs.admitted) > GATHERING)
+                .then_some("its traffic has not begun"),
+            State::Running(pace) => (pace.now() > Instant::ZERO + length(&self.scenario) + LEFT)
+                .then_some("it takes longer than planned"),
+            State::Ended { .. } => None,
+        }
+    }
+
+    /// Ends it before its time.
+    fn end_early(&self, why: &str) {
+        self.purse.end(why);
+        self.stop();
+    }
+
+    /// Memory that it takes.
+    fn bytes(&self) -> u64 {
+        match &*self.lock() {
+            State::Ended { result, .. } => return result.len() as u64,
+            State::Gathering(_) | State::Running(_) => {}
+        }
+        self.demand.bytes.max(self.purse.noted_bytes())
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,12 +262,13 @@ impl Test {
     }
 
     fn end(&self, result: String, at: Instant) {
-        *self.lock() = State::Ended { result: result.into(), at };
+        *self.lock() = State::Ended { result: Arc::new(result), at };
+        self.purse.forget();
         self.changed.notify_all();
     }
 
     /// The result, if it is there before `patience` is over.
-    pub(super) fn result(&self, patience: Duration) -> Option<Arc<str>> {
+    pub(super) fn result(&self, patience: Duration) -> Option<Arc<String>> {
         let not_yet = |state: &mut State| !matches!(state, State::Ended { .. });
         let waited = self.changed.wait_timeout_while(self.lock(), patience, not_yet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -181,59 +298,101 @@ impl Tests {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a test.
+    /// Makes room for a test of `owner`; `None` if that takes another moment.
     pub(super) fn admit(
         &self,
         token: Token,
         (plan, scenario): (Plan, Scenario),
-        limits: &Limits,
-    ) -> Result<Arc<Test>, Refusal> {
+        (owner, rates): (Source, Option<Arc<Rates>>),
+        (limits, now): (&Limits, Instant),
+    ) -> Result<Option<Arc<Test>>, Refusal> {
         let mut all = self.lock();
-        let running = all.values().filter(|test| test.kept().is_none()).count();
-        if running >= limits.tests {
-            let why = format!("it is busy with {running} tests");
-            return Err(Refusal::new(why, "try again later"));
+        let demand = demand(&plan, &scenario);
+        demand.check(Demand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
+        if let Place::Soon = make_place(&mut all, owner, limits, now)? {
+            return Ok(None);
         }
         let test = Arc::new(Test {
             plan,
             scenario,
+            purse: Arc::new(Purse::new(limits.bytes, rates)),
+            owner,
+            demand,
             state: Mutex::new(State::Gathering(BTreeMap::new())),
             changed: Condvar::new(),
+            signs: Signs {
+                admitted: now,
+                attending: AtomicUsize::new(0),
+                left: AtomicBool::new(false),
+                unwanted: AtomicBool::new(false),
+                latest_ns: AtomicU64::new(now.as_nanos()),
+                moved: AtomicU64::new(0),
+            },
         });
         all.insert(token, Arc::clone(&test));
-        Ok(test)
+        Ok(Some(test))
     }
 
     pub(super) fn find(&self, token: Token) -> Option<Arc<Test>> {
         self.lock().get(&token).cloned()
     }
 
+    /// A test whose client wants nothing of it any more. While its traffic runs it keeps its place.
     pub(super) fn forget(&self, token: Token) {
-        self.lock().remove(&token);
+        let mut all = self.lock();
+        let Some(test) = all.get(&token) else { return };
+        let runs = matches!(&*test.lock(), State::Running(_));
+        if runs {
+            test.signs.unwanted.store(true, Ordering::Release);
+            test.end_early("its client has taken its leave");
+        } else {
+            all.remove(&token);
+        }
     }
 
-    /// Keeps the result of a test for its client.
-    pub(super) fn end(&self, test: &Test, result: String, now: Instant, limits: &Limits) {
+    /// Keeps the result of a test for its client, if that wants it.
+    pub(super) fn end(&self, test: &Arc<Test>, result: String, now: Instant, limits: &Limits) {
         test.end(result, now);
+        if test.signs.unwanted.load(Ordering::Acquire) {
+            self.lock().retain(|_, other| !Arc::ptr_eq(other, test));
+        }
         self.tidy(now, limits);
     }
 
-    /// Results that nobody has fetched go: those that are too old, and the oldest when they are too
-    /// many.
+    /// Results that nobody has fetched go: those that are too old, and the oldest when memory is
+    /// short. What runs ends when nobody attends it, when it takes too long, and when it is what
+    /// takes most of the memory.
     pub(super) fn tidy(&self, now: Instant, limits: &Limits) {
         let mut all = self.lock();
         all.retain(|_, test| {
             test.kept().is_none_or(|(at, _)| now.saturating_since(at) < limits.keep)
         });
-        loop {
-            let kept = all.iter().filter_map(|(token, test)| Some((*token, test.kept()?)));
-            let kept: Vec<_> = kept.collect();
-            let bytes: usize = kept.iter().map(|(_, (_, bytes))| bytes).sum();
-            let oldest = kept.iter().min_by_key(|(_, (at, _))| *at);
-            match oldest {
-                Some((token, _)) if bytes > limits.kept_bytes => all.remove(token),
-                _ => return,
-            };
+        all.retain(|_, test| {
+            let why = test.must_end(now);
+            why.into_iter().for_each(|why| test.end_early(why));
+            // Its traffic has not begun: nobody would miss it.
+            why.is_none() || !matches!(&*test.lock(), State::Gathering(_))
+        });
+        let mut taken: u64 = all.values().map(|test| test.bytes()).sum();
+        while taken > limits.memory {
+            let kept = all.iter().filter_map(|(token, test)| Some((test.kept()?, *token)));
+            let Some(((_, bytes), oldest)) = kept.min() else { break };
+            all.remove(&oldest);
+            taken = taken.saturating_sub(bytes as u64);
+        }
+        // Those that end already will give theirs back.
+        let over = |test: &&Arc<Test>| test.purse.over().is_some();
+        taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
+        let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
+        rest.sort_by_key(|test| test.bytes());
+        while taken > limits.memory {
+            let Some(largest) = rest.pop() else { break };
+            let (its, most) = (mib(largest.bytes()), mib(limits.memory));
+            largest.end_early(&format!(
+                "what is noted of it takes {its} MiB, and the server has {most} for all tests: see \
+                 its --max-memory"
+            ));
+            taken = taken.saturating_sub(largest.bytes());
         }
     }
 
@@ -241,4 +400,90 @@ impl Tests {
     pub(super) fn stop_all(&self) {
         self.lock().values().for_each(|test| test.stop());
     }
+}
+
+/// Those that have not ended.
+fn alive(all: &BTreeMap<Token, Arc<Test>>) -> impl Iterator<Item = (&Token, &Arc<Test>)> {
+    all.iter().filter(|(_, test)| test.kept().is_none())
+}
+
+/// Whether there is a place now, or will be.
+enum Place {
+    Free,
+    /// Somebody who does nothing with his loses it: in a moment.
+    Soon,
+}
+
+/// Sees to it that `owner` may have one more test, if it may.
+fn make_place(
+    all: &mut BTreeMap<Token, Arc<Test>>,
+    owner: Source,
+    limits: &Limits,
+    now: Instant,
+) -> Result<Place, Refusal> {
+    let count = alive(all).count();
+    let own = alive(all).filter(|(_, test)| test.owner == owner).count();
+    // The last half is for those who have none, where there are enough to share.
+    let shared = limits.tests < SHARED || own == 0;
+    let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
+    if count < most {
+        return Ok(Place::Free);
+    }
+    let busy = || {
+        let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
+        Refusal::new(format!("it is busy with {count} tests{others}"), "try again later")
+    };
+    if own > 0 {
+        return Err(busy());
+    }
+    if alive(all).any(|(_, test)| test.purse.over().is_some()) {
+        return Ok(Place::Soon);
+    }
+    // Whoever has most gives up what has been idle for longest.
+    let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+    alive(all).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
+    let idle = alive(all).filter_map(|(token, test)| {
+        let since = test.quiet_since(now);
+        let idle = now.saturating_since(since) > IDLE && test.purse.over().is_none();
+        idle.then(|| (Reverse(counts.get(&test.owner).copied()), since, *token))
+    });
+    let (_, _, token) = idle.min().ok_or_else(busy)?;
+    let Some(test) = all.get(&token) else { return Err(busy()) };
+    test.end_early("its place was needed by somebody who had none, and it did nothing");
+    if matches!(&*test.lock(), State::Running(_)) {
+        return Ok(Place::Soon);
+    }
+    all.remove(&token);
+    Ok(Place::Free)
+}
+
+/// Memory of a thread, as far as it is used.
+const THREAD_BYTES: u64 = 32 * 1024;
+/// Memory of a connection of QUIC: what it may have received that nobody has read yet.
+const CONNECTION_BYTES: u64 = towpath_quic::config::MOST_WINDOW_BYTES;
+
+/// What a test needs from the beginning.
+fn demand(plan: &Plan, scenario: &Scenario) -> Demand {
+    let block = plan.settings.block_bytes.map_or(BLOCK as u64, u64::from).max(BLOCK as u64);
+    let mut all = Demand { threads: 2, bytes: 0 };
+    for flow in &scenario.flows {
+        let halves = u64::from(streams(&flow.pattern)) * directions(&flow.pattern).len() as u64;
+        let talks = matches!(
+            flow.pattern,
+            Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) | Pattern::Udping(_)
+        );
+        all.threads += 1;
+        let asked = planned_requests(&flow.pattern, DataDirection::Down);
+        let heard = planned_requests(&flow.pattern, DataDirection::Up);
+        all.bytes += asked * ASKED_BYTES + heard * HEARD_BYTES;
+        if is_quic(plan.transport) {
+            all.bytes += CONNECTION_BYTES + halves * block;
+        } else if talks {
+            all.bytes += BLOCK as u64;
+        } else {
+            all.threads += halves;
+            all.bytes += halves * block;
+        }
+    }
+    Demand { bytes: all.bytes + all.threads * THREAD_BYTES, ..all }
 }

@@ -183,7 +183,7 @@ impl Turn<'_> {
     pub fn answer_others(
         &mut self,
         port: u16,
-        answer: impl Fn(&[u8]) -> Option<Bytes> + Send + 'static,
+        answer: impl Fn(&[u8], SocketAddr) -> Option<Bytes> + Send + 'static,
     ) {
         self.ends.others.insert(port, Box::new(answer));
     }

@@ -1,11 +1,13 @@
 //! Datagrams that share a port with QUIC.
 
+use std::net::SocketAddr;
+
 use bytes::{Bytes, BytesMut};
 use towpath_net::Instant;
 use towpath_quic::{Arrival, Departure};
 
-/// The answer to a datagram, if it gets one.
-pub(super) type Answer = Box<dyn Fn(&[u8]) -> Option<Bytes> + Send>;
+/// The answer to a datagram of somebody, if it gets one.
+pub(super) type Answer = Box<dyn Fn(&[u8], SocketAddr) -> Option<Bytes> + Send>;
 
 /// The bit that is set in the first byte of all packets of QUIC (RFC 9000 §17.2, §17.3).
 const FIXED_BIT: u8 = 0x40;
@@ -28,7 +30,7 @@ pub(super) fn sort_out(
         let one = payload.split_to(length);
         if !is_other(&one) {
             host.receive(now, arrival, one);
-        } else if let Some(answer) = answer(&one) {
+        } else if let Some(answer) = answer(&one, arrival.remote) {
             let Arrival { local, remote, .. } = arrival;
             let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
             answers.push((departure, answer));

@@ -10,11 +10,12 @@ use towpath_measure::traffic::{Allowance, Output, Pacer, Receiver, Sender};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::{Instant, Rate};
 
-use super::kernel::Manner;
+use super::kernel::{Manner, SLOT_BYTES};
 use super::talk::{SharedTalk, lock};
 use super::{PATIENCE, StreamEnd};
 use crate::pace::Pace;
 use crate::pipe::Pipe;
+use crate::purse::{Purse, Way};
 use crate::{quic, stack};
 
 /// What the flow's thread is told.
@@ -53,6 +54,8 @@ pub(crate) struct FlowEnd {
     /// Limits of a transfer's rate.
     reading: Throttle,
     writing: Throttle,
+    /// What it is paid from, where somebody limits that.
+    purse: Option<Arc<Purse>>,
 }
 
 /// A limit of a rate, and when it lets something pass again.
@@ -67,9 +70,10 @@ impl Throttle {
         Self { pacer: rate.map(|rate| Pacer::new(rate, Instant::ZERO)), until: None }
     }
 
-    /// Whether nothing may move now.
-    fn holds(&mut self, at: Instant) -> bool {
-        self.until = self.pacer.as_ref().map(Pacer::due).filter(|due| *due > at);
+    /// Whether nothing may move now: of this end alone, or of all that `others` limits until then.
+    fn holds(&mut self, at: Instant, others: Option<Instant>) -> bool {
+        let own = self.pacer.as_ref().map(Pacer::due).filter(|due| *due > at);
+        self.until = own.max(others);
         self.until.is_some()
     }
 
@@ -106,7 +110,7 @@ impl FlowEnd {
         let block = if sender.is_some() { manner.first_block().max(1) } else { 0 };
         let data = Bytes::from(vec![0x74; block]);
         let (reading, writing) = (Throttle::new(manner.rate), Throttle::new(manner.rate));
-        Self { zero, sender, sink, open, told, data, speech: None, reading, writing }
+        Self { zero, sender, sink, open, told, data, speech: None, reading, writing, purse: None }
     }
 
     /// The same, for a flow that exchanges messages.
@@ -116,6 +120,25 @@ impl FlowEnd {
             Speech { talk, stream, begun, closed, full }
         });
         Self { speech, ..self }
+    }
+
+    /// Until when the purse lets nothing pass, in the traffic's time.
+    fn held(&self, now: Instant, way: Way) -> Option<Instant> {
+        let due = self.purse.as_ref()?.due(now, way)?;
+        Some(self.traffic_time(due))
+    }
+
+    /// How many of `most` bytes may be written now; or until when none.
+    fn grant(&self, now: Instant, most: usize) -> Result<usize, Instant> {
+        let Some(purse) = &self.purse else { return Ok(most) };
+        let granted = purse.take(now, Way::Out, most as u64);
+        granted.map(|bytes| bytes as usize).map_err(|due| self.traffic_time(due))
+    }
+
+    fn settle(&self, granted: usize, moved: usize) {
+        if let Some(purse) = &self.purse {
+            purse.settle(Way::Out, granted as u64, moved as u64);
+        }
     }
 
     fn traffic_time(&self, now: Instant) -> Instant {
@@ -129,10 +152,17 @@ impl FlowEnd {
 
     fn read(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
-        while !self.reading.holds(at) {
+        loop {
+            let others = self.held(now, Way::In);
+            if self.reading.holds(at, others) {
+                return;
+            }
             let Some(data) = pipe.read(now) else { return };
             let ended = data.is_empty();
             self.reading.moved(at, data.len());
+            if let Some(purse) = &self.purse {
+                purse.spend(now, Way::In, data.len() as u64);
+            }
             if let Some(Speech { talk, stream, .. }) = &self.speech {
                 let mut talk = lock(talk);
                 if ended { talk.on_end(*stream) } else { talk.on_bytes(at, *stream, &data) }
@@ -141,7 +171,13 @@ impl FlowEnd {
                 let mut meter = sink.meter.lock().unwrap_or_else(PoisonError::into_inner);
                 match meter.as_mut() {
                     Some(meter) if ended => meter.on_end(at),
-                    Some(meter) => meter.on_bytes(at, data.len() as u64),
+                    Some(meter) => {
+                        let grown = meter.on_bytes(at, data.len() as u64);
+                        self.purse
+                            .iter()
+                            .filter(|_| grown)
+                            .for_each(|purse| purse.note(SLOT_BYTES));
+                    }
                     None => {}
                 }
                 sink.received.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -156,7 +192,20 @@ impl FlowEnd {
     /// Writes what the talk has for this stream.
     fn speak(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
-        let Some(Speech { talk, stream, begun, closed, full }) = &mut self.speech else { return };
+        self.writing.until = None;
+        let Some(mut speech) = self.speech.take() else { return };
+        self.writing.until = self.speak_on(&mut speech, (now, at), pipe);
+        self.speech = Some(speech);
+    }
+
+    /// The same on a stream that says something; until when it must not go on.
+    fn speak_on(
+        &self,
+        speech: &mut Speech,
+        (now, at): (Instant, Instant),
+        pipe: &mut dyn Pipe,
+    ) -> Option<Instant> {
+        let Speech { talk, stream, begun, closed, full } = speech;
         let mut talk = lock(talk);
         if !*begun {
             *begun = true;
@@ -166,21 +215,27 @@ impl FlowEnd {
         while !*closed {
             match talk.poll_output(at, *stream) {
                 Output::Write(mut chunk) => {
-                    let length = chunk.len();
+                    let length = match self.grant(now, chunk.len()) {
+                        Ok(granted) => granted,
+                        Err(until) => return Some(until),
+                    };
+                    chunk.truncate(length);
                     let taken = pipe.write(now, &mut chunk);
+                    self.settle(length, taken);
                     talk.on_written(at, *stream, taken);
                     if taken < length {
                         *full = true;
-                        return;
+                        return None;
                     }
                 }
                 Output::Close => {
                     *closed = true;
                     pipe.shutdown(now);
                 }
-                Output::Nothing => return,
+                Output::Nothing => return None,
             }
         }
+        None
     }
 
     fn write(&mut self, now: Instant, pipe: &mut dyn Pipe) {
@@ -191,12 +246,21 @@ impl FlowEnd {
                 pipe.shutdown(now);
                 return;
             };
-            if self.writing.holds(at) {
+            if self.writing.holds(at, None) {
                 return;
             }
             let length = usize::try_from(most).unwrap_or(usize::MAX).min(self.data.len());
+            let length = match self.grant(now, length) {
+                Ok(granted) => granted,
+                Err(until) => {
+                    self.writing.until = Some(until);
+                    return;
+                }
+            };
             let mut chunk = self.data.slice(..length);
             let taken = pipe.write(now, &mut chunk);
+            self.settle(length, taken);
+            let Some(sender) = &mut self.sender else { return };
             sender.on_sent(at, taken as u64);
             self.writing.moved(at, taken);
             if taken < length {
@@ -219,6 +283,8 @@ pub(crate) struct Halves {
     pub(crate) talk: Option<(SharedTalk, u32)>,
     /// How a transfer's bytes are moved.
     pub(crate) manner: Manner,
+    /// What they are paid from, where somebody limits that.
+    pub(crate) purse: Option<Arc<Purse>>,
 }
 
 /// What a thread outside knows of an end.
@@ -245,6 +311,7 @@ pub(crate) fn make(zero: Instant, halves: Halves, open: bool) -> (FlowEnd, Ears)
     });
     let manner = if halves.talk.is_some() { Manner::default() } else { halves.manner };
     let end = FlowEnd::new(zero, open, halves.sender, sink.clone(), told, manner);
+    let end = FlowEnd { purse: halves.purse, ..end };
     (end.talking(halves.talk), Ears { heard, sink })
 }
 
@@ -323,8 +390,13 @@ impl FlowEnd {
     fn next_time(&self) -> Option<Instant> {
         if let Some(speech) = self.speech.as_ref().filter(|speech| self.open && !speech.closed) {
             let talk = lock(&speech.talk);
-            // The protocol says when it has room again.
-            let at = if speech.full { Some(talk.limit()) } else { talk.next_due(speech.stream) };
+            let at = match self.writing.until {
+                Some(until) => Some(until),
+                // The protocol says when it has room again.
+                None if speech.full => Some(talk.limit()),
+                None => talk.next_due(speech.stream),
+            };
+            let at = at.into_iter().chain(self.reading.until).min();
             return at.map(|at| self.zero + at.saturating_since(Instant::ZERO));
         }
         let sending = self.sender.as_ref().filter(|_| self.open).and_then(Sender::deadline);

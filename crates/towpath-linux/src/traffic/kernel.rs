@@ -13,6 +13,7 @@ use towpath_net::{Instant, Rate};
 use super::PATIENCE;
 use super::wire::Wire;
 use crate::pace::Pace;
+use crate::purse::Way;
 
 /// Bytes written or read at once: what `iperf3` uses.
 pub(crate) const BLOCK: usize = 128 * 1024;
@@ -22,6 +23,9 @@ const FAST_BLOCK: usize = 512 * 1024;
 /// A stream is fast if it has moved so many bytes, and had at least this rate while it did.
 const FAST_BYTES: u64 = 32 * 1024 * 1024;
 const FAST_BYTES_PER_S: u64 = 125_000_000;
+
+/// Memory of a millisecond in which something arrived, and of the text that it becomes.
+pub(crate) const SLOT_BYTES: u64 = 24 + 64;
 
 /// How bytes are moved.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,7 +78,16 @@ pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: Sender, manner: Manner)
             pace.sleep_until(due.min(now + PATIENCE));
             continue;
         }
-        match wire.send(data.get(..length).unwrap_or(&data)) {
+        let granted = match pace.take(Way::Out, length) {
+            Ok(granted) => granted,
+            Err(due) => {
+                pace.sleep_until(due.min(now + PATIENCE));
+                continue;
+            }
+        };
+        let sent = wire.send(data.get(..granted).unwrap_or(&data));
+        pace.settle(Way::Out, granted, *sent.as_ref().unwrap_or(&0));
+        match sent {
             Ok(sent) => {
                 sender.on_sent(now, sent as u64);
                 if let Some(pacer) = &mut pacer {
@@ -111,7 +124,18 @@ pub(crate) fn receive(
             now = pace.now();
             continue;
         }
-        match wire.count(&mut buffer, flags) {
+        let granted = match pace.take(Way::In, buffer.len()) {
+            Ok(granted) => granted,
+            Err(due) => {
+                pace.sleep_until(due.min(now + PATIENCE));
+                now = pace.now();
+                continue;
+            }
+        };
+        let room = buffer.get_mut(..granted).unwrap_or_default();
+        let read = wire.count(room, flags);
+        pace.settle(Way::In, granted, *read.as_ref().unwrap_or(&0));
+        match read {
             Ok(0) => {
                 meter.on_end(pace.now());
                 break;
@@ -119,7 +143,9 @@ pub(crate) fn receive(
             Ok(length) => {
                 // The only look at the clock for each read.
                 now = pace.now();
-                meter.on_bytes(now, length as u64);
+                if meter.on_bytes(now, length as u64) {
+                    pace.note(SLOT_BYTES);
+                }
                 let before = received.fetch_add(length as u64, Ordering::Relaxed);
                 if buffer.len() < FAST_BLOCK
                     && let Some(block) = manner.fast_block(before, now.saturating_since(began))

@@ -16,10 +16,15 @@ use towpath_net::Instant;
 use super::wire::Wire;
 use super::{Outcome, Stream, kernel, sends};
 use crate::pace::Pace;
+use crate::purse::Way;
 use crate::sys;
 
 /// The longest sleep of a thread that must notice an interrupt.
 const NAP: Duration = Duration::from_millis(50);
+
+/// Reads and writes of a stream before the others have their turn and the clock is looked at: a peer
+/// that always has more would be all that is heard.
+const TURN: usize = 16;
 
 /// A talk, shared by the streams of one end.
 pub(crate) type SharedTalk = Arc<Mutex<Talk>>;
@@ -110,6 +115,11 @@ struct Progress {
     closed: bool,
     /// The socket takes nothing more for now.
     full: bool,
+    /// Until when nothing may be read or written, where somebody limits that.
+    unread: Option<Instant>,
+    /// Its turn was over before everything was read.
+    hungry: bool,
+    unwritten: Option<Instant>,
 }
 
 impl Part {
@@ -133,7 +143,10 @@ impl Part {
         for line in &lines {
             lock(&talk).on_open(pace.now(), line.number);
             let meter = Receiver::new(start);
-            all.push((line, Progress { meter, ended: false, closed: false, full: false }));
+            let (ended, closed, full) = (false, false, false);
+            let (unread, unwritten, hungry) = (None, None, false);
+            let progress = Progress { meter, ended, closed, full, unread, unwritten, hungry };
+            all.push((line, progress));
         }
         let mut buffer = vec![0; kernel::BLOCK];
         while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
@@ -157,11 +170,27 @@ impl Part {
 }
 
 fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
-    while !progress.ended {
-        match line.wire.read(buffer) {
+    progress.unread = None;
+    progress.hungry = false;
+    for _ in 0..TURN {
+        if progress.ended {
+            return;
+        }
+        let granted = match pace.take(Way::In, buffer.len()) {
+            Ok(granted) => granted,
+            Err(due) => {
+                progress.unread = Some(due);
+                return;
+            }
+        };
+        let read = line.wire.read(buffer.get_mut(..granted).unwrap_or_default());
+        pace.settle(Way::In, granted, *read.as_ref().unwrap_or(&0));
+        match read {
             Ok(length) if length > 0 => {
                 let now = pace.now();
-                progress.meter.on_bytes(now, length as u64);
+                if progress.meter.on_bytes(now, length as u64) {
+                    pace.note(kernel::SLOT_BYTES);
+                }
                 line.received.fetch_add(length as u64, Ordering::Relaxed);
                 lock(talk).on_bytes(now, line.number, buffer.get(..length).unwrap_or_default());
             }
@@ -173,22 +202,38 @@ fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, bu
             }
         }
     }
+    progress.hungry = true;
 }
 
 fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
     // Of what was taken, some may still wait to be encrypted and sent.
     progress.full = !line.wire.is_flushed().unwrap_or(true);
-    while !progress.closed {
+    progress.unwritten = None;
+    for _ in 0..TURN {
+        if progress.closed {
+            return;
+        }
         let output = lock(talk).poll_output(pace.now(), line.number);
         match output {
-            Output::Write(data) => match line.wire.send(&data) {
-                Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
-                Err(error) if is_waiting(&error) => {
-                    progress.full = true;
-                    return;
+            Output::Write(data) => {
+                let granted = match pace.take(Way::Out, data.len()) {
+                    Ok(granted) => granted,
+                    Err(due) => {
+                        progress.unwritten = Some(due);
+                        return;
+                    }
+                };
+                let sent = line.wire.send(data.get(..granted).unwrap_or(&data));
+                pace.settle(Way::Out, granted, *sent.as_ref().unwrap_or(&0));
+                match sent {
+                    Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
+                    Err(error) if is_waiting(&error) => {
+                        progress.full = true;
+                        return;
+                    }
+                    Err(_) => close(pace, line, progress),
                 }
-                Err(_) => close(pace, line, progress),
-            },
+            }
             Output::Close => close(pace, line, progress),
             Output::Nothing => return,
         }
@@ -210,9 +255,16 @@ fn wait(
     let mut fds = Vec::new();
     let mut next = deadline;
     for (line, progress) in all {
-        let mut events = if progress.ended { 0 } else { libc::POLLIN };
+        let reads = !progress.ended && progress.unread.is_none();
+        let mut events = if reads { libc::POLLIN } else { 0 };
+        if progress.hungry {
+            next = Instant::ZERO;
+        }
+        next = progress.unread.into_iter().chain(progress.unwritten).fold(next, Instant::min);
         if progress.full {
             events |= libc::POLLOUT;
+        } else if progress.unwritten.is_some() {
+            // It is not the talk that is waited for.
         } else if let (Some(due), false) = (lock(talk).next_due(line.number), progress.closed) {
             next = next.min(due);
         }

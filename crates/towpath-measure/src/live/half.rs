@@ -128,8 +128,8 @@ enum Line {
 }
 
 impl Half {
-    /// As text, one JSON value a line.
-    pub fn to_text(&self) -> String {
+    /// As text, one JSON value a line. What is written is dropped: both would take much memory.
+    pub fn into_text(self) -> String {
         let Self { host, flows, connections, subflows, records } = self;
         let mut text = String::new();
         let mut add = |line: Line| {
@@ -137,11 +137,11 @@ impl Half {
             text.push_str(&serde_json::to_string(&line).unwrap_or_default());
             text.push('\n');
         };
-        add(Line::Host(Box::new(host.clone())));
-        flows.iter().cloned().map(Line::Flow).for_each(&mut add);
-        connections.iter().cloned().map(Line::Connection).for_each(&mut add);
-        subflows.iter().cloned().map(|one| Line::Subflow(Box::new(one))).for_each(&mut add);
-        records.iter().cloned().map(|one| Line::Record(Box::new(one))).for_each(&mut add);
+        add(Line::Host(Box::new(host)));
+        flows.into_iter().map(Line::Flow).for_each(&mut add);
+        connections.into_iter().map(Line::Connection).for_each(&mut add);
+        subflows.into_iter().map(|one| Line::Subflow(Box::new(one))).for_each(&mut add);
+        records.into_iter().map(|one| Line::Record(Box::new(one))).for_each(&mut add);
         text
     }
 
@@ -200,7 +200,7 @@ mod tests {
                 after: 1,
             })],
         };
-        assert_eq!(Half::from_text(&half.to_text()).unwrap(), half);
+        assert_eq!(Half::from_text(&half.clone().into_text()).unwrap(), half);
         assert!(Half::from_text("{}\n").unwrap_err().starts_with("line 1:"));
     }
 }

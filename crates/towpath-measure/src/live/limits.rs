@@ -27,7 +27,7 @@ pub struct Limits {
     pub duration: Duration,
     /// Bytes that a test may move, both directions together.
     pub bytes: Option<u64>,
-    /// Rate of a test in each direction.
+    /// Rate of a client in each direction, in all that it does.
     pub rate: Option<Rate>,
     /// Connections of a test.
     pub streams: u32,
@@ -37,8 +37,9 @@ pub struct Limits {
     pub patience: Duration,
     /// How long a result is kept for its client.
     pub keep: Duration,
-    /// Bytes of kept results.
-    pub kept_bytes: usize,
+    /// Memory for all tests: what they need from the beginning, what is noted of their traffic, and
+    /// results that nobody has fetched.
+    pub memory: u64,
 }
 
 impl Default for Limits {
@@ -52,7 +53,7 @@ impl Default for Limits {
             waiting: 256,
             patience: Duration::from_secs(5),
             keep: Duration::from_secs(600),
-            kept_bytes: 256 << 20,
+            memory: 160 << 20,
         }
     }
 }

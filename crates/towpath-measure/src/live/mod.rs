@@ -25,7 +25,7 @@ pub use clock::{Offset, Probes};
 pub use control::{Act, Control};
 pub use frame::{FrameError, Frames};
 pub use half::{ConnectionHalf, FlowHalf, Half, HostHalf, SubflowHalf};
-pub use limits::{Limits, Refusal};
+pub use limits::{Limits, Refusal, length};
 pub use look::Look;
 pub use merge::{Merged, merge};
 pub use message::{FromClient, FromServer, Plan, Seen, Settings};

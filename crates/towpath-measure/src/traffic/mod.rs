@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use crate::scenario::{DataDirection, Pattern};
+use crate::scenario::{DataDirection, Pattern, Schedule};
 
 pub mod exchange;
 pub mod frame;
@@ -113,6 +113,29 @@ pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
         Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
         Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Udping(_) | Pattern::Run { .. } => {
             &[]
+        }
+    }
+}
+
+/// Requests that an end asks at most.
+pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
+    if !asking(pattern).contains(&asker) {
+        return 0;
+    }
+    match pattern {
+        Pattern::Exchange(exchange) => match &exchange.schedule {
+            Schedule::Every { count, .. } => u64::from(*count),
+            Schedule::Bursts { period, duration, .. } => {
+                let period = period.as_nanos().max(1);
+                u64::try_from(duration.as_nanos() / period).unwrap_or(u64::MAX).saturating_add(1)
+            }
+            Schedule::Listed { up, .. } if asker == DataDirection::Up => up.len() as u64,
+            Schedule::Listed { down, .. } => down.len() as u64,
+        },
+        Pattern::Video(video) => video.segments.into(),
+        Pattern::Web(web) => u64::from(web.objects).saturating_add(1),
+        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Udping(_) | Pattern::Run { .. } => {
+            0
         }
     }
 }

@@ -26,6 +26,11 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
+    /// Memory of what waits.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.waiting.len() * size_of::<Frame>()
+    }
+
     /// The next bytes. Short messages come together, so that an acknowledgement and its reply, or a
     /// header and what follows it, travel in one packet.
     pub(super) fn chunk(&self) -> Bytes {

@@ -93,6 +93,12 @@ impl Asked {
     }
 }
 
+/// Memory of a request where it is asked and where it is heard, with room that a list keeps free,
+/// its copy in a [`TalkHalf`] and the text that it becomes.
+pub const ASKED_BYTES: u64 = size_of::<Asked>() as u64 * 5 / 2 + 200;
+/// The same where it is heard.
+pub const HEARD_BYTES: u64 = 16 * 3 + 24;
+
 /// How far this end is with a stream: `Opening` ─open▶ `Open` ─nothing more to say▶ `Closed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
@@ -275,6 +281,16 @@ impl Talk {
     /// When it ends, whatever is still missing.
     pub fn limit(&self) -> Instant {
         self.limit
+    }
+
+    /// Memory of what was asked and heard and of what waits to be said.
+    pub fn kept_bytes(&self) -> u64 {
+        const ASKED: usize = ASKED_BYTES as usize;
+        const HEARD: usize = HEARD_BYTES as usize;
+        let line = |line: &Line| {
+            line.asked.len() * ASKED + line.heard.len() * HEARD + line.outbox.kept_bytes()
+        };
+        self.lines.iter().map(line).sum::<usize>() as u64
     }
 
     /// Something else was read than was sent.

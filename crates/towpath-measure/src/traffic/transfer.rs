@@ -114,9 +114,10 @@ impl Receiver {
         Self { log: DeliveryLog::new(start) }
     }
 
-    /// Notes that `bytes` were read.
-    pub fn on_bytes(&mut self, now: Instant, bytes: u64) {
-        self.log.record(now, bytes);
+    /// Notes that `bytes` were read; whether this is the first time in this millisecond, so that the
+    /// log has grown.
+    pub fn on_bytes(&mut self, now: Instant, bytes: u64) -> bool {
+        self.log.record(now, bytes)
     }
 
     /// Notes that the end of the data was read.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use towpath_measure::live::{Kind, Token};
 use towpath_quic::Fingerprint;
 
-use super::{Origin, Shared, in_a_thread};
+use super::{Origin, Shared};
+use crate::live::budget::{Close, Seat, Source};
 use crate::live::dial;
 use crate::live::echo::Echo;
 use crate::live::line::{Line, Strand};
@@ -32,15 +33,18 @@ impl Shared {
         let known = self.tests.find(preamble.token);
         match (preamble.kind, known) {
             (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
-            (Kind::Control, Some(_)) => self.control_over_quic(turn, guest, Some(preamble.token)),
+            (Kind::Control, Some(test)) => {
+                self.control_over_quic(turn, guest, Some((preamble.token, test)));
+            }
             (Kind::Control, None) if preamble.token == Token::NONE => {
                 self.control_over_quic(turn, guest, None);
             }
             (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
-                if let Some(seat) = self.enter() {
-                    let Guest { connection, stream, hold, .. } = guest;
+                if let Some(seat) = self.enter_over_quic(&guest, false) {
+                    let Guest { connection, stream, hold, peer, .. } = guest;
                     let deadline = turn.now + self.config.limits.duration;
-                    let echo = Echo::new(deadline, (seat, hold));
+                    let allowed = self.budget.allowed(Source::of_peer(Some(peer)));
+                    let echo = Echo::new(deadline, allowed, (seat, hold));
                     turn.attach(connection, stream, Box::new(echo));
                 }
             }
@@ -52,14 +56,29 @@ impl Shared {
         self: &Arc<Self>,
         turn: &mut Turn<'_>,
         guest: Guest,
-        token: Option<Token>,
+        known: Option<(Token, Arc<Test>)>,
     ) {
-        let Some(seat) = self.enter() else { return };
+        let attending = known.as_ref().map(|(_, test)| test.attend(self.clock));
+        let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
+        let Some(seat) = self.enter_over_quic(&guest, kept) else { return };
         let Guest { host, connection, stream, hold, peer, port, .. } = guest;
         let stream = Stream::attach(&host, turn, connection, stream);
         let speaker = Speaker::over(stream, hold, self.clock);
         let origin = Origin { peer: Some(peer), seen: None, port: Some(port) };
-        in_a_thread(seat, move |_| Ok((speaker, origin)), token);
+        let token = known.map(|(token, _)| token);
+        let attending = attending.map(|(attending, _)| attending);
+        self.in_a_thread((seat, attending), move |_| Ok((speaker, origin)), token);
+    }
+
+    /// A seat for a connection of QUIC, which is closed if it is needed by others.
+    fn enter_over_quic(&self, guest: &Guest, kept: bool) -> Option<Seat> {
+        let (host, connection) = (Arc::downgrade(&guest.host), guest.connection);
+        let close: Close = Box::new(move || {
+            if let Some(host) = host.upgrade() {
+                host.tell(move |turn| turn.close(connection));
+            }
+        });
+        self.budget.enter(Source::of_peer(Some(guest.peer)), kept, close)
     }
 }
 

@@ -9,3 +9,4 @@ mod identity;
 mod readers;
 mod root;
 mod server;
+mod stranger;

@@ -1,1 +1,285 @@
-//! Strangers at a server.
+//! Strangers at a server: whatever they ask for, those beside them are served, and nothing grows.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::{FromClient, Kind, Settings, Token};
+
+use super::stranger::{Stranger, Way};
+use crate::program::{Ended, Folder, Running, wait_for};
+
+/// No server takes more memory, whatever is asked.
+const MOST_MEMORY_KB: u64 = 256 * 1024;
+/// A test of a minute that moves what there is.
+const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
+
+struct Site {
+    folder: Folder,
+    running: Running,
+    port: String,
+}
+
+impl Site {
+    fn new(options: &[&str]) -> Self {
+        let folder = Folder::new();
+        let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
+        let running = folder.start(&mut folder.towpath(&arguments));
+        let port = wait_for("the server", || {
+            let said = running.said();
+            let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+            Some(rest.split_once(' ')?.0.to_owned())
+        });
+        Self { folder, running, port }
+    }
+
+    fn way(&self, n: u16) -> Way {
+        Way::number(n, &self.port)
+    }
+
+    /// A line of the server's `/proc/PID/status`, as a number.
+    fn status(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// An honest client from an address of its own.
+    fn measure(&self, last: u8, options: &[&str]) -> Ended {
+        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
+        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
+        let ours = ["--transport", "tcp", "-t", "1", "-b", "8M"];
+        self.folder.run(&[&fixed[..], &ours, options].concat())
+    }
+
+    /// Five honest clients, one after the other: all are served, at the rate they want.
+    fn serves_five(&self) {
+        for last in 2..7 {
+            // Somebody who does nothing with his place loses it after five seconds.
+            let ended = wait_for("an honest client's turn", || {
+                let ended = self.measure(last, &[]);
+                (!ended.err.contains("busy")).then_some(ended)
+            });
+            assert_eq!(ended.code, Some(0), "{ended}");
+            let stored = self.folder.stored(&format!("results-{last}/live-tcp-1.jsonl.zst"));
+            let goodput = stored.summary.unwrap().flows[0].goodput_bps;
+            assert!(goodput > 0.8 * 8e6, "{goodput} of 8 Mbit/s");
+        }
+    }
+
+    /// Nothing of a test or of a connection is left.
+    fn calms_down(&self) {
+        let began = Instant::now();
+        wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(30), "seats were free after {took:?}");
+    }
+
+    fn stays_small(&self) {
+        let peak = self.status("VmHWM:");
+        assert!(peak <= MOST_MEMORY_KB, "{peak} kB");
+    }
+}
+
+/// Reads until nothing comes any more or the time is over; how many bytes.
+fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
+    let mut room = vec![0; 1 << 16];
+    let mut all = 0;
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    while Instant::now() < until {
+        match socket.read(&mut room) {
+            Ok(0) => break,
+            Ok(length) => all += length as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    all
+}
+
+/// Finding 1: `bye` during a test gave its place to others while its threads went on.
+#[test]
+fn whoever_takes_his_leave_keeps_his_place_until_his_threads_have_ended() {
+    let site = Site::new(&["--max-tests", "2"]);
+    let mut most = 0;
+    for _ in 0..60 {
+        let Ok(mut stranger) = Stranger::enter(site.way(1)) else { continue };
+        if stranger.plan(&[MINUTE], Settings::default()).unwrap().is_none() {
+            let _data = stranger.data(0, 0).unwrap();
+            stranger.begin().unwrap();
+            stranger.say(&FromClient::Bye).unwrap();
+        }
+        most = most.max(site.status("Threads:"));
+    }
+    assert!(most < 60, "{most} threads with two tests at a time");
+    site.serves_five();
+    site.calms_down();
+}
+
+/// Finding 3: what is asked within the limits took as much memory as one liked.
+#[test]
+fn what_is_noted_of_a_test_is_limited_and_its_client_reads_why() {
+    let site = Site::new(&[]);
+    // A request each microsecond.
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
+    let why = stranger.plan(&[many; 16], Settings::default()).unwrap().unwrap();
+    assert!(why.contains("MiB of memory"), "{why}");
+    // Requests of a few bytes each, which nobody asked for.
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let some = "pattern = \"reqres\"\nduration = \"60 s\"\nperiod = \"1 s\"\ndirection = \"up\"";
+    assert_eq!(stranger.plan(&[some], Settings::default()).unwrap(), None);
+    let mut data = stranger.data(0, 0).unwrap();
+    stranger.begin().unwrap();
+    let writing = thread::spawn(move || {
+        let requests = requests(64 * 1024);
+        let until = Instant::now() + Duration::from_secs(40);
+        while Instant::now() < until && data.write_all(&requests).is_ok() {}
+    });
+    let half = stranger.fetch().unwrap();
+    assert!(half.contains("--max-memory"), "{}", &half[..half.len().min(400)]);
+    writing.join().unwrap();
+    site.serves_five();
+    site.stays_small();
+}
+
+/// Short messages as they are on the wire.
+fn requests(bytes: usize) -> Vec<u8> {
+    // Length of the rest, kind, number, bytes of the reply.
+    let request = [0, 0, 0, 9, b'Q', 0, 0, 0, 0, 0, 0, 0, 0];
+    request.iter().copied().cycle().take(bytes / request.len() * request.len()).collect()
+}
+
+/// Finding 3: large blocks for many streams.
+#[test]
+fn nobody_gets_more_than_half_of_the_memory_that_is_left() {
+    let site = Site::new(&[]);
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
+    let settings = Settings { block_bytes: Some(4 << 20), ..Settings::default() };
+    let why = stranger.plan(&[wide], settings).unwrap().unwrap();
+    assert!(why.contains("MiB of memory"), "{why}");
+    let visitors: Vec<_> = (1..=16)
+        .filter_map(|n| {
+            let mut stranger = Stranger::enter(site.way(n)).ok()?;
+            stranger.plan(&[wide], Settings::default()).ok()?;
+            Some(stranger)
+        })
+        .collect();
+    site.serves_five();
+    drop(visitors);
+    site.stays_small();
+    site.calms_down();
+}
+
+/// Finding 4: 288 one-byte echoes kept everybody else out.
+#[test]
+fn echoes_of_one_source_leave_seats_for_the_others() {
+    let site = Site::new(&[]);
+    let echo = |n: u16| site.way(n).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap();
+    let crowd: Vec<_> = (0..400).map(|_| echo(1)).collect();
+    let sources: Vec<_> = (2..300).map(echo).collect();
+    site.serves_five();
+    drop((crowd, sources));
+    site.calms_down();
+}
+
+/// Finding 4: hellos of a stranger kept out those who know the secret.
+#[test]
+fn hellos_without_the_secret_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let until = Instant::now() + Duration::from_secs(8);
+    let port = site.port.clone();
+    let knocking = thread::spawn(move || {
+        let mut open = std::collections::VecDeque::new();
+        while Instant::now() < until {
+            let Ok(socket) = Way::number(1, &port).connect(Kind::Control, Token::NONE, (0, 0))
+            else {
+                break;
+            };
+            open.push_back(socket);
+            if open.len() > 600 {
+                open.pop_front();
+            }
+        }
+        open.len()
+    });
+    site.serves_five();
+    assert!(knocking.join().unwrap() > 0);
+    site.calms_down();
+}
+
+/// Finding 5: sixteen places for an hour, by clients who are not there.
+#[test]
+fn absent_clients_do_not_keep_their_places() {
+    let site = Site::new(&[]);
+    let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
+    let book = |n: u16| {
+        let mut stranger = Stranger::enter(site.way(n)).ok()?;
+        stranger.plan(&[later], Settings::default()).ok()?.is_none().then_some(())?;
+        let data = stranger.data(0, 0).ok()?;
+        stranger.begin().ok()?;
+        Some((stranger, data))
+    };
+    let places: Vec<_> = (0..16).filter_map(|_| book(1)).collect();
+    assert_eq!(places.len(), 8, "the last half is for those who have none");
+    let others: Vec<_> = (2..20).filter_map(book).collect();
+    assert_eq!(others.len(), 8);
+    // All are taken, all are attended, and nothing moves.
+    site.serves_five();
+    drop((places, others));
+    site.calms_down();
+}
+
+/// Finding 6: `--max-rate` held for each flow, and not for echoes.
+#[test]
+fn a_rate_holds_for_all_that_a_client_does() {
+    let site = Site::new(&["--max-rate", "8M"]);
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
+    assert_eq!(stranger.plan(&[down; 16], Settings::default()).unwrap(), None);
+    let data: Vec<_> = (0..16).map(|flow| stranger.data(flow, 0).unwrap()).collect();
+    let mut echo = site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap();
+    stranger.begin().unwrap();
+    let began = Instant::now();
+    let until = began + Duration::from_secs(6);
+    let reading: Vec<_> =
+        data.into_iter().map(|data| thread::spawn(move || drain(&data, until))).collect();
+    let other = echo.try_clone().unwrap();
+    let echoes = thread::spawn(move || drain(&other, until));
+    echo.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    while Instant::now() < until {
+        let _full = echo.write(&[0; 4_096]);
+    }
+    let moved: u64 = reading.into_iter().map(|one| one.join().unwrap()).sum();
+    let echoed = echoes.join().unwrap();
+    let rate = (moved + echoed) as f64 * 8.0 / began.elapsed().as_secs_f64();
+    assert!(rate <= 8e6 * 1.05, "{rate} bit/s: {moved} bytes of data, {echoed} of echoes");
+    assert!(rate >= 8e6 * 0.7, "{rate} bit/s: {moved} bytes of data, {echoed} of echoes");
+}
+
+/// Finding 6: a reply as large as one likes.
+#[test]
+fn bytes_and_rate_hold_for_replies_and_the_client_reads_why_it_ended() {
+    let site = Site::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
+    assert_eq!(stranger.plan(&[down; 4], Settings::default()).unwrap(), None);
+    let data: Vec<_> = (0..4).map(|flow| stranger.data(flow, 0).unwrap()).collect();
+    stranger.begin().unwrap();
+    let began = Instant::now();
+    let until = began + Duration::from_secs(15);
+    let reading: Vec<_> =
+        data.into_iter().map(|data| thread::spawn(move || drain(&data, until))).collect();
+    let moved: u64 = reading.into_iter().map(|one| one.join().unwrap()).sum();
+    let (most, took) = (2 << 20, began.elapsed());
+    assert!((most * 9 / 10..=most * 21 / 20).contains(&moved), "{moved} of {most} bytes");
+    assert!(took > Duration::from_millis(1_900), "{took:?} for 2 s at this rate");
+    let half = stranger.fetch().unwrap();
+    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
+    drop(stranger);
+    let ended = site.measure(2, &["-R", "ping", "--set", "count=3"]);
+    assert!(ended.code.is_some(), "{ended}");
+}

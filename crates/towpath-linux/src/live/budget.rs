@@ -1,0 +1,381 @@
+//! What a server has to give, and who gets it: seats, tests, threads, memory and rates.
+//!
+//! Sources are told apart by address (IPv4) or by network of 64 bits (IPv6). Three rules make that
+//! nobody keeps the others out. Where all seats are taken, the source that has most of them gives
+//! up its oldest one. The last half of the tests' places is for sources that have none yet. And no
+//! test gets more than half of the threads and of the memory that are free.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use towpath_measure::live::{Limits, Refusal};
+use towpath_net::{Instant, Rate};
+
+use crate::clock::Clock;
+use crate::purse::{Rates, Way};
+
+/// Rate of a source's words: echoes, control and results. Nobody needs more, and there is no test
+/// that it would spoil.
+const WORDS: Option<Rate> = Rate::from_bps(200_000_000);
+/// The longest that somebody who pays waits at once.
+const STEP: Duration = Duration::from_millis(100);
+/// A source that was not heard of for so long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+/// Sources that are known at once; those beyond share what one may move.
+const MOST_SOURCES: usize = 16 * 1024;
+
+/// Where somebody comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Source(Option<IpAddr>);
+
+impl Source {
+    /// Of an address; of nobody, who is one source, too.
+    pub(super) fn of(address: Option<IpAddr>) -> Self {
+        Self(address.map(|address| match address.to_canonical() {
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
+                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+            }
+            v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
+
+    pub(super) fn of_peer(peer: Option<SocketAddr>) -> Self {
+        Self::of(peer.map(|peer| peer.ip()))
+    }
+}
+
+/// What a source may move in each direction.
+#[derive(Debug)]
+pub(super) struct Allowed {
+    /// All of it, where the server limits that.
+    pub(super) all: Option<Arc<Rates>>,
+    words: Option<Rates>,
+}
+
+impl Allowed {
+    fn new(rate: Option<Rate>) -> Self {
+        Self { all: rate.map(|rate| Arc::new(Rates::new(rate))), words: WORDS.map(Rates::new) }
+    }
+
+    /// Notes words that were moved; waits until more may be, but not for ever.
+    pub(super) fn pay(&self, clock: Clock, way: Way, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let due = self.spend(clock.now(), way, bytes);
+        while clock.now() < due && !crate::interrupt::seen() {
+            clock.sleep_until(due.min(clock.now() + STEP));
+        }
+    }
+
+    /// Notes words that were moved; when more may be.
+    pub(super) fn spend(&self, now: Instant, way: Way, bytes: u64) -> Instant {
+        let rates = self.words.iter().chain(self.all.as_deref());
+        rates.map(|rates| rates.spend(now, way, bytes)).fold(now, Instant::max)
+    }
+
+    /// Whether a datagram may be answered.
+    pub(super) fn may_answer(&self, now: Instant, bytes: u64) -> bool {
+        self.all.as_ref().is_none_or(|all| all.both(now, bytes))
+    }
+}
+
+/// What ends a connection from outside.
+pub(super) type Close = Box<dyn FnOnce() + Send>;
+
+/// A seat that is taken.
+struct Taken {
+    source: Source,
+    /// Belongs to a test: nobody else gets it.
+    kept: bool,
+    close: Option<Close>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// In order of age.
+    seats: BTreeMap<u64, Taken>,
+    next: u64,
+    sources: BTreeMap<Source, (Arc<Allowed>, Instant)>,
+}
+
+/// What a server has to give.
+pub(super) struct Budget {
+    seats: usize,
+    rate: Option<Rate>,
+    clock: Clock,
+    books: Mutex<Books>,
+    /// For sources beyond those that can be told apart.
+    others: Arc<Allowed>,
+}
+
+/// A place among the connections that have a thread, or cost as much; given back when dropped.
+pub(super) struct Seat {
+    budget: Arc<Budget>,
+    number: u64,
+}
+
+impl Seat {
+    /// From now on it belongs to a test.
+    pub(super) fn keep(&self) {
+        if let Some(taken) = self.budget.lock().seats.get_mut(&self.number) {
+            taken.kept = true;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.budget.lock().seats.remove(&self.number);
+    }
+}
+
+impl Budget {
+    pub(super) fn new(limits: &Limits, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            seats: limits.waiting.saturating_add(limits.tests.saturating_mul(2)).max(1),
+            rate: limits.rate,
+            clock,
+            books: Mutex::default(),
+            others: Arc::new(Allowed::new(limits.rate)),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat. Where there is none, whoever has most of them loses the oldest that belongs to no
+    /// test; `None` where all belong to tests, or those who lost theirs have not left yet.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        source: Source,
+        kept: bool,
+        close: Close,
+    ) -> Option<Seat> {
+        let mut books = self.lock();
+        let leaving = books.seats.values().filter(|taken| taken.close.is_none()).count();
+        if leaving > self.seats / 4 {
+            return None;
+        }
+        let evicted =
+            if books.seats.len() - leaving >= self.seats { Some(books.give_up()?) } else { None };
+        let number = books.next;
+        books.next += 1;
+        books.seats.insert(number, Taken { source, kept, close: Some(close) });
+        drop(books);
+        // Not while the books are held: it may end in dropping a seat.
+        if let Some(evict) = evicted {
+            evict();
+        }
+        Some(Seat { budget: Arc::clone(self), number })
+    }
+
+    /// Seats that are taken.
+    pub(super) fn taken(&self) -> usize {
+        self.lock().seats.len()
+    }
+
+    /// What a source may move.
+    pub(super) fn allowed(&self, source: Source) -> Arc<Allowed> {
+        let now = self.clock.now();
+        let mut books = self.lock();
+        let known = books.sources.len();
+        if let Some((allowed, seen)) = books.sources.get_mut(&source) {
+            *seen = now;
+            return Arc::clone(allowed);
+        }
+        if known >= MOST_SOURCES {
+            return Arc::clone(&self.others);
+        }
+        let allowed = Arc::new(Allowed::new(self.rate));
+        books.sources.insert(source, (Arc::clone(&allowed), now));
+        allowed
+    }
+
+    /// Forgets sources that nothing is heard of.
+    pub(super) fn tidy(&self, now: Instant) {
+        self.lock().sources.retain(|_, (allowed, seen)| {
+            Arc::strong_count(allowed) > 1 || now.saturating_since(*seen) < FORGOTTEN
+        });
+    }
+}
+
+impl Books {
+    /// Takes a seat from whoever has most of them; what ends its connection.
+    fn give_up(&mut self) -> Option<Close> {
+        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+        let free = |taken: &&Taken| !taken.kept && taken.close.is_some();
+        for taken in self.seats.values().filter(free) {
+            *counts.entry(taken.source).or_default() += 1;
+        }
+        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let mut own = self.seats.values_mut().filter(|taken| !taken.kept && taken.close.is_some());
+        own.find(|taken| taken.source == most)?.close.take()
+    }
+}
+
+/// Starts a thread that needs a seat; where there can be none, the reason.
+pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// What a test needs from the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Demand {
+    pub(super) threads: u64,
+    /// Memory.
+    pub(super) bytes: u64,
+}
+
+/// Threads for all tests together.
+pub(super) const MOST_THREADS: u64 = 1_536;
+
+impl Demand {
+    pub(super) fn sum(all: impl Iterator<Item = Self>) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            threads: sum.threads.saturating_add(one.threads),
+            bytes: sum.bytes.saturating_add(one.bytes),
+        })
+    }
+
+    /// Whether it may be had where `used` is gone: no more than half of what is left.
+    pub(super) fn check(self, used: Self, limits: &Limits) -> Result<(), Refusal> {
+        let half = |most: u64, used: u64| most.saturating_sub(used) / 2;
+        let memory = half(limits.memory, used.bytes);
+        if self.bytes > memory {
+            let (asked, most) = (mib(self.bytes), mib(memory));
+            let why = format!("it needs {asked} MiB of memory, and this server has {most} for it");
+            let hint = "use fewer streams (-P) or smaller blocks (-l), or start the server with a \
+                        larger --max-memory";
+            return Err(Refusal::new(why, hint));
+        }
+        let threads = half(MOST_THREADS, used.threads);
+        if self.threads > threads {
+            let asked = self.threads;
+            let why = format!("it needs {asked} threads, and this server has {threads} for it");
+            return Err(Refusal::new(why, "use fewer streams (-P), or try again later"));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source(last: u8) -> Source {
+        Source::of(Some(IpAddr::from([10, 0, 0, last])))
+    }
+
+    fn limits() -> Limits {
+        Limits { waiting: 8, tests: 1, ..Limits::default() }
+    }
+
+    fn close() -> Close {
+        Box::new(|| ())
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_source() {
+        let of = |text: &str| Source::of(Some(text.parse().unwrap()));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), source(1));
+        assert_ne!(source(1), source(2));
+    }
+
+    #[test]
+    fn a_newcomer_gets_the_oldest_seat_of_whoever_has_most() {
+        let budget = Budget::new(&limits(), Clock::start());
+        let closed = Arc::new(AtomicUsize::new(0));
+        let note = |number: usize| -> Close {
+            let closed = Arc::clone(&closed);
+            Box::new(move || closed.store(number, Ordering::Relaxed))
+        };
+        let first = budget.enter(source(2), false, note(100)).unwrap();
+        let crowd: Vec<_> =
+            (1..10).map(|one| budget.enter(source(1), false, note(one)).unwrap()).collect();
+        assert_eq!(closed.load(Ordering::Relaxed), 0);
+        let newcomer = budget.enter(source(3), false, close()).unwrap();
+        assert_eq!(closed.load(Ordering::Relaxed), 1, "the crowd's oldest");
+        let again = budget.enter(source(1), false, close()).unwrap();
+        assert_eq!(closed.load(Ordering::Relaxed), 2, "the crowd pays itself");
+        drop((first, crowd, newcomer, again));
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn seats_of_tests_are_not_given_up_and_those_who_stay_on_bring_nobody_in() {
+        let budget = Budget::new(&limits(), Clock::start());
+        let kept: Vec<_> =
+            (0..10).map(|_| budget.enter(source(1), false, close()).unwrap()).collect();
+        kept.iter().for_each(Seat::keep);
+        assert!(budget.enter(source(2), false, close()).is_none());
+        drop(kept);
+        let stays: Vec<_> =
+            (0..10).map(|_| budget.enter(source(1), false, close()).unwrap()).collect();
+        // Their connections are closed, their threads go on.
+        let came = (0..10).map_while(|_| budget.enter(source(2), false, close())).count();
+        assert!((1..=4).contains(&came), "{came}");
+        drop(stays);
+        assert!(budget.enter(source(2), false, close()).is_some());
+    }
+
+    #[test]
+    fn what_a_test_may_have_is_half_of_what_is_left() {
+        let limits = Limits { memory: 100 << 20, ..Limits::default() };
+        let asks = |mib: u64| Demand { threads: 2, bytes: mib << 20 };
+        assert!(asks(50).check(Demand::default(), &limits).is_ok());
+        let refused = asks(51).check(Demand::default(), &limits).unwrap_err();
+        assert!(refused.why.contains("51 MiB") && refused.why.contains("has 50"), "{refused:?}");
+        assert!(asks(25).check(asks(50), &limits).is_ok());
+        let wide = Demand { threads: MOST_THREADS / 2 + 1, bytes: 0 };
+        assert!(wide.check(Demand::default(), &limits).unwrap_err().why.contains("threads"));
+    }
+
+    proptest! {
+        /// However the sources come and go, one that has none gets a seat as long as another has two
+        /// that belong to no test, and no more threads are there than promised.
+        #[test]
+        fn whoever_has_none_gets_a_seat(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
+            let budget = Budget::new(&limits(), Clock::start());
+            let mut seats: Vec<(u8, Seat)> = Vec::new();
+            for (who, what) in steps {
+                match what {
+                    0 if !seats.is_empty() => {
+                        let at = usize::from(who) % seats.len();
+                        seats.remove(at);
+                    }
+                    _ => {
+                        // Whoever is closed leaves at once.
+                        let before: Vec<u64> = seats.iter().map(|(_, seat)| seat.number).collect();
+                        let entered = budget.enter(source(who), false, close());
+                        prop_assert!(entered.is_some());
+                        seats.extend(entered.map(|seat| (who, seat)));
+                        let gone = |number: u64| {
+                            budget.lock().seats.get(&number).is_some_and(|one| one.close.is_none())
+                        };
+                        let left: Vec<u64> = before.into_iter().filter(|one| gone(*one)).collect();
+                        seats.retain(|(_, seat)| !left.contains(&seat.number));
+                    }
+                }
+                prop_assert_eq!(budget.taken(), seats.len());
+                prop_assert!(seats.len() <= 10);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Somebody who speaks the protocol of the live world, and means no good.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use towpath_measure::live::{
+    Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
+};
+use towpath_measure::scenario::Transport;
+
+/// Far longer than a server takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where a stranger comes from, and whom he visits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub(super) from: IpAddr,
+    pub(super) server: SocketAddr,
+}
+
+impl Way {
+    /// From the `n`-th of many addresses of loopback.
+    pub(super) fn number(n: u16, port: &str) -> Self {
+        let [high, low] = n.to_be_bytes();
+        let server = ([127, 0, 0, 1], port.parse().unwrap()).into();
+        Self { from: [127, 1, high, low].into(), server }
+    }
+
+    /// A connection with what it is for.
+    pub(super) fn connect(
+        self,
+        kind: Kind,
+        token: Token,
+        (flow, stream): (u16, u16),
+    ) -> io::Result<TcpStream> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((self.from, 0)).into())?;
+        socket.connect_timeout(&self.server.into(), PATIENCE)?;
+        let mut socket = TcpStream::from(socket);
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.write_all(&Preamble { kind, flow, stream, token }.to_bytes())?;
+        Ok(socket)
+    }
+}
+
+/// One control connection.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub(super) way: Way,
+    control: TcpStream,
+    frames: Frames,
+    pub(super) token: Token,
+}
+
+impl Stranger {
+    /// Connects and is welcome.
+    pub(super) fn enter(way: Way) -> io::Result<Self> {
+        let control = way.connect(Kind::Control, Token::NONE, (0, 0))?;
+        let (frames, token) = (Frames::default(), Token::NONE);
+        let mut stranger = Self { way, control, frames, token };
+        stranger.say(&FromClient::Hello { towpath: "0".to_owned() })?;
+        match stranger.hear()? {
+            FromServer::Welcome { .. } => Ok(stranger),
+            other => Err(io::Error::other(format!("no welcome: {other:?}"))),
+        }
+    }
+
+    pub(super) fn say(&mut self, message: &FromClient) -> io::Result<()> {
+        self.control.write_all(&frame::to_bytes(message).unwrap())
+    }
+
+    pub(super) fn hear(&mut self) -> io::Result<FromServer> {
+        let mut room = [0; 16 * 1024];
+        loop {
+            if let Some(message) = self.frames.take().map_err(io::Error::other)? {
+                return Ok(message);
+            }
+            match self.control.read(&mut room)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => self.frames.push(&room[..length]),
+            }
+        }
+    }
+
+    /// Asks for a test; the reason if there is none.
+    pub(super) fn plan(
+        &mut self,
+        flows: &[&str],
+        settings: Settings,
+    ) -> io::Result<Option<String>> {
+        let flow = |text: &&str| format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\n{text}\n");
+        let flows: String = flows.iter().map(flow).collect();
+        let scenario = format!(
+            "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+             between = [\"client\", \"server\"]\n{flows}"
+        );
+        let plan = Plan { scenario, transport: Transport::Tcp, settings };
+        self.say(&FromClient::Plan(Box::new(plan)))?;
+        match self.hear()? {
+            FromServer::Accepted { token } => {
+                self.token = token;
+                Ok(None)
+            }
+            FromServer::Refused { why, .. } => Ok(Some(why)),
+            other => Err(io::Error::other(format!("neither accepted nor refused: {other:?}"))),
+        }
+    }
+
+    /// One of the test's connections.
+    pub(super) fn data(&self, flow: u16, stream: u16) -> io::Result<TcpStream> {
+        self.way.connect(Kind::Data, self.token, (flow, stream))
+    }
+
+    /// Waits until the server has all connections, then lets the traffic begin.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        while !matches!(self.hear()?, FromServer::Ready) {}
+        self.say(&FromClient::Begin { at_ns: 0 })
+    }
+
+    /// The server's half, as text; asks again until it is there.
+    pub(super) fn fetch(&mut self) -> io::Result<String> {
+        let mut whole = String::new();
+        loop {
+            self.say(&FromClient::Fetch { offset: whole.len() as u64 })?;
+            loop {
+                match self.hear()? {
+                    FromServer::Part { total, text, .. } => {
+                        whole.push_str(&text);
+                        if whole.len() as u64 >= total {
+                            return Ok(whole);
+                        }
+                    }
+                    FromServer::Pending => break,
+                    FromServer::Ready | FromServer::Clock { .. } => {}
+                    other => return Err(io::Error::other(format!("no part: {other:?}"))),
+                }
+            }
+        }
+    }
+}
