@@ -153,17 +153,10 @@ impl Purse {
         };
         let Some(bytes) = &self.bytes else { return Ok(granted) };
         let draw = |left: u64| (left > 0).then(|| left - granted.min(left));
-        match bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw) {
-            Ok(left) => {
-                let drawn = granted.min(left);
-                self.return_rate(way, granted - drawn);
-                Ok(drawn)
-            }
-            Err(_) => {
-                self.return_rate(way, granted);
-                Err(now + MEMORY)
-            }
-        }
+        let left = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).unwrap_or(0);
+        let drawn = granted.min(left);
+        self.return_rate(way, granted - drawn);
+        if drawn > 0 { Ok(drawn) } else { Err(now + MEMORY) }
     }
 
     /// Notes how many of the granted bytes were moved.
@@ -272,7 +265,7 @@ mod tests {
             let rates = Rates::new(rate);
             let (mut now, mut moved) = (ms(1_000), 0_u64);
             for (wait_us, want, less) in asks {
-                now = now + Duration::from_micros(wait_us);
+                now += Duration::from_micros(wait_us);
                 if let Ok(granted) = rates.take(now, Way::Out, want) {
                     prop_assert!(granted <= want);
                     let used = granted - less.min(granted);

@@ -311,7 +311,9 @@ impl Shared {
     fn admits(&self, token: Token, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let known = self.tests.find(token);
-        known.iter().for_each(|test| test.sign(now));
+        if let Some(test) = &known {
+            test.sign(now);
+        }
         let open = token == Token::NONE && self.config.secret.is_none();
         let bytes = towpath_measure::live::datagram::Datagram::BYTES as u64;
         (open || known.is_some())
@@ -510,7 +512,7 @@ impl Shared {
                 let look = doctor::look(Some(doctor::Question { port, asker }));
                 speaker.say(&FromServer::Looked(Box::new(look)))?;
             }
-            Act::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer)?,
+            Act::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
             Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
             Act::End(token, at_ns) => {
                 let at = Instant::from_nanos(at_ns);
@@ -589,24 +591,18 @@ impl Shared {
         }
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        token: Token,
-        at_ns: u64,
-        client: Option<SocketAddr>,
-    ) -> io::Result<()> {
-        let Some(test) = self.tests.find(token) else { return Ok(()) };
+    fn begin(self: &Arc<Self>, token: Token, at_ns: u64, client: Option<SocketAddr>) {
+        let Some(test) = self.tests.find(token) else { return };
         let now = self.clock.now();
         let zero = Instant::from_nanos(at_ns).max(now).min(now + LATEST_BEGIN);
         let pace = Arc::new(Pace::new(self.clock, zero).paid(Arc::clone(&test.purse)));
-        let Some(streams) = test.start(&pace) else { return Ok(()) };
+        let Some(streams) = test.start(&pace) else { return };
         let flows = test.scenario.flows.iter();
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
         self.tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
         let course = Course::new(self, test, client);
         // Without a thread it ends at once, and the client hears why.
         let _ended_without = budget::start("test", move || course.run(&pace, streams));
-        Ok(())
     }
 
     fn deliver(

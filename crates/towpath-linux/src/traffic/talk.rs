@@ -117,8 +117,6 @@ struct Progress {
     full: bool,
     /// Until when nothing may be read or written, where somebody limits that.
     unread: Option<Instant>,
-    /// Its turn was over before everything was read.
-    hungry: bool,
     unwritten: Option<Instant>,
 }
 
@@ -144,8 +142,8 @@ impl Part {
             lock(&talk).on_open(pace.now(), line.number);
             let meter = Receiver::new(start);
             let (ended, closed, full) = (false, false, false);
-            let (unread, unwritten, hungry) = (None, None, false);
-            let progress = Progress { meter, ended, closed, full, unread, unwritten, hungry };
+            let (unread, unwritten) = (None, None);
+            let progress = Progress { meter, ended, closed, full, unread, unwritten };
             all.push((line, progress));
         }
         let mut buffer = vec![0; kernel::BLOCK];
@@ -171,7 +169,6 @@ impl Part {
 
 fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
     progress.unread = None;
-    progress.hungry = false;
     for _ in 0..TURN {
         if progress.ended {
             return;
@@ -202,7 +199,8 @@ fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, bu
             }
         }
     }
-    progress.hungry = true;
+    // There may be more, which no socket tells of: it is decrypted already.
+    progress.unread = Some(Instant::ZERO);
 }
 
 fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
@@ -257,9 +255,6 @@ fn wait(
     for (line, progress) in all {
         let reads = !progress.ended && progress.unread.is_none();
         let mut events = if reads { libc::POLLIN } else { 0 };
-        if progress.hungry {
-            next = Instant::ZERO;
-        }
         next = progress.unread.into_iter().chain(progress.unwritten).fold(next, Instant::min);
         if progress.full {
             events |= libc::POLLOUT;

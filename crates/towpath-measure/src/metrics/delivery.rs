@@ -67,24 +67,25 @@ impl DeliveryLog {
     }
 
     /// Notes that `bytes` arrived. Time never runs backwards: an earlier `now` counts as the
-    /// latest one seen. Whether the log has grown by a slot.
-    pub fn record(&mut self, now: Instant, bytes: u64) -> bool {
+    /// latest one seen.
+    pub fn record(&mut self, now: Instant, bytes: u64) {
         let now_ns = now.as_nanos().max(self.watched_ns);
         self.watched_ns = now_ns;
         if bytes == 0 {
-            return false;
+            return;
         }
         match self.slots.last_mut() {
             Some(slot) if slot.number() == now_ns / SLOT_NS => {
                 slot.last_ns = now_ns;
                 slot.bytes = slot.bytes.saturating_add(bytes);
-                false
             }
-            _ => {
-                self.slots.push(Slot { first_ns: now_ns, last_ns: now_ns, bytes });
-                true
-            }
+            _ => self.slots.push(Slot { first_ns: now_ns, last_ns: now_ns, bytes }),
         }
+    }
+
+    /// Milliseconds in which something arrived: what the log's memory grows with.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// Notes that the end of the data was read: nothing can arrive any more.

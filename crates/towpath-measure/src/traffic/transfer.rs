@@ -117,7 +117,9 @@ impl Receiver {
     /// Notes that `bytes` were read; whether this is the first time in this millisecond, so that the
     /// log has grown.
     pub fn on_bytes(&mut self, now: Instant, bytes: u64) -> bool {
-        self.log.record(now, bytes)
+        let before = self.log.slots();
+        self.log.record(now, bytes);
+        self.log.slots() > before
     }
 
     /// Notes that the end of the data was read.
