@@ -1,4 +1,8 @@
 //! Keys, tokens, initial data sequence numbers, HMACs and the DSS checksum (RFC 8684 §3.1–§3.4).
+//!
+//! How long a comparison with something secret takes must not say how much of a guess was right. HMACs
+//! are therefore compared here, whole. Keys and tokens are words, which one instruction compares; where
+//! tokens are looked up, a keyed hash of them is.
 
 use std::net::IpAddr;
 
@@ -25,12 +29,25 @@ pub fn initial_dsn(key: u64) -> u64 {
 /// The HMAC that the owner of `own_key` and `own_nonce` sends in MP_JOIN (§3.2): SHA-256, key
 /// `own_key || peer_key`, message `own_nonce || peer_nonce`.
 pub fn join_hmac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -> [u8; 32] {
+    join_mac(own_key, peer_key, own_nonce, peer_nonce).finalize().into_bytes().into()
+}
+
+/// Whether `tag`, as received, is what its sender's [`join_hmac`] begins with: 64 or 160 bits (§3.2).
+/// The arguments are those of the sender.
+pub fn join_hmac_is_right(
+    own_key: u64,
+    peer_key: u64,
+    own_nonce: u32,
+    peer_nonce: u32,
+    tag: &[u8],
+) -> bool {
+    join_mac(own_key, peer_key, own_nonce, peer_nonce).verify_truncated_left(tag).is_ok()
+}
+
+fn join_mac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -> Hmac<Sha256> {
     keyed(own_key, peer_key)
         .chain_update(own_nonce.to_be_bytes())
         .chain_update(peer_nonce.to_be_bytes())
-        .finalize()
-        .into_bytes()
-        .into()
 }
 
 /// The rightmost 64 bits of the HMAC in ADD_ADDR (§3.4.1), sent by the owner of `own_key`. A
@@ -42,13 +59,36 @@ pub fn add_address_hmac(
     address: IpAddr,
     port: Option<u16>,
 ) -> u64 {
+    let hmac = address_mac(own_key, peer_key, address_id, address, port);
+    rightmost(hmac.finalize().into_bytes().into())
+}
+
+/// Whether `tag`, as received, is its sender's [`add_address_hmac`], of which the arguments are.
+pub fn add_address_hmac_is_right(
+    own_key: u64,
+    peer_key: u64,
+    address_id: u8,
+    address: IpAddr,
+    port: Option<u16>,
+    tag: u64,
+) -> bool {
+    let hmac = address_mac(own_key, peer_key, address_id, address, port);
+    hmac.verify_truncated_right(&tag.to_be_bytes()).is_ok()
+}
+
+fn address_mac(
+    own_key: u64,
+    peer_key: u64,
+    address_id: u8,
+    address: IpAddr,
+    port: Option<u16>,
+) -> Hmac<Sha256> {
     let hmac = keyed(own_key, peer_key).chain_update([address_id]);
     let hmac = match address {
         IpAddr::V4(address) => hmac.chain_update(address.octets()),
         IpAddr::V6(address) => hmac.chain_update(address.octets()),
     };
-    let hmac = hmac.chain_update(port.unwrap_or(0).to_be_bytes());
-    rightmost(hmac.finalize().into_bytes().into())
+    hmac.chain_update(port.unwrap_or(0).to_be_bytes())
 }
 
 /// The DSS checksum as it goes on the wire (§3.3.1): pseudo header of 64-bit `dsn`, relative `ssn`,
@@ -154,6 +194,24 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_hmac_is_right_only_as_a_whole(
+            keys: (u64, u64), nonces: (u32, u32), id: u8, port: Option<u16>, at in 0..20_usize, mask in 1..=255_u8,
+        ) {
+            let ((own, peer), (ours, theirs)) = (keys, nonces);
+            let hmac = join_hmac(own, peer, ours, theirs);
+            let is_right = |tag: &[u8]| join_hmac_is_right(own, peer, ours, theirs, tag);
+            prop_assert!(is_right(&hmac[..8]) && is_right(&hmac[..20]));
+            let mut changed = hmac;
+            changed[at] ^= mask;
+            prop_assert!(!is_right(&changed[..20]) && !is_right(&[]));
+            let address = IpAddr::from([192, 0, 2, id]);
+            let tag = add_address_hmac(own, peer, id, address, port);
+            let announces = |tag| add_address_hmac_is_right(own, peer, id, address, port, tag);
+            prop_assert!(announces(tag));
+            prop_assert!(!announces(tag ^ u64::from(mask) << (at % 8 * 8)));
+        }
+
         #[test]
         fn a_changed_byte_is_noticed(
             dsn: u64, ssn: u32,

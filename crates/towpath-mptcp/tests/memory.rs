@@ -4,13 +4,19 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the figure is what people want to see")]
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_mptcp::keys;
+use towpath_mptcp::stack::{
+    self, ConnectionId, Event, InterfaceId, LocalAddress, Stack, Strangers,
+};
+use towpath_mptcp::wire::{
+    Capable, Ecn, Flags, Join, MptcpOption, Options, Packet, Payload, Segment,
+};
 use towpath_net::Instant;
 
 const CONNECTIONS: usize = 10_000;
@@ -169,4 +175,78 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
     }
     let grown = resident[5].saturating_sub(resident[0]);
     assert!(grown <= 64 * 1_024, "25,000 connections later: {grown} bytes more");
+}
+
+/// What floods of handshakes may take: half a mebibyte for a backlog of 128, less than one for subflows
+/// that are not proven, and what the allocator does not give back.
+const MOST_FLOOD_BYTES: usize = 2 * 1_024 * 1_024;
+const FLOOD: u32 = 100_000;
+
+fn forged_syn(number: u32, option: MptcpOption) -> Segment {
+    Segment {
+        source: SocketAddr::from((Ipv4Addr::from(0x5500_0000 | number), 4_000)),
+        destination: ([10, 0, 0, 2], PORT).into(),
+        seq: number,
+        ack: 0,
+        flags: Flags::SYN,
+        window: 60_000,
+        ecn: Ecn::NotCapable,
+        options: Options { mss: Some(1_460), mptcp: vec![option], ..Options::default() },
+        payload: Payload::EMPTY,
+        segment_bytes: 0,
+    }
+}
+
+#[test]
+fn floods_of_handshakes_take_2_mib_and_no_more() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pair = Pair::new();
+    let config = stack::Config::default();
+    let mut server = Stack::facing_strangers(config, &Strangers::new([7; 16]));
+    server.add_interface(WIRE, 1_500);
+    let own = ([10, 0, 0, 2].into(), WIRE);
+    let address = LocalAddress {
+        address_id: 1,
+        address: own.0,
+        port: None,
+        interface: own.1,
+        up: true,
+        subflow: false,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    };
+    server.set_address(pair.now, address);
+    server.listen(PORT, Config::linux()).unwrap();
+    // An honest connection, of which the token is known.
+    let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
+    pair.stacks[0].connect(pair.now, None, remote, Config::linux()).unwrap();
+    let syn = pair.stacks[0].poll_transmit(pair.now).unwrap().1;
+    server.handle_packet(pair.now, WIRE, syn);
+    let answer = server.poll_transmit(pair.now).unwrap().1;
+    let option = answer.parse().unwrap().options.mptcp.remove(0);
+    let MptcpOption::Capable(offer @ Capable { sender_key: Some(key), .. }) = option else {
+        unreachable!("{option:?}")
+    };
+    pair.stacks[0].handle_packet(pair.now, WIRE, answer);
+    pair.stacks[1] = server;
+    pair.exchange();
+    let before = resident_bytes();
+    for number in 0..FLOOD {
+        let capable = MptcpOption::Capable(Capable { sender_key: None, ..offer });
+        let (token, nonce) = (keys::token(key), number);
+        let join = MptcpOption::Join(Join::Syn { backup: false, address_id: 9, token, nonce });
+        for option in [capable, join] {
+            let syn = forged_syn(number, option);
+            pair.stacks[1].handle_packet(pair.now, WIRE, Packet::emit(&syn, 0));
+        }
+        while pair.stacks[1].poll_transmit(pair.now).is_some() {}
+    }
+    let (half_open, joins) =
+        (pair.stacks[1].half_open_connections(), pair.stacks[1].half_open_joins(pair.now));
+    assert_eq!((half_open, joins), (128, 4_096));
+    let grown = resident_bytes().saturating_sub(before);
+    println!("{grown} bytes for {half_open} half-open connections and {joins} subflows");
+    assert!(grown <= MOST_FLOOD_BYTES, "{grown} bytes more");
 }

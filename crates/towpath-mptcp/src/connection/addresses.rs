@@ -169,9 +169,8 @@ impl Connection {
             });
             return;
         };
-        let expected =
-            keys::add_address_hmac(remote_key, self.local_key, address_id, address, port);
-        if hmac != expected {
+        let ours = self.local_key;
+        if !keys::add_address_hmac_is_right(remote_key, ours, address_id, address, port, hmac) {
             return; // §3.4.1: silently ignored
         }
         self.echoes.push(*option);

@@ -130,6 +130,23 @@ impl Connection {
         }
     }
 
+    /// Whether it is over and all its subflows are in TIME-WAIT, as nobody has been told.
+    pub(crate) fn begins_to_wait(&mut self) -> bool {
+        let in_time_wait = |flow: &Flow| flow.tcp.state() == State::TimeWait;
+        let waits = self.closed.is_some() && self.flows.iter().all(in_time_wait);
+        waits && !std::mem::replace(&mut self.waiting_told, true)
+    }
+
+    /// TIME-WAIT ends early.
+    pub(crate) fn end_waiting(&mut self, host: &Host<'_>) {
+        for flow in &mut self.flows {
+            if flow.tcp.state() == State::TimeWait {
+                flow.closed = Some(CloseReason::Finished);
+            }
+        }
+        self.remove_closed(host);
+    }
+
     /// Resets subflows that did not end by themselves although everything is acknowledged.
     pub(super) fn reset_remains(&mut self, host: &Host<'_>) {
         for index in 0..self.flows.len() {

@@ -334,8 +334,7 @@ impl Connection {
             (JoinState::SynSent, _) if !syn_ack => return true,
             (JoinState::SynSent, Some(JoinOption::SynAck { backup, address_id, hmac, nonce })) => {
                 join.on_syn_ack(*nonce, now);
-                let expected = join.remote_hmac(self.local_key, remote_key);
-                if join::leftmost_64(&expected) != *hmac {
+                if !join.proves_peer(self.local_key, remote_key, &hmac.to_be_bytes()) {
                     return false;
                 }
                 flow.remote_backup = *backup;
@@ -351,8 +350,7 @@ impl Connection {
                 }
             }
             (JoinState::SynReceived, Some(JoinOption::Ack { hmac })) => {
-                let expected = join.remote_hmac(self.local_key, remote_key);
-                if join::leftmost_160(&expected) != *hmac {
+                if !join.proves_peer(self.local_key, remote_key, hmac) {
                     return false;
                 }
                 join.state = JoinState::Established;
@@ -385,7 +383,7 @@ pub(crate) fn capable(segment: &Segment) -> Option<&Capable> {
 }
 
 /// The random number and backup flag of MP_JOIN in a SYN.
-fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
+pub(crate) fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
     segment.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Join(JoinOption::Syn { backup, nonce, .. }) = option {
             Some((*nonce, *backup))

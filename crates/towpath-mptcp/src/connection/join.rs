@@ -53,9 +53,10 @@ impl Join {
         keys::join_hmac(local_key, remote_key, self.local_nonce, self.remote_nonce)
     }
 
-    /// The HMAC that the peer must send.
-    pub(super) fn remote_hmac(&self, local_key: u64, remote_key: u64) -> [u8; 32] {
-        keys::join_hmac(remote_key, local_key, self.remote_nonce, self.local_nonce)
+    /// Whether this is what the HMAC that the peer must send begins with.
+    pub(super) fn proves_peer(&self, local_key: u64, remote_key: u64, tag: &[u8]) -> bool {
+        let (theirs, ours) = (self.remote_nonce, self.local_nonce);
+        keys::join_hmac_is_right(remote_key, local_key, theirs, ours, tag)
     }
 
     /// Initiator: the SYN/ACK was good.

@@ -1,8 +1,8 @@
 //! Several subflows as one connection (RFC 8684), or one subflow as plain TCP.
 //!
 //! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets), `flow` (a
-//! subflow as a part of the connection), `handshake` and `join` (how it begins), `input` (a segment's
-//! way), `write` and `read` (the application's side), `schedule` (who sends what), `push` (into a
+//! subflow as a part of the connection), `handshake` and `join` (how it begins), `stateless` (how it
+//! begins under attack), `input` (a segment's way), `write` and `read` (the application's side), `schedule` (who sends what), `push` (into a
 //! subflow's queue), `emit` (the packet), `addresses`, `fallback` (options vanish),
 //! `failure` (MP_FAIL, reinjection), `timers`, `close`.
 //!
@@ -27,6 +27,7 @@ mod receive;
 mod receive_buffer;
 mod schedule;
 mod send;
+mod stateless;
 mod status;
 mod timers;
 mod waiting;
@@ -56,6 +57,7 @@ pub use config::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use addresses::Announcement;
 use fallback::Straight;
 use flow::Flow;
+pub(crate) use handshake::{capable, join_syn};
 use join::Join;
 use receive::ReceiveQueue;
 use receive_buffer::Tuning;
@@ -186,6 +188,8 @@ pub(crate) struct Connection {
     fin_begun: bool,
     /// Both sides have ended their data; subflows are being closed.
     finishing: bool,
+    /// The stack knows that it is in TIME-WAIT.
+    waiting_told: bool,
     /// The keys were sent just now, and DATA_FIN must follow them.
     fin_after_keys: bool,
     /// The application does not want to read any more.
@@ -325,6 +329,7 @@ impl Connection {
             closed: None,
             fin_begun: false,
             finishing: false,
+            waiting_told: false,
             fin_after_keys: false,
             forgotten: false,
             writer: Writer::default(),

@@ -12,6 +12,7 @@ use crate::wire::{
     Segment, Timestamps,
 };
 
+use super::half_open::Source;
 use super::{ConnectionId, Event, InterfaceId, Stack};
 
 impl Stack {
@@ -66,7 +67,7 @@ impl Stack {
             self.on_syn(now, interface, segment, None);
         } else if says_nothing && self.listeners.contains_key(&segment.destination.port()) {
             self.counters.unknown += 1; // RFC 9293 §3.10.7.2: a listener drops everything else
-        } else {
+        } else if !self.completes_handshake(now, interface, segment) {
             self.refuse(interface, segment, None);
         }
     }
@@ -105,8 +106,13 @@ impl Stack {
             return;
         };
         let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
-        let waiting = self.half_open.values().filter(|known| **known == listener_id).count();
-        if waiting >= self.config.syn_backlog {
+        let is_full = self.half_open.of_listener(listener_id) >= self.config.syn_backlog;
+        let source = Source::of(syn.source.ip());
+        // Who had a connection here before is no stranger, and its numbers must go on.
+        if used_until.is_none() && (is_full || self.has_its_share(source)) && self.guard.is_some() {
+            return self.answer_by_cookie(now, interface, syn);
+        }
+        if is_full {
             self.counters.backlog_full += 1;
             return; // the peer tries again
         }
@@ -119,9 +125,12 @@ impl Stack {
             isn = used_until.wrapping_add(1 << 16);
         }
         let key = self.fresh_key();
-        if let Ok(known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
+        if let Ok(mut known) = Connection::accept(id, config, &tuple, syn, isn, key, now) {
+            if let Some(guard) = &self.guard {
+                known.limit_syn_acks(guard.syn_ack_retries);
+            }
             self.insert(id, known, (tuple.local, tuple.remote));
-            self.half_open.insert(id, listener_id);
+            self.half_open.insert(id, listener_id, source);
             self.touch(now, id);
         }
     }
@@ -152,6 +161,9 @@ impl Stack {
         let local_id = self.get(id).and_then(|known| known.local_id_of(syn.destination.ip()));
         let local_id = local_id.or(own.map(|known| known.address_id)).unwrap_or(0);
         let tuple = self.tuple_of(interface, syn, local_id, remote_id);
+        if self.guard.is_some() {
+            return self.answer_join(now, id, &tuple, syn);
+        }
         let isn = self.secrets.isn(now, tuple.local, tuple.remote);
         let nonce = self.secrets.next() as u32;
         if let Some(known) = self.get_mut(id) {
@@ -161,18 +173,19 @@ impl Stack {
         self.touch(now, id);
     }
 
-    fn tuple_of(
+    /// The addresses of a peer's segment.
+    pub(super) fn tuple_of(
         &self,
         interface: InterfaceId,
-        syn: &Segment,
+        segment: &Segment,
         local_id: u8,
         remote_id: u8,
     ) -> Tuple {
         Tuple {
             interface,
             mtu_bytes: self.mtu_bytes(interface),
-            local: syn.destination,
-            remote: syn.source,
+            local: segment.destination,
+            remote: segment.source,
             local_id,
             remote_id,
             backup: false,
@@ -181,7 +194,7 @@ impl Stack {
 
     /// An accepted connection is handed to its listener when its handshake is complete.
     pub(super) fn note_established(&mut self, id: ConnectionId) {
-        if let Some(listener) = self.half_open.remove(&id) {
+        if let Some(listener) = self.half_open.remove(id) {
             self.events.push_back(Event::Accepted { listener, connection: id });
         }
     }
@@ -201,7 +214,12 @@ impl Stack {
     }
 
     /// RST to a segment that nobody expects (RFC 9293 §3.10.7.1).
-    fn refuse(&mut self, interface: InterfaceId, segment: &Segment, reason: Option<Reset>) {
+    pub(super) fn refuse(
+        &mut self,
+        interface: InterfaceId,
+        segment: &Segment,
+        reason: Option<Reset>,
+    ) {
         self.counters.unknown += 1;
         if segment.flags.has(Flags::RST) {
             return;
@@ -229,7 +247,7 @@ impl Stack {
             payload: Payload::EMPTY,
             segment_bytes: 0,
         };
-        self.stray.push_back((interface, Packet::emit(&answer, 0)));
+        self.answer_stray(interface, &answer);
     }
 }
 

@@ -1,14 +1,22 @@
 //! One host: interfaces, listeners, connections, and their packets and timers.
 //!
 //! Reading order: [`event`], [`error`] and [`status`] (what comes out), this file (the host's own
-//! state, and what an application does), `input` (packets that arrive), `secrets`.
+//! state, and what an application does), `input` (packets that arrive), `secrets`; [`strangers`] and
+//! `pressure` (what anybody may send), with `half_open`, `offer`, `cookies` and `half_joins`.
 
+mod cookies;
+mod counters;
 mod demultiplexer;
 pub mod error;
 pub mod event;
+mod half_joins;
+mod half_open;
 mod input;
+mod offer;
+mod pressure;
 mod secrets;
 pub mod status;
+pub mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -25,21 +33,26 @@ pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
 use crate::wire::{Packet, Segment};
 
+pub use counters::Counters;
 pub use error::{ConfigError, ConnectError, ConnectionError};
 pub use event::{Event, Fallback, Notice, Reinjection, Trace};
 pub use status::{Status, SubflowStatus};
+pub use strangers::Strangers;
 
 use demultiplexer::Demultiplexer;
+use half_open::HalfOpen;
 use secrets::Secrets;
+use strangers::Guard;
 
 /// A host's own settings.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Seed of keys, nonces, ports and initial sequence numbers.
+    /// Seed of keys, nonces and initial sequence numbers, so that equal seeds give equal runs: who sees some
+    /// of them may find the others. [`Stack::facing_strangers`] does without.
     pub seed: u64,
-    /// Most half-open connections of a listener.
+    /// Most half-open connections of a listener, of about 4 KiB each.
     pub syn_backlog: usize,
-    /// Most connections in TIME-WAIT.
+    /// Most connections in TIME-WAIT, of who faces strangers.
     pub time_wait_limit: usize,
     /// Report [`Event::Trace`]s.
     pub trace: bool,
@@ -85,6 +98,8 @@ struct Interface {
 struct Listener {
     id: ListenerId,
     config: Arc<connection::Config>,
+    /// Cookies may come back until then.
+    cookies_until: Instant,
 }
 
 /// One host's TCP and Multipath TCP.
@@ -101,8 +116,9 @@ pub struct Stack {
     subflows: Demultiplexer,
     /// Looked up only, never walked through.
     tokens: HashMap<u32, ConnectionId>,
-    /// Connections that were accepted and are not established yet, per listener.
-    half_open: BTreeMap<ConnectionId, ListenerId>,
+    half_open: HalfOpen,
+    /// What else is kept by who faces strangers.
+    guard: Option<Box<Guard>>,
     timeouts: BTreeSet<(Instant, ConnectionId)>,
     /// Connections that may have something to send.
     ready: VecDeque<ConnectionId>,
@@ -117,28 +133,23 @@ pub struct Stack {
     counters: Counters,
 }
 
-/// What became of packets that no connection took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Packets that were handed in.
-    pub received: u64,
-    /// Not understood, or with a wrong checksum.
-    pub malformed: u64,
-    /// For no connection and no listener: answered by RST.
-    pub unknown: u64,
-    /// SYNs dropped because the backlog was full.
-    pub backlog_full: u64,
-    /// MP_JOIN with a token that nobody has.
-    pub unknown_token: u64,
-    /// MP_JOIN that was refused.
-    pub refused_joins: u64,
-}
-
 impl Stack {
     /// A host without interfaces.
     pub fn new(config: Config) -> Self {
+        let secrets = Secrets::seeded(config.seed);
+        Self::made(config, secrets, None)
+    }
+
+    /// A host without interfaces whose peers may be anybody: every stack that is to be reached from a
+    /// real network. [`Config::seed`] is not used; for what else changes, see [`strangers`].
+    pub fn facing_strangers(config: Config, strangers: &Strangers) -> Self {
+        let secrets = Secrets::secret(&strangers.secret);
+        Self::made(config, secrets, Some(Box::new(Guard::new(strangers))))
+    }
+
+    fn made(config: Config, secrets: Secrets, guard: Option<Box<Guard>>) -> Self {
         Self {
-            secrets: Secrets::new(config.seed),
+            secrets,
             config,
             interfaces: Vec::new(),
             addresses: Vec::new(),
@@ -147,7 +158,8 @@ impl Stack {
             next_id: 0,
             subflows: Demultiplexer::new(),
             tokens: HashMap::new(),
-            half_open: BTreeMap::new(),
+            half_open: HalfOpen::default(),
+            guard,
             timeouts: BTreeSet::new(),
             ready: VecDeque::new(),
             stray: VecDeque::new(),
@@ -227,7 +239,10 @@ impl Stack {
     ) -> Result<ListenerId, ConfigError> {
         config.check()?;
         let id = ListenerId(u32::from(port));
-        self.listeners.insert(port, Listener { id, config: Arc::new(config) });
+        let config = Arc::new(config);
+        // Cookies of an earlier listener say nothing of this one's settings.
+        let cookies_until = Instant::ZERO;
+        self.listeners.insert(port, Listener { id, config, cookies_until });
         Ok(id)
     }
 
@@ -312,6 +327,11 @@ impl Stack {
     }
 
     fn free_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
+        if self.guard.is_some() {
+            // RFC 6056 §3.3.1: what nobody can guess.
+            let ports = u64::from(PORTS.end() - PORTS.start()) + 1;
+            self.next_port = PORTS.start() + (self.secrets.next() % ports) as u16;
+        }
         for _ in PORTS {
             let port = self.next_port;
             self.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
@@ -552,6 +572,8 @@ impl Stack {
         }
         if gone {
             self.remove(id);
+        } else if self.guard.is_some() {
+            self.note_waiting(now, id);
         }
     }
 
@@ -564,7 +586,7 @@ impl Stack {
             self.timeouts.remove(&(at, id));
         }
         self.tokens.remove(&token);
-        let early = self.half_open.remove(&id).is_some();
+        let early = self.half_open.remove(id).is_some();
         if forgotten || early {
             self.connections.remove(&id);
         }
@@ -574,7 +596,7 @@ impl Stack {
         match output {
             Output::Event(event) => {
                 // Nobody was told of a connection that fails before it is accepted.
-                let early = self.half_open.contains_key(&id);
+                let early = self.half_open.contains(id);
                 let silent = early || self.get(id).is_some_and(|known| known.forgotten);
                 if !silent {
                     self.events.push_back(event);

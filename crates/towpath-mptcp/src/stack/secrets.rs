@@ -1,49 +1,117 @@
-//! Random numbers that nobody can guess: keys, nonces, initial sequence numbers.
+//! Random numbers that nobody can guess: keys, nonces, initial sequence numbers, cookies.
 //!
-//! They come from SHA-256 over the seed and a counter, so equal seeds give equal runs; who talks to
-//! real hosts seeds from the system's random numbers.
+//! They come from a hash over a counter, or over what they are for. Its key is a seed, so that equal
+//! seeds give equal runs, or 128 bits of the system's random numbers, with HMAC-SHA256 as the hash
+//! (RFC 6528 §3, RFC 4086): then nobody can try all keys.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use arrayvec::ArrayVec;
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use towpath_net::Instant;
 
+use super::half_open::Source;
+
+/// Bytes of a key that is secret (RFC 6528 §3).
+pub const SECRET_BYTES: usize = 16;
+/// Bytes of an input block of SHA-256, to which HMAC pads its key with zeros (RFC 2104 §2).
+const BLOCK_BYTES: usize = 64;
+/// Two addresses of 16 bytes with their ports.
+const TUPLE_BYTES: usize = 36;
+
 /// A host's source of secrets.
-#[derive(Debug)]
 pub(super) struct Secrets {
-    seed: u64,
+    key: Key,
     counter: u64,
 }
 
+enum Key {
+    Seed(u64),
+    /// HMAC-SHA256 that has read its key.
+    Secret(Box<Hmac<Sha256>>),
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").finish_non_exhaustive()
+    }
+}
+
 impl Secrets {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { seed, counter: 0 }
+    /// For runs that can be repeated.
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self { key: Key::Seed(seed), counter: 0 }
+    }
+
+    /// For who talks to strangers.
+    pub(super) fn secret(secret: &[u8; SECRET_BYTES]) -> Self {
+        let mut block = [0; BLOCK_BYTES];
+        for (byte, secret) in block.iter_mut().zip(secret) {
+            *byte = *secret;
+        }
+        Self { key: Key::Secret(Box::new(Hmac::new(&block.into()))), counter: 0 }
     }
 
     pub(super) fn next(&mut self) -> u64 {
         self.counter += 1;
-        let mut hash = Sha256::new();
-        hash.update(b"towpath secret");
-        hash.update(self.seed.to_be_bytes());
-        hash.update(self.counter.to_be_bytes());
-        first_64(&hash.finalize())
+        self.hash(b"towpath secret", &self.counter.to_be_bytes())
     }
 
     /// An initial sequence number (RFC 6528 §3): a clock of 4 µs plus a keyed hash of the addresses.
     pub(super) fn isn(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> u32 {
-        let mut hash = Sha256::new();
-        hash.update(b"towpath isn");
-        hash.update(self.seed.to_be_bytes());
-        for address in [local, remote] {
-            match address.ip() {
-                IpAddr::V4(ip) => hash.update(ip.octets()),
-                IpAddr::V6(ip) => hash.update(ip.octets()),
-            }
-            hash.update(address.port().to_be_bytes());
-        }
         let clock = (now.as_nanos() / 4_000) as u32;
-        clock.wrapping_add(first_64(&hash.finalize()) as u32)
+        clock.wrapping_add(self.hash(b"towpath isn", &octets(local, remote)) as u32)
     }
+
+    /// A number that stands for what is said of two addresses: `label` is whose number it is.
+    pub(super) fn about(
+        &self,
+        label: &'static [u8],
+        (local, remote): (SocketAddr, SocketAddr),
+        said: [u8; 16],
+    ) -> u64 {
+        let family = u8::from(local.is_ipv6());
+        let mut message: ArrayVec<u8, { TUPLE_BYTES + 17 }> = said.into_iter().collect();
+        message.push(family);
+        message.extend(octets(local, remote));
+        self.hash(label, &message)
+    }
+
+    /// A number that stands for who sends.
+    pub(super) fn of_source(&self, source: Source) -> u64 {
+        match source {
+            Source::V4(octets) => self.hash(b"towpath source", &octets),
+            Source::V6(octets) => self.hash(b"towpath source", &octets),
+        }
+    }
+
+    /// No label is the beginning of another one with what may follow it.
+    fn hash(&self, label: &'static [u8], message: &[u8]) -> u64 {
+        match &self.key {
+            Key::Seed(seed) => {
+                let hash = Sha256::new_with_prefix(label).chain_update(seed.to_be_bytes());
+                first_64(&hash.chain_update(message).finalize())
+            }
+            Key::Secret(keyed) => {
+                let hmac = Hmac::clone(keyed).chain_update(label).chain_update(message);
+                first_64(&hmac.finalize().into_bytes())
+            }
+        }
+    }
+}
+
+fn octets(local: SocketAddr, remote: SocketAddr) -> ArrayVec<u8, TUPLE_BYTES> {
+    let mut octets = ArrayVec::new();
+    for address in [local, remote] {
+        match address.ip() {
+            IpAddr::V4(ip) => octets.extend(ip.octets()),
+            IpAddr::V6(ip) => octets.extend(ip.octets()),
+        }
+        octets.extend(address.port().to_be_bytes());
+    }
+    octets
 }
 
 fn first_64(bytes: &[u8]) -> u64 {
@@ -54,9 +122,13 @@ fn first_64(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    fn pair() -> [SocketAddr; 2] {
+        ["10.0.0.1:1", "10.0.0.2:2"].map(|text| text.parse().unwrap())
+    }
+
     #[test]
     fn equal_seeds_give_equal_secrets_and_others_do_not() {
-        let [mut a, mut b, mut c] = [1, 1, 2].map(Secrets::new);
+        let [mut a, mut b, mut c] = [1, 1, 2].map(Secrets::seeded);
         let first = a.next();
         assert_eq!(first, b.next());
         assert_ne!(first, c.next());
@@ -64,12 +136,47 @@ mod tests {
     }
 
     #[test]
+    fn what_a_seed_gives_stays_as_it_was() {
+        let mut secrets = Secrets::seeded(7);
+        assert_eq!([secrets.next(), secrets.next()], [NEXT_OF_7.0, NEXT_OF_7.1]);
+        let [a, b] = pair();
+        assert_eq!(secrets.isn(Instant::ZERO, a, b), ISN_OF_7);
+    }
+
+    /// From the commit before secrets of 128 bits.
+    const NEXT_OF_7: (u64, u64) = (0x2c68_9b2e_db67_84c8, 0x6d2f_8eca_a4f2_65b5);
+    const ISN_OF_7: u32 = 0x4114_1c90;
+
+    #[test]
     fn sequence_numbers_of_one_pair_grow_with_time() {
-        let secrets = Secrets::new(7);
-        let [a, b] = ["10.0.0.1:1", "10.0.0.2:2"].map(|text| text.parse().unwrap());
-        let at = |micros: u64| Instant::from_nanos(micros * 1_000);
-        let grown = secrets.isn(at(4_000), a, b).wrapping_sub(secrets.isn(at(0), a, b));
-        assert_eq!(grown, 1_000);
-        assert_ne!(secrets.isn(at(0), a, b), secrets.isn(at(0), b, a));
+        for secrets in [Secrets::seeded(7), Secrets::secret(&[7; SECRET_BYTES])] {
+            let [a, b] = pair();
+            let at = |micros: u64| Instant::from_nanos(micros * 1_000);
+            let grown = secrets.isn(at(4_000), a, b).wrapping_sub(secrets.isn(at(0), a, b));
+            assert_eq!(grown, 1_000);
+            assert_ne!(secrets.isn(at(0), a, b), secrets.isn(at(0), b, a));
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_secret_counts() {
+        let [a, b] = pair();
+        let numbers = |secret: &[u8; SECRET_BYTES]| {
+            let mut secrets = Secrets::secret(secret);
+            let about = secrets.about(b"a label", (a, b), [0; 16]);
+            (secrets.next(), secrets.isn(Instant::ZERO, a, b), about)
+        };
+        let known = numbers(&[0; SECRET_BYTES]);
+        for bit in 0..8 * SECRET_BYTES {
+            let mut other = [0; SECRET_BYTES];
+            other[bit / 8] = 1 << (bit % 8);
+            let (next, isn, about) = numbers(&other);
+            assert!(next != known.0 && isn != known.1 && about != known.2, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", Secrets::secret(&[0xab; SECRET_BYTES])), "Secrets { .. }");
     }
 }

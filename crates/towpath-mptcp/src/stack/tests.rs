@@ -7,9 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use super::{Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Secrets, Stack};
+use super::{
+    Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Secrets, Stack, Strangers,
+};
 use crate::connection;
-use crate::wire::{Ecn, Flags, Options, Packet, Payload, Segment, Timestamps};
+use crate::wire::{
+    Capable, Ecn, Flags, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+};
 
 const PORT: u16 = 80;
 
@@ -315,8 +319,88 @@ fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
 #[test]
 fn a_key_whose_token_is_taken_is_not_used() {
     let mut stack = Stack::new(Config::default());
-    let mut same = Secrets::new(Config::default().seed);
+    let mut same = Secrets::seeded(Config::default().seed);
     let [taken, free] = [same.next(), same.next()];
     stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
     assert_eq!(stack.fresh_key(), free);
+}
+
+/// A host that anybody may talk to, with the address 10.0.0.1.
+fn guarded(config: Config, secret: u8) -> Stack {
+    let mut stack = Stack::facing_strangers(config, &Strangers::new([secret; 16]));
+    stack.add_interface(InterfaceId(0), 1500);
+    stack.set_address(at(0), local_address(own(1), 1));
+    stack
+}
+
+#[test]
+fn ports_and_numbers_of_who_faces_strangers_follow_no_order() {
+    let opened = |secret: u8| {
+        let mut stack = guarded(Config::default(), secret);
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            stack.connect(at(0), None, peer(), plain()).unwrap();
+            seen.extend(sent(&mut stack, 0).iter().map(|syn| (syn.source.port(), syn.seq)));
+        }
+        seen
+    };
+    let (first, second) = (opened(1), opened(2));
+    assert_ne!(first, second);
+    for seen in [first, second] {
+        let follow = |pair: &&[(u16, u32)]| pair[1].0 == pair[0].0.wrapping_add(1);
+        assert!(seen.windows(2).filter(follow).count() <= 2, "{seen:?}");
+        let mut ports: Vec<u16> = seen.iter().map(|(port, _)| *port).collect();
+        ports.sort_unstable();
+        assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "each its own");
+        assert!(ports[0] >= 49_152 && ports[99] - ports[0] > 12_000, "of the whole range");
+        let steps: Vec<u32> =
+            seen.windows(2).map(|pair| pair[1].1.wrapping_sub(pair[0].1)).collect();
+        assert!(steps.windows(2).all(|pair| pair[0] != pair[1]), "{steps:?}");
+    }
+}
+
+/// A SYN with MP_CAPABLE, and our key in the answer.
+fn offered_key(stack: &mut Stack, seq: u32) -> Option<u64> {
+    let mut syn = segment(Flags::SYN, seq, 0);
+    syn.options.mptcp.push(MptcpOption::Capable(Capable {
+        version: 1,
+        checksum: false,
+        extensibility: false,
+        no_join_to_source: false,
+        hmac_sha256: true,
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+    }));
+    let answer = exchange(stack, 5, &syn).remove(0);
+    connection::capable(&answer).and_then(|option| option.sender_key)
+}
+
+#[test]
+fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
+    let mut stack = guarded(Config { syn_backlog: 0, ..Config::default() }, 1);
+    stack.listen(PORT, connection::Config::linux()).unwrap();
+    let key = offered_key(&mut stack, 7).unwrap();
+    assert_eq!(offered_key(&mut stack, 7), Some(key), "the same to the same SYN");
+    assert_ne!(offered_key(&mut stack, 8), Some(key));
+    stack.tokens.insert(crate::keys::token(key), ConnectionId(0));
+    assert_eq!(offered_key(&mut stack, 7), None);
+}
+
+#[test]
+fn under_attack_a_new_syn_still_ends_time_wait_with_higher_numbers() {
+    let mut stack = guarded(Config { syn_backlog: 1, ..Config::default() }, 1);
+    stack.listen(PORT, plain()).unwrap();
+    let (id, ours, theirs) = open(&mut stack);
+    stack.shutdown(at(1100), id);
+    sent(&mut stack, 1100);
+    let mut fin = segment(Flags::FIN.with(Flags::ACK), theirs, ours + 1);
+    fin.options.timestamps = Some(Timestamps { value: 60, echo: 0 });
+    exchange(&mut stack, 1150, &fin);
+    let mut again = segment(Flags::SYN, theirs.wrapping_add(9_000), 0);
+    again.options.timestamps = Some(Timestamps { value: 99, echo: 0 });
+    let answer = exchange(&mut stack, 1200, &again).remove(0);
+    assert!(answer.seq.wrapping_sub(ours).cast_signed() > 0, "numbers go on");
+    assert_eq!(stack.counters().cookies_sent, 0);
+    assert_eq!(stack.half_open_connections(), 1);
 }

@@ -130,6 +130,21 @@ impl Subflow {
         self.handshake.sent_at = None;
     }
 
+    /// The SYN/ACK has left before this state was made: when, if that is known and it left once.
+    pub fn note_syn_ack_sent(&mut self, now: Instant, at: Option<Instant>) {
+        let _ = self.next_handshake(now);
+        match at {
+            Some(at) => self.handshake.sent_at = Some(at),
+            // Then what is measured from it means nothing (RFC 6298 §3).
+            None => self.handshake.sent = self.handshake.sent.max(2),
+        }
+    }
+
+    /// No more than so many SYN/ACKs are repeated.
+    pub fn limit_syn_acks(&mut self, retries: u32) {
+        self.config.syn_retries = self.config.syn_retries.min(retries);
+    }
+
     pub(super) fn syn_never_sent(&self) -> bool {
         self.handshake.sent == 0
     }

@@ -373,6 +373,11 @@ impl Subflow {
         self.arm_window_probe(now);
     }
 
+    /// See [`Subflow::set_receive_window`].
+    pub fn receive_window_bytes(&self) -> u64 {
+        self.own_window.bytes()
+    }
+
     /// The window that the peer was last told here.
     pub fn told_window_bytes(&self) -> u64 {
         self.own_window.told()

@@ -96,6 +96,11 @@ impl OwnWindow {
         self.largest = self.largest.max(bytes);
     }
 
+    /// What we offer now.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// What is left of the window that the peer was told of.
     pub(super) fn left(&self, next: u64) -> u64 {
         self.edge.saturating_sub(next)

@@ -1,0 +1,92 @@
+//! Handshakes of which nothing is kept until the peer's third packet comes (RFC 4987 §3.6): SYN/ACKs
+//! without a subflow, and what brings a subflow to where it would be if it had sent them.
+
+use towpath_net::Instant;
+
+use crate::subflow::{Subflow, Transmit};
+use crate::wire::{Flags, Join as JoinOption, MptcpOption, Payload, Segment};
+
+use super::join::{self, Join};
+use super::{Connection, Tuple};
+
+impl Connection {
+    /// The SYN/ACK of a connection that was accepted just now, and of which nothing else will be used.
+    pub(crate) fn into_syn_ack(mut self, now: Instant) -> Option<Segment> {
+        self.update_windows();
+        let option = self.syn_option(0);
+        let flow = self.flows.first_mut()?;
+        let transmit = flow.tcp.poll_transmit(now, 0)?;
+        Some(segment(flow.local, flow.remote, transmit, option))
+    }
+
+    /// The SYN/ACK to a SYN with MP_JOIN, see [`Connection::accepts_join`]. `nonces`: ours, and the
+    /// peer's.
+    pub(crate) fn answer_join(
+        &self,
+        tuple: &Tuple,
+        syn: &Segment,
+        isn: u32,
+        nonces: (u32, u32),
+        now: Instant,
+    ) -> Option<Segment> {
+        let join = Join::responder(nonces.0, nonces.1);
+        let hmac = join.local_hmac(self.local_key, self.remote_key?);
+        let mut tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
+        tcp.set_ipv6(tuple.local.is_ipv6());
+        if let Some(flow) = self.flows.first() {
+            tcp.set_receive_window(flow.tcp.receive_window_bytes(), true);
+        }
+        let option = JoinOption::SynAck {
+            backup: tuple.backup,
+            address_id: tuple.local_id,
+            hmac: join::leftmost_64(&hmac),
+            nonce: nonces.0,
+        };
+        let transmit = tcp.poll_transmit(now, 0)?;
+        Some(segment(tuple.local, tuple.remote, transmit, Some(MptcpOption::Join(option))))
+    }
+
+    /// Whether the third packet's HMAC is that of our peer. `nonces`: ours, and the peer's.
+    pub(crate) fn proves_join(&self, nonces: (u32, u32), hmac: &[u8]) -> bool {
+        let join = Join::responder(nonces.0, nonces.1);
+        self.remote_key.is_some_and(|key| join.proves_peer(self.local_key, key, hmac))
+    }
+
+    /// The subflow that was accepted last has sent its SYN/ACK before: `at`, if that is known.
+    pub(crate) fn note_answered(&mut self, now: Instant, at: Option<Instant>) {
+        self.update_windows();
+        if let Some(flow) = self.flows.last_mut() {
+            flow.tcp.note_syn_ack_sent(now, at);
+        }
+    }
+
+    /// See [`Subflow::limit_syn_acks`].
+    pub(crate) fn limit_syn_acks(&mut self, retries: u32) {
+        for flow in &mut self.flows {
+            flow.tcp.limit_syn_acks(retries);
+        }
+    }
+}
+
+fn segment(
+    local: std::net::SocketAddr,
+    remote: std::net::SocketAddr,
+    transmit: Transmit,
+    option: Option<MptcpOption>,
+) -> Segment {
+    let mut options = transmit.options;
+    options.mptcp.extend(option);
+    debug_assert!(transmit.flags.has(Flags::SYN.with(Flags::ACK)), "a SYN/ACK comes first");
+    Segment {
+        source: local,
+        destination: remote,
+        seq: transmit.seq,
+        ack: transmit.ack,
+        flags: transmit.flags,
+        window: transmit.window,
+        ecn: transmit.ecn,
+        options,
+        payload: Payload::EMPTY,
+        segment_bytes: 0,
+    }
+}

@@ -1,0 +1,228 @@
+//! SYN cookies (RFC 4987 §3.6): an initial sequence number that says what the listener must know when
+//! it comes back, and that nobody else can make.
+//!
+//! A bit for the period of 64 seconds in which it was made, three bits for the size of packets, and 28
+//! bits of a keyed hash of these, of the addresses and ports, of the peer's number and of the other
+//! options: one guess in 2²⁸ is right. As in Linux, a peer with timestamps echoes the other options
+//! (window scale, SACK, ECN), which are the last six bits of our clock in the SYN/ACK; one without them
+//! gets none of these options. MP_CAPABLE needs no place: the third packet repeats it with both keys
+//! (RFC 8684 §3.1), and ours follows from the cookie.
+
+use std::time::Duration;
+
+use towpath_net::Instant;
+
+use super::demultiplexer::Tuple;
+use super::offer::Offer;
+use super::secrets::Secrets;
+
+/// A cookie is good until the end of the next period: for one to two of them.
+const PERIOD: Duration = Duration::from_secs(64);
+/// After this time, no cookie is good any more.
+pub(super) const LIFETIME: Duration = Duration::from_secs(128);
+
+/// Sizes that a cookie can say: a peer gets the next smaller one. Old minima, tunnels, Ethernet without
+/// and with a little less, large frames.
+const SIZES: [u16; 8] = [216, 536, 1_220, 1_300, 1_380, 1_440, 1_460, 8_940];
+/// What a peer takes that says nothing (RFC 9293 §3.7.1).
+const USUAL_SIZE: u16 = 536;
+const USUAL_SIZE_V6: u16 = 1_220;
+
+const HASH_BITS: u32 = 28;
+const HASH: u32 = (1 << HASH_BITS) - 1;
+const SIZE: u32 = 0b111;
+
+/// The last bits of a timestamp.
+const STAMP_BITS: u32 = 0b11_1111;
+const NO_SCALE: u8 = 0b1111;
+const SACK: u8 = 1 << 4;
+const ECN: u8 = 1 << 5;
+
+impl Offer {
+    /// What of it a cookie can say; `None`: the packets are smaller than any that it can. `stamped`: we
+    /// answer with timestamps.
+    pub(super) fn carried(self, stamped: bool, ipv6: bool) -> Option<Self> {
+        let usual = if ipv6 { USUAL_SIZE_V6 } else { USUAL_SIZE };
+        let mss = self.mss.unwrap_or(usual);
+        let fitting = SIZES.into_iter().rfind(|size| *size <= mss)?;
+        let carried = Self { mss: Some(fitting), ..self };
+        Some(if stamped && self.timestamp.is_some() {
+            carried
+        } else {
+            Self { window_scale: None, sack: false, ecn: false, timestamp: None, ..carried }
+        })
+    }
+
+    fn bits(&self) -> u8 {
+        let (sack, ecn) = (if self.sack { SACK } else { 0 }, if self.ecn { ECN } else { 0 });
+        self.window_scale.unwrap_or(NO_SCALE) | sack | ecn
+    }
+}
+
+/// The cookie for a SYN with this number, of which [`Offer::carried`] has left `offer`.
+pub(super) fn make(
+    secrets: &Secrets,
+    now: Instant,
+    tuple: Tuple,
+    peer_isn: u32,
+    offer: &Offer,
+) -> u32 {
+    let size = SIZES.iter().rposition(|size| Some(*size) <= offer.mss).unwrap_or(0) as u8;
+    let bits = offer.timestamp.map(|_| offer.bits());
+    sealed(secrets, period(now), tuple, peer_isn, size, bits)
+}
+
+/// Our clock in the SYN/ACK, never ahead of what it would say else.
+pub(super) fn stamp(clock: u32, offer: &Offer) -> u32 {
+    let stamp = clock & !STAMP_BITS | u32::from(offer.bits());
+    if stamp & STAMP_BITS > clock & STAMP_BITS { stamp.wrapping_sub(STAMP_BITS + 1) } else { stamp }
+}
+
+/// What was offered, if `cookie` is one of ours and still good. `timestamp` and `echo` are those of the
+/// segment that brings it back.
+pub(super) fn read(
+    secrets: &Secrets,
+    now: Instant,
+    tuple: Tuple,
+    (peer_isn, cookie): (u32, u32),
+    stamps: Option<(u32, u32)>,
+    window: u16,
+) -> Option<Offer> {
+    let size = (cookie >> HASH_BITS & SIZE) as u8;
+    let bits = stamps.map(|(_, echo)| (echo & STAMP_BITS) as u8);
+    let (made, this) = (cookie >> 31, period(now));
+    let made = if this as u32 & 1 == made { this } else { this.checked_sub(1)? };
+    if sealed(secrets, made, tuple, peer_isn, size, bits) != cookie {
+        return None;
+    }
+    let scale = bits.map_or(NO_SCALE, |bits| bits & NO_SCALE);
+    Some(Offer {
+        mss: SIZES.get(usize::from(size)).copied(),
+        window_scale: (scale != NO_SCALE).then_some(scale),
+        sack: bits.is_some_and(|bits| bits & SACK != 0),
+        ecn: bits.is_some_and(|bits| bits & ECN != 0),
+        timestamp: stamps.map(|(timestamp, _)| timestamp),
+        window,
+    })
+}
+
+/// Our key for the connection that this cookie begins.
+pub(super) fn key(secrets: &Secrets, tuple: Tuple, peer_isn: u32, cookie: u32) -> u64 {
+    let said = u128::from(peer_isn) << 32 | u128::from(cookie);
+    secrets.about(b"towpath key of a cookie", tuple, said.to_be_bytes())
+}
+
+fn period(now: Instant) -> u64 {
+    now.as_nanos() / PERIOD.as_nanos() as u64
+}
+
+fn sealed(
+    secrets: &Secrets,
+    period: u64,
+    tuple: Tuple,
+    peer_isn: u32,
+    size: u8,
+    bits: Option<u8>,
+) -> u32 {
+    let options = bits.map_or(0, |bits| 0x100 | u16::from(bits));
+    let said = u128::from(peer_isn) << 96
+        | u128::from(period) << 32
+        | u128::from(options) << 16
+        | u128::from(size);
+    let hash = secrets.about(b"towpath syn cookie", tuple, said.to_be_bytes());
+    (period as u32 & 1) << 31 | u32::from(size) << HASH_BITS | hash as u32 & HASH
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::stack::secrets::SECRET_BYTES;
+
+    fn secrets() -> Secrets {
+        Secrets::secret(&[9; SECRET_BYTES])
+    }
+
+    fn tuple(port: u16) -> Tuple {
+        (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], port).into())
+    }
+
+    fn at(secs: u64) -> Instant {
+        Instant::from_nanos(secs * 1_000_000_000)
+    }
+
+    fn offers() -> impl Strategy<Value = Offer> {
+        let stamp = any::<Option<u32>>();
+        let scale = prop::option::of(0_u8..=14);
+        (any::<Option<u16>>(), scale, any::<bool>(), any::<bool>(), stamp, any::<u16>()).prop_map(
+            |(mss, window_scale, sack, ecn, timestamp, window)| Offer {
+                mss,
+                window_scale,
+                sack,
+                ecn,
+                timestamp,
+                window,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_cookie_carries_comes_back(
+            offer in offers(), peer_isn: u32, clock: u32, made in 0_u64..10_000, age in 0_u64..64,
+        ) {
+            let Some(carried) = offer.carried(true, false) else {
+                prop_assert!(offer.mss.is_some_and(|mss| mss < SIZES[0]));
+                return Ok(());
+            };
+            let cookie = make(&secrets(), at(made), tuple(1), peer_isn, &carried);
+            let sent = stamp(clock, &carried);
+            prop_assert!(clock.wrapping_sub(sent) <= STAMP_BITS, "behind by less than 64 ms");
+            let stamps = carried.timestamp.map(|value| (value, sent));
+            let back = read(&secrets(), at(made + age), tuple(1), (peer_isn, cookie), stamps, offer.window);
+            prop_assert_eq!(back, Some(carried));
+            prop_assert!(carried.mss <= Some(offer.mss.unwrap_or(USUAL_SIZE)));
+            if offer.timestamp.is_some() {
+                prop_assert_eq!(Offer { mss: offer.mss, ..carried }, offer);
+            }
+        }
+
+        #[test]
+        fn a_cookie_is_good_for_one_to_two_periods(offer in offers(), made in 0_u64..10_000, age in 0_u64..300) {
+            let Some(carried) = offer.carried(true, false) else { return Ok(()) };
+            let cookie = make(&secrets(), at(made), tuple(1), 5, &carried);
+            let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
+            let back = read(&secrets(), at(made + age), tuple(1), (5, cookie), stamps, 0);
+            let good = (made + age) / 64 - made / 64 <= 1;
+            prop_assert_eq!(back.is_some(), good);
+            prop_assert!(good || age >= 64);
+            prop_assert!(!good || age < 128);
+        }
+
+        #[test]
+        fn a_cookie_is_good_for_nothing_else(
+            offer in offers(), other_port in 2_u16.., number in 1_u32.., flipped in 0_u32..32,
+        ) {
+            let Some(carried) = offer.carried(true, true) else { return Ok(()) };
+            let cookie = make(&secrets(), at(9), tuple(1), 5, &carried);
+            let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
+            let is_good = |secrets: &Secrets, tuple, numbers, stamps| {
+                read(secrets, at(9), tuple, numbers, stamps, 0).is_some()
+            };
+            prop_assert!(is_good(&secrets(), tuple(1), (5, cookie), stamps));
+            prop_assert!(!is_good(&secrets(), tuple(other_port), (5, cookie), stamps));
+            prop_assert!(!is_good(&secrets(), tuple(1), (5_u32.wrapping_add(number), cookie), stamps));
+            prop_assert!(!is_good(&secrets(), tuple(1), (5, cookie ^ 1 << flipped), stamps));
+            prop_assert!(!is_good(&Secrets::secret(&[8; SECRET_BYTES]), tuple(1), (5, cookie), stamps));
+            let echo = stamps.map(|(value, echo)| (value, echo ^ 1 << (flipped % 6)));
+            prop_assert!(echo.is_none() || !is_good(&secrets(), tuple(1), (5, cookie), echo));
+        }
+    }
+
+    #[test]
+    fn keys_of_two_cookies_differ() {
+        let key = |cookie| key(&secrets(), tuple(1), 5, cookie);
+        assert_ne!(key(6), key(7));
+    }
+}

@@ -1,0 +1,119 @@
+//! Connections that were accepted and are not established yet: how many each listener and each source
+//! has.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use super::{ConnectionId, ListenerId};
+
+/// Who is one when shares are counted: an IPv4 address, or the 64 bits of IPv6 that a network gives to
+/// one customer at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    V4([u8; 4]),
+    V6([u8; 8]),
+}
+
+impl Source {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.octets()),
+            IpAddr::V6(address) => Self::V6(((address.to_bits() >> 64) as u64).to_be_bytes()),
+        }
+    }
+}
+
+/// Half-open connections.
+#[derive(Debug, Default)]
+pub(super) struct HalfOpen {
+    all: BTreeMap<ConnectionId, (ListenerId, Source)>,
+    by_listener: BTreeMap<ListenerId, usize>,
+    /// Looked up only, never walked through.
+    by_source: HashMap<Source, usize>,
+}
+
+impl HalfOpen {
+    pub(super) fn insert(&mut self, id: ConnectionId, listener: ListenerId, source: Source) {
+        self.remove(id);
+        self.all.insert(id, (listener, source));
+        *self.by_listener.entry(listener).or_default() += 1;
+        *self.by_source.entry(source).or_default() += 1;
+    }
+
+    /// Whose it was, if it was one.
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<ListenerId> {
+        let (listener, source) = self.all.remove(&id)?;
+        if let Some(count) = self.by_listener.get_mut(&listener) {
+            *count -= 1;
+        }
+        let left = self.by_source.get_mut(&source).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left == 0 {
+            self.by_source.remove(&source);
+        }
+        Some(listener)
+    }
+
+    pub(super) fn contains(&self, id: ConnectionId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn of_listener(&self, listener: ListenerId) -> usize {
+        self.by_listener.get(&listener).copied().unwrap_or(0)
+    }
+
+    pub(super) fn of_source(&self, source: Source) -> usize {
+        self.by_source.get(&source).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_customers_addresses_are_one_source() {
+        let source = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(source("2001:db8:0:1::5"), source("2001:db8:0:1:ffff::6"));
+        assert_ne!(source("2001:db8:0:1::5"), source("2001:db8:0:2::5"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_those_of_a_list(
+            steps in prop::collection::vec((any::<bool>(), 0_u32..20, 0_u32..3, 0_u8..4), 1..200),
+        ) {
+            let mut own = HalfOpen::default();
+            let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
+            for (opens, id, listener, host) in steps {
+                if opens {
+                    own.insert(ConnectionId(id), ListenerId(listener), Source::V4([host; 4]));
+                    model.insert(id, (listener, host));
+                } else {
+                    let removed = own.remove(ConnectionId(id));
+                    prop_assert_eq!(removed, model.remove(&id).map(|(owner, _)| ListenerId(owner)));
+                }
+                prop_assert_eq!((own.len(), own.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!(own.contains(ConnectionId(id)), model.contains_key(&id));
+                let of = |which: &dyn Fn(&(u32, u8)) -> bool| model.values().filter(|known| which(known)).count();
+                prop_assert_eq!(own.of_listener(ListenerId(listener)), of(&|known| known.0 == listener));
+                prop_assert_eq!(own.of_source(Source::V4([host; 4])), of(&|known| known.1 == host));
+            }
+            prop_assert!(own.by_source.len() <= own.all.len(), "nothing is kept of who is gone");
+        }
+    }
+}

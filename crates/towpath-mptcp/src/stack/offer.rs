@@ -1,0 +1,56 @@
+//! What is kept of a SYN that was answered without the state of a connection.
+
+use crate::wire::{Ecn, Flags, MptcpOption, Options, Payload, Segment, Timestamps};
+
+/// The largest shift (RFC 7323 §2.3).
+const LARGEST_SHIFT: u8 = 14;
+
+/// What a SYN says beside its addresses and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) mss: Option<u16>,
+    pub(super) window_scale: Option<u8>,
+    pub(super) sack: bool,
+    pub(super) ecn: bool,
+    /// The peer's clock.
+    pub(super) timestamp: Option<u32>,
+    pub(super) window: u16,
+}
+
+impl Offer {
+    pub(super) fn of(syn: &Segment) -> Self {
+        let Options { mss, window_scale, sack_permitted, timestamps, .. } = &syn.options;
+        Self {
+            mss: *mss,
+            window_scale: window_scale.map(|shift| shift.min(LARGEST_SHIFT)),
+            sack: *sack_permitted,
+            ecn: syn.flags.has(Flags::ECE) && syn.flags.has(Flags::CWR),
+            timestamp: timestamps.map(|stamps| stamps.value),
+            window: syn.window,
+        }
+    }
+
+    /// The SYN that said so, between the addresses of `segment`.
+    pub(super) fn syn(&self, segment: &Segment, seq: u32, option: Option<MptcpOption>) -> Segment {
+        let ecn = if self.ecn { Flags::ECE.with(Flags::CWR) } else { Flags::default() };
+        Segment {
+            source: segment.source,
+            destination: segment.destination,
+            seq,
+            ack: 0,
+            flags: Flags::SYN.with(ecn),
+            window: self.window,
+            ecn: Ecn::NotCapable,
+            options: Options {
+                mss: self.mss,
+                window_scale: self.window_scale,
+                sack_permitted: self.sack,
+                timestamps: self.timestamp.map(|value| Timestamps { value, echo: 0 }),
+                mptcp: option.into_iter().collect(),
+                ..Options::default()
+            },
+            payload: Payload::EMPTY,
+            segment_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Handshakes with strangers: answers by cookies, subflows that are not there before their peer has
+//! proven itself (see [`super::strangers`]).
+
+use std::sync::Arc;
+
+use towpath_net::Instant;
+
+use crate::connection::{Connection, Tuple, capable, join_syn};
+use crate::keys;
+use crate::wire::{Capable, Flags, Join, MptcpOption, Packet, Reset, Segment};
+
+use super::half_joins::HalfJoin;
+use super::half_open::Source;
+use super::offer::Offer;
+use super::{ConnectionId, InterfaceId, Stack, cookies};
+
+/// Answers to packets of no connection that may wait to be sent.
+const WAITING_ANSWERS: usize = 1_024;
+/// MP_TCPRST for who cannot prove that a subflow is its own (RFC 8684 §3.2, §3.6).
+const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
+
+impl Stack {
+    /// Connections that were accepted and are not established yet.
+    pub fn half_open_connections(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// Subflows whose SYN was answered and whose peers have not proven themselves yet; of a stack that
+    /// faces strangers.
+    pub fn half_open_joins(&self, now: Instant) -> usize {
+        self.guard.as_ref().map_or(0, |guard| guard.joins.len(now))
+    }
+
+    /// Whether a source may have no more half-open connections.
+    pub(super) fn has_its_share(&self, source: Source) -> bool {
+        let limit = self.guard.as_ref().map(|guard| guard.half_open_per_source);
+        limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
+    }
+
+    /// Answers a SYN and keeps nothing. What the cookie cannot carry is not accepted, so that the
+    /// connection that comes of it is the one that answers here.
+    pub(super) fn answer_by_cookie(&mut self, now: Instant, interface: InterfaceId, syn: &Segment) {
+        let Some(listener) = self.listeners.get_mut(&syn.destination.port()) else { return };
+        let config = Arc::clone(&listener.config);
+        let stamped = config.subflow.timestamps;
+        let Some(offer) = Offer::of(syn).carried(stamped, syn.source.is_ipv6()) else {
+            self.counters.backlog_full += 1;
+            return;
+        };
+        listener.cookies_until = now + cookies::LIFETIME;
+        let addresses = (syn.destination, syn.source);
+        let cookie = cookies::make(&self.secrets, now, addresses, syn.seq, &offer);
+        let key = cookies::key(&self.secrets, addresses, syn.seq, cookie);
+        // RFC 8684 §3.1: a key whose token is taken cannot be ours, and there is no other one.
+        let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
+        let kept = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
+        let tuple = self.tuple_of(interface, syn, 0, 0);
+        let nobody = ConnectionId(self.next_id);
+        let made = Connection::accept(nobody, config, &tuple, &kept, cookie, key, now);
+        let Some(mut answer) = made.ok().and_then(|made| made.into_syn_ack(now)) else { return };
+        if let Some(stamps) = &mut answer.options.timestamps {
+            stamps.value = cookies::stamp(stamps.value, &offer);
+        }
+        self.counters.cookies_sent += 1;
+        self.answer_stray(interface, &answer);
+    }
+
+    /// An acknowledgement for no subflow may complete a handshake of which nothing, or little, was kept.
+    /// `false`: it completes none, and deserves a RST.
+    pub(super) fn completes_handshake(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+    ) -> bool {
+        let Some(guard) = &self.guard else { return false };
+        let third = segment.flags.has(Flags::ACK)
+            && !segment.flags.has(Flags::SYN)
+            && !segment.flags.has(Flags::RST);
+        if !third {
+            return false;
+        }
+        let addresses = (segment.destination, segment.source);
+        let hash = self.secrets.of_source(Source::of(segment.source.ip()));
+        match guard.joins.get(hash, addresses, now) {
+            Some(half) => {
+                self.complete_join(now, interface, segment, (hash, half));
+                true
+            }
+            None => self.complete_by_cookie(now, interface, segment),
+        }
+    }
+
+    fn complete_by_cookie(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+    ) -> bool {
+        let listener = self.listeners.get(&segment.destination.port());
+        let Some(listener) = listener.filter(|listener| now < listener.cookies_until) else {
+            return false;
+        };
+        let (owner, config) = (listener.id, Arc::clone(&listener.config));
+        let addresses = (segment.destination, segment.source);
+        let numbers = (segment.seq.wrapping_sub(1), segment.ack.wrapping_sub(1));
+        let stamps = segment.options.timestamps.filter(|_| config.subflow.timestamps);
+        let stamps = stamps.map(|stamps| (stamps.value, stamps.echo));
+        let window = segment.window;
+        let offer = cookies::read(&self.secrets, now, addresses, numbers, stamps, window);
+        let Some(offer) = offer else {
+            self.counters.cookies_refused += 1;
+            // Data may have overtaken the packet that brings the cookie, and comes again.
+            return segment.sequence_bytes() > 0;
+        };
+        let option = capable(segment).map(offered);
+        if option.is_none() && segment.options.dss.is_some() {
+            return true; // likewise, the packet with the keys (RFC 8684 §3.1)
+        }
+        let (peer_isn, cookie) = numbers;
+        let key = match option {
+            Some(_) => cookies::key(&self.secrets, addresses, peer_isn, cookie),
+            None => self.fresh_key(),
+        };
+        if self.tokens.contains_key(&keys::token(key)) {
+            return false; // it was free when the SYN was answered
+        }
+        let syn = offer.syn(segment, peer_isn, option.map(MptcpOption::Capable));
+        let tuple = self.tuple_of(interface, segment, 0, 0);
+        let id = self.fresh_id();
+        let made = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
+        let Ok(mut known) = made else { return false };
+        known.note_answered(now, None);
+        if let Some(guard) = &self.guard {
+            known.limit_syn_acks(guard.syn_ack_retries);
+        }
+        self.counters.cookies_accepted += 1;
+        self.insert(id, known, addresses);
+        self.half_open.insert(id, owner, Source::of(segment.source.ip()));
+        self.with(now, id, |known, host| known.on_segment(host, 0, segment));
+        true
+    }
+
+    /// Answers a SYN with MP_JOIN that its connection would accept, which it learns of when the peer has
+    /// proven itself.
+    pub(super) fn answer_join(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        tuple: &Tuple,
+        syn: &Segment,
+    ) {
+        let Some((remote_nonce, backup)) = join_syn(syn) else { return };
+        let addresses = (tuple.local, tuple.remote);
+        let hash = self.secrets.of_source(Source::of(tuple.remote.ip()));
+        let known = self.guard.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
+        let same = |known: &HalfJoin| {
+            (known.connection, known.peer_isn, known.nonces.1)
+                == (connection, syn.seq, remote_nonce)
+        };
+        let known = known.filter(same);
+        let (isn, nonce) = match known {
+            Some(known) => (known.isn, known.nonces.0),
+            None => (self.secrets.isn(now, tuple.local, tuple.remote), self.secrets.next() as u32),
+        };
+        let half = HalfJoin {
+            tuple: addresses,
+            connection,
+            peer_isn: syn.seq,
+            isn,
+            nonces: (nonce, remote_nonce),
+            address_ids: (tuple.local_id, tuple.remote_id),
+            backup,
+            offer: Offer::of(syn),
+            answered_at: now,
+            repeated: known.is_some(),
+        };
+        let answer = self.get(connection);
+        let answer = answer.and_then(|known| known.answer_join(tuple, syn, isn, half.nonces, now));
+        let (Some(answer), Some(guard)) = (answer, &mut self.guard) else { return };
+        guard.joins.insert(hash, half, now);
+        self.answer_stray(tuple.interface, &answer);
+    }
+
+    /// The third packet of MP_JOIN: only now, and only with the right HMAC, there is a subflow (RFC 8684
+    /// §3.2).
+    fn complete_join(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        segment: &mut Segment,
+        (hash, half): (u64, HalfJoin),
+    ) {
+        let expected = (half.peer_isn.wrapping_add(1), half.isn.wrapping_add(1));
+        if (segment.seq, segment.ack) != expected {
+            return; // of somebody who has not seen our answer, and must not end what it began
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.joins.remove(hash, half.tuple);
+        }
+        let hmac = segment.options.mptcp.iter().find_map(|option| {
+            if let MptcpOption::Join(Join::Ack { hmac }) = option { Some(*hmac) } else { None }
+        });
+        let known = self.get(half.connection);
+        let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(half.nonces, hmac));
+        let accepted = proof.map_or(Err(MPTCP_ERROR), |(known, _)| known.accepts_join());
+        if let Err(reason) = accepted {
+            self.counters.refused_joins += 1;
+            return self.refuse(interface, segment, Some(reason));
+        }
+        let (local_id, remote_id) = half.address_ids;
+        let tuple = self.tuple_of(interface, segment, local_id, remote_id);
+        let (nonce, remote_nonce) = half.nonces;
+        let (backup, token) = (half.backup, 0);
+        let option = Join::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
+        let syn = half.offer.syn(segment, half.peer_isn, Some(MptcpOption::Join(option)));
+        if let Some(known) = self.get_mut(half.connection) {
+            known.accept_join(&tuple, &syn, half.isn, nonce, now);
+            known.note_answered(now, (!half.repeated).then_some(half.answered_at));
+            self.subflows.insert(half.tuple, half.connection);
+        }
+        self.with(now, half.connection, |known, host| {
+            if let Some(index) = known.flow_index(tuple.local, tuple.remote) {
+                known.on_segment(host, index, segment);
+            }
+        });
+    }
+
+    /// A connection may have come into TIME-WAIT: if there are too many, the oldest one ends. (RFC 9293
+    /// §3.4.2 wants it to last; who opens and closes thousands would otherwise fill the memory.)
+    pub(super) fn note_waiting(&mut self, now: Instant, id: ConnectionId) {
+        let Some(guard) = &mut self.guard else { return };
+        let Some(known) = self.connections.get_mut(&id) else { return };
+        if !known.begins_to_wait() {
+            return;
+        }
+        guard.waiting.push_back(id);
+        // Most go in the order in which they came.
+        while let Some(first) = guard.waiting.front().copied() {
+            if !self.connections.contains_key(&first) {
+                guard.waiting.pop_front();
+                continue;
+            }
+            if guard.waiting.len() <= self.config.time_wait_limit {
+                return;
+            }
+            guard.waiting.pop_front();
+            return self.with(now, first, Connection::end_waiting);
+        }
+    }
+
+    /// An answer that belongs to no connection.
+    pub(super) fn answer_stray(&mut self, interface: InterfaceId, answer: &Segment) {
+        if self.guard.is_some() && self.stray.len() >= WAITING_ANSWERS {
+            self.counters.answers_dropped += 1;
+            return;
+        }
+        self.stray.push_back((interface, Packet::emit(answer, 0)));
+    }
+}
+
+/// MP_CAPABLE of the SYN, which has no key, of one that repeats it with keys.
+fn offered(repeated: &Capable) -> Capable {
+    Capable {
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+        // What was agreed on when the SYN was answered; if not so here, the connection is plain TCP.
+        extensibility: false,
+        hmac_sha256: true,
+        version: 1,
+        ..*repeated
+    }
+}

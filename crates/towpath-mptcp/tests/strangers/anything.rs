@@ -1,0 +1,144 @@
+//! Any segments, and answers to what the server answers.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::keys;
+use towpath_mptcp::stack::{self, InterfaceId, Stack, Strangers};
+use towpath_mptcp::wire::{
+    Capable, Dss, Flags, Join, MptcpOption, Packet, Reset, Segment, Timestamps,
+};
+
+use crate::flood::address;
+use crate::repeat::repeat;
+use crate::world::*;
+
+const BACKLOG: usize = 3;
+const KEY: u64 = 5;
+
+#[derive(Debug, Clone)]
+struct Step {
+    source: u8,
+    flags: u8,
+    numbers: (u32, u32),
+    /// Which options.
+    options: u8,
+    /// What of the last answer to this source is answered: numbers, options, both.
+    follows: u8,
+    wait_ms: u64,
+    bytes: usize,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let wait = prop_oneof![4 => 0_u64..5, 1 => 0_u64..70_000];
+    let flags = prop_oneof![Just(2_u8), Just(16), Just(16), any::<u8>()];
+    let step = (0_u8..6, flags, any::<(u32, u32)>(), any::<u8>(), 0_u8..4, wait, 0_usize..20);
+    let step = step.prop_map(|(source, flags, numbers, options, follows, wait_ms, bytes)| Step {
+        source,
+        flags,
+        numbers,
+        options,
+        follows,
+        wait_ms,
+        bytes,
+    });
+    prop::collection::vec(step, 1..150)
+}
+
+/// MP_CAPABLE, MP_JOIN and what ends things, as an answer to `last` where that makes sense.
+fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOption> {
+    let Some(MptcpOption::Capable(offer)) = Some(offer()) else { return Vec::new() };
+    let nonce = step.numbers.0;
+    let joined = last.and_then(|last| {
+        last.options.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Join(Join::SynAck { nonce, .. }) => Some(*nonce),
+            _ => None,
+        })
+    });
+    match step.options % 7 {
+        0 => vec![MptcpOption::Capable(offer)],
+        1 | 2 => {
+            let both = Capable { sender_key: Some(KEY), receiver_key: key, ..offer };
+            vec![MptcpOption::Capable(both)]
+        }
+        3 => {
+            let token = key.map_or(nonce, keys::token);
+            vec![MptcpOption::Join(Join::Syn { backup: false, address_id: 1, token, nonce: 7 })]
+        }
+        4 => {
+            let hmac = keys::join_hmac(KEY, key.unwrap_or(0), 7, joined.unwrap_or(0));
+            vec![MptcpOption::Join(Join::Ack { hmac: *hmac.first_chunk().unwrap() })]
+        }
+        5 => vec![
+            MptcpOption::FastClose { key: key.unwrap_or(1) },
+            MptcpOption::Reset(Reset { transient: true, reason: 2, reserved: 0 }),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
+    let source =
+        SocketAddr::from(([198, 51, 100, step.source % 3], 4_000 + u16::from(step.source)));
+    let mut made = segment(source, Flags(step.flags), step.numbers.0, step.numbers.1);
+    if let Some(last) = last.filter(|_| step.follows > 0) {
+        (made.seq, made.ack) = (last.ack, last.seq.wrapping_add(1));
+    }
+    made.options.mptcp = options(step, last, key);
+    let echo = last.and_then(|last| last.options.timestamps).map_or(0, |stamps| stamps.value);
+    if step.options & 8 == 0 {
+        made.options.timestamps = Some(Timestamps { value: step.numbers.0, echo });
+    }
+    made.options.mss = (step.options & 16 == 0).then_some(step.numbers.1 as u16);
+    made.options.window_scale = (step.options & 32 == 0).then_some(step.options % 20);
+    if step.options & 64 == 0 && made.options.mptcp.is_empty() {
+        made.options.dss = Some(Dss::default());
+    }
+    made.payload = Bytes::from(vec![1; step.bytes]).into();
+    made
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(repeat([100, 500, 20_000])))]
+    #[test]
+    fn nothing_panics_and_nothing_is_left_of_it(steps in steps(), backlog in 0..=BACKLOG) {
+        let config = stack::Config { syn_backlog: backlog, time_wait_limit: 2, ..stack::Config::default() };
+        let mut server = Stack::facing_strangers(config, &Strangers::new([3; 16]));
+        server.add_interface(InterfaceId(1), 1_500);
+        server.set_address(at(0), address(server_address()));
+        server.listen(PORT, Config::linux()).unwrap();
+        let mut now = at(1);
+        let mut answers: Vec<Option<Segment>> = vec![None; 6];
+        let mut key = None;
+        for step in &steps {
+            now += std::time::Duration::from_millis(step.wait_ms);
+            server.handle_timeout(now);
+            let made = made(step, answers[usize::from(step.source)].as_ref(), key);
+            server.handle_packet(now, InterfaceId(1), Packet::emit(&made, 0));
+            while let Some((_, packet)) = server.poll_transmit(now) {
+                for sent in packet.split().map(|packet| packet.parse().unwrap()) {
+                    key = capable(&sent).and_then(|option| option.sender_key).or(key);
+                    let source = sent.destination.port().wrapping_sub(4_000);
+                    answers[usize::from(source)] = Some(sent);
+                }
+            }
+            let cookies = server.counters().cookies_accepted as usize;
+            prop_assert!(server.half_open_connections() <= backlog + cookies);
+            prop_assert!(server.half_open_joins(now) <= 8 * 3);
+            while let Some(event) = server.poll_event() {
+                if let stack::Event::Closed { connection, .. } = event {
+                    server.forget(now, connection);
+                }
+            }
+        }
+        let over = now + std::time::Duration::from_secs(130);
+        while let Some(next) = server.next_deadline().filter(|next| *next <= over) {
+            now = now.max(next);
+            server.handle_timeout(now);
+            while server.poll_transmit(now).is_some() {}
+        }
+        prop_assert_eq!((server.half_open_connections(), server.half_open_joins(over)), (0, 0));
+    }
+}

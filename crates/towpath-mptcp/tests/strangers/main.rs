@@ -1,0 +1,19 @@
+//! A server that faces strangers, in virtual time: floods and forged packets beside five honest clients.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests fail by panicking, and look at few of the options and events"
+)]
+
+mod anything;
+mod cookies;
+mod flood;
+mod injection;
+mod joins;
+#[path = "../repeat/mod.rs"]
+mod repeat;
+mod waiting;
+mod world;

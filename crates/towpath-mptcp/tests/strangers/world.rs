@@ -1,0 +1,435 @@
+//! A server, five honest clients with two addresses each, and whoever else sends to it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use towpath_mptcp::connection::Config;
+use towpath_mptcp::stack::{
+    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack, Strangers,
+};
+use towpath_mptcp::wire::{
+    Capable, Ecn, Flags, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+};
+use towpath_net::Instant;
+
+pub(crate) const PORT: u16 = 80;
+pub(crate) const CLIENTS: usize = 5;
+/// How long a packet of an honest client is on its way.
+const DELAY: Duration = Duration::from_millis(10);
+const WIRE: InterfaceId = InterfaceId(1);
+
+pub(crate) const ACK: Flags = Flags::ACK;
+pub(crate) const SYN: Flags = Flags::SYN;
+pub(crate) const RST: Flags = Flags::RST;
+
+/// What a stranger does when the server answers it.
+pub(crate) type Answer = Box<dyn FnMut(&Segment) -> Option<Segment>>;
+
+/// An honest client: it sends something, and gets it back.
+pub(crate) struct Client {
+    pub(crate) stack: Stack,
+    pub(crate) id: Option<ConnectionId>,
+    sends: Bytes,
+    unsent: Bytes,
+    pub(crate) received: Vec<u8>,
+    pub(crate) closed: Option<Result<(), ConnectionError>>,
+    pub(crate) served_at: Option<Instant>,
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// One connection at the server, which sends everything back.
+#[derive(Default)]
+struct Echo {
+    waiting: VecDeque<Bytes>,
+    /// The client has sent all.
+    at_end: bool,
+    ended: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) server: Stack,
+    pub(crate) clients: Vec<Client>,
+    echoes: BTreeMap<ConnectionId, Echo>,
+    /// Everything that the server has accepted.
+    pub(crate) accepted: usize,
+    /// To the server, or a client.
+    on_the_way: BTreeMap<(Instant, u64), (Option<usize>, Packet)>,
+    sequence: u64,
+    attacks: BTreeMap<(Instant, u64), Segment>,
+    pub(crate) answer: Option<Answer>,
+    /// What the server sends to nobody of ours.
+    pub(crate) astray: u64,
+    pub(crate) server_sent: u64,
+    /// Between the server and a client, in both directions.
+    pub(crate) seen: Vec<Segment>,
+    pub(crate) most_half_open: usize,
+    /// Clients end their connections then, and not before.
+    pub(crate) ends_at: Instant,
+    pub(crate) random: Pcg32,
+}
+
+pub(crate) fn server_address() -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, 1).into()
+}
+
+pub(crate) fn server() -> SocketAddr {
+    SocketAddr::new(server_address(), PORT)
+}
+
+/// A client's address on one of its two paths.
+pub(crate) fn client_address(client: usize, path: u8) -> IpAddr {
+    Ipv4Addr::new(10, 1 + path, client as u8, 1).into()
+}
+
+pub(crate) fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn local(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
+    LocalAddress {
+        address_id,
+        address,
+        port: None,
+        interface: WIRE,
+        up: true,
+        subflow,
+        signal: false,
+        backup: false,
+        fullmesh: false,
+        laminar: false,
+    }
+}
+
+fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
+    let config = stack::Config::default();
+    let mut stack = Stack::facing_strangers(config, &Strangers::new([number; 16]));
+    stack.add_interface(WIRE, 1_500);
+    for address in addresses {
+        stack.set_address(Instant::ZERO, *address);
+    }
+    stack
+}
+
+impl World {
+    /// A server of this kind, and clients that are idle.
+    pub(crate) fn new(config: Config) -> Self {
+        let mut server = stack(0, &[local(server_address(), 1, false)]);
+        server.listen(PORT, config).unwrap();
+        Self::with_server(server)
+    }
+
+    /// Any server.
+    pub(crate) fn with_server(server: Stack) -> Self {
+        let client = |number: usize| Client {
+            stack: stack(
+                number as u8 + 1,
+                &[0, 1].map(|path| local(client_address(number, path), path + 1, true)),
+            ),
+            id: None,
+            sends: Bytes::new(),
+            unsent: Bytes::new(),
+            received: Vec::new(),
+            closed: None,
+            served_at: None,
+            notices: Vec::new(),
+        };
+        Self {
+            now: Instant::ZERO,
+            server,
+            clients: (0..CLIENTS).map(client).collect(),
+            echoes: BTreeMap::new(),
+            accepted: 0,
+            on_the_way: BTreeMap::new(),
+            sequence: 0,
+            attacks: BTreeMap::new(),
+            answer: None,
+            astray: 0,
+            server_sent: 0,
+            seen: Vec::new(),
+            most_half_open: 0,
+            ends_at: Instant::ZERO,
+            random: Pcg32::seed_from_u64(1),
+        }
+    }
+
+    /// A client opens a connection now, and has so many bytes to send.
+    pub(crate) fn open(&mut self, number: usize, config: Config, bytes: usize) {
+        let client = &mut self.clients[number];
+        let data: Bytes = (0..bytes).map(|at| (at * 7 + number) as u8).collect();
+        (client.sends, client.unsent) = (data.clone(), data);
+        let from = Some(client_address(number, 0));
+        client.id = Some(client.stack.connect(self.now, from, server(), config).unwrap());
+        self.pump();
+    }
+
+    /// What comes to the server at some time, whoever sends it.
+    pub(crate) fn attack(&mut self, at: Instant, segment: Segment) {
+        self.sequence += 1;
+        self.attacks.insert((at, self.sequence), segment);
+    }
+
+    /// Runs until then.
+    pub(crate) fn run(&mut self, until: Instant) {
+        self.pump();
+        while let Some(next) = self.next().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            while let Some(((at, _), _)) = self.attacks.first_key_value() {
+                if *at > self.now {
+                    break;
+                }
+                let (_, segment) = self.attacks.pop_first().unwrap();
+                self.hand_in(&segment);
+            }
+            while let Some(((at, _), _)) = self.on_the_way.first_key_value() {
+                if *at > self.now {
+                    break;
+                }
+                let (_, (to, packet)) = self.on_the_way.pop_first().unwrap();
+                match to {
+                    None => self.server.handle_packet(self.now, WIRE, packet),
+                    Some(number) => {
+                        self.clients[number].stack.handle_packet(self.now, WIRE, packet);
+                    }
+                }
+            }
+            for stack in self.clients.iter_mut().map(|client| &mut client.stack) {
+                stack.handle_timeout(self.now);
+            }
+            self.server.handle_timeout(self.now);
+            self.pump();
+        }
+        self.now = until;
+    }
+
+    fn hand_in(&mut self, segment: &Segment) {
+        self.server.handle_packet(self.now, WIRE, Packet::emit(segment, 0));
+        self.most_half_open = self.most_half_open.max(self.server.half_open_connections());
+        self.pump_server();
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let stacks = self.clients.iter().map(|client| &client.stack).chain([&self.server]);
+        let deadlines = stacks.filter_map(Stack::next_deadline);
+        let packets = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let attacks = self.attacks.keys().next().map(|(at, _)| *at);
+        let ends = Some(self.ends_at).filter(|at| *at > self.now);
+        deadlines.chain(packets).chain(attacks).chain(ends).min()
+    }
+
+    fn pump(&mut self) {
+        for number in 0..self.clients.len() {
+            self.pump_client(number);
+        }
+        self.pump_server();
+    }
+
+    fn pump_client(&mut self, number: usize) {
+        let now = self.now;
+        let client = &mut self.clients[number];
+        while let Some(event) = client.stack.poll_event() {
+            match event {
+                Event::Closed { error, .. } => client.closed = Some(error.map_or(Ok(()), Err)),
+                Event::Notice { notice, .. } => client.notices.push(notice),
+                _ => {}
+            }
+        }
+        if let Some(id) = client.id {
+            client.stack.write(now, id, &mut client.unsent);
+            if client.unsent.is_empty() && !client.sends.is_empty() && now >= self.ends_at {
+                client.stack.shutdown(now, id);
+            }
+            while let Some(bytes) = client.stack.read(now, id) {
+                if bytes.is_empty() {
+                    client.served_at.get_or_insert(now);
+                    break;
+                }
+                client.received.extend_from_slice(&bytes);
+            }
+        }
+        while let Some((_, packet)) = client.stack.poll_transmit(now) {
+            for packet in packet.split() {
+                self.sequence += 1;
+                self.seen.extend(noted(&packet));
+                self.on_the_way.insert((now + DELAY, self.sequence), (None, packet));
+            }
+        }
+    }
+
+    fn pump_server(&mut self) {
+        loop {
+            self.serve();
+            let mut answers = Vec::new();
+            while let Some((_, packet)) = self.server.poll_transmit(self.now) {
+                self.server_sent += 1;
+                let to = packet.destination().unwrap();
+                let client = (0..CLIENTS)
+                    .find(|number| [0, 1].map(|path| client_address(*number, path)).contains(&to));
+                if client.is_none() {
+                    self.astray += 1;
+                    let answer = self.answer.as_mut();
+                    answers.extend(answer.and_then(|answer| answer(&packet.parse().unwrap())));
+                    continue;
+                }
+                for packet in packet.split() {
+                    self.sequence += 1;
+                    self.seen.extend(noted(&packet));
+                    self.on_the_way.insert((self.now + DELAY, self.sequence), (client, packet));
+                }
+            }
+            if answers.is_empty() {
+                return;
+            }
+            for answer in answers {
+                self.server.handle_packet(self.now, WIRE, Packet::emit(&answer, 0));
+            }
+        }
+    }
+
+    /// The server's application.
+    fn serve(&mut self) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                Event::Accepted { connection, .. } => {
+                    self.accepted += 1;
+                    self.echoes.insert(connection, Echo::default());
+                }
+                Event::Closed { connection, .. } => {
+                    self.echoes.remove(&connection);
+                    self.server.forget(self.now, connection);
+                }
+                _ => {}
+            }
+        }
+        for (id, echo) in &mut self.echoes {
+            while let Some(bytes) = self.server.read(self.now, *id) {
+                if bytes.is_empty() {
+                    echo.at_end = true;
+                    break;
+                }
+                echo.waiting.push_back(bytes);
+            }
+            while let Some(mut first) = echo.waiting.pop_front() {
+                self.server.write(self.now, *id, &mut first);
+                if !first.is_empty() {
+                    echo.waiting.push_front(first);
+                    break;
+                }
+            }
+            if echo.at_end && echo.waiting.is_empty() && !std::mem::replace(&mut echo.ended, true) {
+                self.server.shutdown(self.now, *id);
+            }
+        }
+    }
+
+    /// Whether a client got back all that it sent, and the connection ended in order.
+    pub(crate) fn is_served(&self, number: usize) -> bool {
+        let client = &self.clients[number];
+        let all = !client.sends.is_empty() && client.received == client.sends[..];
+        all && client.served_at.is_some()
+    }
+
+    pub(crate) fn assert_all_served(&self) {
+        for (number, client) in self.clients.iter().enumerate() {
+            let got = client.received.len();
+            let (counters, closed) = (self.server.counters(), client.closed);
+            let status = client.id.and_then(|id| client.stack.status(id));
+            assert!(
+                self.is_served(number),
+                "client {number}: {got} bytes, {closed:?} {counters:?} {status:#?}"
+            );
+        }
+    }
+
+    /// Clients open connections while strangers send, 150 ms apart, and have five seconds.
+    pub(crate) fn serve_clients(&mut self, config: &Config) {
+        for number in 0..CLIENTS {
+            self.run(at(200 + 150 * number as u64));
+            self.open(number, config.clone(), 100_000);
+        }
+        self.run(self.now + Duration::from_secs(5));
+        self.assert_all_served();
+    }
+
+    /// Any source address that is nobody's of ours.
+    pub(crate) fn forged(&mut self) -> SocketAddr {
+        let host = self.random.next_u32() & 0x00ff_ffff;
+        let port = (self.random.next_u32() >> 16) as u16 | 1;
+        SocketAddr::new(Ipv4Addr::from(0x5500_0000 | host).into(), port)
+    }
+
+    /// Only the first packet of a server to a client that meets a condition.
+    pub(crate) fn find(&self, which: impl Fn(&Segment) -> bool) -> Segment {
+        self.seen.iter().find(|segment| which(segment)).expect("such a segment was sent").clone()
+    }
+
+    /// Keys of the client and of the server in a client's connection.
+    pub(crate) fn keys(&self, number: usize) -> (u64, u64) {
+        let from = client_address(number, 0);
+        let third = self.find(|segment| {
+            let both = capable(segment).is_some_and(|option| option.receiver_key.is_some());
+            segment.source.ip() == from && both
+        });
+        let Capable { sender_key, receiver_key, .. } = capable(&third).unwrap();
+        (sender_key.unwrap(), receiver_key.unwrap())
+    }
+}
+
+/// What tests look at: handshakes.
+fn noted(packet: &Packet) -> Option<Segment> {
+    let segment = packet.parse().unwrap();
+    let joins = segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
+    (segment.flags.has(SYN) || capable(&segment).is_some() || joins).then_some(segment)
+}
+
+pub(crate) fn capable(segment: &Segment) -> Option<Capable> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Capable(capable) => Some(*capable),
+        _ => None,
+    })
+}
+
+/// A segment to the server.
+pub(crate) fn segment(source: SocketAddr, flags: Flags, seq: u32, ack: u32) -> Segment {
+    Segment {
+        source,
+        destination: server(),
+        seq,
+        ack,
+        flags,
+        window: 60_000,
+        ecn: Ecn::NotCapable,
+        options: Options::default(),
+        payload: Payload::EMPTY,
+        segment_bytes: 0,
+    }
+}
+
+/// MP_CAPABLE of a SYN.
+pub(crate) fn offer() -> MptcpOption {
+    MptcpOption::Capable(Capable {
+        version: 1,
+        checksum: false,
+        extensibility: false,
+        no_join_to_source: false,
+        hmac_sha256: true,
+        sender_key: None,
+        receiver_key: None,
+        data: None,
+    })
+}
+
+/// A SYN as hosts send it.
+pub(crate) fn syn(source: SocketAddr, seq: u32, multipath: bool) -> Segment {
+    let mut syn = segment(source, SYN, seq, 0);
+    syn.options.mss = Some(1_460);
+    syn.options.window_scale = Some(7);
+    syn.options.sack_permitted = true;
+    syn.options.timestamps = Some(Timestamps { value: seq, echo: 0 });
+    syn.options.mptcp.extend(multipath.then(offer));
+    syn
+}
