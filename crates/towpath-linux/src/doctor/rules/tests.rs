@@ -12,6 +12,7 @@ use super::super::observation::{
     Role, Speaks, SubflowSeen, TcpFigures, Trial, Way,
 };
 use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
+use crate::doctor::fix::actions;
 
 const TARGET: &str = "10.9.0.1:5210";
 
@@ -592,5 +593,133 @@ proptest! {
         keys.dedup();
         prop_assert_eq!(keys.len(), count, "one thing is told once");
         prop_assert_eq!(diagnose(&observation), report, "the same evidence, the same words");
+    }
+}
+
+/// What another host might say of itself, in good faith or not.
+fn any_look() -> impl Strategy<Value = Look> {
+    let name = prop_oneof![
+        Just("a".to_owned()),
+        Just("eth0".to_owned()),
+        Just("x; reboot #".to_owned()),
+        Just("all.rp_filter=2 net.ipv4.conf.a".to_owned()),
+        "[ -~]{0,20}",
+    ];
+    let address = prop_oneof![
+        Just("10.0.1.1"),
+        Just("10.0.1.9"),
+        Just("10.0.2.9"),
+        Just("10.9.0.1"),
+        Just("fd00::1"),
+    ];
+    let links =
+        proptest::collection::vec((name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64), 0..4);
+    let addresses = proptest::collection::vec((1..5_u32, address.clone(), 0..33_u8), 0..5);
+    let endpoints = proptest::collection::vec((0..9_u8, address, 0..64_u32), 0..5);
+    let settings = proptest::sample::subsequence(
+        vec![
+            ("ipv4.tcp_rmem", "1 2 3"),
+            ("ipv4.tcp_rmem", "x; reboot"),
+            ("mptcp.enabled", "0"),
+            ("mptcp.pm_type", "1"),
+            ("mptcp.path_manager", "userspace"),
+            ("mptcp.allow_join_initial_addr_port", "0"),
+            ("mptcp.blackhole_timeout", "7"),
+            ("ipv4.ip_default_ttl", "1"),
+        ],
+        0..8,
+    );
+    let counted = proptest::collection::vec(0..9_u64, 8);
+    let listener = proptest::option::of(any::<[bool; 2]>());
+    let limits = proptest::option::of((0..9_u32, 0..9_u32));
+    (links, addresses, endpoints, settings, counted, (listener, limits, any::<bool>())).prop_map(
+        |(links, addresses, endpoints, settings, counted, (listener, limits, works))| Look {
+            links: (1..)
+                .zip(links)
+                .map(|(index, (name, [up, running], rp_filter, bytes))| Link {
+                    up,
+                    running,
+                    rp_filter,
+                    rx_bytes: bytes,
+                    tx_bytes: bytes / 2,
+                    ..link(index, &name)
+                })
+                .collect(),
+            addresses: addresses
+                .into_iter()
+                .map(|(link, address, prefix_length)| Address {
+                    link,
+                    address: ip(address),
+                    prefix_length,
+                })
+                .collect(),
+            endpoints: endpoints
+                .into_iter()
+                .map(|(id, address, flags)| endpoint(id, address, flags))
+                .collect(),
+            settings: settings
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            counters: [
+                "MPTcpExt.MPJoinSynTx",
+                "MPTcpExt.AddAddrTx",
+                "MPTcpExt.EchoAdd",
+                "MPTcpExt.MPJoinRejected",
+                "MPTcpExt.MPCapableSYNRX",
+                "MPTcpExt.MPJoinSynTxBindErr",
+                "TcpExt.IPReversePathFilter",
+                "MPTcpExt.RmAddrTx",
+            ]
+            .into_iter()
+            .map(str::to_owned)
+            .zip(counted)
+            .collect(),
+            listener: listener.map(|[plain, multipath]| Listener { plain, multipath }),
+            limits: limits
+                .map(|(subflows, add_addr_accepted)| PathLimits { subflows, add_addr_accepted }),
+            socket_errno: if works { 0 } else { 92 },
+            ..Look::default()
+        },
+    )
+}
+
+#[test]
+fn what_the_other_host_says_of_itself_is_shown_as_that_and_never_mended_here() {
+    let mut observation = healthy();
+    let mut there = host();
+    there.endpoints.clear();
+    there.settings.insert("ipv4.tcp_rmem".into(), "4096 8192 8192".into());
+    let address = TARGET.parse().unwrap();
+    observation.peer = Some(Peer { address, before: there.clone(), after: None });
+    let report = diagnose(&observation);
+    let finding = &report.findings[0];
+    assert_eq!((finding.cause, finding.claimed), (Cause::ReceiveBufferTooSmall, true));
+    assert!(finding.fix.iter().all(|fix| fix.ends_with("   # on the other host")), "{finding:?}");
+    assert_eq!(actions(&observation), [], "{report:?}");
+    // What this host sees itself is mended, whatever the other one says besides.
+    observation.here.settings = there.settings.clone();
+    let mended: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
+    assert_eq!(mended, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);
+    assert!(!diagnose(&observation).findings[0].claimed);
+}
+
+proptest! {
+    #[test]
+    fn no_word_of_another_host_has_anything_mended(
+        observation in any_observation(),
+        before in any_look(),
+        after in proptest::option::of(any_look()),
+    ) {
+        let alone = actions(&observation);
+        let address = TARGET.parse().unwrap();
+        let told = Observation {
+            peer: Some(Peer { address, before, after }),
+            peer_error: Some("sysctl -w net.mptcp.enabled=0".into()),
+            ..observation
+        };
+        for action in actions(&told) {
+            prop_assert!(alone.contains(&action), "{:?}, not one of {:?}", action, alone);
+        }
     }
 }
