@@ -92,6 +92,12 @@ pub fn lab(
              an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
         )));
     }
+    if sandbox::is_real_root() {
+        say(Said::Warning(
+            "there are no user namespaces here: the program is root of this machine, with the \
+             capabilities alone that a network and files take",
+        ));
+    }
     for warning in deaf_hosts(scenario).iter().chain(&network.warnings) {
         say(Said::Warning(warning));
     }
