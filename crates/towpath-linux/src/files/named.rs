@@ -1,7 +1,7 @@
 //! A file whose name the user has spelt.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::fd::AsRawFd as _;
@@ -25,7 +25,7 @@ pub struct Named {
 #[derive(Debug)]
 enum Place {
     /// A name in a folder, for a regular file.
-    File { folder: Folder, name: OsString, old: Option<Metadata> },
+    File { folder: Folder, name: OsString, old: Option<Permissions> },
     /// A pipe, a terminal or the like, which is written to as it is.
     Stream(File),
 }
@@ -60,6 +60,7 @@ impl Named {
 
     fn of(folder: Folder, name: OsString, old: Option<Metadata>) -> io::Result<Self> {
         let Some(about) = old.as_ref().filter(|about| !about.is_file()) else {
+            let old = old.map(|about| about.permissions());
             return Ok(Self { place: Place::File { folder, name, old } });
         };
         let kind = about.file_type();
@@ -82,7 +83,7 @@ impl Named {
         match &self.place {
             Place::Stream(file) => file.try_clone(),
             Place::File { folder, name, old } => match self.begin().and_then(Unfinished::keep) {
-                Err(error) if is_locked(&error) => in_place(folder, name, old.as_ref(), error),
+                Err(error) if is_locked(&error) => in_place(folder, name, old.is_some(), error),
                 other => other,
             },
         }
@@ -100,7 +101,7 @@ impl Named {
                 };
                 match whole() {
                     Err(error) if is_locked(&error) => {
-                        in_place(folder, name, old.as_ref(), error)?.write_all(bytes)
+                        in_place(folder, name, old.is_some(), error)?.write_all(bytes)
                     }
                     other => other.map(drop),
                 }
@@ -115,7 +116,7 @@ impl Named {
         };
         let mut file = folder.begin(name, Readers::Others)?;
         if let Some(old) = old {
-            file.file().set_permissions(old.permissions())?;
+            file.file().set_permissions(old.clone())?;
         }
         Ok(file)
     }
@@ -145,13 +146,8 @@ fn is_locked(error: &io::Error) -> bool {
 }
 
 /// Writes into the file that is there; `refused` if it is not this user's or has other names.
-fn in_place(
-    folder: &Folder,
-    name: &OsStr,
-    old: Option<&Metadata>,
-    refused: io::Error,
-) -> io::Result<File> {
-    if old.is_none() {
+fn in_place(folder: &Folder, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
+    if !is_there {
         return Err(refused);
     }
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
