@@ -596,8 +596,8 @@ proptest! {
     }
 }
 
-/// What another host might say of itself, in good faith or not.
-fn any_look() -> impl Strategy<Value = Look> {
+/// Interfaces, addresses and endpoints that another host might say it has.
+fn any_network() -> impl Strategy<Value = Look> {
     let name = prop_oneof![
         Just("a".to_owned()),
         Just("eth0".to_owned()),
@@ -605,83 +605,75 @@ fn any_look() -> impl Strategy<Value = Look> {
         Just("all.rp_filter=2 net.ipv4.conf.a".to_owned()),
         "[ -~]{0,20}",
     ];
-    let address = prop_oneof![
-        Just("10.0.1.1"),
-        Just("10.0.1.9"),
-        Just("10.0.2.9"),
-        Just("10.9.0.1"),
-        Just("fd00::1"),
-    ];
-    let links =
-        proptest::collection::vec((name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64), 0..4);
-    let addresses = proptest::collection::vec((1..5_u32, address.clone(), 0..33_u8), 0..5);
-    let endpoints = proptest::collection::vec((0..9_u8, address, 0..64_u32), 0..5);
-    let settings = proptest::sample::subsequence(
-        vec![
-            ("ipv4.tcp_rmem", "1 2 3"),
-            ("ipv4.tcp_rmem", "x; reboot"),
-            ("mptcp.enabled", "0"),
-            ("mptcp.pm_type", "1"),
-            ("mptcp.path_manager", "userspace"),
-            ("mptcp.allow_join_initial_addr_port", "0"),
-            ("mptcp.blackhole_timeout", "7"),
-            ("ipv4.ip_default_ttl", "1"),
-        ],
-        0..8,
+    let address = || {
+        proptest::sample::select(vec!["10.0.1.1", "10.0.1.9", "10.0.2.9", "10.9.0.1", "fd00::1"])
+    };
+    let one = (name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64, 1..5_u32);
+    let link = one.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| Link {
+        up,
+        running,
+        rp_filter,
+        rx_bytes,
+        tx_bytes: rx_bytes / 2,
+        ..link(index, &name)
+    });
+    let on = (1..5_u32, address(), 0..33_u8);
+    let on = on.prop_map(|(link, text, prefix_length)| Address {
+        link,
+        address: ip(text),
+        prefix_length,
+    });
+    let end = (0..9_u8, address(), 0..64_u32);
+    let end = end.prop_map(|(id, address, flags)| endpoint(id, address, flags));
+    let all = (
+        proptest::collection::vec(link, 0..4),
+        proptest::collection::vec(on, 0..5),
+        proptest::collection::vec(end, 0..5),
     );
-    let counted = proptest::collection::vec(0..9_u64, 8);
+    all.prop_map(|(links, addresses, endpoints)| Look {
+        links,
+        addresses,
+        endpoints,
+        ..Look::default()
+    })
+}
+
+/// What another host might say of itself, in good faith or not.
+fn any_look() -> impl Strategy<Value = Look> {
+    const SETTINGS: [(&str, &str); 8] = [
+        ("ipv4.tcp_rmem", "1 2 3"),
+        ("ipv4.tcp_rmem", "x; reboot"),
+        ("mptcp.enabled", "0"),
+        ("mptcp.pm_type", "1"),
+        ("mptcp.path_manager", "userspace"),
+        ("mptcp.allow_join_initial_addr_port", "0"),
+        ("mptcp.blackhole_timeout", "7"),
+        ("ipv4.ip_default_ttl", "1"),
+    ];
+    const COUNTERS: [&str; 8] = [
+        "MPTcpExt.MPJoinSynTx",
+        "MPTcpExt.AddAddrTx",
+        "MPTcpExt.EchoAdd",
+        "MPTcpExt.MPJoinRejected",
+        "MPTcpExt.MPCapableSYNRX",
+        "MPTcpExt.MPJoinSynTxBindErr",
+        "TcpExt.IPReversePathFilter",
+        "MPTcpExt.RmAddrTx",
+    ];
+    let settings = proptest::sample::subsequence(SETTINGS.to_vec(), 0..8);
+    let counted = proptest::collection::vec(0..9_u64, COUNTERS.len());
     let listener = proptest::option::of(any::<[bool; 2]>());
     let limits = proptest::option::of((0..9_u32, 0..9_u32));
-    (links, addresses, endpoints, settings, counted, (listener, limits, any::<bool>())).prop_map(
-        |(links, addresses, endpoints, settings, counted, (listener, limits, works))| Look {
-            links: (1..)
-                .zip(links)
-                .map(|(index, (name, [up, running], rp_filter, bytes))| Link {
-                    up,
-                    running,
-                    rp_filter,
-                    rx_bytes: bytes,
-                    tx_bytes: bytes / 2,
-                    ..link(index, &name)
-                })
-                .collect(),
-            addresses: addresses
-                .into_iter()
-                .map(|(link, address, prefix_length)| Address {
-                    link,
-                    address: ip(address),
-                    prefix_length,
-                })
-                .collect(),
-            endpoints: endpoints
-                .into_iter()
-                .map(|(id, address, flags)| endpoint(id, address, flags))
-                .collect(),
-            settings: settings
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-            counters: [
-                "MPTcpExt.MPJoinSynTx",
-                "MPTcpExt.AddAddrTx",
-                "MPTcpExt.EchoAdd",
-                "MPTcpExt.MPJoinRejected",
-                "MPTcpExt.MPCapableSYNRX",
-                "MPTcpExt.MPJoinSynTxBindErr",
-                "TcpExt.IPReversePathFilter",
-                "MPTcpExt.RmAddrTx",
-            ]
-            .into_iter()
-            .map(str::to_owned)
-            .zip(counted)
-            .collect(),
-            listener: listener.map(|[plain, multipath]| Listener { plain, multipath }),
-            limits: limits
-                .map(|(subflows, add_addr_accepted)| PathLimits { subflows, add_addr_accepted }),
-            socket_errno: if works { 0 } else { 92 },
-            ..Look::default()
-        },
-    )
+    let all = (any_network(), settings, counted, listener, limits, any::<bool>());
+    all.prop_map(|(network, settings, counted, listener, limits, works)| Look {
+        settings: settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        counters: COUNTERS.into_iter().map(str::to_owned).zip(counted).collect(),
+        listener: listener.map(|[plain, multipath]| Listener { plain, multipath }),
+        limits: limits
+            .map(|(subflows, add_addr_accepted)| PathLimits { subflows, add_addr_accepted }),
+        socket_errno: if works { 0 } else { 92 },
+        ..network
+    })
 }
 
 #[test]
