@@ -165,7 +165,7 @@ fn planted() -> impl Strategy<Value = Planted> {
 
 /// Puts the state of case `$1` where `setup` looks for it: it is of this boot and namespace; from
 /// `link` on, its place is wrong.
-const PLANT: &str = r#"
+const PLANT: &str = r"
 export XDG_STATE_HOME=$PWD/sandbox
 mount -o remount,ro /var/lib
 $TOWPATH setup --role client --apply >/dev/null 2>&1
@@ -186,7 +186,7 @@ plant() {
         folder-writable) chmod 777 sandbox/towpath;;
     esac
 }
-"#;
+";
 
 /// Writes the state of a case, as the kind of user who could have put it there.
 fn lay(folder: &Folder, number: usize, case: &Planted) {
@@ -214,8 +214,12 @@ fn no_state_folder_has_setup_change_anything_outside_its_list() {
     let test = "no_state_folder_has_setup_change_anything_outside_its_list";
     let folder = Folder::new();
     let mut runner = TestRunner::deterministic();
-    let cases: Vec<Planted> =
+    let mut cases: Vec<Planted> =
         (0..24).map(|_| planted().new_tree(&mut runner).unwrap().current()).collect();
+    // In the right place and of the right user: a file outside of /proc/sys would be written.
+    let escape = "net/../../../$SANDBOX/victim";
+    let escape = json!([{"do": "sysctl", "sysctl": escape, "from": "spoilt", "to": "precious"}]);
+    cases.insert(0, Planted { changes: escape, place: "ours" });
     let mut script = format!(
         "{PLANT}\necho precious >sandbox/victim\nchmod 644 sandbox/victim\nlisted >first
         same() {{ cmp -s $1 $2 || {{ echo \"$3\"; diff $1 $2 || true; }}; }}\n"
