@@ -92,7 +92,9 @@ pub fn lab(
              an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
         )));
     }
-    for warning in deaf_hosts(scenario).iter().chain(&network.warnings) {
+    for warning in
+        without_user_namespace().iter().chain(&deaf_hosts(scenario)).chain(&network.warnings)
+    {
         say(Said::Warning(warning));
     }
     let space = network.hosts.get(lab.host).ok_or(LabError::Host)?;
@@ -137,6 +139,15 @@ pub fn lab(
 fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
     let name = &scenario.hosts.get(host).ok_or(LabError::Host)?.name;
     if plan::is_own(scenario, host) { Err(LabError::OwnStack(name.clone())) } else { Ok(()) }
+}
+
+/// What to know where the kernel gave no user namespace.
+fn without_user_namespace() -> Option<String> {
+    sandbox::is_real_root().then(|| {
+        "there are no user namespaces here: the program is root of this machine, with the \
+         capabilities alone that a network and files take"
+            .to_owned()
+    })
 }
 
 /// A warning for each other host that has our stack: no program runs there that could answer.

@@ -8,7 +8,7 @@
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
 //! [`lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
 //! program over Multipath TCP on this machine), [`monitor`] (the connections of this machine) and
-//! [`capture`] (its packets).
+//! [`capture`] (its packets). Whatever is kept is written by [`files`].
 //!
 //! `sys` holds the only `unsafe` of the project.
 
@@ -20,6 +20,7 @@ mod cost;
 pub mod doctor;
 mod emulator;
 pub mod exec;
+pub mod files;
 mod hop;
 pub mod interrupt;
 pub mod lab;

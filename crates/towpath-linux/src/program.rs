@@ -1,6 +1,6 @@
 //! Programs in a host's namespace: flows with `run = "…"`, and `towpath lab`.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -18,11 +18,16 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Starts `command` in `namespace`; a child belongs to the namespace of the thread that makes it.
 pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<Child> {
-    command.env_remove(sandbox::PARENT);
     namespace.run(|| {
         // `/sys/class/net` shows the namespace in which it was mounted. Refused where a container
         // masks parts of /sys; the program then sees the host's.
         let _refused = sys::unshare(libc::CLONE_NEWNS).and_then(|()| sys::mount_sys());
+        if let Err(error) = sandbox::limit_program(command) {
+            let _nobody_reads = writeln!(
+                io::stderr(),
+                "warning: the program is root of this machine, not of its own namespaces alone: {error}"
+            );
+        }
         command.spawn()
     })?
 }

@@ -60,6 +60,27 @@ impl EmulatorThread {
     }
 }
 
+/// Environment variable in which the outer process says that there is no user namespace: root inside
+/// is root of the machine.
+const REAL_ROOT: &str = "TOWPATH_REAL_ROOT";
+
+/// What programs keep that run as root of the machine: what a network and the own files take. All
+/// else reaches beyond the namespaces: other network namespaces (`CAP_SYS_ADMIN`), the kernel's
+/// modules and memory, other processes, the clock, devices.
+const KEPT: [libc::c_ulong; 11] = [
+    0,  // CAP_CHOWN
+    1,  // CAP_DAC_OVERRIDE
+    3,  // CAP_FOWNER
+    4,  // CAP_FSETID
+    5,  // CAP_KILL, in a PID namespace of their own
+    6,  // CAP_SETGID
+    7,  // CAP_SETUID
+    10, // CAP_NET_BIND_SERVICE
+    11, // CAP_NET_BROADCAST
+    12, // CAP_NET_ADMIN, over the namespace that they are in
+    13, // CAP_NET_RAW
+];
+
 /// Environment variable in which process 1 tells its children who waits for them.
 pub(crate) const PARENT: &str = "TOWPATH_PARENT";
 
@@ -129,12 +150,13 @@ pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
     let step = |action| move |source| SandboxError::Step { action, source };
     // Inherited by the inner process, where only the emulator's thread keeps it.
     let _refused = sys::real_time_priority(EMULATOR_PRIORITY);
-    enter_namespaces()?;
+    let is_real_root = enter_namespaces()?;
     die_with(env::var(PARENT).ok())?;
     let mut inner = Command::new("/proc/self/exe")
         .args(arguments)
         // The inner process sees its parent, which is outside of its PID namespace, as 0.
         .env(PARENT, "0")
+        .env(REAL_ROOT, if is_real_root { "1" } else { "0" })
         .spawn()
         .map_err(step("start the emulator process"))?;
     sys::ordinary_priority().map_err(step("return to ordinary priority"))?;
@@ -161,6 +183,18 @@ pub fn inner() -> Result<EmulatorThread, SandboxError> {
     EmulatorThread::reserve().map_err(step("start the emulator's thread"))
 }
 
+/// Whether root in here is root of the machine, as there is no user namespace.
+pub(crate) fn is_real_root() -> bool {
+    env::var_os(REAL_ROOT).is_some_and(|value| value == "1")
+}
+
+/// Prepares the calling thread to start a program of the user's, which gets no more than it needs.
+pub(crate) fn limit_program(command: &mut Command) -> io::Result<()> {
+    command.env_remove(PARENT).env_remove(REAL_ROOT);
+    // Root of a user namespace has nothing outside of it.
+    if is_real_root() { sys::capability::limit_programs(&KEPT) } else { Ok(()) }
+}
+
 fn die_with(parent: Option<String>) -> Result<(), SandboxError> {
     sys::die_with_parent()
         .map_err(|source| SandboxError::Step { action: "tie the process to its parent", source })?;
@@ -171,13 +205,14 @@ fn die_with(parent: Option<String>) -> Result<(), SandboxError> {
     }
 }
 
-fn enter_namespaces() -> Result<(), SandboxError> {
+/// Whether it went without a user namespace.
+fn enter_namespaces() -> Result<bool, SandboxError> {
     let (user, group) = sys::user_and_group();
     let inside = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID;
     match sys::unshare(libc::CLONE_NEWUSER | inside) {
-        Ok(()) => map_to_root(user, group),
+        Ok(()) => map_to_root(user, group).map(|()| false),
         // Real root needs no user namespace.
-        Err(_) if user == 0 && sys::unshare(inside).is_ok() => Ok(()),
+        Err(_) if user == 0 && sys::unshare(inside).is_ok() => Ok(true),
         Err(error) => Err(SandboxError::UserNamespace(error)),
     }
 }

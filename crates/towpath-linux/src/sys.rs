@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+pub(crate) mod at;
+pub(crate) mod capability;
 pub(crate) mod packet;
 pub(crate) mod refusal;
 pub(crate) mod ring;

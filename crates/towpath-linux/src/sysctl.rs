@@ -4,14 +4,15 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// One setting, such as `net.mptcp.enabled`.
+/// One setting of the network, such as `net.mptcp.enabled`. What is read from a file or a command is
+/// checked: it lies below `/proc/sys/net`, whatever its name is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "String", try_from = "String")]
 pub struct Sysctl {
     /// Below `/proc/sys`, with slashes: names of interfaces may have dots.
     path: String,
@@ -25,6 +26,34 @@ pub struct SysctlError {
     sysctl: Sysctl,
     /// The system's reason.
     pub source: io::Error,
+}
+
+/// Why something is no setting of the network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no setting of the network, expected one such as `net/mptcp/enabled`")]
+pub struct NoSysctl(String);
+
+impl TryFrom<String> for Sysctl {
+    type Error = NoSysctl;
+
+    /// With slashes, as it is stored.
+    fn try_from(path: String) -> Result<Self, NoSysctl> {
+        let is_name = |part: &str| {
+            !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control)
+        };
+        let below = path.strip_prefix("net/");
+        if below.is_some_and(|rest| rest.split('/').all(is_name)) {
+            Ok(Self { path })
+        } else {
+            Err(NoSysctl(path))
+        }
+    }
+}
+
+impl From<Sysctl> for String {
+    fn from(sysctl: Sysctl) -> Self {
+        sysctl.path
+    }
 }
 
 impl Sysctl {
@@ -44,6 +73,11 @@ impl Sysctl {
         Self { path: format!("net/ipv6/conf/{link}/{name}") }
     }
 
+    /// Below `/proc/sys`, part by part.
+    pub(crate) fn parts(&self) -> Vec<&str> {
+        self.path.split('/').collect()
+    }
+
     /// The value, without the end of the line.
     pub fn read(&self) -> Result<String, SysctlError> {
         let text = fs::read_to_string(self.file()).map_err(|source| self.failed("read", source))?;
@@ -55,9 +89,11 @@ impl Sysctl {
         self.read().ok()?.parse().ok()
     }
 
-    /// Changes the value.
+    /// Changes the value; a setting that is not there is not made.
     pub fn write(&self, value: &str) -> Result<(), SysctlError> {
-        fs::write(self.file(), value).map_err(|source| self.failed("set", source))
+        let written = fs::OpenOptions::new().write(true).open(self.file());
+        let written = written.and_then(|mut file| file.write_all(value.as_bytes()));
+        written.map_err(|source| self.failed("set", source))
     }
 
     fn file(&self) -> impl AsRef<Path> {
@@ -89,6 +125,29 @@ mod tests {
         let of = |link| Sysctl::ipv4(link, "rp_filter").to_string();
         assert_eq!(of("eth0"), "net.ipv4.conf.eth0.rp_filter");
         assert_eq!(of("eth0.100"), "net/ipv4/conf/eth0.100/rp_filter");
+    }
+
+    #[test]
+    fn a_stored_setting_lies_below_net() {
+        for path in [
+            "kernel/panic",
+            "net/../kernel/panic",
+            "net/ipv4/../../../../etc/shadow",
+            "/etc/passwd",
+            "net//etc",
+            "net/.",
+            "net/",
+            "net",
+            "",
+            "net/ipv4/x\ny",
+        ] {
+            let text = serde_json::to_string(path).unwrap();
+            assert!(serde_json::from_str::<Sysctl>(&text).is_err(), "{path}");
+        }
+        let text = "\"net/ipv4/conf/eth0.100/rp_filter\"";
+        let read: Sysctl = serde_json::from_str(text).unwrap();
+        assert_eq!(read, Sysctl::ipv4("eth0.100", "rp_filter"));
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 
     #[test]

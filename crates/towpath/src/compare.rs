@@ -11,7 +11,7 @@ use towpath_report::{Comparison, Run};
 
 use crate::arguments::{BackendChoice, CompareArguments, HowArguments, RunArguments};
 use crate::error::CliError;
-use crate::files::{read, results_in};
+use crate::files::{self, read, results_in};
 use crate::load::{is_scenario, load};
 use crate::run::{Measured, measure};
 use crate::ui::Ui;
@@ -56,9 +56,9 @@ fn measured(
     let Some(Measured { runs, folder, complete }) = measure(&wanted, ui)? else {
         return Ok(ExitCode::from(2));
     };
-    let page = folder.path.join(PAGE);
+    let page = |content: &[u8]| folder.write(PAGE, content);
     let seed = arguments.how.seed.unwrap_or(loaded.run.seed);
-    show(&runs, seed, arguments.json, &page, ui)?;
+    let page = show(&runs, seed, arguments.json, &page, ui)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("page:    {}", page.display()));
     let whole = complete && runs.iter().all(|run| run.summary.is_some());
@@ -92,13 +92,11 @@ fn stored(
     let runs = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let folder = arguments.out.as_deref().unwrap_or(beside);
-    std::fs::create_dir_all(folder)
-        .or_else(|source| if folder.as_os_str().is_empty() { Ok(()) } else { Err(source) })
-        .map_err(|source| CliError::Write { path: folder.to_owned(), source, hint: None })?;
-    let page = folder.join(PAGE);
+    let folder = files::folder(folder)?;
+    let page = |content: &[u8]| files::write_in(&folder, PAGE, content);
     // Equal results give equal intervals.
     let seed = runs.first().map_or(1, |run| run.meta.seed);
-    show(&runs, seed, arguments.json, &page, ui)?;
+    let page = show(&runs, seed, arguments.json, &page, ui)?;
     ui.progress(&format!("page: {}", page.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -119,7 +117,14 @@ fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
     given.into_iter().find_map(|(given, name)| given.then_some(name))
 }
 
-fn show(runs: &[Run], seed: u64, as_json: bool, page: &Path, ui: &mut Ui) -> Result<(), CliError> {
+/// Prints the table, and gives the page to `keep`.
+fn show(
+    runs: &[Run],
+    seed: u64,
+    as_json: bool,
+    keep: &dyn Fn(&[u8]) -> Result<PathBuf, CliError>,
+    ui: &mut Ui,
+) -> Result<PathBuf, CliError> {
     let comparison = Comparison::of(runs, seed);
     if as_json {
         writeln!(ui.out, "{}", comparison.json())?;
@@ -131,9 +136,5 @@ fn show(runs: &[Run], seed: u64, as_json: bool, page: &Path, ui: &mut Ui) -> Res
     for warning in comparison.warnings() {
         ui.warn(&warning);
     }
-    std::fs::write(page, comparison.html()).map_err(|source| CliError::Write {
-        path: page.to_owned(),
-        source,
-        hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
-    })
+    keep(comparison.html().as_bytes())
 }

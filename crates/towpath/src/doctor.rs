@@ -37,7 +37,8 @@ pub(crate) struct DoctorArguments {
     /// File with the secret of these servers
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host
+    /// Carry out the safe ones of the commands: settings, limits and endpoints of this host, as far as it
+    /// has seen itself what is wrong
     #[arg(long)]
     pub(crate) fix: bool,
     /// Print what was found as JSON
@@ -79,7 +80,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         print(&report, ui)?;
     }
     if arguments.fix {
-        mend(&actions(&report), ui)?;
+        mend(&actions(&observation), ui)?;
     }
     let healthy = report.verdict == Verdict::Healthy;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -148,6 +149,10 @@ fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
 fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
     for evidence in &finding.evidence {
         writeln!(out, "{}", wrap("   seen: ", evidence))?;
+    }
+    if finding.claimed {
+        let text = "by the other host alone, which may be wrong: --fix does nothing about it";
+        writeln!(out, "{}", wrap("   said: ", text))?;
     }
     for command in &finding.fix {
         // Not broken: it is there to be copied.

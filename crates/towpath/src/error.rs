@@ -1,11 +1,12 @@
 //! Errors as people see them: what, where, what was expected, and a hint.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use thiserror::Error;
 use towpath_linux::exec::ExecError;
+use towpath_linux::files::Refusal;
 use towpath_linux::lab::LabError;
 use towpath_linux::live::LiveError;
 use towpath_linux::run::RunError;
@@ -63,6 +64,12 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// That a file or folder cannot be written; with the way out, where there is one to tell.
+    pub(crate) fn unwritable(path: &Path, source: io::Error, hint: Option<&str>) -> Self {
+        let hint = Refusal::of(&source).map(Refusal::hint).or(hint).map(str::to_owned);
+        Self::Write { path: path.to_owned(), source, hint }
+    }
+
     /// The way out, if there is one to tell.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {

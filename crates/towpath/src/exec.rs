@@ -2,11 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs::File;
 use std::process::ExitCode;
 
 use serde_json::json;
 use towpath_linux::exec::{self, Launch, Outcomes, Tally};
+use towpath_linux::files::Named;
 
 use crate::arguments::{ExecArguments, ExecMethod};
 use crate::error::CliError;
@@ -32,9 +32,9 @@ fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     let form = if arguments.json { JSON } else { TEXT };
     let mut supervisor = vec![OsString::from(SUPERVISE), OsString::from(form)];
     if let Some(path) = &arguments.report {
-        let failed = |source| CliError::Write { path: path.clone(), source, hint: None };
+        let failed = |source| CliError::unwritable(path, source, None);
         // The program must not run in vain; and the supervisor leaves this folder.
-        File::create(path).map_err(failed)?;
+        Named::find(path).and_then(Named::create).map_err(failed)?;
         let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         supervisor.push(std::path::absolute(path).map_err(failed)?.into());
         supervisor.push(words.join(" ").into());

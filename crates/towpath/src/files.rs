@@ -1,12 +1,14 @@
-//! Result files: written line by line while a run goes on, compressed when it has ended.
+//! Result files: written line by line while a run goes on, compressed when it has ended. How files are
+//! written at all is [`towpath_linux::files`]'s.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use towpath_linux::files::{Folder, Named, Readers};
 use towpath_measure::store::read_run;
 use towpath_report::Run;
 
@@ -15,9 +17,13 @@ use crate::error::CliError;
 /// Ending of a compressed result.
 const COMPRESSED: &str = "jsonl.zst";
 
+/// The way out where a folder cannot be written.
+pub(crate) const ELSEWHERE: &str = "name a folder that you may write to with `--out FOLDER`";
+
 /// A folder for the results of one call.
 #[derive(Debug)]
 pub(crate) struct ResultFolder {
+    folder: Folder,
     pub(crate) path: PathBuf,
     /// Not named by the user: folders above it may have been made for it, too.
     usual: bool,
@@ -25,22 +31,23 @@ pub(crate) struct ResultFolder {
 
 impl ResultFolder {
     /// The folder that was asked for, or the next free number below `towpath-results/NAME`; where
-    /// that cannot be written, one among the temporary files.
+    /// that cannot be written, one among the temporary files that is this user's alone.
     pub(crate) fn create(wanted: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
         if let Some(path) = wanted {
-            let failed = |source| CliError::Write { path: path.to_owned(), source, hint: None };
-            fs::create_dir_all(path).map_err(failed)?;
-            return Ok(Self { path: path.to_owned(), usual: false });
+            let folder = Folder::make(path);
+            let folder = folder.map_err(|source| CliError::unwritable(path, source, None))?;
+            return Ok(Self { path: path.to_owned(), folder, usual: false });
         }
         let usual = Path::new("towpath-results").join(scenario);
-        let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-        let fallback = std::env::temp_dir().join(format!("towpath-results-{user}")).join(scenario);
-        let created = numbered(&usual).or_else(|_| numbered(&fallback));
-        created.map(|path| Self { path, usual: true }).map_err(|source| CliError::Write {
-            path: usual,
-            source,
-            hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
-        })
+        let folder = Folder::make(&usual).and_then(|folder| folder.numbered());
+        let folder = folder.or_else(|_| {
+            let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
+            let own = std::env::temp_dir().join(format!("towpath-results-{user}"));
+            Folder::private(&own, Readers::Nobody)
+                .and_then(|_| Folder::make(&own.join(scenario))?.numbered())
+                .map_err(|source| CliError::unwritable(&own, source, Some(ELSEWHERE)))
+        })?;
+        Ok(Self { path: folder.path().to_owned(), folder, usual: true })
     }
 
     /// Takes the folder away again if nothing came of it.
@@ -53,62 +60,78 @@ impl ResultFolder {
     }
 
     /// A new result in the folder.
-    pub(crate) fn begin(&self, name: &str) -> Result<ResultFile, CliError> {
-        let path = self.path.join(format!("{name}.jsonl"));
-        let file = File::create(&path);
-        let file =
-            file.map_err(|source| CliError::Write { path: path.clone(), source, hint: None })?;
-        Ok(ResultFile { path, file })
+    pub(crate) fn begin(&self, name: &str) -> Result<ResultFile<'_>, CliError> {
+        let name = format!("{name}.jsonl");
+        let path = self.path.join(&name);
+        let file = self.folder.create(&name);
+        let file = file.map_err(|source| CliError::unwritable(&path, source, None))?;
+        Ok(ResultFile { folder: &self.folder, name, path, file })
+    }
+
+    /// Puts a whole file into it, such as a page.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
+        write_in(&self.folder, name, content)
     }
 }
 
-fn numbered(folder: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(folder)?;
-    for number in 1..100_000 {
-        let path = folder.join(format!("{number:03}"));
-        match fs::create_dir(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
+/// Puts a whole file into a folder; a link that has its name goes.
+pub(crate) fn write_in(folder: &Folder, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
+    let path = folder.path().join(name);
+    let written = folder.write(name, content);
+    written.map_err(|source| CliError::unwritable(&path, source, Some(ELSEWHERE)))?;
+    Ok(path)
+}
+
+/// Opens a folder that the user has named, or makes it.
+pub(crate) fn folder(path: &Path) -> Result<Folder, CliError> {
+    Folder::make(path).map_err(|source| CliError::unwritable(path, source, Some(ELSEWHERE)))
+}
+
+/// Writes a whole file whose name the user has spelt.
+pub(crate) fn write_named(path: &Path, content: &[u8]) -> Result<(), CliError> {
+    let written = Named::find(path).and_then(|named| named.write(content));
+    written.map_err(|source| CliError::unwritable(path, source, None))
 }
 
 /// A result that is being written.
 #[derive(Debug)]
-pub(crate) struct ResultFile {
+pub(crate) struct ResultFile<'a> {
+    folder: &'a Folder,
+    name: String,
     path: PathBuf,
     file: File,
 }
 
-impl ResultFile {
+impl ResultFile<'_> {
     /// Adds a line, which is on disk before the next one comes.
     pub(crate) fn add(&mut self, line: &str) -> Result<(), CliError> {
-        let path = &self.path;
-        self.file.write_all(line.as_bytes()).map_err(|source| CliError::Write {
-            path: path.clone(),
-            source,
-            hint: None,
-        })
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|source| CliError::unwritable(&self.path, source, None))
     }
 
     /// Puts a whole result in the place of what was written while it was made.
     pub(crate) fn replace(&mut self, content: &[u8]) -> Result<(), CliError> {
-        let failed = |source| CliError::Write { path: self.path.clone(), source, hint: None };
-        let beside = self.path.with_extension("whole");
-        fs::write(&beside, content).map_err(failed)?;
-        fs::rename(&beside, &self.path).map_err(failed)
+        let whole = || {
+            let mut file = self.folder.begin(&self.name, Readers::Others)?;
+            file.file().write_all(content)?;
+            file.keep()
+        };
+        self.file = whole().map_err(|source| CliError::unwritable(&self.path, source, None))?;
+        Ok(())
     }
 
     /// Compresses the result and returns its name. The plain file goes only when the other is there.
-    pub(crate) fn finish(self) -> Result<PathBuf, CliError> {
+    pub(crate) fn finish(mut self) -> Result<PathBuf, CliError> {
         let packed = self.path.with_extension(COMPRESSED);
-        let failed = |source| CliError::Write { path: packed.clone(), source, hint: None };
-        let plain = File::open(&self.path).map_err(failed)?;
-        let bytes = compress_to_vec(plain, CompressionLevel::Fastest);
-        fs::write(&packed, bytes).map_err(failed)?;
-        fs::remove_file(&self.path).map_err(failed)?;
+        let name = Path::new(&self.name).with_extension(COMPRESSED);
+        let mut pack = || {
+            // What was written, whatever has its name by now.
+            self.file.rewind()?;
+            let bytes = compress_to_vec(&mut self.file, CompressionLevel::Fastest);
+            self.folder.write(&name, &bytes)?;
+            self.folder.remove(&self.name)
+        };
+        pack().map_err(|source| CliError::unwritable(&packed, source, None))?;
         Ok(packed)
     }
 }

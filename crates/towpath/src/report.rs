@@ -1,9 +1,8 @@
 //! `towpath report`, and what `towpath run` prints at the end.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use towpath_measure::result::Record;
@@ -12,10 +11,12 @@ use towpath_report::{Run, html, table, warnings};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;
-use crate::files::{read, results_in};
+use crate::files::{ResultFolder, folder, read, results_in, write_in, write_named};
 use crate::run::print_json;
 use crate::ui::Ui;
 
+/// Its name beside results.
+const REPORT: &str = "report.html";
 const SECOND_NS: u64 = 1_000_000_000;
 /// Width of the terminal table: what fits everywhere.
 const COLUMNS: usize = 100;
@@ -32,8 +33,13 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
         print(&runs, arguments.json, ui)?;
     }
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
-    let output = arguments.output.clone().unwrap_or_else(|| beside.join("report.html"));
-    write_report(&runs, &output)?;
+    let output = match &arguments.output {
+        Some(output) => {
+            write_report(&runs, output)?;
+            output.clone()
+        }
+        None => write_in(&folder(beside)?, REPORT, html(&runs).as_bytes())?,
+    };
     ui.progress(&format!("report: {}", output.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -84,10 +90,12 @@ fn per_second(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Puts the report into the folder with the results.
+pub(crate) fn keep_report(runs: &[Run], folder: &ResultFolder) -> Result<PathBuf, CliError> {
+    folder.write(REPORT, html(runs).as_bytes())
+}
+
+/// Writes the report to where the user wants it.
 pub(crate) fn write_report(runs: &[Run], path: &Path) -> Result<(), CliError> {
-    fs::write(path, html(runs)).map_err(|source| CliError::Write {
-        path: path.to_owned(),
-        source,
-        hint: None,
-    })
+    write_named(path, html(runs).as_bytes())
 }

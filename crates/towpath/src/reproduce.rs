@@ -24,6 +24,7 @@ use towpath_study::table;
 
 use crate::arguments::world;
 use crate::error::CliError;
+use crate::files::{self, write_in};
 use crate::ui::{Ui, wrap};
 use crate::worlds::Worlds;
 
@@ -261,6 +262,7 @@ fn run(
     let seeds = selection.seeds.map_or(String::new(), |seeds| format!("-{seeds}"));
     let stem = stem(&plan.name, &[selection.world.to_string()], selection.thin);
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
+    files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
     let worlds = Worlds::new(sweep.traces());
     let threads = Worlds::threads(selection.world, arguments.jobs);
@@ -334,26 +336,19 @@ fn write_files(entry: &mut Entry, rows: &[Row], folder: &Path) -> Result<(), Cli
     let about = [("towpath.plan", entry.name.clone())];
     let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
     let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
-    let files = [
+    let made = [
         ("svg", figure::svg(&entry.figure).into_bytes()),
         ("png", figure::png(&entry.figure).map_err(|error| internal(&error))?),
         ("csv", figure::csv(&entry.figure).into_bytes()),
         ("parquet", parquet),
     ];
-    entry.files = files.iter().map(|(ending, _)| format!("{stem}.{ending}")).collect();
+    entry.files = made.iter().map(|(ending, _)| format!("{stem}.{ending}")).collect();
     let stored = serde_json::to_vec(entry).map_err(|error| internal(&error))?;
-    for (ending, bytes) in files.into_iter().chain([("json", stored)]) {
-        write(&folder.join(format!("{stem}.{ending}")), &bytes)?;
+    let folder = files::folder(folder)?;
+    for (ending, bytes) in made.into_iter().chain([("json", stored)]) {
+        write_in(&folder, &format!("{stem}.{ending}"), &bytes)?;
     }
     Ok(())
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    fs::write(path, bytes).map_err(|source| CliError::Write {
-        path: path.to_owned(),
-        source,
-        hint: Some("name a folder that you may write to with `--out FOLDER`".to_owned()),
-    })
 }
 
 /// One page of every figure that is in the folder, whenever it was made.
@@ -368,24 +363,21 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     // What another version wrote may look otherwise; it is left out.
     let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
     let entries: Vec<Entry> = paths.iter().filter_map(read).collect();
-    let page = folder.join("index.html");
-    write(&page, gallery::page(&entries).as_bytes())?;
-    Ok(page)
+    write_in(&files::folder(folder)?, "index.html", gallery::page(&entries).as_bytes())
 }
 
 fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
     const IMAGES: &str = "images/reproductions";
-    let images = folder.join(IMAGES);
-    let failed = |source| CliError::Write { path: images.clone(), source, hint: None };
-    fs::create_dir_all(&images).map_err(failed)?;
+    let images = files::folder(&folder.join(IMAGES))?;
     for entry in entries {
         let picture = figure::svg(&entry.figure);
-        write(&images.join(format!("{}.svg", entry.stem())), picture.as_bytes())?;
+        write_in(&images, &format!("{}.svg", entry.stem()), picture.as_bytes())?;
     }
     let worlds = entries.first().map(|entry| entry.worlds.as_slice()).unwrap_or_default();
     let name = if worlds.len() > 1 { worlds } else { &["sim".to_owned()] };
     let page = format!("{}.md", gallery::stem("reproductions", name));
-    write(&folder.join(page), gallery::markdown(entries, IMAGES).as_bytes())
+    write_in(&files::folder(folder)?, &page, gallery::markdown(entries, IMAGES).as_bytes())
+        .map(drop)
 }
 
 /// What a program wants to know; the figure itself is in the folder.

@@ -18,7 +18,7 @@ use crate::files::{self, ResultFile, ResultFolder};
 use crate::inner::{Order, Work};
 use crate::live::Live;
 use crate::load::load;
-use crate::report::{print, write_report};
+use crate::report::{keep_report, print};
 use crate::sim;
 use crate::stacks;
 use crate::ui::Ui;
@@ -43,8 +43,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         return Ok(ExitCode::from(2));
     };
     print(&runs, arguments.json, ui)?;
-    let report = folder.path.join("report.html");
-    write_report(&runs, &report)?;
+    let report = keep_report(&runs, &folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(&runs, complete))
@@ -242,7 +241,7 @@ fn one(
             if interrupt::seen() {
                 drop(lifeline.take());
             }
-            let file: &mut ResultFile = match &mut file {
+            let file: &mut ResultFile<'_> = match &mut file {
                 Some(file) => file,
                 none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
             };

@@ -1,20 +1,20 @@
 //! `towpath setup`.
 
-use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use towpath_linux::files::Folder;
 use towpath_linux::setup::{
     self, Form, Host, Plan, Request, Role, SetupError, State, Step, StoredFile, Tools,
 };
 use towpath_measure::result::Warning;
 
 use crate::error::CliError;
+use crate::files;
 use crate::ui::Ui;
 
 /// Set this host up for Multipath TCP: endpoints, limits, routes, filters
@@ -109,8 +109,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
         ui.warn(&Warning { text: note.clone(), hint: None });
     }
     if let Some(form) = arguments.what.persist {
-        // Without a folder, nothing was applied.
-        let state = folder.ok().and_then(|folder| State::open(&folder).ok());
+        let state = folder.ok().and_then(|folder| applied(&folder, ui));
         return persist(form, arguments, &plan, state.as_ref(), ui);
     }
     if !arguments.what.apply {
@@ -236,6 +235,18 @@ fn undo(
     Ok(ExitCode::SUCCESS)
 }
 
+/// What was applied earlier; without a folder, nothing was. What cannot be trusted is left out.
+fn applied(folder: &Path, ui: &mut Ui) -> Option<State> {
+    match State::open(folder) {
+        Ok(state) => Some(state),
+        Err(error) => {
+            let text = format!("what was applied earlier is left out: {error}");
+            ui.warn(&Warning { text, hint: error.hint() });
+            None
+        }
+    }
+}
+
 fn persist(
     form: FormChoice,
     arguments: &SetupArguments,
@@ -250,30 +261,31 @@ fn persist(
     };
     let applied = state.map(State::changes).unwrap_or_default();
     let steps = setup::at_each_start(plan, applied);
-    let files = setup::stored(form, "Made by `towpath setup --persist`.", &steps);
+    let stored = setup::stored(form, "Made by `towpath setup --persist`.", &steps);
     match &arguments.out {
         Some(folder) => {
-            for file in &files {
-                let path = write_file(folder, file)?;
+            let folder = files::folder(folder)?;
+            for file in &stored {
+                let path = write_file(&folder, file)?;
                 writeln!(ui.out, "{}", path.display())?;
             }
-            for file in &files {
+            for file in &stored {
                 let name = Path::new(file.place).file_name().unwrap_or_default();
                 ui.progress(&format!("put {} to {}", name.display(), file.place));
             }
         }
         None if arguments.json => {
-            let files = files.iter().map(|file| {
+            let shown = stored.iter().map(|file| {
                 json!({
                     "path": file.place,
                     "executable": file.is_executable,
                     "content": file.content,
                 })
             });
-            writeln!(ui.out, "{}", json!({"files": files.collect::<Vec<_>>()}))?;
+            writeln!(ui.out, "{}", json!({"files": shown.collect::<Vec<_>>()}))?;
         }
         None => {
-            for file in &files {
+            for file in &stored {
                 writeln!(ui.out, "### {}\n{}", file.place, file.content)?;
             }
         }
@@ -284,15 +296,13 @@ fn persist(
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_file(folder: &Path, file: &StoredFile) -> Result<PathBuf, CliError> {
-    let path = folder.join(Path::new(file.place).file_name().unwrap_or_default());
-    let write = || {
-        fs::create_dir_all(folder)?;
-        fs::write(&path, &file.content)?;
-        let mode = if file.is_executable { 0o755 } else { 0o644 };
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-    };
-    write().map_err(|source| CliError::Write { path: path.clone(), source, hint: None })?;
+fn write_file(folder: &Folder, file: &StoredFile) -> Result<PathBuf, CliError> {
+    let name = Path::new(file.place).file_name().unwrap_or_default();
+    let path = folder.path().join(name);
+    // Root will run it.
+    let mode = if file.is_executable { 0o755 } else { 0o644 };
+    let written = folder.write_with_mode(name, file.content.as_bytes(), mode);
+    written.map_err(|source| CliError::unwritable(&path, source, None))?;
     Ok(path)
 }
 

@@ -1,6 +1,6 @@
 //! `towpath run --world sim`: the same runs in virtual time, in this process.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +86,8 @@ pub(crate) fn run_all(
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     if let Some(folder) = &arguments.pcap {
-        fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
+        // Before anything is run.
+        files::folder(folder)?;
     }
     let mut scenario = scenario.clone();
     scenario.run.seed = arguments.how.seed.unwrap_or(scenario.run.seed);
@@ -171,17 +172,18 @@ struct HostCapture {
 }
 
 fn begin_captures(folder: &Path, job: &Job) -> Result<Vec<HostCapture>, CliError> {
+    let folder = files::folder(folder)?;
     let begin = |host: &Host| {
         let name = format!("{}-{}.pcapng", name(job.transport, job.repeat), host.name);
-        let path = folder.join(name);
-        let file = File::create(&path).map_err(|source| unwritable(&path, source))?;
+        let path = folder.path().join(&name);
+        let file = folder.create(&name).map_err(|source| unwritable(&path, source))?;
         Ok(HostCapture { host: host.name.clone(), path, out: BufWriter::new(file) })
     };
     job.scenario.hosts.iter().map(begin).collect()
 }
 
 fn unwritable(path: &Path, source: io::Error) -> CliError {
-    CliError::Write { path: path.to_owned(), source, hint: None }
+    CliError::unwritable(path, source, None)
 }
 
 /// Writes the result and says how long it took.

@@ -17,6 +17,7 @@ use towpath_study::{summary, table};
 
 use crate::arguments::world;
 use crate::error::CliError;
+use crate::files;
 use crate::ui::Ui;
 use crate::worlds::Worlds;
 
@@ -133,6 +134,8 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
     let order = Order::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| usual_folder(&plan.name, selection));
+    // Its own files are new ones, which follow no link; this looks at the way there.
+    files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
     interrupt::catch();
     let worlds = Worlds::new(sweep.traces());
@@ -189,8 +192,7 @@ fn usual_folder(plan: &str, Selection { world, thin, seeds }: Selection) -> Path
 fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliError> {
     let rows = sweep.rows()?;
     if let Some(path) = &shown.csv {
-        let failed = |source| CliError::Write { path: path.clone(), source, hint: None };
-        fs::write(path, table::csv(&rows)).map_err(failed)?;
+        files::write_named(path, table::csv(&rows).as_bytes())?;
     }
     if shown.json {
         for row in &rows {

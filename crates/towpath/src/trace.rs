@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use towpath_linux::capture::Capture;
+use towpath_linux::files::Named;
 use towpath_linux::interrupt;
 use towpath_measure::result::Warning;
 use towpath_report::Run;
@@ -94,12 +95,8 @@ fn capture(
     let until = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
     ui.progress(&format!("capturing on {interface} until {until}"));
     let kept = arguments.write.as_ref().map(|path| {
-        let file = File::create(path);
-        file.map(BufWriter::new).map_err(|source| CliError::Write {
-            path: path.clone(),
-            source,
-            hint: None,
-        })
+        let file = Named::find(path).and_then(Named::create);
+        file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
     });
     let kept = kept.transpose()?;
     let trace = trace::read(Kept { capture: &mut capture, kept }, taken_at)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use towpath_linux::files::Folder;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::World;
@@ -133,15 +134,19 @@ fn simulate(run: &Run) -> Result<Vec<Record>, String> {
     report.map(|_| records).map_err(|error| error.to_string())
 }
 
-/// A folder that is gone when the run is.
+/// A folder that is gone when the run is. It is new and nobody else can write to it, so what is laid
+/// into it stays what it is.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(index: usize) -> io::Result<Self> {
         let name = format!("towpath-sweep-{}-{index}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
+        let folder = Folder::scratch(&std::env::temp_dir(), &name);
+        let folder = folder.map_err(|error| {
+            let text = format!("{error} (TMPDIR=FOLDER names another place for temporary files)");
+            io::Error::new(error.kind(), text)
+        })?;
+        Ok(Self(folder.path().to_owned()))
     }
 
     /// The scenario as a file, with its traces around it.

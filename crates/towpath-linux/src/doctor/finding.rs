@@ -49,6 +49,10 @@ pub struct Finding {
     pub fix: Vec<String>,
     /// Advice that is no command.
     pub hint: Option<String>,
+    /// Only what the other host says of itself leads to it, so it may be untrue: nothing is mended
+    /// for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub claimed: bool,
 }
 
 /// How sure a finding is.
@@ -182,7 +186,13 @@ impl Finding {
             evidence: Vec::new(),
             fix: Vec::new(),
             hint: None,
+            claimed: false,
         }
+    }
+
+    /// Whether both say the same of the same place.
+    pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
+        (self.cause, &self.place) == (other.cause, &other.place)
     }
 
     pub(super) fn at(mut self, place: impl fmt::Display) -> Self {

@@ -1,16 +1,32 @@
 //! Carries out the safe ones of a report's commands.
 //!
 //! A command of a finding is text, to be pasted. What is carried out is read from that same text, so
-//! that nothing is done that was not shown. Only settings, limits and endpoints of this host are
-//! touched: nothing that could cut it off.
+//! that nothing is done that was not shown. Only a few settings, limits and endpoints of this host are
+//! touched: nothing that could cut it off. It is read from an [`OwnCommand`] alone, behind which
+//! there is no word of another host.
 
 use std::net::IpAddr;
 
 use thiserror::Error;
 
-use super::finding::{Confidence, Report};
+use super::observation::Observation;
+use super::own::{OwnCommand, OwnFindings};
+use super::rules::diagnose;
 use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Route};
+use crate::setup::is_interface_name;
 use crate::sysctl::{Sysctl, SysctlError};
+
+/// Settings of the host that findings mend, below `/proc/sys`.
+const OF_HOST: [&str; 6] = [
+    "net.mptcp.enabled",
+    "net.mptcp.pm_type",
+    "net.mptcp.blackhole_timeout",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.ip_default_ttl",
+];
+/// Settings of its interfaces.
+const OF_LINK: [&str; 3] = ["rp_filter", "arp_ignore", "arp_announce"];
 
 /// Something that can be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +38,7 @@ pub struct Action {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    Set { name: String, value: String },
+    Set { sysctl: Sysctl, value: String },
     Limits(MptcpLimits),
     Add { address: IpAddr, device: Option<String>, flags: EndpointFlags },
     Delete { id: u8 },
@@ -40,14 +56,15 @@ pub enum FixError {
     Setting(#[from] SysctlError),
 }
 
-/// What can be done about a report's findings that are sure enough, in order.
-pub fn actions(report: &Report) -> Vec<Action> {
-    let sure = report.findings.iter().filter(|finding| finding.confidence > Confidence::Possible);
+/// What can be done about what is wrong here, as far as this host has seen it itself: in the order of
+/// the diagnosis, and nothing that it does not show.
+pub fn actions(observation: &Observation) -> Vec<Action> {
+    let (shown, own) = (diagnose(observation), OwnFindings::of(observation));
     let mut actions: Vec<Action> = Vec::new();
-    for command in sure.flat_map(|finding| &finding.fix) {
+    for command in own.commands(&shown) {
         let step = parse(command);
         let new = step.filter(|step| !actions.iter().any(|known| known.step == *step));
-        actions.extend(new.map(|step| Action { command: command.clone(), step }));
+        actions.extend(new.map(|step| Action { command: command.text().to_owned(), step }));
     }
     actions
 }
@@ -56,7 +73,7 @@ impl Action {
     /// Does it.
     pub fn apply(&self) -> Result<(), FixError> {
         match &self.step {
-            Step::Set { name, value } => Sysctl::new(name).write(value)?,
+            Step::Set { sysctl, value } => sysctl.write(value)?,
             Step::Limits(limits) => MptcpPm::open()?.set_limits(*limits)?,
             Step::Add { address, device, flags } => {
                 let link = device.as_ref().map(|name| Route::open()?.link(name)).transpose()?;
@@ -83,17 +100,20 @@ impl Action {
 }
 
 /// Reads a command; none if it is not for this host, or not one of the safe ones.
-fn parse(command: &str) -> Option<Step> {
-    if command.contains('#') {
-        return None; // for the other host, or with a part that people must fill in
+fn parse(command: OwnCommand<'_>) -> Option<Step> {
+    let command = command.text();
+    // For the other host, with a part that people must fill in, or with a name that takes quotes.
+    if command.contains(['#', '\'']) {
+        return None;
     }
     let words: Vec<&str> = command.split_whitespace().collect();
     match *words.as_slice() {
         ["sysctl", "-w", _, ..] => {
             let (name, value) = command.strip_prefix("sysctl -w ")?.split_once('=')?;
-            let value = value.trim_matches('"').to_owned();
-            let safe = name.starts_with("net.");
-            safe.then(|| Step::Set { name: name.to_owned(), value })
+            let value = value.trim_matches('"');
+            let is_number = |word: &str| word.parse::<u32>().is_ok();
+            let good = !value.is_empty() && value.split(' ').all(is_number);
+            Some(Step::Set { sysctl: setting(name)?, value: value.to_owned() }).filter(|_| good)
         }
         ["ip", "mptcp", "limits", "set", "subflows", subflows, "add_addr_accepted", accepted] => {
             let (subflows, add_addr_accepted) = (subflows.parse().ok()?, accepted.parse().ok()?);
@@ -115,6 +135,21 @@ fn parse(command: &str) -> Option<Step> {
         }
         _ => None,
     }
+}
+
+/// One of the settings that findings mend, as `sysctl` takes it: with slashes where an interface's
+/// name has dots.
+fn setting(name: &str) -> Option<Sysctl> {
+    if OF_HOST.contains(&name) {
+        return Some(Sysctl::new(name));
+    }
+    let (with, below) = match name.strip_prefix("net.ipv4.conf.") {
+        Some(below) => ('.', below),
+        None => ('/', name.strip_prefix("net/ipv4/conf/")?),
+    };
+    let (link, name) = below.split_once(with)?;
+    let good = OF_LINK.contains(&name) && is_interface_name(link);
+    good.then(|| Sysctl::ipv4(link, name))
 }
 
 fn flags(names: &[&str]) -> Option<EndpointFlags> {
@@ -142,7 +177,14 @@ mod tests {
         for (command, step) in [
             (
                 "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"",
-                Step::Set { name: "net.ipv4.tcp_rmem".into(), value: "4096 131072 6291456".into() },
+                Step::Set {
+                    sysctl: Sysctl::new("net.ipv4.tcp_rmem"),
+                    value: "4096 131072 6291456".into(),
+                },
+            ),
+            (
+                "sysctl -w net/ipv4/conf/eth0.100/rp_filter=2",
+                Step::Set { sysctl: Sysctl::ipv4("eth0.100", "rp_filter"), value: "2".into() },
             ),
             ("ip mptcp limits set subflows 4 add_addr_accepted 2", Step::Limits(limits)),
             ("ip mptcp endpoint delete id 3", Step::Delete { id: 3 }),
@@ -156,7 +198,7 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(parse(command), Some(step), "{command}");
+            assert_eq!(parse(OwnCommand::of_a_test(command)), Some(step), "{command}");
         }
     }
 
@@ -167,11 +209,19 @@ mod tests {
             "ip route add default via 10.0.0.254 dev wifi table 102",
             "ip link set wifi up",
             "sysctl -w kernel.panic=1",
+            "sysctl -w net.ipv4.ip_forward=1",
+            "sysctl -w net.ipv4.conf.a.forwarding=1",
+            "sysctl -w net.ipv4.conf.a.b.rp_filter=1",
+            "sysctl -w net/ipv4/conf/../rp_filter=1",
+            "sysctl -w net.ipv4.conf.a=b.rp_filter=2",
+            "sysctl -w net.mptcp.enabled=1\n2",
+            "sysctl -w net.mptcp.enabled=",
+            "ip mptcp endpoint add 10.0.0.1 dev 'a;b' subflow",
             "sysctl -w net.mptcp.enabled=1   # on the other host",
             "ip mptcp endpoint add 10.0.0.1 dev wifi strange",
             "towpath exec -- curl",
         ] {
-            assert_eq!(parse(command), None, "{command}");
+            assert_eq!(parse(OwnCommand::of_a_test(command)), None, "{command}");
         }
     }
 }

@@ -5,7 +5,8 @@
 //! `look` (a host from inside), `trial` (a connection of our own), `watch` (its subflows), `controls`
 //! (plain TCP over single paths), `probe` (packets with rising time to live).
 //!
-//! Nothing is changed on the host, unless `fix` is asked to, and no program is run.
+//! Nothing is changed on the host, unless `fix` is asked to, and no program is run. What the other host
+//! says of itself is shown, and never mended for: `own` has what is concluded without it.
 
 mod attempt;
 mod controls;
@@ -14,6 +15,7 @@ pub mod finding;
 mod fix;
 mod look;
 pub mod observation;
+mod own;
 mod probe;
 mod programs;
 mod rules;

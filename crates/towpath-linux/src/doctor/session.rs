@@ -10,6 +10,7 @@ use towpath_measure::live::{FromClient, FromServer, Kind, Look, Preamble, Secret
 use super::attempt::{self, Manner};
 use crate::clock::Clock;
 use crate::live::speaker::Speaker;
+use crate::setup::is_interface_name;
 
 /// Whoever is a towpath server answers at once.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -114,12 +115,22 @@ impl Session {
             self.speaker.hear(PATIENCE)
         };
         match ask() {
-            Ok(Some(FromServer::Looked(look))) => Ok(*look),
+            Ok(Some(FromServer::Looked(look))) => Ok(plausible(*look)),
             Ok(Some(FromServer::Refused { why, .. })) => Err(why),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
         }
     }
+}
+
+/// The same without what no kernel would say: names of interfaces become part of commands that people
+/// paste.
+fn plausible(look: Look) -> Look {
+    let mut look = look.within_limits();
+    for link in look.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
+        link.name = format!("interface-{}", link.index);
+    }
+    look
 }
 
 /// The first bytes of a conversation.

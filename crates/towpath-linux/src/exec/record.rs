@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Seek as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use towpath_net::Instant;
 
 use super::connections::{Connections, Fate, Id, Look, Role, ends};
 use super::tally::Tally;
+use crate::files;
 use crate::netlink::{DiagSocket, Route};
 use crate::sample::{MptcpInfo, TcpInfo};
 use crate::subflow::Named;
@@ -100,7 +101,7 @@ impl Interfaces {
 impl Recorder {
     /// Begins a result about `command` in the file, which is there already.
     pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
-        let mut file = File::create(&path)?;
+        let mut file = files::Named::find(&path)?.create()?;
         let meta = meta(command);
         write_record(&mut file, &Record::Meta(Box::new(meta.clone())))?;
         let log = DeliveryLog::new(Instant::ZERO);
@@ -296,16 +297,20 @@ impl Recorder {
             flow.streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         }
         let summary = self.summary(tally, end);
-        let ready = self.path.with_extension("part");
-        let mut out = io::BufWriter::new(File::create(&ready)?);
+        let place = files::Named::find(&self.path)?;
+        let mut ready = place.begin()?;
+        let mut out = io::BufWriter::new(ready.file());
         write_record(&mut out, &Record::Meta(Box::new(self.meta.clone())))?;
-        let mut records = BufReader::new(File::open(&self.path)?);
+        // What was written, whatever has its name by now.
+        self.file.rewind()?;
+        let mut records = BufReader::new(&self.file);
         let mut provisional = Vec::new();
         records.read_until(b'\n', &mut provisional)?;
         io::copy(&mut records, &mut out)?;
         write_record(&mut out, &Record::Summary(Box::new(summary)))?;
         out.flush()?;
-        fs::rename(ready, &self.path)
+        drop(out);
+        ready.keep().map(drop)
     }
 
     fn paths(&self) -> Vec<MetaPath> {

@@ -1,16 +1,21 @@
 //! Who a server is: its certificate and key, from files or made here and kept.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use towpath_quic::Identity;
 use towpath_quic::identity::{IdentityError, Pem};
 
+use crate::files::{self, Folder, Readers};
+
 /// Name in certificates that are made here; nobody looks at it.
 const NAME: &str = "towpath";
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
+/// A chain of certificates is shorter.
+const LONGEST: u64 = 1 << 20;
 
 /// Why there is no certificate.
 #[derive(Debug, Error)]
@@ -39,50 +44,45 @@ pub(super) fn make() -> Result<Identity, IdentityError> {
     Identity::from_pem(&pem.certificate, &pem.key)
 }
 
-/// Reads certificate and key from PEM files.
+/// Reads certificate and key from PEM files. A key that somebody else has made, or could change, is no
+/// secret.
 pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, KeepError> {
-    let read = |path: &Path| {
-        let file = |source| KeepError::File { path: path.to_owned(), source };
-        fs::read_to_string(path).map_err(file)
+    let file = |path: &Path| {
+        let path = path.to_owned();
+        |source| KeepError::File { path, source }
     };
-    let (chain, secret) = (read(certificate)?, read(key)?);
+    files::check_secret(key).map_err(file(key))?;
+    let chain = fs::read_to_string(certificate).map_err(file(certificate))?;
+    let secret = fs::read_to_string(key).map_err(file(key))?;
     Identity::from_pem(&chain, &secret)
         .map_err(|source| KeepError::Content { path: certificate.to_owned(), source })
 }
 
 /// The one in `folder`, made when there is none yet: so clients can know this host again. Nobody but
-/// its user can read the key.
+/// its user can read the key, or write to the folder.
 pub fn kept_identity(folder: &Path) -> Result<Identity, KeepError> {
-    let (certificate, key) = (folder.join("server.crt"), folder.join("server.key"));
-    if certificate.exists() && key.exists() {
-        return read_identity(&certificate, &key);
-    }
+    let certificate = folder.join(CERTIFICATE);
     let file = |path: &Path| {
         let path = path.to_owned();
         |source| KeepError::File { path, source }
     };
-    let made = Pem::make(&[NAME.to_owned()])
-        .map_err(|source| KeepError::Content { path: certificate.clone(), source })?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(file(folder))?;
-    write(&key, &made.key).map_err(file(&key))?;
-    write(&certificate, &made.certificate).map_err(file(&certificate))?;
-    read_identity(&certificate, &key)
-}
-
-/// Another server that starts now finds all of it or nothing.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&part).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    let moved = written.and_then(|()| fs::rename(&part, path));
-    if moved.is_err() {
-        let _nothing_there = fs::remove_file(&part);
+    let kept = Folder::private(folder, Readers::Nobody).map_err(file(folder))?;
+    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    if !(is_there(CERTIFICATE) && is_there(KEY)) {
+        let made = Pem::make(&[NAME.to_owned()])
+            .map_err(|source| KeepError::Content { path: certificate.clone(), source })?;
+        // Another server that starts now finds each of them whole.
+        for (name, text) in [(KEY, &made.key), (CERTIFICATE, &made.certificate)] {
+            let written = kept.write_durably(name, text.as_bytes(), Readers::Nobody);
+            written.map_err(file(&folder.join(name)))?;
+        }
     }
-    moved
+    let read = |name: &str| {
+        let bytes = kept.read_private(name, LONGEST).map_err(file(&folder.join(name)))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Identity::from_pem(&read(CERTIFICATE)?, &read(KEY)?)
+        .map_err(|source| KeepError::Content { path: certificate, source })
 }
 
 #[cfg(test)]
@@ -101,6 +101,27 @@ mod tests {
         fs::write(folder.join("server.crt"), "nothing").unwrap();
         let error = kept_identity(&folder).unwrap_err().to_string();
         assert!(error.contains("server.crt") && error.contains("no certificate"), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_others_can_change_is_no_secret() {
+        let folder = std::env::temp_dir().join(format!("towpath-key-{}", std::process::id()));
+        let first = kept_identity(&folder).unwrap();
+        let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));
+        assert_eq!(read_identity(&certificate, &key).unwrap(), first);
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o606)).unwrap();
+        for refused in [read_identity(&certificate, &key), kept_identity(&folder)] {
+            let error = refused.unwrap_err().to_string();
+            assert!(
+                error.contains("others may write to") && error.contains("server.key"),
+                "{error}"
+            );
+        }
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = kept_identity(&folder).unwrap_err().to_string();
+        assert!(error.contains("others may write to"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -275,7 +275,7 @@ const fn ip(v4: bool) -> &'static str {
 }
 
 /// A word as a shell takes it: an interface's name may be almost anything.
-pub(super) fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/=@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

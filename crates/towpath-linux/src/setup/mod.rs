@@ -8,12 +8,16 @@
 //! back; what somebody else has changed since is left alone by [`undo`].
 
 mod change;
+mod check;
 mod host;
 mod persist;
 mod plan;
 mod state;
 
+pub(crate) use change::quoted;
 pub use change::{Change, ChangeError, Limits, NamedEndpoint, SourceRule, TableRoute, Tools};
+pub use check::Foreign;
+pub(crate) use check::is_interface_name;
 pub use host::{Host, Manager, Router, Ways};
 pub use persist::{Form, StoredFile, at_each_start, stored};
 pub use plan::{Plan, PlanError, Request, Role, Step, plan};
@@ -73,10 +77,8 @@ impl SetupError {
             Self::Plan(PlanError::NoMptcp) => {
                 Some("it takes Linux 5.6 or newer with CONFIG_MPTCP".to_owned())
             }
-            Self::State(StateError::Write { .. } | StateError::Nowhere) => {
-                Some("XDG_STATE_HOME=FOLDER names another place".to_owned())
-            }
-            Self::Netlink(_) | Self::Plan(_) | Self::State(StateError::Read { .. }) => None,
+            Self::State(error) => error.hint(),
+            Self::Netlink(_) | Self::Plan(_) => None,
         }
     }
 }

@@ -15,9 +15,9 @@ use super::host::{Host, Manager, Router, Ways};
 /// The kernel's most endpoints, subflows and accepted addresses.
 const MOST: usize = 8;
 /// Tables and rules of ours are looked for from here on.
-const FIRST_TABLE: u32 = 1_000;
+pub(super) const FIRST_TABLE: u32 = 1_000;
 /// Our rules come before this place.
-const RULES_BEFORE: u32 = 1_000;
+pub(super) const RULES_BEFORE: u32 = 1_000;
 /// Addresses for documentation (RFC 5737, RFC 3849): whatever is told of them holds for the rest of
 /// the internet.
 const ANYWHERE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

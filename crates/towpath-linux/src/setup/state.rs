@@ -1,10 +1,13 @@
 //! What was changed, kept so that it can be taken back: one file for each network namespace.
 //!
 //! The kernel forgets all of it when the machine starts anew, so a file of an earlier start is void.
+//!
+//! Whoever takes back what it says does so as root. So it is read only where nobody else can have
+//! written it, and every change of it must be one that a plan can have made (`check`).
 
 use std::env;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
+use super::check::{Foreign, check};
+use crate::files::{self, Folder, Readers, Refusal};
 use crate::sys;
 
 /// `SO_NETNS_COOKIE`: a number that no other network namespace of this start has or had.
@@ -19,6 +24,8 @@ const SO_NETNS_COOKIE: i32 = 71;
 const VERSION: u32 = 1;
 /// Where root keeps it.
 const SHARED: &str = "/var/lib/towpath";
+/// A state is shorter; a plan has some ten changes.
+const LONGEST: u64 = 1 << 20;
 
 /// The file.
 #[derive(Debug)]
@@ -54,15 +61,40 @@ pub enum StateError {
         /// The system's reason.
         source: io::Error,
     },
+    /// It says, or is to say, what no plan does.
+    #[error("`{}`: {source}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Foreign,
+    },
     /// There is no place for it.
     #[error("no folder to keep what is changed in: neither HOME nor XDG_STATE_HOME is set")]
     Nowhere,
 }
 
-/// The folder: `/var/lib/towpath` for root, else that of the user's programs.
+impl StateError {
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        let refused = |source: &io::Error| Refusal::of(source).map(|it| it.hint().to_owned());
+        let elsewhere = || "XDG_STATE_HOME=FOLDER names another place".to_owned();
+        match self {
+            Self::Write { source, .. } => Some(refused(source).unwrap_or_else(elsewhere)),
+            Self::Read { source, .. } => refused(source),
+            Self::Foreign { .. } => {
+                Some("look at it, and remove it if nobody needs it; nothing was changed".to_owned())
+            }
+            Self::Nowhere => Some(elsewhere()),
+        }
+    }
+}
+
+/// The folder: `/var/lib/towpath` for root, else that of the user's programs. Nothing is made.
 pub fn folder() -> Result<PathBuf, StateError> {
     let shared = Path::new(SHARED);
-    if sys::user_and_group().0 == 0 && may_write(shared) {
+    // It may be root of a user namespace only.
+    if sys::user_and_group().0 == 0 && files::could_write(shared) {
         return Ok(shared.to_owned());
     }
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -70,39 +102,45 @@ pub fn folder() -> Result<PathBuf, StateError> {
     own.map(|folder| folder.join("towpath")).ok_or(StateError::Nowhere)
 }
 
-/// Whether root may really write there: it may be root of a user namespace only.
-fn may_write(folder: &Path) -> bool {
-    fs::create_dir_all(folder).is_ok() && tempfile(folder).is_ok()
-}
-
-fn tempfile(folder: &Path) -> io::Result<()> {
-    let probe = folder.join(format!(".probe-{}", std::process::id()));
-    File::create(&probe)?;
-    fs::remove_file(probe)
-}
-
 /// Whether root has applied something here that was not taken back, as far as that can be read.
+/// Nothing is done with it but to say so.
 pub fn root_has_applied() -> bool {
-    State::open(Path::new(SHARED)).is_ok_and(|state| !state.changes().is_empty())
+    let text = fs::read_to_string(Path::new(SHARED).join(name()));
+    let found = text.ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
+    found.is_some_and(|found| found.is_of_now() && !found.changes.is_empty())
+}
+
+impl Content {
+    fn fresh() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self { version: VERSION, boot: boot.trim().to_owned(), changes: Vec::new() }
+    }
+
+    fn is_of_now(&self) -> bool {
+        let fresh = Self::fresh();
+        (self.version, &self.boot) == (fresh.version, &fresh.boot)
+    }
 }
 
 impl State {
     /// Opens the file of the calling thread's network namespace in `folder`; it need not exist yet.
+    /// It must belong to this user, and nobody else may write to it, to the folder or above it.
     pub fn open(folder: &Path) -> Result<Self, StateError> {
-        let path = folder.join(format!("setup-{:x}.json", cookie()));
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let fresh = Content { version: VERSION, boot: boot.trim().to_owned(), changes: Vec::new() };
-        let content = match fs::read_to_string(&path) {
-            Ok(text) => {
-                let content: Content = serde_json::from_str(&text).map_err(|error| {
-                    StateError::Read { path: path.clone(), source: error.into() }
-                })?;
-                let of_now = (content.version, &content.boot) == (fresh.version, &fresh.boot);
-                if of_now { content } else { fresh }
+        let path = folder.join(name());
+        let read = Folder::existing_private(folder).and_then(|it| it.read_private(name(), LONGEST));
+        let text = match read {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { path, content: Content::fresh() });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => fresh,
             Err(source) => return Err(StateError::Read { path, source }),
         };
+        let content = serde_json::from_slice::<Content>(&text)
+            .map_err(|error| StateError::Read { path: path.clone(), source: error.into() })?;
+        if !content.is_of_now() {
+            return Ok(Self { path, content: Content::fresh() });
+        }
+        check_all(&path, &content.changes)?;
         Ok(Self { path, content })
     }
 
@@ -118,30 +156,43 @@ impl State {
 
     /// Keeps `changes` in place of what was kept; the file goes when there is none.
     pub fn keep(&mut self, changes: Vec<Change>) -> Result<(), StateError> {
+        check_all(&self.path, &changes)?;
         self.content.changes = changes;
-        let written = if self.content.changes.is_empty() {
-            match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
-        } else {
-            self.write()
-        };
+        let written = if self.content.changes.is_empty() { self.remove() } else { self.write() };
         written.map_err(|source| StateError::Write { path: self.path.clone(), source })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match Folder::existing_private(self.folder()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            folder => folder?.remove(name_in(&self.path)),
+        }
     }
 
     /// The old file stays until the new one is whole, also when the machine dies in between.
     fn write(&self) -> io::Result<()> {
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
+        let folder = Folder::private(self.folder(), Readers::Others)?;
         let text = serde_json::to_string_pretty(&self.content)?;
-        let new = self.path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(new, &self.path)
+        folder.write_durably(name_in(&self.path), text.as_bytes(), Readers::Others)
     }
+}
+
+fn check_all(path: &Path, changes: &[Change]) -> Result<(), StateError> {
+    let foreign = |source| StateError::Foreign { path: path.to_owned(), source };
+    changes.iter().try_for_each(check).map_err(foreign)
+}
+
+/// The file's name in its folder.
+fn name() -> String {
+    format!("setup-{:x}.json", cookie())
+}
+
+fn name_in(path: &Path) -> &std::ffi::OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// The number of the calling thread's network namespace; kernels before 5.14 have none.
@@ -165,6 +216,7 @@ mod tests {
         let folder = env::temp_dir().join(format!("towpath-state-{}", std::process::id()));
         let mut state = State::open(&folder).unwrap();
         assert_eq!(state.changes(), []);
+        assert!(!folder.exists(), "reading makes nothing");
         let from = Limits { subflows: 2, add_addr_accepted: 0 };
         let change = Change::Limits { from, to: Limits { subflows: 8, ..from } };
         state.keep(vec![change.clone()]).unwrap();

@@ -23,7 +23,7 @@ pub(crate) use arguments::MeasureArguments;
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
 use crate::live::Live;
-use crate::report::{print, write_report};
+use crate::report::{keep_report, print};
 use crate::server::read_secret;
 use crate::ui::Ui;
 
@@ -112,8 +112,7 @@ fn conclude(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     print(runs, arguments.json, ui)?;
-    let report = folder.path.join("report.html");
-    write_report(runs, &report)?;
+    let report = keep_report(runs, folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(arguments, runs, runs.len() == planned, ui))
@@ -203,7 +202,7 @@ fn one(
         say(&live_header());
     }
     let mut live = Live::every(arguments.interval, transport);
-    let mut file: Option<ResultFile> = None;
+    let mut file: Option<ResultFile<'_>> = None;
     let mut failed = None;
     let records = live::measure(order, &mut |record| {
         let mut keep = || -> Result<(), CliError> {

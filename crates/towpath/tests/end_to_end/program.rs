@@ -127,7 +127,7 @@ impl Folder {
         for part in [folder.work(), folder.temporary()] {
             fs::create_dir_all(&part).unwrap();
             // Everybody may write, as among temporary files: some programs run as another user.
-            fs::set_permissions(&part, fs::Permissions::from_mode(0o777)).unwrap();
+            fs::set_permissions(&part, fs::Permissions::from_mode(0o1777)).unwrap();
         }
         folder
     }

@@ -8,6 +8,7 @@ use towpath_measure::live::look::{Endpoint, Link};
 use super::view::View;
 use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::ways;
+use crate::setup::quoted;
 
 /// Both hosts are joined by a further link, plain TCP connects over it, and no endpoint says so.
 pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
@@ -36,7 +37,8 @@ pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
     let there = "   # on the other host";
     finding = finding.fix(format!("ip mptcp limits set subflows 8{there}"));
     for (link, local, remote) in &open {
-        let device = peer.latest().link_of(*remote).map_or("DEVICE", |link| link.name.as_str());
+        let device = peer.latest().link_of(*remote);
+        let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
         finding = finding
             .because(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
             .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{there}"));

@@ -8,6 +8,7 @@ use towpath_measure::live::look::{Endpoint, Link};
 use super::view::{View, in_network};
 use super::{between, path, routes};
 use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::setup::quoted;
 
 /// `explained` when it is known already why there is only one path.
 pub(super) fn findings(view: &View<'_>, explained: bool) -> Vec<Finding> {
@@ -59,7 +60,7 @@ fn down(view: &View<'_>, link: &Link) -> Option<Finding> {
             Finding::new(Cause::EndpointInterfaceDown, format!("the interface {name} is down"))
                 .at(name)
                 .because(format!("{name}: not UP (ip link)"))
-                .fix(format!("ip link set {name} up")),
+                .fix(format!("ip link set {} up", quoted(name))),
         );
     }
     if link.running && !now.up {
@@ -156,7 +157,8 @@ fn here_wrong_role(view: &View<'_>) -> Option<Finding> {
         finding = finding.sure(Confidence::Likely);
     }
     for one in wrong {
-        let device = view.here.link_of(one.address).map_or("DEVICE", |link| link.name.as_str());
+        let device = view.here.link_of(one.address);
+        let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
         finding = finding
             .fix(format!("ip mptcp endpoint delete id {}", one.id))
             .fix(format!("ip mptcp endpoint add {} dev {device} subflow", one.address));
@@ -275,7 +277,8 @@ fn no_endpoints(view: &View<'_>) -> Option<Finding> {
         finding = finding.sure(Confidence::Likely);
     }
     for (link, address) in &other {
-        finding = finding.fix(format!("ip mptcp endpoint add {address} dev {} subflow", link.name));
+        let device = quoted(&link.name);
+        finding = finding.fix(format!("ip mptcp endpoint add {address} dev {device} subflow"));
     }
     if view.here.limits.is_some_and(|limits| (limits.subflows as usize) < other.len()) {
         finding = finding.fix("ip mptcp limits set subflows 8 add_addr_accepted 8");
@@ -319,7 +322,7 @@ fn one_interface(view: &View<'_>) -> Option<Finding> {
         .at("this host")
         .because(format!("every endpoint's address is on {}", first.name))
         .because(format!("{} has {address} and leads to the same place", other.name))
-        .fix(format!("ip mptcp endpoint add {address} dev {} subflow", other.name)),
+        .fix(format!("ip mptcp endpoint add {address} dev {} subflow", quoted(&other.name))),
     )
 }
 

@@ -21,11 +21,27 @@ mod tests;
 
 use super::finding::{Cause, Confidence, Finding, NotChecked, Report, Verdict};
 use super::observation::Observation;
+use super::own::OwnFindings;
 use view::View;
 pub(super) use view::on_link;
 
 /// Concludes what is wrong, causes before consequences.
 pub fn diagnose(observation: &Observation) -> Report {
+    let own = OwnFindings::of(observation);
+    let mut told = findings(observation);
+    for finding in &mut told {
+        finding.claimed = own.same(finding).is_none();
+    }
+    Report {
+        verdict: verdict(&View::new(observation), &told),
+        findings: told,
+        checked: checked(observation),
+        not_checked: not_checked(observation),
+    }
+}
+
+/// What is concluded from an observation, each thing once.
+pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     let view = View::new(observation);
     let mut findings = kernel::findings(&view);
     if findings.is_empty() {
@@ -45,17 +61,11 @@ pub fn diagnose(observation: &Observation) -> Report {
     });
     let mut told: Vec<Finding> = Vec::new();
     for finding in findings {
-        let same = |one: &Finding| one.cause == finding.cause && one.place == finding.place;
-        if !told.iter().any(same) {
+        if !told.iter().any(|one| one.is_about_the_same(&finding)) {
             told.push(finding);
         }
     }
-    Report {
-        verdict: verdict(&view, &told),
-        findings: told,
-        checked: checked(observation),
-        not_checked: not_checked(observation),
-    }
+    told
 }
 
 /// Whether anything of Multipath TCP is left.

@@ -4,6 +4,7 @@ use super::view::{View, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{Program, Role, Speaks, SubflowSeen};
 use crate::doctor::words;
+use crate::setup::quoted;
 
 /// Programs that are named; the others are counted.
 const NAMED: usize = 6;
@@ -65,7 +66,7 @@ fn plain(programs: &[Program]) -> Option<Finding> {
             Role::Listens => format!("{}: listens on {}", name(one), one.local),
         });
     }
-    let program = if first.name.is_empty() { "PROGRAM" } else { &first.name };
+    let program = if first.name.is_empty() { "PROGRAM".to_owned() } else { quoted(&first.name) };
     Some(
         finding
             .fix(format!("towpath exec -- {program}"))
@@ -181,7 +182,7 @@ fn not_recreated(view: &View<'_>, program: &Program) -> Option<Finding> {
             ]
         }
         (None, Some(link)) => {
-            vec![format!("ip mptcp endpoint add {local} dev {} subflow", link.name)]
+            vec![format!("ip mptcp endpoint add {local} dev {} subflow", quoted(&link.name))]
         }
         (None, None) => return None,
     };

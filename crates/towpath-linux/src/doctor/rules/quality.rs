@@ -10,6 +10,7 @@ use super::view::{View, in_network, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{Control, SubflowSeen, Trial};
 use crate::doctor::words;
+use crate::setup::quoted;
 
 /// A subflow that has not heard anything for so long while it waits for an acknowledgement.
 const SILENT_MS: u32 = 400;
@@ -114,7 +115,8 @@ fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Opti
         }
         if direction == 1 {
             let address = before.addresses.iter().find(|address| address.link == one.link.index);
-            let address = address.map_or_else(|| name.clone(), |one| one.address.to_string());
+            let address =
+                address.map_or_else(|| "ADDRESS".to_owned(), |one| one.address.to_string());
             let table = one.link.index.saturating_add(100);
             let there = if host == "this host" { "" } else { "   # on the other host" };
             return Some(
@@ -128,7 +130,10 @@ fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Opti
                 .because(said(&one))
                 .because(said(&other))
                 .fix(format!("ip rule add from {address} table {table}{there}"))
-                .fix(format!("ip route add default via GATEWAY dev {name} table {table}{there}")),
+                .fix(format!(
+                    "ip route add default via GATEWAY dev {} table {table}{there}",
+                    quoted(name)
+                )),
             );
         }
     }
@@ -209,7 +214,7 @@ fn hole(name: &str, place: &str, one: &SubflowSeen, evidence: String) -> Finding
         .because(evidence)
         .because("plain TCP over the same path: small packets come back, large ones do not")
         .because(format!("packets of up to {} bytes are sent", one.tcp.path_mtu))
-        .fix(format!("ip link set {name} mtu 1280"))
+        .fix(format!("ip link set {} mtu 1280", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
         .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
 }
@@ -373,6 +378,7 @@ fn buffer(view: &View<'_>) -> Option<Finding> {
     let here = most(view.here).map(|most| (most, "this host"));
     let there = view.peer.and_then(|peer| most(peer.latest())).map(|most| (most, "other host"));
     let (most, host) = here.into_iter().chain(there).find(|(most, _)| *most < SMALLEST_BUFFER)?;
+    let there = if host == "this host" { "" } else { "   # on the other host" };
     Some(
         Finding::new(
             Cause::ReceiveBufferTooSmall,
@@ -384,6 +390,6 @@ fn buffer(view: &View<'_>) -> Option<Finding> {
         )
         .at(host)
         .because(format!("{host}: net.ipv4.tcp_rmem ends with {most}"))
-        .fix("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""),
+        .fix(format!("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"{there}")),
     )
 }

@@ -9,6 +9,8 @@ use super::view::View;
 use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::observation::Trial;
 use crate::doctor::words;
+use crate::setup::quoted;
+use crate::sysctl::Sysctl;
 
 /// Packets from an address leave by the wrong interface, or do not find the next hop.
 pub(super) fn routing_of(
@@ -66,12 +68,17 @@ fn table(view: &View<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Fi
     let through = gateway.map_or_else(|| "GATEWAY".to_owned(), |gateway| gateway.to_string());
     finding
         .fix(format!("ip rule add from {local} table {table}"))
-        .fix(format!("ip route add default via {through} dev {} table {table}", link.name))
+        .fix(format!("ip route add default via {through} dev {} table {table}", quoted(&link.name)))
 }
 
 /// The same for a subflow that there should be.
 pub(super) fn routing(view: &View<'_>, one: &Missing<'_>) -> Option<Finding> {
     routing_of(view, one.local?, one.bound_to, one.remote.ip())
+}
+
+/// The command that lets answers arrive by an interface that does not lead back.
+fn loose(link: &str) -> String {
+    format!("sysctl -w {}", quoted(&format!("{}=2", Sysctl::ipv4(link, "rp_filter"))))
 }
 
 /// The answer arrives, and is thrown away for where it arrives.
@@ -93,7 +100,7 @@ pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) ->
             .because(format!("{dropped} dropped (IPReversePathFilter)"))
             .because(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
             .fix("sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned())
-            .fix(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", link.name)),
+            .fix(loose(&link.name)),
         );
     }
     let peer = view.peer?;
@@ -111,6 +118,6 @@ pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) ->
         )
         .at(format!("other host, {}", strict.name))
         .because(format!("{there} dropped there (IPReversePathFilter)"))
-        .fix(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2   # on the other host", strict.name))
+        .fix(format!("{}   # on the other host", loose(&strict.name)))
     })
 }

@@ -12,6 +12,7 @@ use super::super::observation::{
     Role, Speaks, SubflowSeen, TcpFigures, Trial, Way,
 };
 use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
+use crate::doctor::fix::actions;
 
 const TARGET: &str = "10.9.0.1:5210";
 
@@ -592,5 +593,125 @@ proptest! {
         keys.dedup();
         prop_assert_eq!(keys.len(), count, "one thing is told once");
         prop_assert_eq!(diagnose(&observation), report, "the same evidence, the same words");
+    }
+}
+
+/// Interfaces, addresses and endpoints that another host might say it has.
+fn any_network() -> impl Strategy<Value = Look> {
+    let name = prop_oneof![
+        Just("a".to_owned()),
+        Just("eth0".to_owned()),
+        Just("x; reboot #".to_owned()),
+        Just("all.rp_filter=2 net.ipv4.conf.a".to_owned()),
+        "[ -~]{0,20}",
+    ];
+    let address = || {
+        proptest::sample::select(vec!["10.0.1.1", "10.0.1.9", "10.0.2.9", "10.9.0.1", "fd00::1"])
+    };
+    let one = (name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64, 1..5_u32);
+    let link = one.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| Link {
+        up,
+        running,
+        rp_filter,
+        rx_bytes,
+        tx_bytes: rx_bytes / 2,
+        ..link(index, &name)
+    });
+    let on = (1..5_u32, address(), 0..33_u8);
+    let on = on.prop_map(|(link, text, prefix_length)| Address {
+        link,
+        address: ip(text),
+        prefix_length,
+    });
+    let end = (0..9_u8, address(), 0..64_u32);
+    let end = end.prop_map(|(id, address, flags)| endpoint(id, address, flags));
+    let all = (
+        proptest::collection::vec(link, 0..4),
+        proptest::collection::vec(on, 0..5),
+        proptest::collection::vec(end, 0..5),
+    );
+    all.prop_map(|(links, addresses, endpoints)| Look {
+        links,
+        addresses,
+        endpoints,
+        ..Look::default()
+    })
+}
+
+/// What another host might say of itself, in good faith or not.
+fn any_look() -> impl Strategy<Value = Look> {
+    const SETTINGS: [(&str, &str); 8] = [
+        ("ipv4.tcp_rmem", "1 2 3"),
+        ("ipv4.tcp_rmem", "x; reboot"),
+        ("mptcp.enabled", "0"),
+        ("mptcp.pm_type", "1"),
+        ("mptcp.path_manager", "userspace"),
+        ("mptcp.allow_join_initial_addr_port", "0"),
+        ("mptcp.blackhole_timeout", "7"),
+        ("ipv4.ip_default_ttl", "1"),
+    ];
+    const COUNTERS: [&str; 8] = [
+        "MPTcpExt.MPJoinSynTx",
+        "MPTcpExt.AddAddrTx",
+        "MPTcpExt.EchoAdd",
+        "MPTcpExt.MPJoinRejected",
+        "MPTcpExt.MPCapableSYNRX",
+        "MPTcpExt.MPJoinSynTxBindErr",
+        "TcpExt.IPReversePathFilter",
+        "MPTcpExt.RmAddrTx",
+    ];
+    let settings = proptest::sample::subsequence(SETTINGS.to_vec(), 0..8);
+    let counted = proptest::collection::vec(0..9_u64, COUNTERS.len());
+    let listener = proptest::option::of(any::<[bool; 2]>());
+    let limits = proptest::option::of((0..9_u32, 0..9_u32));
+    let all = (any_network(), settings, counted, listener, limits, any::<bool>());
+    all.prop_map(|(network, settings, counted, listener, limits, works)| Look {
+        settings: settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        counters: COUNTERS.into_iter().map(str::to_owned).zip(counted).collect(),
+        listener: listener.map(|[plain, multipath]| Listener { plain, multipath }),
+        limits: limits
+            .map(|(subflows, add_addr_accepted)| PathLimits { subflows, add_addr_accepted }),
+        socket_errno: if works { 0 } else { 92 },
+        ..network
+    })
+}
+
+#[test]
+fn what_the_other_host_says_of_itself_is_shown_as_that_and_never_mended_here() {
+    let mut observation = healthy();
+    let mut there = host();
+    there.endpoints.clear();
+    there.settings.insert("ipv4.tcp_rmem".into(), "4096 8192 8192".into());
+    let address = TARGET.parse().unwrap();
+    observation.peer = Some(Peer { address, before: there.clone(), after: None });
+    let report = diagnose(&observation);
+    let finding = &report.findings[0];
+    assert_eq!((finding.cause, finding.claimed), (Cause::ReceiveBufferTooSmall, true));
+    assert!(finding.fix.iter().all(|fix| fix.ends_with("   # on the other host")), "{finding:?}");
+    assert_eq!(actions(&observation), [], "{report:?}");
+    // What this host sees itself is mended, whatever the other one says besides.
+    observation.here.settings = there.settings.clone();
+    let mended: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
+    assert_eq!(mended, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);
+    assert!(!diagnose(&observation).findings[0].claimed);
+}
+
+proptest! {
+    #[test]
+    fn no_word_of_another_host_has_anything_mended(
+        observation in any_observation(),
+        before in any_look(),
+        after in proptest::option::of(any_look()),
+    ) {
+        let alone = actions(&observation);
+        let address = TARGET.parse().unwrap();
+        let told = Observation {
+            peer: Some(Peer { address, before, after }),
+            peer_error: Some("sysctl -w net.mptcp.enabled=0".into()),
+            ..observation
+        };
+        for action in actions(&told) {
+            prop_assert!(alone.contains(&action), "{:?}, not one of {:?}", action, alone);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Before the traffic: the connections, what both hosts agree on, and their clocks.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use towpath_quic::{ConnectionError as QuicError, Qlog, Trust};
 
 use super::Order;
 use crate::clock::Clock;
+use crate::files::Folder;
 use crate::live::LiveError;
 use crate::live::dial::Dialer;
 use crate::live::end::{Stream, wanted};
@@ -79,7 +79,7 @@ fn qlog(order: &Order, flow: u16) -> Result<Option<Qlog>, LiveError> {
     };
     // The ending of logs with one record a line.
     let name = format!("live-{}-{}-flow{flow}.sqlog", order.plan.transport, order.repeat);
-    let file = fs::create_dir_all(folder).and_then(|()| fs::File::create(folder.join(name)));
+    let file = Folder::make(folder).and_then(|folder| folder.create(name));
     let file = file.map_err(LiveError::system("write the log of QUIC"))?;
     Ok(Some(Qlog::new(io::BufWriter::new(file))))
 }

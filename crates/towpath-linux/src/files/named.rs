@@ -1,0 +1,161 @@
+//! A file whose name the user has spelt.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::walk::{check_link, is_trusted};
+use super::{Folder, Readers, Refusal, Unfinished};
+use crate::sys::at;
+
+/// As many links as the kernel follows.
+const MOST_LINKS: u32 = 40;
+
+/// Where a file is to be, found once.
+#[derive(Debug)]
+pub struct Named {
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A name in a folder, for a regular file.
+    File { folder: Folder, name: OsString, old: Option<Permissions> },
+    /// A pipe, a terminal or the like, which is written to as it is.
+    Stream(File),
+}
+
+impl Named {
+    /// Looks where `path` leads; nothing is made.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        let mut path = path.to_owned();
+        for _ in 0..MOST_LINKS {
+            let Some(name) = path.file_name().map(OsStr::to_owned) else {
+                return Err(io::Error::from_raw_os_error(libc::EISDIR));
+            };
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            let folder = Folder::open(above.unwrap_or(Path::new(".")))?;
+            if is_of_kernel(&folder) {
+                // What a process has open, such as /dev/stdout: there are no links of others.
+                let stream =
+                    OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+                return Ok(Self { place: Place::Stream(stream) });
+            }
+            match look(&folder, &name)? {
+                Some(about) if about.is_symlink() => {
+                    check_link(&path, &about)?;
+                    let target = at::read_link_at(folder.at.as_fd(), &name)?;
+                    path = folder.path.join(target);
+                }
+                old => return Self::of(folder, name, old),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ELOOP))
+    }
+
+    fn of(folder: Folder, name: OsString, old: Option<Metadata>) -> io::Result<Self> {
+        let Some(about) = old.as_ref().filter(|about| !about.is_file()) else {
+            let old = old.map(|about| about.permissions());
+            return Ok(Self { place: Place::File { folder, name, old } });
+        };
+        let kind = about.file_type();
+        let path = folder.path.join(&name);
+        if kind.is_dir() {
+            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+        }
+        if !(kind.is_fifo() || kind.is_char_device()) {
+            return Err(Refusal::Kind { path }.into());
+        }
+        if !is_trusted(about.uid()) {
+            return Err(Refusal::Owner { path, owner: about.uid() }.into());
+        }
+        let stream = at::open_at(folder.at.as_fd(), &name, libc::O_WRONLY | libc::O_NOFOLLOW, 0)?;
+        Ok(Self { place: Place::Stream(stream.into()) })
+    }
+
+    /// An empty file to write to, which is there at once.
+    pub fn create(self) -> io::Result<File> {
+        match &self.place {
+            Place::Stream(file) => file.try_clone(),
+            Place::File { folder, name, old } => match self.begin().and_then(Unfinished::keep) {
+                Err(error) if is_locked(&error) => in_place(folder, name, old.is_some(), error),
+                other => other,
+            },
+        }
+    }
+
+    /// Puts `bytes` there as a whole file, or leaves everything as it is.
+    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
+        match &self.place {
+            Place::Stream(file) => (&*file).write_all(bytes),
+            Place::File { folder, name, old } => {
+                let whole = || {
+                    let mut file = self.begin()?;
+                    file.file().write_all(bytes)?;
+                    file.keep()
+                };
+                match whole() {
+                    Err(error) if is_locked(&error) => {
+                        in_place(folder, name, old.is_some(), error)?.write_all(bytes)
+                    }
+                    other => other.map(drop),
+                }
+            }
+        }
+    }
+
+    /// A new file that takes the place when it is whole.
+    pub fn begin(&self) -> io::Result<Unfinished<'_>> {
+        let Place::File { folder, name, old } = &self.place else {
+            return Err(io::Error::from_raw_os_error(libc::ESPIPE));
+        };
+        let mut file = folder.begin(name, Readers::Others)?;
+        if let Some(old) = old {
+            file.file().set_permissions(old.clone())?;
+        }
+        Ok(file)
+    }
+}
+
+/// What has the name, link or not.
+fn look(folder: &Folder, name: &OsStr) -> io::Result<Option<Metadata>> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    match at::open_at(folder.at.as_fd(), name, flags, 0) {
+        Ok(file) => File::from(file).metadata().map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a folder is in `/proc`, where links are no files.
+fn is_of_kernel(folder: &Folder) -> bool {
+    let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
+    std::fs::read_link(own).is_ok_and(|path: PathBuf| path.starts_with("/proc"))
+}
+
+/// Nothing can be put beside the file, or in its place: the folder is not ours to change, or the file
+/// is mounted there alone.
+fn is_locked(error: &io::Error) -> bool {
+    let known = [libc::EACCES, libc::EPERM, libc::EROFS, libc::EBUSY];
+    error.raw_os_error().is_some_and(|number| known.contains(&number))
+}
+
+/// Writes into the file that is there; `refused` if it is not this user's or has other names.
+fn in_place(folder: &Folder, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
+    if !is_there {
+        return Err(refused);
+    }
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::from(at::open_at(folder.at.as_fd(), name, flags, 0)?);
+    let about = file.metadata()?;
+    if !about.is_file() || about.nlink() != 1 || !is_trusted(about.uid()) {
+        return Err(refused);
+    }
+    file.set_len(0)?;
+    Ok(file)
+}

@@ -1,0 +1,165 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// A folder among the temporary ones, gone with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("towpath-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    fn mode(&self, name: &str) -> u32 {
+        fs::metadata(self.0.join(name)).unwrap().permissions().mode() & 0o7777
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _stays = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn refusal(error: &io::Error) -> &Refusal {
+    Refusal::of(error).unwrap_or_else(|| panic!("{error:?}"))
+}
+
+#[test]
+fn a_name_of_ours_replaces_a_link_and_does_not_follow_it() {
+    let place = Place::new("files-link");
+    fs::write(place.0.join("victim"), "precious").unwrap();
+    for name in ["report.html", "tcp-1.jsonl"] {
+        symlink(place.0.join("victim"), place.0.join(name)).unwrap();
+    }
+    let folder = Folder::make(&place.0).unwrap();
+    folder.write("report.html", b"page").unwrap();
+    folder.create("tcp-1.jsonl").unwrap().write_all(b"line").unwrap();
+    assert_eq!(place.read("victim"), "precious");
+    assert_eq!(
+        (place.read("report.html"), place.read("tcp-1.jsonl")),
+        ("page".into(), "line".into())
+    );
+    assert!(!place.0.join("report.html").is_symlink());
+    // A name that leads to nothing makes nothing there.
+    symlink(place.0.join("nothing"), place.0.join("dangling")).unwrap();
+    folder.write("dangling", b"page").unwrap();
+    assert_eq!(place.names(), ["dangling", "report.html", "tcp-1.jsonl", "victim"]);
+}
+
+#[test]
+fn a_file_is_there_whole_or_not_at_all() {
+    let place = Place::new("files-whole");
+    let folder = Folder::open(&place.0).unwrap();
+    folder.write("a", b"old").unwrap();
+    let mut begun = folder.begin("a", Readers::Others).unwrap();
+    begun.file().write_all(b"ne").unwrap();
+    assert_eq!(place.read("a"), "old");
+    drop(begun);
+    assert_eq!((place.names(), place.read("a")), (vec!["a".to_owned()], "old".into()));
+}
+
+#[test]
+fn what_a_user_names_may_be_a_link_of_his_own_a_pipe_or_what_he_has_open() {
+    let place = Place::new("files-named");
+    fs::write(place.0.join("real"), "long and old").unwrap();
+    fs::set_permissions(place.0.join("real"), Permissions::from_mode(0o640)).unwrap();
+    symlink("real", place.0.join("link")).unwrap();
+    Named::find(&place.0.join("link")).unwrap().write(b"new").unwrap();
+    assert_eq!((place.read("real"), place.mode("real")), ("new".into(), 0o640));
+    assert!(place.0.join("link").is_symlink());
+    Named::find(Path::new("/dev/null")).unwrap().write(b"nobody reads it").unwrap();
+    let file = File::create(place.0.join("open")).unwrap();
+    let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    symlink(&name, place.0.join("as-stdout")).unwrap();
+    Named::find(&place.0.join("as-stdout")).unwrap().write(b"said").unwrap();
+    assert_eq!(place.read("open"), "said");
+    let folder = Named::find(&place.0).unwrap_err();
+    assert_eq!(folder.raw_os_error(), Some(libc::EISDIR));
+}
+
+#[test]
+fn a_folder_in_a_shared_place_is_ours_alone_or_refused() {
+    let place = Place::new("files-shared");
+    let path = |name: &str| place.0.join(name);
+    let made = Folder::private(&path("new"), Readers::Nobody).unwrap();
+    assert_eq!((made.path(), place.mode("new")), (path("new").as_path(), 0o700));
+    assert!(Folder::private(&path("new"), Readers::Nobody).is_ok(), "an earlier one of ours");
+    fs::create_dir(path("open")).unwrap();
+    fs::set_permissions(path("open"), Permissions::from_mode(0o777)).unwrap();
+    let open = Folder::private(&path("open"), Readers::Nobody).unwrap_err();
+    assert_eq!(refusal(&open), &Refusal::Mode { path: path("open"), mode: 0o777 });
+    symlink(path("new"), path("link")).unwrap();
+    let link = Folder::private(&path("link"), Readers::Nobody).unwrap_err();
+    assert_eq!(refusal(&link), &Refusal::AnyLink { path: path("link") });
+    // Whoever may write to the folder above can put another one there.
+    let below = Folder::private(&path("open/below"), Readers::Nobody).unwrap_err();
+    assert_eq!(refusal(&below), &Refusal::Mode { path: path("open"), mode: 0o777 });
+    fs::set_permissions(path("open"), Permissions::from_mode(0o1777)).unwrap();
+    assert!(Folder::private(&path("open/below"), Readers::Nobody).is_ok(), "as in /tmp");
+    let (one, two) = (Folder::scratch(&path("open"), "x"), Folder::scratch(&path("open"), "x"));
+    assert_ne!(one.unwrap().path(), two.unwrap().path());
+}
+
+#[test]
+fn a_private_file_is_no_link_no_pipe_and_nobody_else_may_write_to_it() {
+    let place = Place::new("files-private");
+    let folder = Folder::private(&place.0, Readers::Nobody).unwrap();
+    folder.write_durably("state", b"kept", Readers::Nobody).unwrap();
+    assert_eq!(
+        (folder.read_private("state", 4).unwrap(), place.mode("state")),
+        (b"kept".into(), 0o600)
+    );
+    let long = folder.read_private("state", 3).unwrap_err();
+    assert!(matches!(refusal(&long), Refusal::Length { most: 3, .. }));
+    symlink("state", place.0.join("link")).unwrap();
+    let link = folder.read_private("link", 4).unwrap_err();
+    assert!(matches!(refusal(&link), Refusal::AnyLink { .. }));
+    fs::set_permissions(place.0.join("state"), Permissions::from_mode(0o666)).unwrap();
+    let open = folder.read_private("state", 4).unwrap_err();
+    assert!(matches!(refusal(&open), Refusal::Mode { mode: 0o666, .. }));
+    assert!(matches!(
+        refusal(&check_secret(&place.0.join("state")).unwrap_err()),
+        Refusal::Mode { .. }
+    ));
+    let folder = folder.read_private(".", 4).unwrap_err();
+    assert!(matches!(refusal(&folder), Refusal::Kind { .. }));
+}
+
+/// What only root can prepare: other users' links and folders.
+#[test]
+fn what_belongs_to_another_user_is_neither_followed_nor_used() {
+    if user() != 0 {
+        return;
+    }
+    let place = Place::new("files-owner");
+    let path = |name: &str| place.0.join(name);
+    fs::create_dir(path("theirs")).unwrap();
+    fs::write(path("victim"), "precious").unwrap();
+    symlink("victim", path("out.html")).unwrap();
+    symlink("theirs", path("folder")).unwrap();
+    for name in ["theirs", "out.html", "folder"] {
+        std::os::unix::fs::lchown(path(name), Some(4_711), Some(4_711)).unwrap();
+    }
+    let link = Named::find(&path("out.html")).unwrap_err();
+    assert_eq!(refusal(&link), &Refusal::Link { path: path("out.html"), owner: 4_711 });
+    let through = Folder::make(&path("folder")).unwrap_err();
+    assert_eq!(refusal(&through), &Refusal::Link { path: path("folder"), owner: 4_711 });
+    let owner = Folder::private(&path("theirs"), Readers::Nobody).unwrap_err();
+    assert_eq!(refusal(&owner), &Refusal::Owner { path: path("theirs"), owner: 4_711 });
+    assert_eq!(place.read("victim"), "precious");
+}

@@ -1,0 +1,148 @@
+//! The way to a folder, part by part.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use super::{Refusal, user};
+use crate::sys::{self, at};
+
+/// As many links as the kernel follows.
+const MOST_LINKS: u32 = 40;
+const STICKY: u32 = 0o1000;
+
+/// How a folder is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// Missing folders are made, with that mode.
+    pub(super) make: Option<u32>,
+    /// Nobody else may have a hand in it.
+    pub(super) private: bool,
+}
+
+/// Opens the folder at `path`. With `is_last_ours`, it must be no link, and this user's.
+pub(super) fn walk(path: &Path, manner: Manner, is_last_ours: bool) -> io::Result<OwnedFd> {
+    let start = |absolute: bool| if absolute { Path::new("/") } else { Path::new(".") };
+    let mut so_far = start(path.is_absolute()).to_owned();
+    let mut at: OwnedFd = open_start(&so_far)?;
+    let mut todo = parts(path);
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        let here = so_far.join(&name);
+        let part = open_part(&at, &name, manner.make)?;
+        let about = File::from(part.try_clone()?).metadata()?;
+        let is_last = todo.is_empty();
+        if about.is_symlink() {
+            if is_last && is_last_ours {
+                return Err(Refusal::AnyLink { path: here }.into());
+            }
+            check_link(&here, &about)?;
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(io::Error::from_raw_os_error(libc::ELOOP));
+            }
+            let target = at::read_link_at(at.as_fd(), &name)?;
+            if target.is_absolute() {
+                start(true).clone_into(&mut so_far);
+                at = open_start(&so_far)?;
+            }
+            todo.extend(parts(&target));
+            continue;
+        }
+        if !about.is_dir() {
+            return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+        }
+        if is_last && is_last_ours {
+            check_ours(&here, &about)?;
+        } else if manner.private {
+            check_above(&here, &about)?;
+        }
+        (at, so_far) = (part, here);
+    }
+    Ok(at)
+}
+
+/// `/`, or the folder that this process is in.
+fn open_start(path: &Path) -> io::Result<OwnedFd> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+    Ok(options.open(path)?.into())
+}
+
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    let mut parts: Vec<_> = parts.collect();
+    parts.reverse();
+    parts
+}
+
+/// Opens what has the name, link or not; makes a folder of it where that is wanted.
+fn open_part(at: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedFd> {
+    let open = || at::open_at(at.as_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
+    match (open(), make) {
+        (Err(error), Some(mode)) if error.kind() == io::ErrorKind::NotFound => {
+            match at::make_folder_at(at.as_fd(), name, mode) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => open(),
+            }
+        }
+        (other, _) => other,
+    }
+}
+
+/// Whether something belongs to somebody who could do everything here anyway: this user, or whoever
+/// `/` belongs to (root, also where a user namespace shows it under another number).
+pub(super) fn is_trusted(owner: u32) -> bool {
+    let root = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
+    owner == user() || owner == 0 || root()
+}
+
+/// A link that may be followed.
+pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
+    let owner = about.uid();
+    if is_trusted(owner) {
+        Ok(())
+    } else {
+        Err(Refusal::Link { path: path.to_owned(), owner }.into())
+    }
+}
+
+/// What belongs to this user, and nobody else may write to.
+pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
+    let (owner, path) = (about.uid(), path.to_owned());
+    if owner != user() {
+        return Err(Refusal::Owner { path, owner }.into());
+    }
+    if is_open_to_others(about) { Err(mode(path, about)) } else { Ok(()) }
+}
+
+/// A folder above one of ours: nobody can put something else in the place of what is in it. In a
+/// folder with the sticky bit, only its owner can do that.
+fn check_above(path: &Path, about: &Metadata) -> io::Result<()> {
+    let (owner, path) = (about.uid(), path.to_owned());
+    if !is_trusted(owner) {
+        return Err(Refusal::Owner { path, owner }.into());
+    }
+    let is_sticky = about.permissions().mode() & STICKY != 0;
+    if is_open_to_others(about) && !is_sticky { Err(mode(path, about)) } else { Ok(()) }
+}
+
+fn mode(path: PathBuf, about: &Metadata) -> io::Error {
+    Refusal::Mode { path, mode: about.permissions().mode() & 0o7777 }.into()
+}
+
+/// Whether somebody else may write: everybody, or a group that is neither root's nor this user's own.
+fn is_open_to_others(about: &Metadata) -> bool {
+    let mode = about.permissions().mode();
+    let (_, group) = sys::user_and_group();
+    let is_group_open = mode & 0o020 != 0 && ![0, group].contains(&about.gid());
+    mode & 0o002 != 0 || is_group_open
+}

@@ -1,0 +1,179 @@
+//! Whether a stored change is one that a plan can have made: whatever else a file says is not taken
+//! back.
+
+use std::net::IpAddr;
+
+use super::change::{Change, Limits, NamedEndpoint, SourceRule, TableRoute};
+use super::plan::{FIRST_TABLE, RULES_BEFORE};
+use crate::netlink::{EndpointFlags, Prefix};
+use crate::sysctl::Sysctl;
+
+/// The longest name of an interface (`IFNAMSIZ` without its end).
+const LONGEST_NAME: usize = 15;
+/// No kernel takes more; most take 8.
+const MOST: u32 = 255;
+/// What a plan sets for a whole host.
+const OF_HOST: [[&str; 3]; 3] =
+    [["net", "mptcp", "enabled"], ["net", "mptcp", "path_manager"], ["net", "mptcp", "pm_type"]];
+/// What it sets for an interface.
+const OF_LINK: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"];
+
+/// Why a change was not made by a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is nothing that `towpath setup` changes: {shown}")]
+pub struct Foreign {
+    what: &'static str,
+    shown: String,
+}
+
+/// Refuses what no plan changes.
+pub(super) fn check(change: &Change) -> Result<(), Foreign> {
+    let (what, good) = match change {
+        Change::Sysctl { sysctl, from, to } => {
+            ("this setting", is_set(sysctl) && is_value(from) && is_value(to))
+        }
+        Change::AddRoute(route) => ("this route", is_route(route)),
+        Change::AddRule(rule) => ("this rule", is_rule(rule)),
+        // A plan only adds them.
+        Change::DeleteRoute(_) => ("a route that was there", false),
+        Change::DeleteRule(_) => ("a rule that was there", false),
+        Change::Limits { from, to } => ("this limit", are_limits(*from) && are_limits(*to)),
+        Change::AddEndpoint(endpoint) | Change::DeleteEndpoint(endpoint) => {
+            ("this endpoint", is_endpoint(endpoint))
+        }
+        Change::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
+    };
+    // As a literal: nothing in it can reach the terminal as it is.
+    if good { Ok(()) } else { Err(Foreign { what, shown: format!("{:?}", change.command()) }) }
+}
+
+/// Whether the kernel lets an interface be called so.
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    (1..=LONGEST_NAME).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && !name.contains(is_odd)
+}
+
+fn is_set(sysctl: &Sysctl) -> bool {
+    let parts = sysctl.parts();
+    match parts.as_slice() {
+        ["net", "ipv4", "conf", link, name] => OF_LINK.contains(name) && is_interface_name(link),
+        other => OF_HOST.iter().any(|known| known.as_slice() == other),
+    }
+}
+
+/// Numbers, and names of path managers.
+fn is_value(value: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    (1..=16).contains(&value.len()) && value.chars().all(plain)
+}
+
+fn is_table(table: u32) -> bool {
+    table >= FIRST_TABLE
+}
+
+fn is_route(route: &TableRoute) -> bool {
+    let to = route.to.parse::<Prefix>();
+    // In its own spelling: it is shown to be pasted, too.
+    to.is_ok_and(|to| to.to_string() == route.to)
+        && is_table(route.table)
+        && is_interface_name(&route.link)
+}
+
+fn is_rule(rule: &SourceRule) -> bool {
+    is_table(rule.table) && (1..=RULES_BEFORE).contains(&rule.priority) && is_own(rule.from)
+}
+
+fn is_own(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast()
+}
+
+fn are_limits(limits: Limits) -> bool {
+    limits.subflows <= MOST && limits.add_addr_accepted <= MOST
+}
+
+fn is_endpoint(endpoint: &NamedEndpoint) -> bool {
+    // Those that the kernel makes for itself are never touched; later ones may have further flags.
+    endpoint.flags < 1 << 8
+        && !endpoint.flags().contains(EndpointFlags::IMPLICIT)
+        && is_own(endpoint.address)
+        && endpoint.link.as_deref().is_none_or(is_interface_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn from_json(text: &str) -> Result<Change, String> {
+        let change: Change = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check(&change).map(|()| change).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_plans_make_is_known() {
+        for text in [
+            r#"{"do":"sysctl","sysctl":"net/mptcp/enabled","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/mptcp/path_manager","from":"userspace","to":"kernel"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/conf/eth0.100/rp_filter","from":"1","to":"2"}"#,
+            r#"{"do":"add_route","to":"0.0.0.0/0","link":"a;b","gateway":"10.0.0.1","table":1003}"#,
+            r#"{"do":"add_route","to":"fd00::/64","link":"eth0","gateway":null,"table":1003}"#,
+            r#"{"do":"add_rule","from":"10.0.0.2","table":1003,"priority":999}"#,
+            r#"{"do":"limits","from":{"subflows":2,"add_addr_accepted":0},"to":{"subflows":8,"add_addr_accepted":8}}"#,
+            r#"{"do":"add_endpoint","address":"10.0.0.2","id":1,"port":null,"flags":34,"link":"eth0"}"#,
+            r#"{"do":"delete_endpoint","address":"fd00::1","id":null,"port":443,"flags":1,"link":null}"#,
+            r#"{"do":"forget_neighbours","link":"wlan0"}"#,
+        ] {
+            assert!(from_json(text).is_ok(), "{text}: {:?}", from_json(text));
+        }
+    }
+
+    #[test]
+    fn what_no_plan_makes_is_refused_whoever_has_written_it() {
+        for text in [
+            r#"{"do":"sysctl","sysctl":"net/../kernel/core_pattern","from":"core","to":"|/bin/sh"}"#,
+            r#"{"do":"sysctl","sysctl":"kernel/panic","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/ip_forward","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/conf/../rp_filter","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/ipv4/conf/eth0/forwarding","from":"0","to":"1"}"#,
+            r#"{"do":"sysctl","sysctl":"net/mptcp/enabled","from":"0","to":"1\n2"}"#,
+            r#"{"do":"add_route","to":"0.0.0.0/0","link":"eth0","gateway":null,"table":254}"#,
+            r#"{"do":"add_route","to":"0.0.0.0/0; reboot","link":"eth0","gateway":null,"table":1003}"#,
+            r#"{"do":"add_route","to":"10.0.0.0/8","link":"eth0 x","gateway":null,"table":1003}"#,
+            r#"{"do":"delete_route","to":"10.0.0.0/8","link":"eth0","gateway":null,"table":1003}"#,
+            r#"{"do":"add_rule","from":"10.0.0.2","table":254,"priority":999}"#,
+            r#"{"do":"add_rule","from":"0.0.0.0","table":1003,"priority":999}"#,
+            r#"{"do":"add_rule","from":"10.0.0.2","table":1003,"priority":32766}"#,
+            r#"{"do":"delete_rule","from":"10.0.0.2","table":1003,"priority":999}"#,
+            r#"{"do":"limits","from":{"subflows":2,"add_addr_accepted":0},"to":{"subflows":256,"add_addr_accepted":8}}"#,
+            r#"{"do":"add_endpoint","address":"10.0.0.2","id":1,"port":null,"flags":16,"link":"eth0"}"#,
+            r#"{"do":"add_endpoint","address":"10.0.0.2","id":1,"port":null,"flags":2,"link":"../eth0"}"#,
+            r#"{"do":"forget_neighbours","link":""}"#,
+            r#"{"do":"run","command":"reboot"}"#,
+        ] {
+            assert!(from_json(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_shown_without_anything_that_a_terminal_obeys() {
+        let text = r#"{"do":"forget_neighbours","link":"a\u001b[2Jb"}"#;
+        let error = from_json(text).unwrap_err();
+        assert!(!error.contains('\u{1b}') && error.contains("this interface"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_setting_that_passes_is_one_of_the_list(path in "(net/)?[a-z0-9./]{0,24}(/rp_filter)?") {
+            let Ok(sysctl) = Sysctl::try_from(path.clone()) else { return Ok(()) };
+            if is_set(&sysctl) {
+                let below = path.strip_prefix("net/ipv4/conf/").unwrap_or(&path);
+                prop_assert!(below.split('/').count() == 2 || path.starts_with("net/mptcp/"));
+                prop_assert!(!path.split('/').any(|part| part == ".." || part == "."));
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What root may do (capabilities(7)).
+
+use std::io;
+
+use super::check;
+
+/// The highest number that a kernel may know; they end where it says so.
+const MOST: libc::c_ulong = 63;
+/// `_LINUX_CAPABILITY_VERSION_3` (`linux/capability.h`).
+const VERSION: u32 = 0x2008_0522;
+
+/// `struct __user_cap_header_struct`.
+#[repr(C)]
+struct Header {
+    version: u32,
+    process: i32,
+}
+
+/// `struct __user_cap_data_struct`: 32 capabilities.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Data {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Takes every capability but those of `kept` from what programs can have that the calling thread
+/// starts later; the thread itself keeps what it has.
+pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
+    for capability in 0..=MOST {
+        // SAFETY: PR_CAPBSET_READ takes a number, no pointer.
+        let known = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) };
+        if known < 0 {
+            break; // the kernel knows no more
+        }
+        if known == 1 && !kept.contains(&capability) {
+            // SAFETY: PR_CAPBSET_DROP takes a number, no pointer.
+            check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+        }
+    }
+    inherit_nothing()
+}
+
+/// What is inheritable passes by the limit.
+fn inherit_nothing() -> io::Result<()> {
+    let header = Header { version: VERSION, process: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: both structures have the kernel's layout and live through the calls; version 3 reads
+    // and writes two of `Data`.
+    unsafe {
+        system_call(libc::SYS_capget, &header, data.as_mut_ptr())?;
+        for part in &mut data {
+            part.inheritable = 0;
+        }
+        system_call(libc::SYS_capset, &header, data.as_mut_ptr())
+    }
+}
+
+/// # Safety
+///
+/// `data` points to two of them.
+unsafe fn system_call(number: libc::c_long, header: &Header, data: *mut Data) -> io::Result<()> {
+    // SAFETY: the caller vouches for `data`; the header is only read (or told its own version).
+    let result = unsafe { libc::syscall(number, std::ptr::from_ref(header), data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
