@@ -136,7 +136,8 @@ fn cell(out: &mut String, cell: &Cell) {
         let _ = write!(out, " <small>{}</small>", esc(&cell.note));
     }
     if let Some(bar) = cell.bar {
-        let _ = write!(out, "<i class=\"bar\" style=\"width:{:.1}%\"></i>", bar * 100.0);
+        // A drawing's width is an attribute of its own, and needs no style that the page would allow.
+        let _ = write!(out, "<svg class=\"bar\" width=\"{:.1}%\"></svg>", bar * 100.0);
     }
     out.push_str("</td>");
 }
