@@ -15,6 +15,8 @@ pub(crate) use variety::{MOST_SUBFLOWS, Variety};
 
 /// A line counts as at least so many bytes: about what its record takes in memory.
 pub(crate) const LEAST_LINE_BYTES: u64 = 256;
+/// What a part of a record counts for beside its text: an empty text of three bytes takes as much.
+const PART_BYTES: u64 = 32;
 
 /// Why a result could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +161,26 @@ struct Lines<'a, R> {
     skipped: usize,
 }
 
+/// Whether a record may have any number of parts.
+fn has_lists(record: &Record) -> bool {
+    match record {
+        Record::Meta(_) | Record::Event(_) | Record::Capture(_) | Record::Summary(_) => true,
+        Record::Interval(_)
+        | Record::Subflow(_)
+        | Record::Link(_)
+        | Record::Message(_)
+        | Record::Probe(_)
+        | Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Noise(_) => false,
+    }
+}
+
+/// At least as many as there are parts in a line.
+fn commas(line: &[u8]) -> u64 {
+    line.iter().filter(|byte| **byte == b',').count() as u64
+}
+
 /// The part of a record that every version has.
 #[derive(Deserialize)]
 struct Head {
@@ -197,6 +219,9 @@ impl<R: BufRead> Lines<'_, R> {
                     let line = self.number;
                     let known = self.variety.take(&record);
                     known.map_err(|source| StoreError::TooMany { line, source })?;
+                    let parts = if has_lists(&record) { commas(&bytes) } else { 0 };
+                    let taken = self.budget.take(parts.saturating_mul(PART_BYTES));
+                    taken.map_err(|source| StoreError::TooMuch { line, source })?;
                     return Ok(Some(record));
                 }
                 None if self.cut => return Ok(None),
