@@ -1,9 +1,9 @@
 //! Stored results stay readable, and nothing that is read can panic.
 
 use proptest::prelude::*;
+use towpath_measure::input::Budget;
 use towpath_measure::result::{Counter, Event, EventKind, Interval, Noise, Record, SCHEMA_VERSION};
 use towpath_measure::scenario::DataDirection;
-use towpath_measure::input::Budget;
 use towpath_measure::store::{
     RunResult, StoreError, read_records, read_run, read_run_within, result_schema, write_record,
 };

@@ -53,6 +53,11 @@ fn assert_self_contained(page: &str) {
     {
         assert!(!page.contains(outside), "{outside}");
     }
+    // The page's policy names its style and its script; what stands in attributes is not let through.
+    assert_eq!(page.matches("http-equiv=\"Content-Security-Policy\"").count(), 1);
+    for refused in [" style=", " onload=", " onclick=", "unsafe-"] {
+        assert!(!page.contains(refused), "{refused}");
+    }
 }
 
 /// Each chart's SVG, from its opening tag to the end of its figure.

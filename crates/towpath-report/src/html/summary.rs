@@ -137,7 +137,8 @@ fn cell(out: &mut String, cell: &Cell) {
     }
     if let Some(bar) = cell.bar {
         // A drawing's width is an attribute of its own, and needs no style that the page would allow.
-        let _ = write!(out, "<svg class=\"bar\" width=\"{:.1}%\"></svg>", bar * 100.0);
+        let width = bar * 100.0;
+        let _ = write!(out, "<i class=\"bar\"><svg width=\"{width:.1}%\"></svg></i>");
     }
     out.push_str("</td>");
 }
