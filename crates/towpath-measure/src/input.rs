@@ -187,7 +187,7 @@ mod tests {
         let link = std::env::temp_dir().join(format!("towpath-input-{}", std::process::id()));
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
         let refused = open(&link).unwrap_err().to_string();
-        std::fs::remove_file(&link).unwrap();
+        fs::remove_file(&link).unwrap();
         assert_eq!(refused, "it is a device, and only regular files are read");
     }
 }

@@ -36,10 +36,11 @@ fn fingerprint(text: &str) -> String {
     let hash = Sha256::digest(text.as_bytes());
     let mut out = "sha256-".to_owned();
     for bytes in hash.chunks(3) {
-        let word = (0..3)
-            .fold(0_usize, |word, at| word << 8 | usize::from(bytes.get(at).copied().unwrap_or(0)));
+        let word = (0..3).fold(0_usize, |word, at| {
+            (word << 8) | usize::from(bytes.get(at).copied().unwrap_or(0))
+        });
         for place in 0..4 {
-            let letter = LETTERS.get(word >> (18 - 6 * place) & 63).copied();
+            let letter = LETTERS.get((word >> (18 - 6 * place)) & 63).copied();
             let letter = letter.filter(|_| place <= bytes.len()).unwrap_or(b'=');
             out.push(char::from(letter));
         }

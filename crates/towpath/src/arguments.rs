@@ -231,7 +231,7 @@ pub(crate) enum ExecMethod {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; together at most 256 MB without
-    /// compression, unless TOWPATH_MAX_INPUT is set, such as to 2GB
+    /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
     #[arg(required = true, value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
     /// Where the report is written [default: report.html beside the first result]

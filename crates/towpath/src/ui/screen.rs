@@ -6,6 +6,7 @@
 //! something was there, and where the text is JSON it still is the same JSON. Colours pass, since
 //! they are ours and can do no more than look strange.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use towpath_report::deceives;
@@ -73,7 +74,10 @@ impl<W: Write> Screen<W> {
             };
             let (first, others) = rest.split_at(length);
             match hidden {
-                Some(c) => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
+                // Writing to a `String` cannot fail.
+                Some(c) => {
+                    let _ = write!(shown, "\\u{:04x}", u32::from(c));
+                }
                 None => shown.push_str(first),
             }
             rest = others;

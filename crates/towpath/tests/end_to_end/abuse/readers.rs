@@ -1,5 +1,6 @@
 //! Files of others.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -33,7 +34,7 @@ fn refused(folder: &Folder, arguments: &[&str]) -> Ended {
 /// 128 KiB of one byte, each of which takes four bytes.
 fn bomb(text: &[u8], byte: u8, blocks: usize) -> Vec<u8> {
     const LARGEST_BLOCK: u32 = 128 << 10;
-    let header = |kind: u32, size: u32| (size << 3 | kind << 1).to_le_bytes()[..3].to_vec();
+    let header = |kind: u32, size: u32| ((size << 3) | (kind << 1)).to_le_bytes()[..3].to_vec();
     // No checksum, a window of 128 KiB.
     let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
     for part in text.chunks(LARGEST_BLOCK as usize) {
@@ -114,11 +115,12 @@ fn a_result_that_speaks_of_more_paths_than_there_are_is_refused() {
     let folder = Folder::new();
     let mut text = meta();
     for number in 0..100_000 {
-        text += &format!(
+        let _ = writeln!(
+            text,
             "{{\"type\":\"link\",\"t_ns\":1,\"path\":\"{number}\",\"direction\":\"up\",\
              \"offered_packets\":0,\"delivered_bytes\":0,\"delivered_packets\":0,\
              \"dropped_queue_packets\":0,\"dropped_loss_packets\":0,\"dropped_down_packets\":0,\
-             \"backlog_bytes\":0}}\n"
+             \"backlog_bytes\":0}}"
         );
     }
     folder.write("paths.jsonl", text);
@@ -237,8 +239,9 @@ fn a_plan_with_more_runs_than_can_be_counted_is_refused() {
         .to_owned();
     let values: Vec<_> = (1..=20).map(|value| format!("\"{value} ms\"")).collect();
     for axis in 0..12 {
-        plan += &format!(
-            "[[axes]]\nname = \"a{axis}\"\nkeys = [\"paths.left.delay\"]\nvalues = [{}]\n",
+        let _ = writeln!(
+            plan,
+            "[[axes]]\nname = \"a{axis}\"\nkeys = [\"paths.left.delay\"]\nvalues = [{}]",
             values.join(", ")
         );
     }
@@ -268,7 +271,7 @@ fn nothing_that_a_file_says_commands_a_terminal() {
         // Every text of every record, but those that are words of the format.
         let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
         poison(&mut value);
-        result += &format!("{value}\n");
+        let _ = writeln!(result, "{value}");
     }
     folder.write("r.jsonl", &result);
     let strange = format!("{COMMANDS}.jsonl");
@@ -305,7 +308,10 @@ fn nothing_that_a_file_says_commands_a_terminal() {
 }
 
 fn toml(text: &str) -> String {
-    text.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect()
+    text.chars().fold(String::new(), |mut out, c| {
+        let _ = write!(out, "\\u{:04x}", u32::from(c));
+        out
+    })
 }
 
 /// Adds commands to every text that may be any.
@@ -331,7 +337,7 @@ fn poison(value: &mut serde_json::Value) {
             let others = all.iter_mut().filter(|(name, _)| !WORDS.contains(&name.as_str()));
             others.for_each(|(_, value)| poison(value));
         }
-        _ => {}
+        serde_json::Value::Null | serde_json::Value::Bool(_) | serde_json::Value::Number(_) => {}
     }
 }
 
