@@ -178,7 +178,8 @@ impl Metric {
                 worst(open?.into_iter())
             }
             Self::CpuPerGigabyte => {
-                cpu?.seconds_per_gigabyte(flows.iter().map(|flow| flow.bytes).sum())
+                let bytes = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
+                cpu?.seconds_per_gigabyte(bytes)
             }
             Self::Reinjected => stack_sum(flows, |stack| stack.reinjected_bytes),
             Self::Discarded => stack_sum(flows, |stack| stack.discarded_bytes),

@@ -3,7 +3,7 @@
 //! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
 //! [`network`] (addresses, links and endpoints of a scenario), [`decisions`] (what a stack of our
 //! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`]
-//! (checked after a run), [`order`] (of repetitions), [`batch`] (many runs at once), [`mod@format`] (values for people), [`store`]
+//! (checked after a run), [`input`] (which files are read), [`order`] (of repetitions), [`batch`] (many runs at once), [`mod@format`] (values for people), [`store`]
 //! (results as JSON Lines), [`live`] (what two real hosts say to each other).
 
 pub mod batch;
@@ -11,6 +11,7 @@ pub mod decisions;
 mod draw;
 pub mod expect;
 pub mod format;
+pub mod input;
 pub mod live;
 mod meta;
 pub mod metrics;

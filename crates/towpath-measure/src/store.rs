@@ -1,10 +1,22 @@
 //! Results as JSON Lines: one record a line, readable for ever.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read as _, Write};
+
+mod variety;
 
 use serde::Deserialize;
 
+use crate::format;
+use crate::input::{Budget, RESULT_BYTES, Refused};
 use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
+
+pub use variety::TooMany;
+pub(crate) use variety::{MOST_SUBFLOWS, Variety};
+
+/// A line counts as at least so many bytes: about what its record takes in memory.
+pub(crate) const LEAST_LINE_BYTES: u64 = 256;
+/// What a part of a record counts for beside its text: an empty text of three bytes takes as much.
+const PART_BYTES: u64 = 32;
 
 /// Why a result could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +43,30 @@ pub enum StoreError {
     SecondMeta {
         /// Number of the line, from 1.
         line: usize,
+    },
+    /// There is more than may be read.
+    #[error("line {line}: {source}")]
+    TooMuch {
+        /// Number of the line, from 1.
+        line: usize,
+        /// The limit.
+        source: Refused,
+    },
+    /// A single line is longer than any record of ours.
+    #[error("line {line}: the line has more than {}, which no record has", format::bytes(*most))]
+    LongLine {
+        /// Number of the line, from 1.
+        line: usize,
+        /// Most bytes of a line.
+        most: u64,
+    },
+    /// There is more of something than in any run of ours: its readers keep a series of each.
+    #[error("line {line}: {source}")]
+    TooMany {
+        /// Number of the line, from 1.
+        line: usize,
+        /// Of what.
+        source: TooMany,
     },
     /// The format is from the future.
     #[error(
@@ -74,12 +110,18 @@ pub fn read_records(input: impl BufRead) -> Result<Vec<Record>, StoreError> {
     Ok(meta.into_iter().chain(run.records).chain(summary).collect())
 }
 
-/// Reads one result.
+/// Reads one result, of at most the usual size.
+pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
+    read_run_within(input, &Budget::new(RESULT_BYTES)?)
+}
+
+/// Reads one result, line by line; what its records take comes from `budget`.
 ///
 /// A record type that is unknown is counted and passed over, so that an older towpath reads a newer
 /// result of the same format version. A last line that is cut off is left out.
-pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
-    let mut lines = Lines { input, number: 0, cut: false, skipped: 0 };
+pub fn read_run_within(input: impl BufRead, budget: &Budget) -> Result<RunResult, StoreError> {
+    let mut lines =
+        Lines { input, budget, variety: Variety::default(), number: 0, cut: false, skipped: 0 };
     let Some(Record::Meta(meta)) = lines.next_record()? else {
         return Err(StoreError::NoMeta { line: lines.number.max(1) });
     };
@@ -109,12 +151,34 @@ pub fn result_schema() -> serde_json::Value {
     schemars::schema_for!(Record).to_value()
 }
 
-struct Lines<R> {
+struct Lines<'a, R> {
     input: R,
+    budget: &'a Budget,
+    variety: Variety,
     number: usize,
     /// Whether the last line was cut off.
     cut: bool,
     skipped: usize,
+}
+
+/// Whether a record may have any number of parts.
+fn has_lists(record: &Record) -> bool {
+    match record {
+        Record::Meta(_) | Record::Event(_) | Record::Capture(_) | Record::Summary(_) => true,
+        Record::Interval(_)
+        | Record::Subflow(_)
+        | Record::Link(_)
+        | Record::Message(_)
+        | Record::Probe(_)
+        | Record::Counter(_)
+        | Record::Interface(_)
+        | Record::Noise(_) => false,
+    }
+}
+
+/// At least as many as there are parts in a line.
+fn parts(line: &[u8]) -> u64 {
+    line.split(|byte| *byte == b',').count() as u64
 }
 
 /// The part of a record that every version has.
@@ -139,25 +203,50 @@ const KINDS: [&str; 11] = [
     "summary",
 ];
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> Lines<'_, R> {
     /// The next record that is known; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Record>, StoreError> {
         let mut bytes = Vec::new();
         loop {
-            bytes.clear();
-            if self.input.read_until(b'\n', &mut bytes)? == 0 {
+            if !self.next_line(&mut bytes)? {
                 return Ok(None);
             }
-            self.number += 1;
             if bytes.trim_ascii().is_empty() {
                 continue;
             }
             match self.parse(&bytes)? {
-                Some(record) => return Ok(Some(record)),
+                Some(record) => {
+                    let line = self.number;
+                    let known = self.variety.take(&record);
+                    known.map_err(|source| StoreError::TooMany { line, source })?;
+                    let parts = if has_lists(&record) { parts(&bytes) } else { 0 };
+                    let taken = self.budget.take(parts.saturating_mul(PART_BYTES));
+                    taken.map_err(|source| StoreError::TooMuch { line, source })?;
+                    return Ok(Some(record));
+                }
                 None if self.cut => return Ok(None),
                 None => self.skipped += 1,
             }
         }
+    }
+
+    /// Reads a line, which replaces what is in `bytes`; `false` at the end.
+    fn next_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool, StoreError> {
+        bytes.clear();
+        let most = self.budget.line_bytes();
+        let mut limited = (&mut self.input).take(most.saturating_add(1));
+        let length = limited.read_until(b'\n', bytes)? as u64;
+        if length == 0 {
+            return Ok(false);
+        }
+        self.number += 1;
+        let line = self.number;
+        if length > most {
+            return Err(StoreError::LongLine { line, most });
+        }
+        // What is kept of an empty line is nothing, but to read it takes time, too.
+        let taken = self.budget.take(length.max(LEAST_LINE_BYTES));
+        taken.map(|()| true).map_err(|source| StoreError::TooMuch { line, source })
     }
 
     /// A record, or `None` for one to pass over (or cut off).

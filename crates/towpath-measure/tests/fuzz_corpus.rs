@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use towpath_measure::live::fuzzing;
+use towpath_measure::scenario;
 
 #[expect(clippy::unwrap_used, reason = "a test that cannot read its inputs fails")]
 fn replay(target: &str, body: fn(&[u8])) {
@@ -23,4 +24,14 @@ fn stored_words_of_strangers_do_no_harm_to_a_server() {
 #[test]
 fn stored_datagrams_of_strangers_do_no_harm_either() {
     replay("datagram", fuzzing::datagram);
+}
+
+#[test]
+fn stored_halves_of_servers_do_no_harm_to_a_client() {
+    replay("half", fuzzing::half);
+}
+
+#[test]
+fn stored_scenarios_of_strangers_do_no_harm() {
+    replay("scenario", scenario::fuzzing::scenario);
 }

@@ -1,10 +1,11 @@
 //! Stored results stay readable, and nothing that is read can panic.
 
 use proptest::prelude::*;
+use towpath_measure::input::Budget;
 use towpath_measure::result::{Counter, Event, EventKind, Interval, Noise, Record, SCHEMA_VERSION};
 use towpath_measure::scenario::DataDirection;
 use towpath_measure::store::{
-    RunResult, StoreError, read_records, read_run, result_schema, write_record,
+    RunResult, StoreError, read_records, read_run, read_run_within, result_schema, write_record,
 };
 
 const V1: &str = include_str!("fixtures/result-v1.jsonl");
@@ -31,6 +32,35 @@ fn a_result_of_version_1_is_readable_for_ever() {
     assert_eq!(bytes.sum::<u64>(), summary.flows[0].bytes);
     assert_eq!(summary.flows[0].recoveries[0].t90_ns, Some(310_000_000));
     assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
+}
+
+#[test]
+fn a_result_takes_from_its_budget_what_its_records_take_in_memory() {
+    let meta = V1.split_inclusive('\n').next().unwrap();
+    let within = |text: &str, bytes: u64| {
+        let read = read_run_within(format!("{meta}{text}").as_bytes(), &Budget::of(bytes));
+        read.map_or_else(|error| error.to_string(), |run| run.records.len().to_string())
+    };
+    // Short lines, empty ones and unknown ones: a thousand times two bytes or less than fifty.
+    let short = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\"}\n".repeat(1_000);
+    let unknown = "{\"type\":\"later\"}\n".repeat(1_000);
+    for (text, found) in [(&short, "1000"), (&"\n".repeat(1_000), "0"), (&unknown, "0")] {
+        assert!(within(text, 200_000).contains("more than 200 kB"), "{}", within(text, 200_000));
+        assert_eq!(within(text, 400_000), found);
+    }
+    // A record of many parts.
+    let parts: Vec<_> = (0..200).map(|part| format!("\"{part}\":\"\"")).collect();
+    let event = format!(
+        "{{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\",\"detail\":{{{}}}}}\n",
+        parts.join(",")
+    );
+    assert!(within(&event.repeat(50), 200_000).contains("more than"));
+    assert!(event.len() * 50 < 100_000 && within(&event.repeat(50), 500_000) == "50");
+    let many: Vec<_> = (0..300).map(|part| format!("\"{part}\":\"\"")).collect();
+    let event = event.replace(&parts.join(","), &many.join(","));
+    assert!(within(&event, 500_000).contains("line 2: more than 256 fields"));
+    // One line without an end.
+    assert!(within(&" ".repeat(100_000), 200_000).contains("the line has more than 64.0 kB"));
 }
 
 #[test]

@@ -3,17 +3,21 @@
 //!
 //! Everything here is a pure function from records to text. `compare` makes the table that the
 //! terminal and the page share, `comparison` holds repetitions against each other, `series` brings records onto one time axis, `chart` draws them,
-//! `html` and `terminal` lay out. [`figure`] draws those that are made to be printed. Text from files is escaped in `text` and nowhere else.
+//! `html` and `terminal` lay out. [`figure`] draws those that are made to be printed. Text from files is escaped in `text` and nowhere else;
+//! every page begins in `page`, which says what it may load and run: nothing but itself.
 
 mod chart;
 mod compare;
 mod comparison;
 pub mod figure;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gallery;
 mod group;
 mod html;
 mod live;
 mod number;
+mod page;
 mod series;
 mod terminal;
 mod text;
@@ -26,6 +30,7 @@ pub use comparison::Comparison;
 pub use html::html;
 pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
 pub use terminal::{table, warnings};
+pub use text::deceives;
 
 /// One result and where it came from.
 #[derive(Debug, Clone, PartialEq)]

@@ -294,40 +294,42 @@ pub(crate) struct LinkSeries {
     pub(crate) drops: Values,
 }
 
-/// Series of every link in one direction.
+/// Series of every link in one direction, in the order in which they appear.
 pub(crate) fn links(run: &Run, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
-    let mut names: Vec<&str> = Vec::new();
-    for link in link_records(run, direction) {
-        if !names.contains(&link.path.as_str()) {
-            names.push(&link.path);
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all: Vec<(LinkSeries, u64)> = Vec::new();
+    for record in &run.records {
+        let Record::Link(link) = record else { continue };
+        if link.direction != direction {
+            continue;
+        }
+        let place = *places.entry(&link.path).or_insert(all.len());
+        if place == all.len() {
+            let (backlog_bytes, drops) = (grid.empty(), grid.empty());
+            all.push((LinkSeries { path: link.path.clone(), backlog_bytes, drops }, 0));
+        }
+        if let Some((series, before)) = all.get_mut(place) {
+            note_link(grid, series, before, link);
         }
     }
-    names.into_iter().map(|name| link_series(run, grid, direction, name)).collect()
+    let bridged = |(series, _): (LinkSeries, u64)| {
+        let (backlog_bytes, drops) = (bridge(series.backlog_bytes), bridge(series.drops));
+        LinkSeries { backlog_bytes, drops, ..series }
+    };
+    all.into_iter().map(bridged).collect()
 }
 
-fn link_records(run: &Run, direction: DataDirection) -> impl Iterator<Item = &Link> {
-    run.records.iter().filter_map(move |record| {
-        let Record::Link(link) = record else { return None };
-        (link.direction == direction).then_some(link)
-    })
-}
-
-fn link_series(run: &Run, grid: &Grid, direction: DataDirection, path: &str) -> LinkSeries {
-    let (mut backlog_bytes, mut drops) = (grid.empty(), grid.empty());
-    let mut before = 0;
-    for link in link_records(run, direction).filter(|link| link.path == path) {
-        grid.note(&mut backlog_bytes, link.t_ns, link.backlog_bytes as f64);
-        let total = link
-            .dropped_queue_packets
-            .saturating_add(link.dropped_loss_packets)
-            .saturating_add(link.dropped_down_packets);
-        if let Some(value) = drops.get_mut(grid.index(link.t_ns)) {
-            *value = Some(value.unwrap_or(0.0) + total.saturating_sub(before) as f64);
-        }
-        before = total;
+/// Takes a record of a link that had dropped `before` packets by the one before it.
+fn note_link(grid: &Grid, series: &mut LinkSeries, before: &mut u64, link: &Link) {
+    grid.note(&mut series.backlog_bytes, link.t_ns, link.backlog_bytes as f64);
+    let total = link
+        .dropped_queue_packets
+        .saturating_add(link.dropped_loss_packets)
+        .saturating_add(link.dropped_down_packets);
+    if let Some(value) = series.drops.get_mut(grid.index(link.t_ns)) {
+        *value = Some(value.unwrap_or(0.0) + total.saturating_sub(*before) as f64);
     }
-    let (backlog_bytes, drops) = (bridge(backlog_bytes), bridge(drops));
-    LinkSeries { path: path.to_owned(), backlog_bytes, drops }
+    *before = total;
 }
 
 /// A labelled moment of the timeline.

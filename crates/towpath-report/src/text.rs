@@ -64,7 +64,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// Control characters, and those that reorder the text around them.
-fn deceives(c: char) -> bool {
+pub fn deceives(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -10,6 +10,8 @@
 
 pub mod claims;
 pub mod figure;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handover;
 pub mod plan;
 pub mod reproduction;

@@ -17,10 +17,11 @@ use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use towpath_measure::batch;
+use towpath_measure::input::{Budget, RESULT_BYTES};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{ScenarioErrors, World};
 
-use crate::plan::{Load, Plan};
+use crate::plan::{Load, MOST_SEEDS, Plan};
 use crate::row::Row;
 use crate::runs::{ENGINE, Run, Runs, Selection, hexadecimal};
 use crate::table::{self, TableError};
@@ -199,7 +200,7 @@ fn check(runs: &Runs<'_>) -> Result<Vec<String>, SweepError> {
     let drawn: Vec<_> =
         random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
-    let mut keys = Vec::with_capacity(runs.len());
+    let mut keys = Vec::new();
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
         let mut at = format!("variant `{}`", run.row.variant);
         for (name, value) in &run.row.parameters {
@@ -241,7 +242,8 @@ impl Sweep {
     /// The sweep in `folder`.
     pub fn open(folder: &Path) -> Result<Self, SweepError> {
         let path = folder.join(ORDER);
-        let text = match std::fs::read(&path) {
+        let budget = Budget::new(RESULT_BYTES);
+        let text = match budget.and_then(|budget| budget.read(&path)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(SweepError::None(folder.to_owned()));
@@ -249,7 +251,11 @@ impl Sweep {
             Err(error) => return Err(SweepError::File(path, error)),
         };
         let order: Order = serde_json::from_slice(&text)
-            .map_err(|error| SweepError::File(path, io::Error::from(error)))?;
+            .map_err(|error| SweepError::File(path.clone(), io::Error::from(error)))?;
+        if order.seeds.is_some_and(|seeds| u64::from(seeds) > MOST_SEEDS) {
+            let why = format!("`seeds` is not at most {MOST_SEEDS}");
+            return Err(SweepError::File(path, io::Error::other(why)));
+        }
         if order.engine != ENGINE {
             let folder = folder.to_owned();
             return Err(SweepError::Version { folder, begun: order.engine });
@@ -387,7 +393,8 @@ impl Sweep {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
             for Chunk { path, .. } in self.chunks(runs) {
-                match std::fs::read(&path) {
+                // A sweep may have any number of tables, each of at most a thousand rows.
+                match Budget::new(RESULT_BYTES).and_then(|budget| budget.read(&path)) {
                     Ok(bytes) => rows.extend(
                         table::read(bytes).map_err(|error| SweepError::Table(path, error))?,
                     ),
@@ -443,6 +450,12 @@ impl Sweep {
             files::remove_leftovers(&self.folder);
         }
     }
+}
+
+/// The plan in what says what a folder holds.
+pub(crate) fn fuzzed(text: &[u8]) -> Option<Plan> {
+    let order: Order = serde_json::from_slice(text).ok()?;
+    Plan::parse("plan.toml", &order.plan, &|name| order.load(name)).ok()
 }
 
 /// Runs whose rows stand in one file.

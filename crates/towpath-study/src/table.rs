@@ -7,6 +7,7 @@
 //! equal bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,12 +20,15 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
+use towpath_measure::input::{Budget, RESULT_BYTES, Refused};
 
 use crate::row::{Parameter, Row};
 use crate::runs::ENGINE;
 
 /// Columns that every table has.
 const FIXED: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
+/// What a cell counts for, at least; a number takes as much.
+const CELL_BYTES: u64 = 8;
 const PARAMETERS: &str = "towpath.parameters";
 const FIGURES: &str = "towpath.figures";
 
@@ -37,6 +41,12 @@ pub enum TableError {
     /// It is, but not one of ours.
     #[error("column `{0}` is missing, or is of another kind")]
     Column(String),
+    /// It holds more than may be read.
+    #[error("{0}")]
+    TooMuch(#[from] Refused),
+    /// The environment names no limit.
+    #[error("{0}")]
+    Limit(#[from] io::Error),
     /// What is said of the columns is not readable.
     #[error("it does not say which columns it has")]
     Metadata,
@@ -143,7 +153,7 @@ fn field(name: &str, column: &Column) -> Result<Type, ParquetError> {
         .build()
 }
 
-fn put<W: std::io::Write + Send>(
+fn put<W: io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     column: Column,
 ) -> Result<(), TableError> {
@@ -168,8 +178,14 @@ fn put<W: std::io::Write + Send>(
     Ok(())
 }
 
-/// The rows of a file that [`write`] made.
+/// The rows of a file that [`write`] made, of at most the usual size.
+///
+/// A table of nothing takes no room in its file, so what counts is what is made of it.
 pub fn read(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
+    read_within(bytes, &Budget::new(RESULT_BYTES)?)
+}
+
+fn read_within(bytes: Vec<u8>, budget: &Budget) -> Result<Vec<Row>, TableError> {
     let reader = SerializedFileReader::new(Bytes::from(bytes))?;
     let about = reader.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
     let listed = |key: &str| -> Result<Vec<String>, TableError> {
@@ -178,10 +194,14 @@ pub fn read(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
         serde_json::from_str(text).map_err(|_| TableError::Metadata)
     };
     let (parameters, figures) = (listed(PARAMETERS)?, listed(FIGURES)?);
+    let columns = reader.metadata().file_metadata().schema_descr().num_columns();
+    if parameters.len().saturating_add(figures.len()) > columns {
+        return Err(TableError::Metadata);
+    }
     let mut rows = Vec::new();
     for number in 0..reader.num_row_groups() {
         let group = reader.get_row_group(number)?;
-        let columns = take(&*group)?;
+        let columns = take(&*group, budget)?;
         let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
         for place in 0..count {
             rows.push(row(&columns, place, (&parameters, &figures))?);
@@ -191,10 +211,14 @@ pub fn read(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
 }
 
 /// Every column of a group, by name.
-fn take(group: &dyn RowGroupReader) -> Result<BTreeMap<String, Column>, TableError> {
+fn take(
+    group: &dyn RowGroupReader,
+    budget: &Budget,
+) -> Result<BTreeMap<String, Column>, TableError> {
     let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
     let mut columns = BTreeMap::new();
     for (number, about) in group.metadata().columns().iter().enumerate() {
+        budget.take((count as u64).saturating_mul(CELL_BYTES))?;
         let name = about.column_descr().name().to_owned();
         let mut levels = Vec::new();
         let column = match group.get_column_reader(number)? {
@@ -211,8 +235,13 @@ fn take(group: &dyn RowGroupReader) -> Result<BTreeMap<String, Column>, TableErr
             ColumnReader::ByteArrayColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, Some(&mut levels), None, &mut values)?;
-                let text = |bytes: ByteArray| String::from_utf8_lossy(bytes.data()).into_owned();
-                Column::Texts(spread(&levels, values.into_iter().map(text).collect()))
+                let text = |bytes: ByteArray| {
+                    // Many rows may share what stands in the file once.
+                    budget.take(bytes.len() as u64)?;
+                    Ok(String::from_utf8_lossy(bytes.data()).into_owned())
+                };
+                let texts = values.into_iter().map(text).collect::<Result<_, Refused>>();
+                Column::Texts(spread(&levels, texts?))
             }
             ColumnReader::BoolColumnReader(_)
             | ColumnReader::Int32ColumnReader(_)
@@ -360,6 +389,16 @@ mod tests {
             let cut = bytes.get(..length).unwrap().to_vec();
             assert!(read(cut).is_err(), "{length}");
         }
+    }
+
+    #[test]
+    fn what_is_made_of_a_table_has_a_limit_however_small_its_file_is() {
+        let row = Row { variant: "v".repeat(1_000), ..rows()[2].clone() };
+        let bytes = write(&vec![row; 1_000], &[]).unwrap();
+        assert!(bytes.len() < 10_000, "{}", bytes.len());
+        let refused = read_within(bytes.clone(), &Budget::of(1_000_000)).unwrap_err();
+        assert!(matches!(refused, TableError::TooMuch(_)), "{refused}");
+        assert_eq!(read_within(bytes, &Budget::of(2_000_000)).unwrap().len(), 1_000);
     }
 
     #[test]

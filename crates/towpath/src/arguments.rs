@@ -230,7 +230,8 @@ pub(crate) enum ExecMethod {
 /// Make an HTML report of stored results
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them
+    /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; together at most 256 MB without
+    /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
     #[arg(required = true, value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
     /// Where the report is written [default: report.html beside the first result]

@@ -11,7 +11,7 @@ use towpath_report::{Comparison, Run};
 
 use crate::arguments::{BackendChoice, CompareArguments, HowArguments, RunArguments};
 use crate::error::CliError;
-use crate::files::{self, read, results_in};
+use crate::files::{self, read_all, results_in};
 use crate::load::{is_scenario, load};
 use crate::run::{Measured, measure};
 use crate::ui::Ui;
@@ -89,7 +89,7 @@ fn stored(
     for given in results {
         paths.extend(results_in(Path::new(given))?);
     }
-    let runs = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let runs = read_all(&paths)?;
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let folder = arguments.out.as_deref().unwrap_or(beside);
     let folder = files::folder(folder)?;

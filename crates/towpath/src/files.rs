@@ -2,14 +2,15 @@
 //! written at all is [`towpath_linux::files`]'s.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek as _, Write as _};
+use std::io::{self, BufReader, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Folder, Named, Readers};
-use towpath_measure::store::read_run;
+use towpath_measure::input::{self, Budget, RESULT_BYTES};
+use towpath_measure::store::read_run_within;
 use towpath_report::Run;
 
 use crate::error::CliError;
@@ -136,22 +137,34 @@ impl ResultFile<'_> {
     }
 }
 
-/// Reads a result file, compressed or not.
-pub(crate) fn read(path: &Path) -> Result<Run, CliError> {
+/// Reads result files, compressed or not; what they hold together has a limit, and so has what is
+/// stored of it.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Run>, CliError> {
+    let budgets =
+        Budget::new(RESULT_BYTES).and_then(|stored| Ok((stored, Budget::new(RESULT_BYTES)?)));
+    let unreadable =
+        |source| CliError::Read { path: paths.first().cloned().unwrap_or_default(), source };
+    let (stored, held) = budgets.map_err(unreadable)?;
+    paths.iter().map(|path| read(path, &stored, &held)).collect()
+}
+
+/// Reads a result that this process has just written, however large it has become.
+pub(crate) fn read_back(path: &Path) -> Result<Run, CliError> {
+    read(path, &Budget::of(u64::MAX), &Budget::of(u64::MAX))
+}
+
+fn read(path: &Path, stored: &Budget, held: &Budget) -> Result<Run, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
-    let mut text = Vec::new();
-    if path.extension().is_some_and(|ending| ending == "zst") {
-        let decoder = StreamingDecoder::new(BufReader::new(file));
-        let mut decoder = decoder.map_err(|_| {
+    let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
+    let found = if path.extension().is_some_and(|ending| ending == "zst") {
+        let decoder = StreamingDecoder::new(file).map_err(|_| {
             unreadable(io::Error::other("it is not compressed with zstd, as its name says"))
         })?;
-        decoder.read_to_end(&mut text).map_err(unreadable)?;
+        read_run_within(BufReader::new(decoder), held)
     } else {
-        BufReader::new(file).read_to_end(&mut text).map_err(unreadable)?;
-    }
-    let found = read_run(text.as_slice())
-        .map_err(|source| CliError::Result { path: path.to_owned(), source })?;
+        read_run_within(file, held)
+    };
+    let found = found.map_err(|source| CliError::Result { path: path.to_owned(), source })?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     Ok(Run::new(found, name))
 }
@@ -199,9 +212,24 @@ mod tests {
         let packed = file.finish().unwrap();
         let found = results_in(&folder.path).unwrap();
         assert_eq!(found, [packed]);
-        let run = read(&found[0]).unwrap();
+        let [run] = &read_all(&found).unwrap()[..] else { panic!() };
         assert!(run.summary.is_some());
         assert_eq!(run.file.as_deref(), Some("tcp-1.jsonl.zst"));
         fs::remove_dir_all(&folder.path).unwrap();
+    }
+
+    /// The fuzz target reads what is compressed just as `read` does.
+    #[test]
+    fn stored_compressed_results_of_strangers_do_no_harm() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/result");
+        let mut inputs = 0;
+        for entry in fs::read_dir(corpus).unwrap() {
+            let bytes = fs::read(entry.unwrap().path()).unwrap();
+            if let Ok(decoder) = StreamingDecoder::new(&bytes[..]) {
+                towpath_report::fuzzing::result(BufReader::new(decoder));
+                inputs += 1;
+            }
+        }
+        assert!(inputs > 0);
     }
 }

@@ -1,9 +1,9 @@
 //! Scenarios by file or by name.
 
 use std::cmp::Reverse;
-use std::fs;
 use std::path::Path;
 
+use towpath_measure::input::{self, Budget, TEXT_BYTES};
 use towpath_measure::scenario::{Scenario, builtin, no_files};
 
 use crate::error::CliError;
@@ -12,10 +12,9 @@ use crate::error::CliError;
 pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
     let path = Path::new(name);
     if path.is_file() || looks_like_a_path(name) {
-        let bytes =
-            fs::read(path).map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let traces = |file: &str| fs::read_to_string(folder.join(file));
+        let bytes = Budget::new(TEXT_BYTES).and_then(|budget| budget.read(path));
+        let bytes = bytes.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+        let traces = input::beside(path.parent().unwrap_or(Path::new("")));
         return Ok(Scenario::parse_bytes(name, &bytes, &traces)?);
     }
     match builtin().iter().find(|builtin| builtin.name == name) {

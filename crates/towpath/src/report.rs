@@ -11,13 +11,15 @@ use towpath_report::{Run, html, table, warnings};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;
-use crate::files::{ResultFolder, folder, read, results_in, write_in, write_named};
+use crate::files::{ResultFolder, folder, read_all, results_in, write_in, write_named};
 use crate::run::print_json;
 use crate::ui::Ui;
 
 /// Its name beside results.
 const REPORT: &str = "report.html";
 const SECOND_NS: u64 = 1_000_000_000;
+/// Most columns of `--csv`: a week of seconds.
+const MOST_SECONDS: u64 = 7 * 24 * 3_600;
 /// Width of the terminal table: what fits everywhere.
 const COLUMNS: usize = 100;
 
@@ -26,7 +28,7 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
     for given in &arguments.results {
         paths.extend(results_in(given)?);
     }
-    let runs = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let runs = read_all(&paths)?;
     if arguments.csv {
         per_second(&runs, ui)?;
     } else {
@@ -63,27 +65,36 @@ pub(crate) fn print(runs: &[Run], as_json: bool, ui: &mut Ui) -> Result<(), CliE
 fn per_second(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
     let mut lines = Vec::new();
     for run in runs {
-        let mut sums: BTreeMap<DataDirection, Vec<u64>> = BTreeMap::new();
+        // A result may speak of any time, so only the seconds in which something was read are kept.
+        let mut sums: BTreeMap<DataDirection, BTreeMap<u64, u64>> = BTreeMap::new();
         for record in &run.records {
             let Record::Interval(interval) = record else { continue };
             // A period belongs to the second in which it began.
-            let second = (interval.t_ns.saturating_sub(interval.span_ns) / SECOND_NS) as usize;
-            let seconds = sums.entry(interval.direction).or_default();
-            if seconds.len() <= second {
-                seconds.resize(second + 1, 0);
-            }
-            if let Some(sum) = seconds.get_mut(second) {
-                *sum += interval.bytes;
-            }
+            let second = interval.t_ns.saturating_sub(interval.span_ns) / SECOND_NS;
+            let sum = sums.entry(interval.direction).or_default().entry(second).or_default();
+            *sum = sum.saturating_add(interval.bytes);
         }
         lines.extend(sums.into_iter().map(|(direction, seconds)| (run, direction, seconds)));
     }
-    let longest = lines.iter().map(|(_, _, seconds)| seconds.len()).max().unwrap_or(0);
-    let header: Vec<_> = (1..=longest).map(|second| format!("{}-{second} s", second - 1)).collect();
+    let longest = |seconds: &BTreeMap<u64, u64>| {
+        seconds.last_key_value().map_or(0, |(last, _)| last.saturating_add(1))
+    };
+    let columns = lines.iter().map(|(_, _, seconds)| longest(seconds)).max().unwrap_or(0);
+    if columns > MOST_SECONDS {
+        return Err(CliError::Unavailable {
+            what: format!(
+                "a result says that something was read after {columns} s; `--csv` prints at most \
+                 {MOST_SECONDS} columns"
+            ),
+            hint: "look at the times (`t_ns`) in the file: is it a result of towpath?".to_owned(),
+        });
+    }
+    let header: Vec<_> = (0..columns).map(|from| format!("{from}-{} s", from + 1)).collect();
     writeln!(ui.out, "transport,repeat,direction,{}", header.join(","))?;
     for (run, direction, seconds) in lines {
         let direction = if direction == DataDirection::Down { "down" } else { "up" };
-        let figures = seconds.iter().map(|bytes| format!("{:.1}", *bytes as f64 * 8.0 / 1e6));
+        let bytes = (0..longest(&seconds)).map(|second| seconds.get(&second).copied().unwrap_or(0));
+        let figures = bytes.map(|bytes| format!("{:.1}", bytes as f64 * 8.0 / 1e6));
         let figures = figures.collect::<Vec<_>>().join(",");
         writeln!(ui.out, "{},{},{direction},{figures}", run.meta.transport, run.meta.repeat)?;
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use towpath_linux::{Clock, interrupt};
+use towpath_measure::input::{self, Budget, RESULT_BYTES};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
 use towpath_report::figure;
@@ -151,8 +152,7 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
     let name = name.as_ref();
     let folder = Path::new(name);
     if name.contains('/') || folder.join("plan.toml").is_file() {
-        let beside = folder.to_owned();
-        let load = move |file: &str| fs::read_to_string(beside.join(file));
+        let load = input::beside(folder);
         let place = format!("{}/", name.trim_end_matches('/'));
         let reproduction = Reproduction::read(&place, &load)?;
         return Ok(Found { reproduction, load: Box::new(load) });
@@ -302,8 +302,9 @@ fn stored(found: &Found, selection: Selection, folder: &Path) -> Result<Vec<Row>
     // Of a run that was done twice the later one counts.
     files.sort();
     let mut known = BTreeMap::new();
+    let budget = Budget::new(RESULT_BYTES).map_err(unreadable)?;
     for (_, path) in files {
-        let bytes = fs::read(&path).map_err(|source| CliError::Read { path, source })?;
+        let bytes = budget.read(&path).map_err(|source| CliError::Read { path, source })?;
         // What is no table of ours has no rows of ours.
         let rows = table::read(bytes).unwrap_or_default();
         known.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
@@ -361,7 +362,8 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
     paths.sort();
     // What another version wrote may look otherwise; it is left out.
-    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
+    let budget = Budget::new(RESULT_BYTES).map_err(unreadable)?;
+    let read = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
     let entries: Vec<Entry> = paths.iter().filter_map(read).collect();
     write_in(&files::folder(folder)?, "index.html", gallery::page(&entries).as_bytes())
 }

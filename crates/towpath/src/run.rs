@@ -256,7 +256,7 @@ fn one(
     let status = sandbox::wait(&mut child).map_err(CliError::Spawn)?;
     let Some(file) = file else { return Ok(None) };
     let path = file.finish()?;
-    let run = files::read(&path)?;
+    let run = files::read_back(&path)?;
     if !status.success() && run.summary.is_none() {
         ui.progress(&format!("what was measured is in {}", path.display()));
     }

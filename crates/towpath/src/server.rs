@@ -20,7 +20,7 @@ use towpath_net::Rate;
 
 use crate::error::CliError;
 use crate::measure::amounts;
-use crate::ui::Ui;
+use crate::ui::{Screen, Ui};
 
 /// Let others measure towards this host (see `towpath measure`)
 ///
@@ -114,9 +114,9 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     let tell = move |said: ServerSaid| {
         // Whoever has closed the output does not want to know.
         let _closed = if as_json {
-            writeln!(io::stdout(), "{}", as_event(&said))
+            writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
         } else {
-            writeln!(io::stderr(), "{}", as_text(&said))
+            writeln!(Screen::new(io::stderr()), "{}", as_text(&said))
         };
     };
     server.run(tell).map_err(CliError::Spawn)?;

@@ -196,7 +196,7 @@ fn keep(
 ) -> Result<Run, CliError> {
     let mut file = folder.begin(&name(job.transport, job.repeat))?;
     file.add(&String::from_utf8_lossy(&ended.lines))?;
-    let run = files::read(&file.finish()?)?;
+    let run = files::read_back(&file.finish()?)?;
     if !quiet {
         ui.progress(&format!(
             "{} over {}, simulated run {}: {} of virtual time in {}",

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use towpath_linux::interrupt;
+use towpath_measure::input;
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
 use towpath_study::plan::{EXAMPLE, Plan};
@@ -125,9 +126,8 @@ pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode,
 
 fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(unreadable)?;
-    let beside = path.parent().unwrap_or(Path::new("")).to_owned();
-    let load = |name: &str| fs::read_to_string(beside.join(name));
+    let text = input::read_text(path).map_err(unreadable)?;
+    let load = input::beside(path.parent().unwrap_or(Path::new("")));
     let name = path.to_string_lossy();
     let plan = Plan::parse(&name, &text, &load)?;
     let world = world_of(&plan, arguments.world)?;

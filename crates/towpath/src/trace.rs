@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use towpath_linux::capture::Capture;
 use towpath_linux::files::Named;
 use towpath_linux::interrupt;
+use towpath_measure::input;
 use towpath_measure::result::Warning;
 use towpath_report::Run;
 use towpath_report::trace::{self, TakenAt, Trace};
@@ -56,7 +57,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
 /// Adds what both captures tell together; the clocks' offset goes to standard error.
 fn delays(trace: &mut Trace, file: &Path, other: &Path, ui: &mut Ui) -> Result<(), CliError> {
     let open = |path: &Path| {
-        File::open(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
+        input::open(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
     };
     let clocks = trace
         .add_delays(open(file)?, open(other)?)
@@ -134,7 +135,7 @@ fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<Trace, CliError> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
-        let file = File::open(path);
+        let file = input::open(path);
         Box::new(file.map_err(|source| CliError::Read { path: path.to_owned(), source })?)
     };
     trace::read(input, taken_at)

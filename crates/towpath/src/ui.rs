@@ -1,5 +1,7 @@
 //! Standard output for data; standard error for progress, warnings, hints and errors.
 
+mod screen;
+
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 use std::time::Duration;
 
@@ -7,11 +9,13 @@ use towpath_measure::result::Warning;
 
 use crate::error::CliError;
 
+pub(crate) use screen::Screen;
+
 /// Where a verb prints.
 #[derive(Debug)]
 pub(crate) struct Ui {
-    pub(crate) out: Stdout,
-    err: Stderr,
+    pub(crate) out: Screen<Stdout>,
+    err: Screen<Stderr>,
     /// Whether data may be coloured.
     pub(crate) colour: bool,
 }
@@ -21,7 +25,7 @@ impl Ui {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let out = io::stdout();
         let colour = !no_colour && out.is_terminal();
-        Self { out, err: io::stderr(), colour }
+        Self { out: Screen::new(out).with_colour(colour), err: Screen::new(io::stderr()), colour }
     }
 
     /// A line or lines of progress. Whoever closed standard error does not want them.
@@ -48,7 +52,8 @@ impl Ui {
         let full = done * WIDTH / all;
         let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
         let end = if done == all { "\n" } else { "" };
-        let _closed = write!(self.err, "\r[{bar}{rest}] {done} of {all} runs{more}{end}");
+        let line = format!("\r[{bar}{rest}] {done} of {all} runs{more}{end}");
+        let _closed = self.err.raw().write_all(line.as_bytes());
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {

@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets `control` and `datagram`: whatever a stranger sends to a server.
+//! The bodies of the fuzz targets `control` and `datagram`, whatever a stranger sends to a server, and
+//! `half`, whatever a server says that it saw.
 
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use super::datagram::{self, Datagram};
 use super::frame::Frames;
 use super::half::Half;
 use super::limits::Limits;
+use super::merge::merge;
 use super::message::{FromClient, FromServer};
 use super::preamble::{Kind, Preamble, Token};
 use super::secret::{Challenge, Secret};
 use crate::live::Act;
-use crate::scenario::Udping;
+use crate::metrics::Summarizer;
+use crate::scenario::{Scenario, Transport, Udping, no_files};
 use crate::traffic::Pinger;
 
 /// A connection to a server from its first byte on; then the same bytes as an answer of a server.
@@ -64,4 +67,78 @@ pub fn datagram(data: &[u8]) {
     }
     let probes = pinger.finish(now, 0, "path");
     assert!(probes.len() <= asked && probes.iter().all(|probe| probe.answered_ns.is_some()));
+}
+
+/// A half that a server sends, merged with one of a client that saw the same, and with none; what is
+/// said of the run comes of both.
+pub fn half(data: &[u8]) {
+    let Ok(half) = Half::from_text(&String::from_utf8_lossy(data)) else { return };
+    assert_eq!(Half::from_text(&half.to_text()).as_ref(), Ok(&half));
+    let Ok(scenario) = Scenario::parse("half", TESTED, &no_files) else { return };
+    for client in [&Half::default(), &half] {
+        let merged = merge(&scenario, client, Ok(&half));
+        let start = Summarizer::new(&scenario, Transport::Mptcp);
+        let inputs = merged.inputs.into_iter();
+        let summary = inputs
+            .fold(start, Summarizer::flow)
+            .subflows(merged.subflows)
+            .probes(&merged.probes)
+            .counters(&merged.counters)
+            .finish();
+        assert!(summary.flows.len() <= 2 * scenario.flows.len());
+    }
+}
+
+/// A test with a flow of each kind, and an event between them.
+const TESTED: &str = r#"
+name = "half"
+[hosts.client]
+[hosts.server]
+[paths.wifi]
+between = ["client", "server"]
+[paths.lte]
+between = ["client", "server"]
+[[timeline]]
+at = "2 s"
+path = "wifi"
+set = "down"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "iperf"
+direction = "both"
+duration = "5 s"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "bulk"
+size = "1 MB"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "reqres"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "video"
+duration = "10 s"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "web"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "udping"
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_merged_into_a_test_that_there_can_be() {
+        let scenario = Scenario::parse("half", TESTED, &no_files).unwrap();
+        assert_eq!((scenario.flows.len(), scenario.timeline.len()), (6, 1));
+    }
 }

@@ -4,10 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::input::Budget;
 use crate::metrics::DeliveryLog;
 use crate::result::Record;
 use crate::scenario::DataDirection;
+use crate::store::{LEAST_LINE_BYTES, MOST_SUBFLOWS, Variety};
 use crate::traffic::talk::TalkHalf;
+
+/// Most bytes of a half: logs of an hour have a slot for every millisecond of each stream.
+const MOST_BYTES: u64 = 1 << 30;
+/// Most bytes of a line that is not a flow's. A flow's holds its logs and messages, all in one.
+const MOST_LINE_BYTES: usize = 8_000_000;
 
 /// What one host saw.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -146,17 +153,32 @@ impl Half {
     }
 
     /// Reads what another host sent; a line that is not understood says which.
+    ///
+    /// None is longer than one of ours can be, or speaks of more things than a result may.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut half = Self::default();
-        for (number, line) in text.lines().enumerate() {
-            let line: Line = serde_json::from_str(line)
-                .map_err(|error| format!("line {}: {error}", number.saturating_add(1)))?;
+        let budget = Budget::of(MOST_BYTES);
+        let mut variety = Variety::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let wrong = |why: &dyn std::fmt::Display| format!("line {number}: {why}");
+            if line.len() > MOST_LINE_BYTES && !line.starts_with("{\"flow\":") {
+                return Err(wrong(&format!("it has more than {MOST_LINE_BYTES} bytes")));
+            }
+            budget.take(LEAST_LINE_BYTES.max(line.len() as u64)).map_err(|error| wrong(&error))?;
+            let line: Line = serde_json::from_str(line).map_err(|error| wrong(&error))?;
             match line {
                 Line::Host(host) => half.host = *host,
                 Line::Flow(flow) => half.flows.push(flow),
                 Line::Connection(connection) => half.connections.push(connection),
                 Line::Subflow(subflow) => half.subflows.push(*subflow),
-                Line::Record(record) => half.records.push(*record),
+                Line::Record(record) => {
+                    variety.take(&record).map_err(|error| wrong(&error))?;
+                    half.records.push(*record);
+                }
+            }
+            let most = half.flows.len().max(half.connections.len()).max(half.subflows.len());
+            if most > MOST_SUBFLOWS {
+                return Err(wrong(&format!("more than {MOST_SUBFLOWS} flows or subflows")));
             }
         }
         Ok(half)
@@ -202,5 +224,15 @@ mod tests {
         };
         assert_eq!(Half::from_text(&half.clone().into_text()).unwrap(), half);
         assert!(Half::from_text("{}\n").unwrap_err().starts_with("line 1:"));
+    }
+
+    #[test]
+    fn a_half_that_speaks_of_more_than_a_run_can_have_is_refused() {
+        let connection =
+            r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
+        let refused = Half::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
+        assert!(refused.starts_with("line 20001:"), "{refused}");
+        let long = format!("{connection}\n{{\"record\":{}", " ".repeat(8_000_000));
+        assert!(Half::from_text(&long).unwrap_err().starts_with("line 2: it has more"));
     }
 }

@@ -12,6 +12,8 @@ use crate::scenario::DataDirection;
 pub const BIN: Duration = Duration::from_millis(10);
 
 const SLOT_NS: u64 = 1_000_000;
+/// No log that somebody else tells goes on for longer: twice the longest run.
+const LATEST_NS: u64 = 2 * 24 * 3_600 * 1_000_000_000;
 
 /// Arrivals at a receiver in slots of 1 ms, each with its first and its last arrival.
 ///
@@ -20,6 +22,7 @@ const SLOT_NS: u64 = 1_000_000;
 /// counts between two points in time are exact to the slot: a slot counts where it began. A log
 /// takes at most 24 KB for each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Told")]
 pub struct DeliveryLog {
     start_ns: u64,
     /// In order of time, one for each millisecond in which something arrived.
@@ -35,6 +38,42 @@ struct Slot {
     first_ns: u64,
     last_ns: u64,
     bytes: u64,
+}
+
+/// A log as somebody else tells it: it may be anything.
+#[derive(Deserialize)]
+struct Told {
+    start_ns: u64,
+    slots: Vec<Slot>,
+    eof_ns: Option<u64>,
+    watched_ns: u64,
+}
+
+impl TryFrom<Told> for DeliveryLog {
+    type Error = &'static str;
+
+    /// Takes only what [`DeliveryLog::record`] could have made, of a run that is not too long: figures
+    /// of it have an entry for each [`BIN`].
+    fn try_from(told: Told) -> Result<Self, Self::Error> {
+        let Told { start_ns, slots, eof_ns, watched_ns } = told;
+        if watched_ns > LATEST_NS {
+            return Err("a delivery log ends after more than two days");
+        }
+        let mut before = None;
+        for slot in &slots {
+            let number = slot.first_ns / SLOT_NS;
+            let whole = slot.last_ns >= slot.first_ns && slot.last_ns / SLOT_NS == number;
+            let inside = slot.first_ns >= start_ns && slot.last_ns <= watched_ns;
+            if !whole || !inside || before.is_some_and(|before| before >= number) {
+                return Err("the slots of a delivery log are not in order of time");
+            }
+            before = Some(number);
+        }
+        if start_ns > watched_ns || eof_ns.is_some_and(|eof| eof > watched_ns) {
+            return Err("a delivery log ends before its data");
+        }
+        Ok(Self { start_ns, slots, eof_ns, watched_ns })
+    }
 }
 
 impl Slot {
@@ -230,6 +269,34 @@ mod tests {
 
     fn us(micros: u64) -> Instant {
         Instant::from_nanos(micros * 1_000)
+    }
+
+    #[test]
+    fn a_log_of_somebody_else_holds_only_what_can_have_been_seen() {
+        let mut log = log_of(&[(0, 1), (9_000, 1)]);
+        log.record_eof(us(9_500));
+        let text = serde_json::to_string(&log).unwrap();
+        assert_eq!(serde_json::from_str::<DeliveryLog>(&text).unwrap(), log);
+        for (told, why) in [
+            (
+                r#"{"start_ns":0,"slots":[],"eof_ns":null,"watched_ns":18446744073709551615}"#,
+                "days",
+            ),
+            (r#"{"start_ns":5,"slots":[],"eof_ns":null,"watched_ns":4}"#, "before its data"),
+            (
+                r#"{"start_ns":0,"slots":[{"first_ns":9000000,"last_ns":9000000,"bytes":1},
+                   {"first_ns":1,"last_ns":1,"bytes":1}],"eof_ns":null,"watched_ns":9000000}"#,
+                "order of time",
+            ),
+            (
+                r#"{"start_ns":0,"slots":[{"first_ns":9223372036854775807,
+                   "last_ns":9223372036854775807,"bytes":1}],"eof_ns":null,"watched_ns":9}"#,
+                "order of time",
+            ),
+        ] {
+            let refused = serde_json::from_str::<DeliveryLog>(told).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 
     fn log_of(arrivals: &[(u64, u64)]) -> DeliveryLog {

@@ -62,7 +62,8 @@ impl Playout {
     /// The next segment is there.
     pub fn segment(&mut self, now: Instant) {
         self.play(now);
-        self.buffered += Duration::from_nanos(self.plan.segment_ns);
+        let segment = Duration::from_nanos(self.plan.segment_ns);
+        self.buffered = self.buffered.saturating_add(segment);
         self.received += 1;
         if let State::Filling(since) = self.state
             && (self.buffered >= Duration::from_nanos(self.plan.startup_ns)
@@ -74,7 +75,7 @@ impl Playout {
             if self.figures.startup_ns.is_none() {
                 self.figures.startup_ns = Some(waited);
             } else {
-                self.figures.rebuffer_ns += waited;
+                self.figures.rebuffer_ns = self.figures.rebuffer_ns.saturating_add(waited);
             }
         }
     }
@@ -103,7 +104,8 @@ impl Playout {
         if let State::Filling(since) = self.state {
             self.waits.push(Wait { from: since, until });
             if self.figures.startup_ns.is_some() {
-                self.figures.rebuffer_ns += until.saturating_since(since).as_nanos() as u64;
+                let waited = until.saturating_since(since).as_nanos() as u64;
+                self.figures.rebuffer_ns = self.figures.rebuffer_ns.saturating_add(waited);
             }
         }
         (VideoFigures { segments: self.received, ..self.figures }, self.waits)

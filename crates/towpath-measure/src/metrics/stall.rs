@@ -22,7 +22,7 @@ pub fn stall(log: &DeliveryLog, end: Instant) -> Stall {
             stall.longest_at_ns = gap.start.as_nanos();
         }
         if gap.length() >= COUNTED {
-            stall.total_ns += length_ns;
+            stall.total_ns = stall.total_ns.saturating_add(length_ns);
             stall.count += 1;
         }
     }

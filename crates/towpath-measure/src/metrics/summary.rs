@@ -231,7 +231,8 @@ impl<'a> Summarizer<'a> {
     fn share_out(&mut self) {
         for direction in [DataDirection::Up, DataDirection::Down] {
             let of = |subflow: &&mut SubflowSummary| subflow.direction == direction;
-            let total: u64 = self.subflows.iter_mut().filter(of).map(|s| s.bytes).sum();
+            let bytes = self.subflows.iter_mut().filter(of).map(|s| s.bytes);
+            let total = bytes.fold(0, u64::saturating_add);
             for subflow in self.subflows.iter_mut().filter(of) {
                 subflow.share = if total == 0 { 0.0 } else { subflow.bytes as f64 / total as f64 };
             }

@@ -159,7 +159,7 @@ fn several(who: &str, flows: &[Measured], over: &str) -> String {
     let failed: Vec<_> = flows.iter().filter(|flow| !flow.figures.completed).collect();
     let count = flows.len();
     let Some(first) = failed.first() else {
-        let bytes = flows.iter().map(|flow| flow.figures.bytes).sum();
+        let bytes = flows.iter().map(|flow| flow.figures.bytes).fold(0, u64::saturating_add);
         let rate = flows.iter().map(|flow| flow.figures.goodput_bps).sum();
         let (amount, speed) = (format::bytes(bytes), format::rate(rate));
         let after = aftermath(flows);

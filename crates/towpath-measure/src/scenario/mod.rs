@@ -6,6 +6,8 @@
 
 mod builtin;
 pub mod document;
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod model;
 mod nearest;
@@ -32,6 +34,8 @@ pub use stack::{
     BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
     ProfileSwitches, StackKind, StackPlan,
 };
+
+pub use read::unreadable;
 
 use problem::{Finding, quote};
 

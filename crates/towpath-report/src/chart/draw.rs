@@ -27,7 +27,7 @@ pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
     let mut out = String::new();
     let _ = write!(
         out,
-        "<svg class=\"plot {}\" style=\"--lanes:{rows}\" role=\"img\" aria-label=\"{}\">",
+        "<svg class=\"plot {} lanes{rows}\" role=\"img\" aria-label=\"{}\">",
         chart.size.class(),
         esc(&spoken(chart, axis))
     );

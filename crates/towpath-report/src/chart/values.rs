@@ -12,6 +12,8 @@ use crate::text::{cut, esc};
 
 /// Height of a row, in pixels.
 const ROW: usize = 44;
+/// Height of what is above and below all rows: the axis.
+const AROUND_ROWS: usize = 46;
 /// More single values than this cannot be told apart.
 const MAX_DOTS: usize = 400;
 /// From here on a linear axis would hide the small values.
@@ -166,9 +168,9 @@ pub(crate) fn rows(
 ) -> String {
     let spoken = rows.iter().map(|row| format!("{}: {}", row.name, row.note));
     let spoken = spoken.collect::<Vec<_>>().join("; ");
-    let height = ROW * rows.len();
+    let height = ROW * rows.len() + AROUND_ROWS;
     let mut out = format!(
-        "<svg class=\"plot rows\" style=\"--height:{height}px\" role=\"img\" aria-label=\"{}\">",
+        "<svg class=\"plot rows\" height=\"{height}\" role=\"img\" aria-label=\"{}\">",
         esc(&format!("{title}: {spoken}"))
     );
     axis.write(&mut out, what);
@@ -250,10 +252,7 @@ pub(crate) type Curve = (String, String, Vec<(f64, f64)>);
 
 /// Distribution functions: the part of the runs whose value is at most so large.
 pub(crate) fn distribution(title: &str, what: &str, axis: &ValueAxis, curves: &[Curve]) -> String {
-    let mut out = format!(
-        "<svg class=\"plot small\" style=\"--lanes:1\" role=\"img\" aria-label=\"{}\">",
-        esc(title)
-    );
+    let mut out = format!("<svg class=\"plot small\" role=\"img\" aria-label=\"{}\">", esc(title));
     for percent in [0, 25, 50, 75, 100] {
         let y = 100 - percent;
         let _ = write!(

@@ -5,24 +5,21 @@ use std::fmt::Write as _;
 use super::readme::rendered;
 use super::{ClaimEntry, Entry};
 use crate::figure;
+use crate::page::head;
 use crate::text::{capital, esc, prose};
 
 /// Width of a legend's line: that of a panel.
 const LEGEND: f64 = 430.0;
+const STYLE: &str = concat!(include_str!("../style.css"), include_str!("gallery.css"));
 
 /// The page; links lead to files beside it.
 pub fn page(entries: &[Entry]) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-         <meta name=\"color-scheme\" content=\"light dark\"/>\
-         <title>Published figures, repeated – towpath</title><style>{}{}</style></head><body>\
-         <header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
+    let mut out = head("Published figures, repeated", STYLE, None);
+    out.push_str(
+        "<header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
          source claims, and what our runs say to it. Filled markers are ours, simulated or alone; \
          those with a dot in the middle, and pale bars, ran over real kernels; hollow ones are \
          points of others: the source, or a model that the legend names.</p></header><main>",
-        include_str!("../style.css"),
-        include_str!("gallery.css")
     );
     summary(&mut out, entries);
     for entry in entries {

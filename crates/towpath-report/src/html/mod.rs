@@ -21,12 +21,15 @@ use serde_json::Value;
 use crate::Run;
 use crate::group::{Group, groups, verdict};
 use crate::number;
+use crate::page;
 use crate::text::{capital, clean, cut, esc, prose};
 pub(crate) use comparison::comparison;
 use panel::{Panel, Style};
 
 /// Above this number of runs only the first of each group's repetitions gets charts.
 const MAX_CHARTED: usize = 16;
+const STYLE: &str = include_str!("../style.css");
+const SCRIPT: &str = include_str!("../script.js");
 
 /// The report of any number of runs as one self-contained page.
 pub fn html(runs: &[Run]) -> String {
@@ -62,16 +65,8 @@ struct Page {
 impl Page {
     fn head(&mut self, runs: &[Run]) {
         let name = title(runs);
-        let _ = write!(
-            self.out,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-             <meta name=\"color-scheme\" content=\"light dark\"/>\
-             <title>{} – towpath</title><style>{}</style></head><body><header><h1>{}</h1>",
-            esc(&name),
-            include_str!("../style.css"),
-            esc(&name)
-        );
+        self.out.push_str(&page::head(&name, STYLE, Some(SCRIPT)));
+        let _ = write!(self.out, "<header><h1>{}</h1>", esc(&name));
         let mut descriptions: Vec<&str> = Vec::new();
         for run in runs.iter().map(|run| run.meta.description.as_str()) {
             if !run.is_empty() && !descriptions.contains(&run) {
@@ -165,7 +160,7 @@ impl Page {
              <script type=\"application/json\" id=\"data\">{}</script><script>{}</script></body></html>",
             esc(&versions.join(", ")),
             json(&self.panels),
-            include_str!("../script.js")
+            SCRIPT
         );
     }
 }

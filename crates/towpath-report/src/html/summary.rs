@@ -136,7 +136,9 @@ fn cell(out: &mut String, cell: &Cell) {
         let _ = write!(out, " <small>{}</small>", esc(&cell.note));
     }
     if let Some(bar) = cell.bar {
-        let _ = write!(out, "<i class=\"bar\" style=\"width:{:.1}%\"></i>", bar * 100.0);
+        // A drawing's width is an attribute of its own, and needs no style that the page would allow.
+        let width = bar * 100.0;
+        let _ = write!(out, "<i class=\"bar\"><svg width=\"{width:.1}%\"></svg></i>");
     }
     out.push_str("</td>");
 }

@@ -85,7 +85,7 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
         if let Some(ns) = state.window_blocked_ns {
             grid.spread(&mut blocked, t_ns, span_ns, ns as f64);
         }
-        let known: u64 = state.reinjected_by_cause.values().sum();
+        let known = state.reinjected_by_cause.values().copied().fold(0, u64::saturating_add);
         for (cause, values, before) in &mut again {
             let total = match cause {
                 Some(cause) => state.reinjected_by_cause.get(cause).copied().unwrap_or(0),

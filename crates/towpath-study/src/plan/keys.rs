@@ -13,6 +13,8 @@ pub(super) const LONGEST_NAME: usize = 64;
 pub(crate) const MOST_SEEDS: u64 = 1_000;
 /// Most samples.
 pub(super) const MOST_SAMPLES: u64 = 1_000_000;
+/// Most runs of a plan.
+pub(super) const MOST_RUNS: usize = 10_000_000;
 
 const WORLDS: Kind = List(&Words(&["sim", "emu"]));
 const KEYS: Key = key(

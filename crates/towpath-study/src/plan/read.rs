@@ -6,12 +6,12 @@ use std::time::Duration;
 use toml::Table;
 use towpath_measure::scenario::document::{Finding, Section, Value, nearest, quote, read};
 use towpath_measure::scenario::units::{self, Dimension};
-use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin};
+use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
 use super::document::Path;
 use super::drawing::{Names, drawing};
 use super::keys::{
-    AXIS, DRAW, LOGNORMAL, LONGEST_NAME, MOST_SAMPLES, MOST_SEEDS, PLAN, RANDOM, VARIANT,
+    AXIS, DRAW, LOGNORMAL, LONGEST_NAME, MOST_RUNS, MOST_SAMPLES, MOST_SEEDS, PLAN, RANDOM, VARIANT,
 };
 use super::{Axis, Distribution, Draw, Load, Measure, Plan, Random, Setting, Variant};
 
@@ -43,13 +43,24 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
     let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MOST_SEEDS));
     let window = top.take("window").and_then(|v| window(&v));
     let mut names = BTreeSet::new();
-    let variants = top.require("variants", "[[variants]]");
-    let variants =
-        variants.map_or_else(Vec::new, |v| each(&v, |value| variant(value, &worlds, &mut names)));
+    let grid = top.require("variants", "[[variants]]");
+    let variants = grid
+        .clone()
+        .map_or_else(Vec::new, |v| each(&v, |value| variant(value, &worlds, &mut names)));
     let mut names = BTreeSet::new();
     let axes =
         top.take("axes").map_or_else(Vec::new, |v| each(&v, |value| axis(value, &mut names)));
     let random = top.take("random").and_then(|v| random(&v, &mut names));
+    let samples = random.as_ref().map_or(1, |random: &Random| random.samples as usize);
+    let most_seeds = seeds.max(thin_seeds).max(emulated_seeds.unwrap_or(seeds)) as usize;
+    let axes_values = axes.iter().map(|axis| axis.values.len());
+    let runs = axes_values.chain([variants.len(), samples, most_seeds]);
+    let runs = runs.fold(1, usize::saturating_mul);
+    if let Some(grid) = grid.filter(|_| runs > MOST_RUNS) {
+        // Each is looked at before any is done.
+        let found = if runs == usize::MAX { "too many".to_owned() } else { runs.to_string() };
+        grid.fail(format!("the plan has {found} runs"), "expected at most 10000000");
+    }
     let figures = top.take("figures").map_or_else(Vec::new, |v| {
         let draws = random.iter().flat_map(|random: &Random| &random.draws);
         let axes = axes.iter().map(|axis| axis.name.as_str());
@@ -132,8 +143,7 @@ fn scenario_of(value: &Value<'_>, load: Load<'_>) -> Option<(String, Table)> {
         match load(name) {
             Ok(text) => text,
             Err(error) => {
-                let why = error.to_string().to_lowercase();
-                let why = why.split(" (os error").next().unwrap_or_default().to_owned();
+                let why = unreadable(&error);
                 let message = format!("the scenario {} cannot be read: {why}", quote(name));
                 let hint =
                     "the name is relative to the plan's folder; `builtin:NAME` is a built-in one";

@@ -74,6 +74,9 @@ fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
     found.extend(figures.map(|(name, value)| (name.to_owned(), value)));
 }
 
+/// Longer windows are not looked at second by second.
+const MOST_SECONDS: f64 = 1e6;
+
 /// A part of a run, in nanoseconds since the start of its traffic.
 #[derive(Debug, Clone, Copy)]
 struct Window {
@@ -118,7 +121,7 @@ fn whole(summary: &Summary, scenario: &Scenario) -> Option<Window> {
 fn delivered(records: &[Record], window: &Window, found: &mut BTreeMap<String, f64>) {
     let mut flows: BTreeMap<u32, f64> = BTreeMap::new();
     let mut paths: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut seconds = vec![0_u64; window.seconds() as usize];
+    let mut seconds = vec![0_u64; window.seconds().min(MOST_SECONDS) as usize];
     for record in records {
         if let Record::Interval(interval) = record {
             let part = window.part(interval.t_ns, interval.span_ns);

@@ -236,7 +236,7 @@ fn one(
         None => folder.begin(&name)?,
     };
     file.replace(text_of(&records.iter().collect::<Vec<_>>())?.as_bytes())?;
-    files::read(&file.finish()?)
+    files::read_back(&file.finish()?)
 }
 
 fn text_of(records: &[&Record]) -> Result<String, CliError> {

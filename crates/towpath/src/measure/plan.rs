@@ -2,11 +2,11 @@
 //! written, checked and stored in the same form.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use towpath_linux::live::system_congestion_control;
+use towpath_measure::input;
 use towpath_measure::scenario::units::duration_text;
 use towpath_measure::scenario::{Flow, Pattern, Scenario, Transport, no_files};
 
@@ -131,7 +131,7 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
 fn value_of(key: &str, value: &str) -> Result<String, CliError> {
     if key == "messages" {
         let path = Path::new(value);
-        let text = fs::read_to_string(path)
+        let text = input::read_text(path)
             .map_err(|source| CliError::Read { path: path.to_owned(), source })?;
         let lines: Vec<_> = text.lines().map(quoted).collect();
         return Ok(format!("[{}]", lines.join(", ")));

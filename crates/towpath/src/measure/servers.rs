@@ -1,13 +1,12 @@
 //! Which server: the one that is named, or the nearest of a list.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 use towpath_linux::live::{self, PINGS, Pinged};
-use towpath_measure::format;
+use towpath_measure::{format, input};
 
 use super::MeasureArguments;
 use crate::check::in_words;
@@ -86,7 +85,7 @@ pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<Server
 }
 
 fn nearest(arguments: &MeasureArguments, list: &Path, ui: &mut Ui) -> Result<Server, CliError> {
-    let text = fs::read_to_string(list)
+    let text = input::read_text(list)
         .map_err(|source| CliError::Read { path: list.to_owned(), source })?;
     let servers = parse(&text, arguments.port).map_err(|(line, what)| CliError::Unavailable {
         what: format!("`{}`, line {line}: {what}", list.display()),

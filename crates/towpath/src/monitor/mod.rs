@@ -5,7 +5,7 @@ mod lines;
 mod metrics;
 mod screen;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;

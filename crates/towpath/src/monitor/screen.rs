@@ -32,13 +32,13 @@ pub(super) fn show(
 ) -> Result<std::process::ExitCode, CliError> {
     let mut view = View::new(round.monitor.hears_events());
     let mut terminal = ratatui::try_init()?;
-    let mut draw = || -> Result<(), CliError> {
+    let mut show = || -> Result<(), CliError> {
         let interval = interval.unwrap_or(INTERVAL);
         let mut rounds = 0;
         while !interrupt::seen() && count.is_none_or(|count| rounds < count) {
             rounds += 1;
             view.take(round.look()?);
-            terminal.draw(|frame| view.draw(frame))?;
+            terminal.draw(|frame| draw(&view, frame))?;
             let next = round.clock.now() + interval;
             // Keys are answered at once, rounds keep their time.
             loop {
@@ -52,16 +52,27 @@ pub(super) fn show(
                 {
                     return Ok(());
                 }
-                terminal.draw(|frame| view.draw(frame))?;
+                terminal.draw(|frame| draw(&view, frame))?;
             }
         }
         Ok(())
     };
-    let drawn = draw();
+    let drawn = show();
     let restored: io::Result<()> = ratatui::try_restore();
     drawn?;
     restored?;
     Ok(std::process::ExitCode::SUCCESS)
+}
+
+/// Draws the view. Names of processes and interfaces are anybody's, so what could command a terminal
+/// is replaced in all of it.
+fn draw(view: &View, frame: &mut Frame<'_>) {
+    view.draw(frame);
+    for cell in &mut frame.buffer_mut().content {
+        if cell.symbol().chars().any(towpath_report::deceives) {
+            cell.set_char('\u{fffd}');
+        }
+    }
 }
 
 /// What is shown.

@@ -9,7 +9,7 @@ use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip};
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The browser, or why there is none.
-fn browser() -> Result<String, String> {
+pub(crate) fn browser() -> Result<String, String> {
     if let Ok(browser) = std::env::var("CHROMIUM") {
         return Ok(browser);
     }
@@ -17,7 +17,7 @@ fn browser() -> Result<String, String> {
 }
 
 /// Opens a page at a width; gives the document after its scripts have run.
-fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
+pub(crate) fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
     let mut command = folder.program(browser);
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
@@ -31,7 +31,7 @@ fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
 }
 
 /// What scripts complained about.
-fn complaints(ended: &Ended) -> Vec<&str> {
+pub(crate) fn complaints(ended: &Ended) -> Vec<&str> {
     ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
@@ -81,8 +81,11 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         let title = measure(&folder, &browser, &text, width);
         assert_eq!(title, format!("wide {width}, loaded 0"));
     }
-    // What is not measured cannot be missed, so a page that does it wrong must be found out.
-    let wrong = text.replace(
+    // What is not measured cannot be missed, so a page that does it wrong must be found out. Its own
+    // policy would not let it.
+    let free = text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
+    assert_ne!(free, text, "the page has no policy");
+    let wrong = free.replace(
         "</body>",
         "<img src=\"http://127.0.0.1:9/x.png\"><p style=\"width:3000px\">.</body>",
     );

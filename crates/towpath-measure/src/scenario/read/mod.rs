@@ -51,13 +51,19 @@ impl Context<'_> {
     fn trace(&self, name: &str) -> Result<Arc<Trace>, String> {
         let mut traces = self.traces.borrow_mut();
         let load = || {
-            let text = (self.load)(name).map_err(|error| {
-                // “… (os error 2)” tells a newcomer nothing.
-                error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
-            })?;
+            let text = (self.load)(name).map_err(|error| unreadable(&error))?;
             Trace::parse(&text).map(Arc::new).map_err(|error| error.to_string())
         };
         traces.entry(name.to_owned()).or_insert_with(load).clone()
+    }
+}
+
+/// Why a file cannot be read, in our words: “… (os error 2)” tells a newcomer nothing.
+pub fn unreadable(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((reason, _)) => reason.to_lowercase(),
+        None => text,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::integer;
-use super::{Context, LONGEST_RUN};
+use super::{Context, LONGEST_RUN, unreadable};
 use crate::scenario::model::DataDirection;
 use crate::scenario::pattern::{Exchange, Pattern, Planned, Schedule, Udping, Video, Web};
 use crate::scenario::problem::quote;
@@ -363,11 +363,14 @@ fn message_lines<'a>(value: &Value<'a>, context: &Context<'_>) -> Option<Vec<(Va
         return Some(texts.collect());
     };
     match (context.load)(file) {
+        Ok(text) if text.lines().count() > MOST_REQUESTS as usize => {
+            let message = format!("{} has more than {MOST_REQUESTS} lines", quote(file));
+            value.fail(message, "expected one line for each message");
+            None
+        }
         Ok(text) => Some(text.lines().map(|line| (value.clone(), line.to_owned())).collect()),
         Err(error) => {
-            let reason = error.to_string();
-            let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
-            let message = format!("cannot read {}: {reason}", quote(file));
+            let message = format!("cannot read {}: {}", quote(file), unreadable(&error));
             value.fail(message, "expected a file of messages, or a list of them");
             None
         }

@@ -1,0 +1,193 @@
+//! Files that others may have written: which of them are read, and how much of each.
+//!
+//! Everything that comes from a file goes through here. Only regular files are read, so that neither
+//! a FIFO nor a device can hold a command up; and whoever reads takes every byte from a [`Budget`],
+//! so that no file takes more memory than its reader has room for. The environment variable
+//! [`RAISED_BY`] replaces the usual limits: processes that a command starts have it, too.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format;
+use crate::scenario::units;
+
+/// Name of the environment variable that holds another limit, such as `2 GB`.
+pub const RAISED_BY: &str = "TOWPATH_MAX_INPUT";
+/// Usual limit of a text that a person writes: a scenario, a plan, a list.
+pub const TEXT_BYTES: u64 = 16_000_000;
+/// Usual limit of all that a scenario or a plan names: traces of links, lists of messages.
+pub const NAMED_BYTES: u64 = 64_000_000;
+/// Usual limit of the results that one command reads, and of the tables of a sweep.
+pub const RESULT_BYTES: u64 = 256_000_000;
+
+/// Why a file is not read (any further).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Reading it could wait for somebody, or never end.
+    #[error("it is a {0}, and only regular files are read")]
+    Kind(&'static str),
+    /// There is more of it than may be read.
+    #[error(
+        "more than {}, which is the limit here; {RAISED_BY}={}MB raises it",
+        format::bytes(*.0),
+        (.0 / 1_000_000).saturating_add(1).saturating_mul(4)
+    )]
+    TooMuch(u64),
+    /// The environment names no limit.
+    #[error("{RAISED_BY} is `{0}`, expected a size such as `2 GB`")]
+    Limit(String),
+}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> Self {
+        let kind = match refused {
+            Refused::Kind(_) | Refused::Limit(_) => io::ErrorKind::InvalidInput,
+            Refused::TooMuch(_) => io::ErrorKind::FileTooLarge,
+        };
+        Self::new(kind, refused)
+    }
+}
+
+/// Opens a regular file for reading.
+///
+/// A link is followed: what it leads to counts. A device is not even opened, since that alone can
+/// have an effect; and should the file become a FIFO between the look and the opening, the opening
+/// does not wait for its other end.
+pub fn open(path: &Path) -> io::Result<File> {
+    regular(fs::metadata(path)?.file_type())?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+fn regular(kind: FileType) -> io::Result<()> {
+    let kind = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        kind if kind.is_fifo() => "FIFO",
+        kind if kind.is_socket() => "socket",
+        _ => "device",
+    };
+    Err(Refused::Kind(kind).into())
+}
+
+/// How much may still be read.
+#[derive(Debug)]
+pub struct Budget {
+    most: u64,
+    left: AtomicU64,
+}
+
+impl Budget {
+    /// The limit of the environment, else the usual one.
+    pub fn new(usual: u64) -> io::Result<Self> {
+        let Some(text) = std::env::var_os(RAISED_BY) else { return Ok(Self::of(usual)) };
+        let text = text.to_string_lossy();
+        let most = units::size(&text).map_err(|_| Refused::Limit(text.into_owned()))?;
+        Ok(Self::of(most))
+    }
+
+    /// Exactly so many bytes.
+    pub fn of(most: u64) -> Self {
+        Self { most, left: AtomicU64::new(most) }
+    }
+
+    /// Most that may be in one line of a result: 8 MB where the usual limit holds.
+    pub fn line_bytes(&self) -> u64 {
+        (self.most / 32).max(64_000)
+    }
+
+    /// Takes what was read.
+    pub fn take(&self, bytes: u64) -> Result<(), Refused> {
+        let take = |left: u64| left.checked_sub(bytes);
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| Refused::TooMuch(self.most))
+    }
+
+    /// A reader that takes its bytes from this budget.
+    pub fn reader<R: Read>(&self, input: R) -> Limited<'_, R> {
+        Limited { input, budget: self }
+    }
+
+    /// All of a regular file.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.reader(open(path)?).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All of a regular file that is text.
+    pub fn read_text(&self, path: &Path) -> io::Result<String> {
+        let mut text = String::new();
+        self.reader(open(path)?).read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// A text that a person writes: a scenario, a plan, a list.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    Budget::new(TEXT_BYTES)?.read_text(path)
+}
+
+/// Gives the texts of files in a folder by name, such as a scenario's traces: together not more than
+/// the limit.
+pub fn beside(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
+    let folder = folder.to_owned();
+    let budget = Budget::new(NAMED_BYTES);
+    move |name| match &budget {
+        Ok(budget) => budget.read_text(&folder.join(name)),
+        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+    }
+}
+
+/// A reader that takes its bytes from a budget, and fails when it is spent.
+#[derive(Debug)]
+pub struct Limited<'a, R> {
+    input: R,
+    budget: &'a Budget,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.input.read(buffer)?;
+        self.budget.take(length as u64)?;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_spent_by_all_that_read_from_it() {
+        let budget = Budget::of(10);
+        let mut text = Vec::new();
+        budget.reader(&b"123456"[..]).read_to_end(&mut text).unwrap();
+        let error = budget.reader(&b"123456"[..]).read_to_end(&mut text).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(text, b"123456");
+        assert!(error.to_string().contains(RAISED_BY), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let refused = |path: &str| open(Path::new(path)).unwrap_err().to_string();
+        assert!(refused("/dev/zero").contains("device"));
+        assert!(refused("/").contains("Is a directory"));
+        assert!(open(&std::env::current_exe().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_link_counts_as_what_it_leads_to() {
+        let link = std::env::temp_dir().join(format!("towpath-input-{}", std::process::id()));
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        let refused = open(&link).unwrap_err().to_string();
+        fs::remove_file(&link).unwrap();
+        assert_eq!(refused, "it is a device, and only regular files are read");
+    }
+}

@@ -1,0 +1,82 @@
+//! How many different things a result may speak of. A report keeps a series of each, so their number
+//! decides what it takes, and not the length of the file.
+
+use std::collections::BTreeSet;
+
+use crate::result::Record;
+use crate::scenario::DataDirection;
+
+/// Paths and bottlenecks, by name.
+const MOST_PATHS: usize = 2_000;
+/// Subflows, each in each direction; also flows and hosts.
+pub(crate) const MOST_SUBFLOWS: usize = 20_000;
+/// Events of a timeline.
+const MOST_PLANNED: usize = 200_000;
+/// Fields that the source of an event may give; ours have fewer than twenty.
+const MOST_DETAILS: usize = 256;
+
+/// More of something than any run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {most} {what}, which no result has")]
+pub struct TooMany {
+    what: &'static str,
+    most: usize,
+}
+
+/// What a result has spoken of so far.
+#[derive(Debug, Default)]
+pub(crate) struct Variety {
+    paths: BTreeSet<String>,
+    subflows: BTreeSet<(DataDirection, u32, u32, u32)>,
+}
+
+impl Variety {
+    /// Takes the names and numbers of a record.
+    pub(crate) fn take(&mut self, record: &Record) -> Result<(), TooMany> {
+        match record {
+            Record::Meta(meta) => {
+                few("paths", meta.paths.len(), MOST_PATHS)?;
+                few("hosts", meta.hosts.len(), MOST_SUBFLOWS)?;
+                few("flows", meta.flows.len(), MOST_SUBFLOWS)?;
+                few("planned events", meta.timeline.len(), MOST_PLANNED)
+            }
+            Record::Subflow(subflow) => {
+                let numbers = (subflow.flow, subflow.stream, subflow.subflow);
+                self.subflows.insert((subflow.direction, numbers.0, numbers.1, numbers.2));
+                few("subflows", self.subflows.len(), MOST_SUBFLOWS)?;
+                self.path(&subflow.path)
+            }
+            Record::Link(link) => self.path(&link.path),
+            Record::Probe(probe) => self.path(&probe.path),
+            Record::Event(event) => {
+                few("fields of an event", event.detail.len(), MOST_DETAILS)?;
+                event.path.as_deref().map_or(Ok(()), |path| self.path(path))
+            }
+            Record::Capture(captured) => {
+                few("subflows of a connection", captured.subflows.len(), MOST_SUBFLOWS)
+            }
+            Record::Summary(summary) => {
+                few("flows", summary.flows.len(), MOST_SUBFLOWS)?;
+                few("subflows", summary.subflows.len(), MOST_SUBFLOWS)?;
+                few("paths", summary.paths.len(), MOST_PATHS)?;
+                summary.subflows.iter().try_for_each(|subflow| self.path(&subflow.path))
+            }
+            Record::Interval(_)
+            | Record::Message(_)
+            | Record::Counter(_)
+            | Record::Interface(_)
+            | Record::Noise(_) => Ok(()),
+        }
+    }
+
+    fn path(&mut self, name: &str) -> Result<(), TooMany> {
+        if !self.paths.contains(name) {
+            self.paths.insert(name.to_owned());
+        }
+        few("paths", self.paths.len(), MOST_PATHS)
+    }
+}
+
+fn few(what: &'static str, found: usize, most: usize) -> Result<(), TooMany> {
+    if found > most { Err(TooMany { what, most }) } else { Ok(()) }
+}

@@ -1,0 +1,22 @@
+//! The body of the fuzz target `result`.
+
+use std::io::BufRead;
+
+use towpath_measure::input::Budget;
+use towpath_measure::store::read_run_within;
+
+use crate::{Comparison, Run, html, table, warnings};
+
+/// Far less than a command may read, so that what takes too much is found soon.
+const MOST_BYTES: u64 = 4_000_000;
+
+/// A result of somebody else, and everything that people see of it.
+pub fn result(input: impl BufRead) {
+    let Ok(found) = read_run_within(input, &Budget::of(MOST_BYTES)) else { return };
+    let runs = [Run::new(found, Some("fuzz".to_owned()))];
+    let text = table(&runs, 100, false);
+    assert!(!text.chars().any(|c| crate::deceives(c) && c != '\n'), "a terminal is commanded");
+    assert!(html(&runs).matches("<script").count() == 2, "a page has another script");
+    let comparison = Comparison::of(&runs, 1);
+    let _ = (comparison.table(100, false), comparison.html(), comparison.json(), warnings(&runs));
+}

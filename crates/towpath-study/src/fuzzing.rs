@@ -1,0 +1,47 @@
+//! The body of the fuzz target `sweep`: a folder of somebody else.
+
+use std::io;
+
+use crate::plan::Plan;
+use crate::runs::Selection;
+use crate::{summary, sweep, table};
+
+/// Most runs that are made here of one plan.
+const LOOKED_AT: usize = 3;
+
+/// The same bytes as a table of rows, as what says what a folder holds, and as a plan.
+pub fn sweep(data: &[u8]) {
+    let rows = table::read(data.to_vec()).unwrap_or_default();
+    if !rows.is_empty() {
+        // What may be read may be printed.
+        assert!(table::csv(&rows).lines().count() > rows.len());
+    }
+    let plan = sweep::fuzzed(data).or_else(|| {
+        let none = |_: &str| Err(io::ErrorKind::NotFound.into());
+        Plan::parse("plan.toml", std::str::from_utf8(data).ok()?, &none).ok()
+    });
+    let Some(plan) = plan else { return };
+    let none = |_: &str| Err(io::ErrorKind::NotFound.into());
+    for world in plan.worlds.clone() {
+        let runs = plan.runs(Selection { world, thin: false, seeds: None }, &none);
+        let first: Vec<_> = (0..runs.len().min(LOOKED_AT)).filter_map(|at| runs.get(at)).collect();
+        assert_eq!(first.len(), runs.len().min(LOOKED_AT));
+    }
+    let _table = summary::table(&rows, &plan, &[]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    #[test]
+    fn stored_sweeps_of_strangers_do_no_harm() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/sweep");
+        let mut inputs = 0;
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            super::sweep(&std::fs::read(entry.unwrap().path()).unwrap());
+            inputs += 1;
+        }
+        assert!(inputs > 0, "{} is empty", folder.display());
+    }
+}

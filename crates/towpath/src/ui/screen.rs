@@ -1,0 +1,190 @@
+//! The one place through which text reaches a terminal: what could command it is shown instead.
+//!
+//! Names, reasons and warnings come from files, kernels and other hosts. A control character in them
+//! could move the cursor, change the title or the keyboard, and one that reorders text could make a
+//! line say what it does not. Each is written as JSON writes it, `\u001b`: a reader sees that
+//! something was there, and where the text is JSON it still is the same JSON. Colours pass, since
+//! they are ours and can do no more than look strange.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+
+use towpath_report::deceives;
+
+/// Longest sequence that chooses a colour, without its end: `ESC [ 32`.
+const LONGEST_COLOUR: usize = 4;
+
+/// A terminal, or what stands in its place.
+#[derive(Debug)]
+pub(crate) struct Screen<W> {
+    terminal: W,
+    /// Whether colours pass.
+    colour: bool,
+    /// The beginning of what cannot be judged yet: of a character, a line's end or a colour.
+    held: Vec<u8>,
+}
+
+/// What the beginning of a text is.
+enum Next {
+    /// So many bytes that may be shown as they are.
+    Shown(usize),
+    /// A character to be made visible, and its bytes.
+    Hidden(char, usize),
+    /// More is needed.
+    Unknown,
+}
+
+impl<W: Write> Screen<W> {
+    pub(crate) fn new(terminal: W) -> Self {
+        Self { terminal, colour: false, held: Vec::new() }
+    }
+
+    /// Lets colours pass.
+    pub(crate) fn with_colour(self, colour: bool) -> Self {
+        Self { colour, ..self }
+    }
+
+    /// The terminal itself, for what the program draws and nobody else has a part in.
+    pub(crate) fn raw(&mut self) -> &mut W {
+        &mut self.terminal
+    }
+
+    /// Writes what can be judged; all of it at the `end`.
+    fn pass_on(&mut self, end: bool) -> io::Result<()> {
+        let held = std::mem::take(&mut self.held);
+        let whole = match std::str::from_utf8(&held) {
+            Ok(text) => text.len(),
+            // A character of which only the beginning is here waits for its rest.
+            Err(error) if error.error_len().is_none() && !end => error.valid_up_to(),
+            Err(_) => held.len(),
+        };
+        let (now, later) = held.split_at(whole);
+        let text = String::from_utf8_lossy(now);
+        let mut rest = &*text;
+        let mut shown = String::with_capacity(rest.len());
+        while !rest.is_empty() {
+            let (length, hidden) = match self.judge(rest) {
+                Next::Shown(length) => (length, None),
+                Next::Hidden(c, length) => (length, Some(c)),
+                Next::Unknown if end => match rest.chars().next() {
+                    Some(c) => (c.len_utf8(), Some(c)),
+                    None => break,
+                },
+                Next::Unknown => break,
+            };
+            let (first, others) = rest.split_at(length);
+            match hidden {
+                // Writing to a `String` cannot fail.
+                Some(c) => {
+                    let _ = write!(shown, "\\u{:04x}", u32::from(c));
+                }
+                None => shown.push_str(first),
+            }
+            rest = others;
+        }
+        self.held.extend(rest.as_bytes());
+        self.held.extend(later);
+        self.terminal.write_all(shown.as_bytes())
+    }
+
+    fn judge(&self, text: &str) -> Next {
+        let strange = |c: char| deceives(c) && c != '\n' && c != '\t';
+        let plain = text.find(strange).unwrap_or(text.len());
+        if plain > 0 {
+            return Next::Shown(plain);
+        }
+        let mut characters = text.chars();
+        match (characters.next(), characters.next()) {
+            (None, _) => Next::Shown(0),
+            // The end of a line as other systems write it; alone, it would hide the line.
+            (Some('\r'), Some('\n')) => Next::Shown(2),
+            (Some('\r'), None) => Next::Unknown,
+            (Some('\u{1b}'), None) if self.colour => Next::Unknown,
+            (Some('\u{1b}'), Some('[')) if self.colour => colour(text),
+            (Some(c), _) => Next::Hidden(c, c.len_utf8()),
+        }
+    }
+}
+
+/// What begins like a colour: `ESC [ 32 m`.
+fn colour(text: &str) -> Next {
+    let numbers = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
+    match numbers {
+        Some((at, 'm')) if at <= LONGEST_COLOUR => Next::Shown(at + 1),
+        None if text.len() <= LONGEST_COLOUR => Next::Unknown,
+        _ => Next::Hidden('\u{1b}', 1),
+    }
+}
+
+impl<W: Write> Write for Screen<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.held.extend(bytes);
+        self.pass_on(false)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pass_on(true)?;
+        self.terminal.flush()
+    }
+}
+
+impl<W: IsTerminal> Screen<W> {
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal.is_terminal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(colour: bool, parts: &[&[u8]]) -> String {
+        let mut screen = Screen::new(Vec::new()).with_colour(colour);
+        for part in parts {
+            screen.write_all(part).unwrap();
+        }
+        screen.flush().unwrap();
+        String::from_utf8(screen.terminal).unwrap()
+    }
+
+    #[test]
+    fn what_could_command_a_terminal_is_shown_instead() {
+        let text = "a\u{1b}]0;title\u{7}b\u{9b}2Jc\u{202e}d\u{2066}e\u{7f}f\rg";
+        let expected = "a\\u001b]0;title\\u0007b\\u009b2Jc\\u202ed\\u2066e\\u007ff\\u000dg";
+        for colour in [false, true] {
+            assert_eq!(shown(colour, &[text.as_bytes()]), expected);
+            // However it is cut.
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(shown(colour, &bytes), expected);
+        }
+    }
+
+    #[test]
+    fn text_and_the_ends_of_lines_stay_as_they_are() {
+        let text = "größer → ✓\tx\r\ny · “z” 日本\n";
+        assert_eq!(shown(false, &[text.as_bytes()]), text);
+        let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        assert_eq!(shown(true, &bytes), text);
+        assert_eq!(shown(false, &[b"\xff\xfe"]), "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn colours_pass_where_there_are_any_and_nothing_that_looks_like_them() {
+        let green = "\u{1b}[32m✓\u{1b}[0m";
+        assert_eq!(shown(true, &[green.as_bytes()]), green);
+        assert_eq!(shown(false, &[green.as_bytes()]), "\\u001b[32m✓\\u001b[0m");
+        assert_eq!(
+            shown(true, &[b"\x1b[2J \x1b[31;8m \x1b["]),
+            "\\u001b[2J \\u001b[31;8m \\u001b["
+        );
+    }
+
+    #[test]
+    fn json_stays_the_same_json() {
+        let value = serde_json::json!({ "n\u{202e}ame": "\u{1b}[31m\u{9b}\u{7f}" });
+        let text = shown(true, &[value.to_string().as_bytes()]);
+        assert!(!text.chars().any(deceives));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+}
