@@ -141,7 +141,7 @@ impl Part {
                 lock(&talk).end_at(end);
             }
             for (line, progress) in &mut all {
-                read(pace, &talk, line, progress, &mut buffer);
+                read((pace, deadline), &talk, line, progress, &mut buffer);
             }
             // Only now: what was read on one stream may have something to say on another.
             for (line, progress) in &mut all {
@@ -156,8 +156,15 @@ impl Part {
     }
 }
 
-fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
-    while !progress.ended {
+/// Reads what there is; whoever sends without end is not listened to for longer than the flow lasts.
+fn read(
+    (pace, deadline): (&Pace, Instant),
+    talk: &SharedTalk,
+    line: &Line,
+    progress: &mut Progress,
+    buffer: &mut [u8],
+) {
+    while !progress.ended && !pace.is_over(deadline) {
         match line.wire.read(buffer) {
             Ok(length) if length > 0 => {
                 let now = pace.now();
