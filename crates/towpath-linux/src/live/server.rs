@@ -28,8 +28,9 @@ use super::{LiveError, random, socket};
 use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::traffic::is_quic;
-use crate::{doctor, interrupt, sys};
+use crate::{interrupt, sys};
 
+mod identity;
 mod over_quic;
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
@@ -62,6 +63,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// It ends after one test.
     pub once: bool,
+    /// Everybody who asks is told how this host looks, not only those who know the secret.
+    pub tells_strangers: bool,
     /// Certificate and key for QUIC; made for this once when there is none.
     pub identity: Option<Identity>,
 }
@@ -83,6 +86,13 @@ pub enum ServerSaid {
         /// Who asked for it.
         client: Option<SocketAddr>,
     },
+    /// Somebody does not know the secret.
+    WrongSecret {
+        /// Who.
+        client: Option<SocketAddr>,
+        /// Others since this was last told.
+        others: u64,
+    },
 }
 
 /// A server that listens.
@@ -102,6 +112,7 @@ struct Shared {
     config: ServerConfig,
     clock: Clock,
     tests: Tests,
+    guesses: identity::Guessers,
     /// Control and echo connections that have a thread.
     threads: AtomicUsize,
     /// Somebody has fetched a result.
@@ -148,6 +159,7 @@ impl Server {
         let shared = Arc::new(Shared {
             clock,
             tests: Tests::default(),
+            guesses: identity::Guessers::default(),
             threads: AtomicUsize::new(0),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -282,12 +294,13 @@ impl Shared {
     /// Takes a connection that has said what it is for; whatever is not right is closed without a
     /// word.
     fn let_in(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
-        let known = self.tests.find(preamble.token);
+        let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
+            (Kind::Tls, _) => self.control_over_tls(socket),
             (Kind::Data, Some(test)) => {
                 self.attach(test, (preamble.flow, preamble.stream), socket);
             }
-            (Kind::Control, Some(_)) => self.control_over_tcp(socket, Some(preamble.token)),
+            (Kind::Control, Some(_)) => self.control_over_tcp(socket, Some(preamble.test())),
             (Kind::Control, None) if preamble.token == Token::NONE => {
                 self.control_over_tcp(socket, None);
             }
@@ -388,7 +401,10 @@ impl Shared {
         let quic = self.has_udp(origin.port);
         let datagrams = quic && secret.is_none();
         let control = Control::new(token, secret, Challenge(random()?));
-        let mut control = control.telling(origin.seen, datagrams, quic);
+        let mut control = control
+            .telling(origin.seen, datagrams, quic)
+            .bound_to(speaker.binding())
+            .open_to_strangers(self.config.tells_strangers);
         let result = self.converse(&mut control, &mut speaker, limits, origin.peer);
         // A test that has begun goes on without its client, who may come back for the result.
         if let Some(token) = control.unbegun() {
@@ -430,7 +446,7 @@ impl Shared {
                 continue;
             };
             heard = self.clock.now();
-            for act in control.on_message(message, limits) {
+            for act in self.acts(control, message, peer) {
                 match act {
                     Act::Say(message) => speaker.say(&message)?,
                     Act::TellTime { client_ns } => {
@@ -438,11 +454,11 @@ impl Shared {
                         speaker.say(&FromServer::Clock { client_ns, server_ns })?;
                     }
                     Act::Admit(plan) => self.admit(control, speaker, *plan)?,
-                    Act::Look(port) => {
-                        let asker = peer.map(|peer| peer.ip());
-                        let look = doctor::look(Some(doctor::Question { port, asker }));
-                        speaker.say(&FromServer::Looked(Box::new(look)))?;
+                    Act::Look { port, whole } => {
+                        speaker.say(&self.look(port, whole, peer.map(|peer| peer.ip())))?;
                     }
+                    // Taken care of by then.
+                    Act::WrongSecret => {}
                     Act::Begin(token, at_ns) => self.begin(token, at_ns, peer)?,
                     Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
                     Act::End(token, at_ns) => {
@@ -480,7 +496,7 @@ impl Shared {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let token = Token(random()?);
-        match self.tests.admit(token, (plan, scenario), &self.config.limits) {
+        match self.tests.admit(token.name(), (plan, scenario), &self.config.limits) {
             Ok(_) => speaker.say(&control.admitted(token)),
             Err(refusal) => {
                 speaker.say(&FromServer::from(refusal))?;

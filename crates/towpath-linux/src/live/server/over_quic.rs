@@ -29,10 +29,10 @@ impl Shared {
     /// nothing here may wait; a guest that is dropped is not kept.
     pub(super) fn let_in_over_quic(self: &Arc<Self>, turn: &mut Turn<'_>, guest: Guest) {
         let preamble = guest.preamble;
-        let known = self.tests.find(preamble.token);
+        let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
             (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
-            (Kind::Control, Some(_)) => self.control_over_quic(turn, guest, Some(preamble.token)),
+            (Kind::Control, Some(_)) => self.control_over_quic(turn, guest, Some(preamble.test())),
             (Kind::Control, None) if preamble.token == Token::NONE => {
                 self.control_over_quic(turn, guest, None);
             }
@@ -44,7 +44,8 @@ impl Shared {
                     turn.attach(connection, stream, Box::new(echo));
                 }
             }
-            (Kind::Control | Kind::Data | Kind::Echo, _) => {}
+            // QUIC has TLS of its own.
+            (Kind::Control | Kind::Data | Kind::Echo | Kind::Tls, _) => {}
         }
     }
 

@@ -1,0 +1,121 @@
+//! Who a server and its clients are: control through TLS, the secret, and what strangers are told.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use socket2::Socket;
+use towpath_measure::live::{
+    Act, Control, FromClient, FromServer, Guesses, Kind, Look, Preamble, Refusal, Token,
+};
+use towpath_quic::tls::Session;
+
+use super::{Origin, Shared};
+use crate::doctor;
+use crate::live::ServerSaid;
+use crate::live::socket;
+use crate::live::speaker::Speaker;
+use crate::traffic::wire::Wire;
+
+impl Shared {
+    /// Control through TLS. Inside it begins with a preamble, as any other connection, so that nobody
+    /// who only listens learns a test's token.
+    pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
+        let session = self.config.identity.as_ref().map(Session::server);
+        let (Some(Ok(session)), Some(seat)) = (session, self.enter()) else { return };
+        // Without a thread it is closed.
+        let _spawned = thread::Builder::new().name("control".into()).spawn(move || {
+            let shared = Arc::clone(&seat.0);
+            if let Ok((opened, test)) = shared.introduced(socket, session) {
+                let _connection_lost = shared.control(opened, test);
+            }
+        });
+    }
+
+    /// A control connection after the handshake, and of which test it is.
+    fn introduced(
+        &self,
+        socket: Socket,
+        session: Session,
+    ) -> io::Result<((Speaker, Origin), Option<Token>)> {
+        let patience = self.config.limits.patience;
+        let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
+        let (peer, seen) = (socket::peer(&socket), Some(self.seen(&socket)));
+        let deadline = self.clock.now() + patience;
+        let (wire, _) = Wire::secure(socket, session, (self.clock, deadline))?;
+        let mut speaker = Speaker::through(wire, self.clock)?;
+        let said = speaker.hear_raw::<{ Preamble::BYTES }>(patience)?;
+        let preamble = Preamble::read(&said).ok().flatten();
+        let preamble = preamble.filter(|preamble| preamble.kind == Kind::Control);
+        let test = preamble.ok_or(io::ErrorKind::InvalidData)?.test();
+        if test != Token::NONE && self.tests.find(test).is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let test = Some(test).filter(|test| *test != Token::NONE);
+        Ok(((speaker, Origin { peer, seen, port }), test))
+    }
+
+    /// What is to be done about a client's word. A source that has given wrong secrets has to wait
+    /// before the next one is looked at.
+    pub(super) fn acts(
+        &self,
+        control: &mut Control,
+        said: FromClient,
+        client: Option<std::net::SocketAddr>,
+    ) -> Vec<Act> {
+        let limits = &self.config.limits;
+        let from = client.map(|client| client.ip());
+        let (FromClient::Proof { .. }, Some(from)) = (&said, from) else {
+            return control.on_message(said, limits);
+        };
+        // Held while the proof is looked at, so that many at once are not looked at together.
+        let mut guesses = self.guesses.lock();
+        let now = self.clock.now();
+        let (acts, others) = if let Err(left) = guesses.may_try(from, now) {
+            let seconds = left.as_secs().saturating_add(1);
+            let why = "too many wrong secrets came from this address";
+            let refusal = Refusal::new(why, format!("try again in {seconds} s"));
+            (control.refuse(refusal), guesses.note(now))
+        } else {
+            let mut acts = control.on_message(said, limits);
+            if acts.contains(&Act::WrongSecret) {
+                acts.retain(|act| *act != Act::WrongSecret);
+                (acts, guesses.wrong(from, now))
+            } else {
+                if acts.iter().any(|act| matches!(act, Act::Say(FromServer::Proved { .. }))) {
+                    guesses.right(from);
+                }
+                (acts, None)
+            }
+        };
+        drop(guesses);
+        if let Some(others) = others {
+            self.tell(ServerSaid::WrongSecret { client, others });
+        }
+        acts
+    }
+
+    /// How this host looks. Strangers hear no more than a port scan would tell them.
+    pub(super) fn look(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> FromServer {
+        let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
+        let look = if whole {
+            doctor::look(Some(doctor::Question { port, asker }))
+        } else if ours {
+            doctor::look_at_port(doctor::Question { port, asker })
+        } else {
+            Look::default().for_strangers()
+        };
+        FromServer::Looked(Box::new(look))
+    }
+}
+
+/// Who has given wrong secrets.
+#[derive(Debug, Default)]
+pub(super) struct Guessers(Mutex<Guesses>);
+
+impl Guessers {
+    fn lock(&self) -> MutexGuard<'_, Guesses> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
