@@ -39,6 +39,11 @@ pub fn leave_to_children() {
     sys::on_interrupt(nothing);
 }
 
+/// Why something was given up for which nobody waits any more.
+pub(crate) fn error() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "interrupted")
+}
+
 /// Whether an interrupt was noted.
 pub fn seen() -> bool {
     SEEN.load(Ordering::Relaxed)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
+use crate::interrupt;
 use crate::purse::{Purse, Way};
 
 /// The longest sleep of whoever must notice an interrupt.
@@ -91,9 +92,20 @@ impl Pace {
         Instant::ZERO + self.clock.now().saturating_since(self.zero)
     }
 
-    /// Blocks until `at`, counted from the start of the traffic.
+    /// Blocks until `at`, counted from the start of the traffic, or until nobody waits any more.
     pub(crate) fn sleep_until(&self, at: Instant) {
-        self.clock.sleep_until(self.zero + at.saturating_since(Instant::ZERO));
+        const STEP: Duration = Duration::from_millis(100);
+        let end = self.zero + at.saturating_since(Instant::ZERO);
+        loop {
+            let now = self.clock.now();
+            if end.saturating_since(now) <= STEP {
+                return self.clock.sleep_until(end);
+            }
+            if self.is_interrupted() || interrupt::seen() {
+                return;
+            }
+            self.clock.sleep_until(now + STEP);
+        }
     }
 
     /// The same, but no longer than until an interrupt.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use towpath_linux::live::{LiveError, Order, Server, ServerConfig, Source, measure};
-use towpath_measure::live::secret::Proof;
+use towpath_measure::live::secret::{Challenge, Proof};
 use towpath_measure::live::{
     FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Settings, Token, frame,
 };
@@ -43,6 +43,10 @@ fn alone(name: &str, body: fn()) {
     assert!(said.contains("1 passed"), "no test is called {name}:\n{said}");
 }
 
+fn known(text: &str) -> Secret {
+    Secret::from_text(text.as_bytes()).unwrap()
+}
+
 /// Starts a server that lives as long as the test's process.
 fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
     serve_as(None, secret, limits)
@@ -56,9 +60,10 @@ fn serve_as(
     let config = ServerConfig {
         ports: vec![0],
         bind: Some(Ipv4Addr::LOCALHOST.into()),
-        secret: secret.and_then(|text| Secret::from_text(text.as_bytes())),
+        secret: secret.map(known),
         limits,
         once: false,
+        tells_strangers: false,
         identity,
     };
     let server = Server::open(config).unwrap();
@@ -174,7 +179,7 @@ fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
 #[test]
 fn a_refusal_says_why_and_what_to_do() {
     let limits = Limits { duration: Duration::from_secs(5), ..Limits::default() };
-    let server = serve(Some("the secret"), limits);
+    let server = serve(Some("the secret of both"), limits);
     let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
     let refused = |order: &Order| {
         let error = measure(order, &mut |_| {}).unwrap_err();
@@ -183,10 +188,10 @@ fn a_refusal_says_why_and_what_to_do() {
     };
     let (why, hint) = refused(&asked);
     assert!(why.contains("wants a secret") && hint.contains("--secret-file"), "{why}: {hint}");
-    asked.secret = Secret::from_text(b"another");
+    asked.secret = Some(known("another one, not that"));
     let (why, _) = refused(&asked);
     assert!(why.contains("the secret is wrong"), "{why}");
-    asked.secret = Secret::from_text(b"the secret");
+    asked.secret = Some(known("the secret of both"));
     let (why, hint) = refused(&asked);
     assert!(
         why.contains("9.00 s") && why.contains("5.00 s") && hint.contains("-t"),
@@ -244,7 +249,7 @@ fn resident_bytes() -> usize {
 fn honest(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
     let began = Instant::now();
     let mut order = order(server, Transport::Tcp, flow);
-    order.secret = secret.and_then(|text| Secret::from_text(text.as_bytes()));
+    order.secret = secret.map(known);
     let records = measure(&order, &mut |_| {}).unwrap();
     assert!(summary(&records).ok, "{:?}", summary(&records));
     began.elapsed()
@@ -275,8 +280,9 @@ fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
 }
 
 fn thousands() {
-    let server = serve(Some("key"), Limits::default());
-    honest(server, Some("key"), SMALL);
+    const KEY: Option<&str> = Some("the key of this server");
+    let server = serve(KEY, Limits::default());
+    honest(server, KEY, SMALL);
     let before = resident_bytes();
     let wrong = |number: u16| {
         let mut bytes = [7; 16];
@@ -288,10 +294,10 @@ fn thousands() {
         );
         assert!(is_closed(&mut stream), "a wrong token");
         let mut stream = connect(server, Kind::Control, Token::NONE);
-        let proof = Proof([number as u8; 32]);
+        let (proof, challenge) = (Proof([number as u8; 32]), Challenge([9; 32]));
         // The server may close before the last word is said.
         let _closed = say(&mut stream, &FromClient::Hello { towpath: String::new() });
-        let _closed = say(&mut stream, &FromClient::Proof { proof });
+        let _closed = say(&mut stream, &FromClient::Proof { proof, challenge });
         assert!(is_closed(&mut stream), "a wrong secret");
     };
     let wrong = &wrong;
@@ -299,7 +305,7 @@ fn thousands() {
         for part in 0..4 {
             scope.spawn(move || (part * 1_250..(part + 1) * 1_250).for_each(wrong));
         }
-        scope.spawn(|| (0..5).for_each(|_| _ = honest(server, Some("key"), SMALL)));
+        scope.spawn(|| (0..5).for_each(|_| _ = honest(server, KEY, SMALL)));
     });
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 100 << 20, "{grown} bytes");
@@ -379,7 +385,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
             break token;
         }
     };
-    let data = connect(server, Kind::Data, token);
+    let data = connect(server, Kind::Data, token.name());
     say(&mut control, &FromClient::Begin { at_ns: 0 }).unwrap();
     for _ in 0..2_000 {
         if say(&mut control, &FromClient::Fetch { offset: 0 }).is_err() {

@@ -111,6 +111,7 @@ fn a_check_tells_what_is_in_the_way() {
             secret: None,
             limits: Limits::default(),
             once: false,
+            tells_strangers: false,
             identity: None,
         };
         let server = Server::open(config).unwrap();

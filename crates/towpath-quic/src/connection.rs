@@ -16,6 +16,7 @@ use crate::paths::PathRecord;
 use crate::policy::Policy;
 use crate::status::{ConnectionId, Event, Notice, Status, StreamId};
 use crate::time::Clock;
+use crate::tls::EXPORT_LABEL;
 
 /// A connection of a host.
 #[derive(Debug)]
@@ -196,6 +197,14 @@ impl Connection {
         } else if self.config.multipath {
             told.push_back(Event::Notice { connection: self.id, notice: Notice::SinglePath });
         }
+    }
+
+    /// What both ends of this connection know and nobody else, once it is established.
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+        let mut binding = [0; 32];
+        let session = self.inner.crypto_session();
+        session.export_keying_material(&mut binding, EXPORT_LABEL, &[]).ok()?;
+        self.established.then_some(binding)
     }
 
     fn end_handshake(&self) {

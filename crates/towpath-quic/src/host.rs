@@ -580,6 +580,11 @@ impl Host {
         }
     }
 
+    /// What both ends of a connection know and nobody else (RFC 8446 §7.5), once it is established.
+    pub fn binding(&self, connection: ConnectionId) -> Option<[u8; 32]> {
+        self.connections.get(&connection)?.binding()
+    }
+
     /// State of a connection.
     pub fn status(&mut self, connection: ConnectionId) -> Option<Status> {
         self.connections.get_mut(&connection).map(Connection::status)

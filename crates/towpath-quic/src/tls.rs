@@ -12,6 +12,9 @@ use crate::certificate;
 use crate::error::SetupError;
 use crate::identity::{Fingerprint, Identity, Trust, Unpinned};
 
+/// What both ends of a connection can derive from its keys, and nobody else (RFC 8446 §7.5), for this
+/// use of it.
+pub(crate) const EXPORT_LABEL: &[u8] = b"EXPORTER-towpath-binding";
 /// Plain data that waits to be encrypted; more is not taken.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -69,6 +72,11 @@ impl Session {
     /// What the peer can be known by, if it has shown it.
     pub fn peer(&self) -> Option<Fingerprint> {
         self.tls.peer_certificates()?.first().map(|certificate| Fingerprint::of(certificate))
+    }
+
+    /// What both ends of this connection know and nobody else, once they know each other.
+    pub fn binding(&self) -> Option<[u8; 32]> {
+        self.tls.export_keying_material([0; 32], EXPORT_LABEL, None).ok()
     }
 
     /// Takes plain data to be sent, as much as there is room for.
@@ -161,6 +169,7 @@ mod tests {
         exchange(&mut client, &mut server).unwrap();
         assert!(!client.is_handshaking() && !server.is_handshaking());
         assert_eq!(client.peer(), Some(identity.fingerprint()));
+        assert!(client.binding().is_some() && client.binding() == server.binding());
         let data: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
         assert_eq!(client.write(&data), data.len());
         client.close();
@@ -188,6 +197,19 @@ mod tests {
         let error = exchange(&mut client, &mut server).unwrap_err();
         let TlsError::Untrusted(fingerprint) = error else { panic!("{error}") };
         assert_eq!(fingerprint, shown.fingerprint());
+    }
+
+    #[test]
+    fn two_connections_have_nothing_in_common() {
+        let identity = identity();
+        let binding = || {
+            let mut client = Session::client(&Trust::Anybody).unwrap();
+            let mut server = Session::server(&identity).unwrap();
+            assert_eq!(client.binding(), None, "before the handshake");
+            exchange(&mut client, &mut server).unwrap();
+            server.binding().unwrap()
+        };
+        assert_ne!(binding(), binding());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `towpath server`: lets others measure towards this host.
 
 use std::env;
+use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,9 +13,10 @@ use clap::Args;
 use serde_json::json;
 use towpath_linux::interrupt;
 use towpath_linux::live::{
-    Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
+    self, Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
 };
-use towpath_measure::live::{Limits, Secret};
+use towpath_measure::live::secret::MOST_BYTES;
+use towpath_measure::live::{DEFAULT_PORT, Limits, Secret};
 use towpath_measure::result::Warning;
 use towpath_net::Rate;
 
@@ -43,6 +45,10 @@ pub(crate) struct ServerArguments {
     /// File with its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
+    /// Tell everybody how this host looks from inside, as `towpath doctor` asks, not only those who
+    /// know the secret: for networks that no stranger can reach
+    #[arg(long)]
+    pub(crate) tell_strangers: bool,
     /// Tests at the same time
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) max_tests: u32,
@@ -84,6 +90,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         secret,
         limits,
         once: arguments.once,
+        tells_strangers: arguments.tell_strangers,
         identity: identity(arguments, ui)?,
     })?;
     interrupt::catch();
@@ -111,6 +118,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     if let Some(print) = print.filter(|_| !as_json) {
         ui.progress(&format!("certificate {print}"));
     }
+    invite(arguments, &server, ui)?;
     let tell = move |said: ServerSaid| {
         // Whoever has closed the output does not want to know.
         let _closed = if as_json {
@@ -123,7 +131,48 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who the server is to those who speak QUIC to it.
+/// One line to be pasted on the client.
+fn invite(arguments: &ServerArguments, server: &Server, ui: &mut Ui) -> Result<(), CliError> {
+    let Some(bound) = server.addresses().first() else { return Ok(()) };
+    let seen = if bound.ip().is_unspecified() {
+        live::addresses_towards_others().unwrap_or_default()
+    } else {
+        vec![bound.ip().to_canonical()]
+    };
+    let loopback = || if bound.is_ipv4() { "127.0.0.1" } else { "::1" }.to_owned();
+    let mut names = seen.iter().map(IpAddr::to_string);
+    let name = names.next().unwrap_or_else(loopback);
+    let mut line = format!("towpath measure {name}");
+    if bound.port() != DEFAULT_PORT {
+        let _into_a_text = write!(line, " -p {}", bound.port());
+    }
+    if let Some(print) = server.fingerprint() {
+        let _into_a_text = write!(line, " --server-cert {print}");
+    }
+    if arguments.secret_file.is_some() {
+        line.push_str(" --secret-file FILE");
+    }
+    if arguments.json {
+        writeln!(ui.out, "{}", json!({ "event": "invitation", "measure": line }))?;
+        ui.out.flush()?;
+        return Ok(());
+    }
+    // Not broken: it is there to be copied.
+    ui.progress(&format!("measure from another host: {line}"));
+    let others: Vec<_> = names.collect();
+    if !others.is_empty() {
+        ui.progress(&format!("other addresses of this host: {}", others.join(", ")));
+    }
+    if let Some(path) = &arguments.secret_file {
+        let path = path.display();
+        ui.progress(&format!(
+            "FILE holds what `{path}` holds here; copy it over `ssh`, or by hand"
+        ));
+    }
+    Ok(())
+}
+
+/// Who the server is to those who speak QUIC or TLS to it.
 fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>, CliError> {
     if let (Some(certificate), Some(key)) = (&arguments.cert, &arguments.key) {
         let read = read_identity(certificate, key);
@@ -156,10 +205,18 @@ fn state_folder() -> Option<PathBuf> {
 }
 
 pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
-    let text = fs::read(path).map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-    Secret::from_text(&text).ok_or_else(|| CliError::Unavailable {
-        what: format!("`{}` holds no secret: it is empty", path.display()),
-        hint: "put a line of random text into it; both hosts need the same".to_owned(),
+    let read = || {
+        let mut text = Vec::new();
+        // Of a file without end enough is read to see that it is too long.
+        let most = 2 * MOST_BYTES as u64;
+        fs::File::open(path)?.take(most).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+    Secret::from_text(&text).map_err(|error| CliError::Unavailable {
+        what: format!("`{}` holds no secret: {error}", path.display()),
+        hint: "make one with `head -c 24 /dev/urandom | base64 > FILE`; both hosts need the same"
+            .to_owned(),
     })
 }
 
@@ -175,6 +232,11 @@ fn as_event(said: &ServerSaid) -> serde_json::Value {
             "event": "ended",
             "client": client.map(|client| client.to_string()),
         }),
+        ServerSaid::WrongSecret { client, others } => json!({
+            "event": "wrong-secret",
+            "client": client.map(|client| client.to_string()),
+            "others": others,
+        }),
     }
 }
 
@@ -187,5 +249,11 @@ fn as_text(said: &ServerSaid) -> String {
             format!("{} measures {} over {transport}", name(client), patterns.join(" and "))
         }
         ServerSaid::Ended { client } => format!("{} is done", name(client)),
+        ServerSaid::WrongSecret { client, others: 0 } => {
+            format!("{} does not know the secret", name(client))
+        }
+        ServerSaid::WrongSecret { client, others } => {
+            format!("{} does not know the secret, nor {others} others before it", name(client))
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! `towpath sweep`: many runs of a plan, kept as Parquet.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

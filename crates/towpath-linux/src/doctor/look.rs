@@ -84,6 +84,13 @@ pub(crate) fn look(question: Option<Question>) -> Look {
     look.within_limits()
 }
 
+/// Only who listens on a port, and the asker's connections to it.
+pub(crate) fn look_at_port(question: Question) -> Look {
+    let mut look = Look::default();
+    sockets(&mut look, question);
+    look.for_strangers().within_limits()
+}
+
 /// The text of a file below `/proc`, without the end of the line.
 pub(super) fn read(name: &str) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{name}")).ok()?.trim().to_owned())

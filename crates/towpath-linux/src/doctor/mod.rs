@@ -34,7 +34,7 @@ use towpath_measure::live::Secret;
 
 pub use finding::{Cause, Confidence, Finding, Layer, NotChecked, Report, Verdict};
 pub use fix::{Action, FixError, actions};
-pub(crate) use look::{Question, look};
+pub(crate) use look::{Question, look, look_at_port};
 pub use observation::Observation;
 pub use programs::Whose;
 pub use rules::diagnose;
@@ -88,10 +88,11 @@ pub fn examine(order: &Order) -> Observation {
     let done = order.connect.map(|target| {
         let mut before = None;
         let until = began + CONNECTION;
-        let look = |session: &mut session::Session| before = session.look().ok();
+        let look = |session: &mut session::Session| before = Some(session.look());
         let mut done = trial::run(target, secret, (clock, until), look);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
-            asked = Some(Ok((session, Peer { address: target, before, after: None })));
+            let peer = |before| (session, Peer { address: target, before, after: None });
+            asked = Some(before.map(peer));
         }
         done
     });

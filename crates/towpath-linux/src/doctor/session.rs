@@ -5,18 +5,26 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::Socket;
+use towpath_measure::live::message::plain;
 use towpath_measure::live::{FromClient, FromServer, Kind, Look, Preamble, Secret, Token};
+use towpath_quic::{Trust, tls};
 
 use super::attempt::{self, Manner};
 use crate::clock::Clock;
+use crate::live::introduction::{self, Introduction};
 use crate::live::speaker::Speaker;
 use crate::setup::is_interface_name;
+use crate::traffic::wire::Wire;
 
 /// Whoever is a towpath server answers at once.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Long enough for a second SYN.
 const CONNECTING: Duration = Duration::from_millis(1_150);
+
+/// What a server without a secret lets everybody know is too little to conclude from.
+const STRANGER: &str = "it tells strangers nothing of its host: give it, and this command, the same \
+    --secret-file (or start it with --tell-strangers, where nobody else can reach it)";
 
 /// A server that has let us in.
 #[derive(Debug)]
@@ -58,7 +66,7 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         if gone.contains(&error.kind()) {
             return "it closes the connection".to_owned();
         }
-        error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
+        plain(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
     };
     let hear = || -> io::Result<Heard> {
         let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
@@ -78,7 +86,7 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         let word = speaker.hear(PATIENCE)?;
         Ok(Heard::Word(Box::new(speaker), word))
     };
-    let (mut speaker, word) = match hear() {
+    let (speaker, word) = match hear() {
         Ok(Heard::Word(speaker, word)) => (*speaker, word),
         Ok(Heard::Echo(changed_at)) => return Greeted::Echo { changed_at },
         Err(error) => return Greeted::Stranger(say(&error)),
@@ -87,17 +95,47 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         let what = "it accepts connections and is no towpath server";
         return Greeted::Stranger(what.to_owned());
     };
-    let echoes = challenge.is_none();
-    if let Some(challenge) = challenge {
-        let Some(proof) = secret.and_then(|secret| secret.prove(challenge)) else {
-            let what = "it wants a secret: give it with --secret-file";
-            return Greeted::Stranger(what.to_owned());
-        };
-        if let Err(error) = speaker.say(&FromClient::Proof { proof }) {
-            return Greeted::Stranger(say(&error));
+    match (challenge, secret) {
+        (None, None) => Greeted::Server(Session { speaker, port, echoes: true }),
+        (Some(_), None) => {
+            Greeted::Stranger("it wants a secret: give it with --secret-file".to_owned())
         }
+        (None, Some(_)) => Greeted::Stranger(introduction::asks_for_nothing().why),
+        // What is said about a secret is said on an encrypted connection, which this one is not.
+        (Some(_), Some(secret)) => match known(socket, secret, clock) {
+            Ok(Ok(speaker)) => Greeted::Server(Session { speaker, port, echoes: false }),
+            Ok(Err(why)) => Greeted::Stranger(why),
+            Err(error) => Greeted::Stranger(say(&error)),
+        },
     }
-    Greeted::Server(Session { speaker, port, echoes })
+}
+
+/// Another connection to the same server, on which both have proved the secret; or why there is none.
+fn known(other: &Socket, secret: &Secret, clock: Clock) -> io::Result<Result<Speaker, String>> {
+    let target = other.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    let manner = Manner { patience: CONNECTING, ..Manner::tcp() };
+    let (attempt, socket) = attempt::connect(target, &manner, clock);
+    let Some(socket) = socket else { return Ok(Err(super::words::outcome(attempt.outcome))) };
+    let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+    io::Write::write_all(&mut &socket, &first.to_bytes())?;
+    // Who it is shows the secret.
+    let session = tls::Session::client(&Trust::Anybody).map_err(io::Error::other)?;
+    let (wire, _) = Wire::secure(socket, session, (clock, clock.now() + CONNECTING))?;
+    let mut speaker = Speaker::through(wire, clock)?;
+    let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
+    speaker.send_raw(&greeting())?;
+    speaker.say(&hello)?;
+    let Some(FromServer::Welcome { challenge: Some(challenge), .. }) = speaker.hear(PATIENCE)?
+    else {
+        return Ok(Err(introduction::asks_for_nothing().why));
+    };
+    let introduction = Introduction::new(secret, challenge, &speaker)?;
+    speaker.say(&introduction.word()?)?;
+    Ok(match speaker.hear(PATIENCE)? {
+        Some(said) if introduction.is_answered_by(&said) => Ok(speaker),
+        Some(FromServer::Refused { why, .. }) => Err(plain(&why)),
+        Some(_) | None => Err(introduction::knows_nothing().why),
+    })
 }
 
 /// Whether an answer is nothing but what was sent, though some of it may have been changed.
@@ -115,8 +153,9 @@ impl Session {
             self.speaker.hear(PATIENCE)
         };
         match ask() {
+            Ok(Some(FromServer::Looked(look))) if look.partial => Err(STRANGER.to_owned()),
             Ok(Some(FromServer::Looked(look))) => Ok(plausible(*look)),
-            Ok(Some(FromServer::Refused { why, .. })) => Err(why),
+            Ok(Some(FromServer::Refused { why, .. })) => Err(plain(&why)),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
         }

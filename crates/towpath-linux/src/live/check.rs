@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use towpath_measure::live::datagram::Datagram;
+use towpath_measure::live::message::plain;
 use towpath_measure::live::{FromClient, FromServer, Kind, Preamble, Seen, Settings, Token};
 use towpath_measure::scenario::Transport;
 use towpath_quic::{ConnectionError, Trust};
@@ -187,7 +188,7 @@ pub(super) fn over_tcp(
             tried.finding = if probe == Probe::Tcp || socket::is_multipath(&socket) {
                 Finding::Works
             } else {
-                plain(word.seen)
+                fallback(word.seen)
             };
             (tried, Some(word))
         }
@@ -205,13 +206,16 @@ fn greet(mut speaker: Speaker) -> io::Result<Word> {
     speaker.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     match speaker.hear::<FromServer>(PATIENCE)? {
         Some(FromServer::Welcome { seen, quic, .. }) => Ok(Word { seen, quic }),
+        Some(FromServer::Refused { why, .. }) => {
+            Err(io::Error::other(format!("it refuses: {}", plain(&why))))
+        }
         Some(_) => Err(io::Error::other("it says something else than a towpath server")),
         None => Err(io::Error::other("it accepts connections and says nothing")),
     }
 }
 
 /// Why Multipath TCP became plain TCP.
-fn plain(seen: Option<Seen>) -> Finding {
+fn fallback(seen: Option<Seen>) -> Finding {
     match seen {
         Some(Seen::Plain) => Finding::StrippedThere,
         Some(Seen::Multipath) => Finding::StrippedBack,
@@ -272,7 +276,8 @@ fn without_number(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return "it closes the connection".to_owned();
     }
-    error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
+    // It may have what the other host said in it.
+    plain(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
 }
 
 fn over_udp(target: SocketAddr, clock: Clock) -> Tried {

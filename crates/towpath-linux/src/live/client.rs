@@ -21,8 +21,9 @@ use towpath_net::Instant;
 use towpath_quic::Fingerprint;
 
 use super::LiveError;
+use super::dial::Dialer;
 use super::end::End;
-use super::fetch::Fetch;
+use super::fetch::{Fetch, largest_bytes};
 use super::host::{Before, path_name, system_congestion_control};
 use super::probe::Aim;
 use super::proof::{self, proof_of};
@@ -38,6 +39,8 @@ pub(super) use opening::quic_error;
 
 /// From the last word before the traffic to its start, beside the time that the word takes.
 const LEAD: Duration = Duration::from_millis(20);
+/// No server makes it later, however vague the clocks are.
+const LONGEST_LEAD: Duration = Duration::from_secs(2);
 /// An uncertainty of the clocks that makes one-way figures questionable.
 const VAGUE: Duration = Duration::from_millis(5);
 
@@ -85,12 +88,12 @@ pub fn measure(
     let clock = order.session.as_ref().map_or_else(Clock::start, Session::clock);
     let before = Before::read();
     let mut opened = open(order, clock)?;
-    let offset = probe(&mut opened.speaker, clock)?;
-    let begin = clock.now() + LEAD + offset.error * 4;
+    let offset = probe(&mut opened.talk, clock)?;
+    let begin = clock.now() + LEAD + (offset.error * 4).min(LONGEST_LEAD);
     let at_ns = offset.on_server(begin).as_nanos();
-    let said = opened.speaker.say(&FromClient::Begin { at_ns });
+    let said = opened.talk.speaker.say(&FromClient::Begin { at_ns });
     said.map_err(LiveError::system("start the test"))?;
-    let mut meta = meta(order, offset, opened.way.dialer.shown());
+    let mut meta = meta(order, offset, &opened.way.dialer);
     tell(&Record::Meta(Box::new(meta.clone())));
     let pace = Pace::new(clock, begin);
     let Seen { mut own, changes, departed } =
@@ -147,11 +150,12 @@ fn play(
         is_client: true,
         aim: opened.way.targets.first().map(|target| Aim {
             target: *target,
-            token: opened.way.token,
+            token: opened.way.token.name(),
             departure: departure.clone(),
         }),
     };
-    let Opened { speaker, streams, .. } = opened;
+    let Opened { talk, streams, .. } = opened;
+    let speaker = &mut talk.speaker;
     let followed = order.session.as_ref().zip(departure.as_ref());
     let follow = |done: &AtomicBool| {
         if let Some((session, departure)) = followed {
@@ -252,7 +256,8 @@ fn finish(
     interrupted: bool,
     pace: &Pace,
 ) -> Result<(Half, u32), String> {
-    let Opened { mut speaker, streams, mut way, connect } = opened;
+    let Opened { talk, streams, mut way, connect } = opened;
+    let mut speaker = talk.speaker;
     for (flow, span) in connect {
         if let Some(half) = own.flows.iter_mut().find(|half| half.flow == flow) {
             half.connect_ns = Some(span.as_nanos() as u64);
@@ -275,10 +280,11 @@ fn finish(
         length(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
     };
     let deadline = now + left + order.patience * 2;
-    Fetch::new(&way, Some(speaker)).run(order.patience, deadline)
+    let most = largest_bytes(&order.scenario);
+    Fetch::new(&way, Some(speaker), most).run(order.patience, deadline)
 }
 
-fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
+fn meta(order: &Order, offset: Offset, dialer: &Dialer) -> Meta {
     let run = (order.plan.transport, order.repeat);
     let mut conditions = BTreeMap::from([
         ("server".to_owned(), order.name.clone()),
@@ -300,10 +306,16 @@ fn meta(order: &Order, offset: Offset, shown: Option<Fingerprint>) -> Meta {
     let policy = order.scenario.hosts.first().map(|host| host.stack.path_policy.to_string());
     note("path policy", policy.filter(|_| multipath));
     note("multipath quic", multipath.then(|| towpath_quic::MULTIPATH_DRAFT.to_owned()));
-    let checked = if order.server.is_some() { "as expected" } else { "not checked" };
-    let shown = shown.map(|shown| format!("sha256:{shown} ({checked})"));
+    let checked = match (order.server, &order.secret) {
+        (Some(_), _) => "as expected",
+        (None, Some(_)) => "whoever has it knows the secret",
+        (None, None) => "not checked",
+    };
+    let shown = dialer.shown().map(|shown| format!("sha256:{shown} ({checked})"));
     note("server certificate", shown);
     note("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
+    let around_control = dialer.is_secure() && !quic;
+    note("tls of control", around_control.then(|| "1.3".to_owned()));
     note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
     let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
     for path in &mut meta.paths {

@@ -33,6 +33,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 pub(super) struct Dialer {
     clock: Clock,
     trust: Trust,
+    /// Nothing is said over TCP without TLS.
+    secure: bool,
+    /// Once the server has shown who it is: nobody else is taken any more.
+    settled: OnceLock<Trust>,
     /// Started when the first connection needs it.
     host: OnceLock<Arc<Host>>,
     /// What the server could be known by.
@@ -41,7 +45,32 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(clock: Clock, trust: Trust) -> Self {
-        Self { clock, trust, host: OnceLock::new(), shown: OnceLock::new() }
+        // Whoever expects a certificate wants to see it on every connection.
+        let secure = matches!(trust, Trust::Pinned(_));
+        let (settled, host, shown) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { clock, trust, secure, settled, host, shown }
+    }
+
+    /// Says nothing over TCP without TLS, if it is `needed`.
+    #[must_use]
+    pub(super) fn securing(self, needed: bool) -> Self {
+        Self { secure: self.secure || needed, ..self }
+    }
+
+    /// From now on the server must show the certificate that it has shown.
+    pub(super) fn settle(&self) {
+        if let Some(shown) = self.shown() {
+            self.settled.get_or_init(|| Trust::Pinned(vec![shown]));
+        }
+    }
+
+    fn trust(&self) -> &Trust {
+        self.settled.get().unwrap_or(&self.trust)
+    }
+
+    /// Whether control over TCP goes through TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure
     }
 
     /// What the server was known by, if it was asked.
@@ -92,7 +121,12 @@ impl Dialer {
         } else {
             let settings = Settings::default();
             let socket = socket::connect(transport, source, target, &settings, patience)?;
-            Speaker::new(socket, self.clock)?
+            if self.secure {
+                let (kind, token) = (Kind::Tls, Token::NONE);
+                let first = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
+                io::Write::write_all(&mut &socket, &first)?;
+            }
+            Speaker::through(self.wire(socket, self.secure, patience)?, self.clock)?
         };
         let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token };
         speaker.send_raw(&preamble.to_bytes())?;
@@ -110,6 +144,8 @@ impl Dialer {
         patience: Duration,
     ) -> io::Result<(Vec<Line>, Duration)> {
         let began = self.clock.now();
+        // It can be read on the way.
+        let token = token.name();
         let preamble = |stream: u16| Preamble { kind: Kind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
         if is_quic(transport) {
@@ -143,7 +179,7 @@ impl Dialer {
         if !tls {
             return Ok(Wire::Plain(Arc::new(socket)));
         }
-        let session = Session::client(&self.trust).map_err(io::Error::other)?;
+        let session = Session::client(self.trust()).map_err(io::Error::other)?;
         let deadline = self.clock.now() + patience;
         let (wire, shown) = Wire::secure(socket, session, (self.clock, deadline))?;
         if let Some(shown) = shown {
@@ -155,7 +191,7 @@ impl Dialer {
     fn config(&self, config: Config, target: SocketAddr) -> Config {
         let [v4, v6] = LARGEST_DATAGRAM_BYTES;
         Config {
-            trust: self.trust.clone(),
+            trust: self.trust().clone(),
             idle_timeout: IDLE,
             keep_alive: Some(KEEP_ALIVE),
             largest_datagram_bytes: if target.is_ipv4() { v4 } else { v6 },

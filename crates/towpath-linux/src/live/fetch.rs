@@ -5,25 +5,55 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use towpath_measure::live::limits::length;
+use towpath_measure::live::message::plain;
 use towpath_measure::live::{FromClient, FromServer, Half, Token};
-use towpath_measure::scenario::Transport;
+use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
 
 use super::dial::Dialer;
+use super::end::wanted;
 use super::host::interfaces;
 use super::socket::Source;
 use super::speaker::Speaker;
 use crate::clock::Clock;
+use crate::interrupt;
 
 /// A connection that says nothing for so long is given up: another one may be faster. The server
 /// answers within half a second, result or not.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// So long for each attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// Between two rounds of attempts that were refused at once.
+/// From one attempt to the next, at least.
 const PAUSE: Duration = Duration::from_millis(100);
+/// No result of a short test is larger: read, it takes several times as much memory.
+const SHORT_BYTES: u64 = 16 << 20;
+/// Each sample of each stream adds so much: a line for the stream and each of its subflows.
+const SAMPLE_BYTES: u64 = 9 * 600;
 /// No result is larger.
-const LARGEST_BYTES: u64 = 1 << 30;
+const LARGEST_BYTES: u64 = 256 << 20;
+/// So many new bytes of the result are progress, for which it is waited longer; less is not, or one
+/// byte now and then would keep us for ever.
+const PROGRESS_BYTES: usize = 16 * 1024;
+/// So much longer at most, however much comes.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Answers to earlier questions that may still come.
+const MOST_LATE: u32 = 32;
+/// So often the server may say what nobody says; then it is none of ours.
+const MOST_WRONG: u32 = 3;
+/// How often it is looked whether anybody waits.
+const STEP: Duration = Duration::from_millis(50);
+/// After an interrupt. All of it together ends within a second.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The largest half of a result that a server may give, by what it was asked to do.
+pub(super) fn largest_bytes(scenario: &Scenario) -> u64 {
+    let sample_ns = scenario.run.sample.as_nanos().max(1);
+    let samples = length(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
+    let lines = samples.saturating_mul(wanted(scenario).len() as u128);
+    let bytes = u64::try_from(lines).unwrap_or(u64::MAX).saturating_mul(SAMPLE_BYTES);
+    bytes.saturating_add(SHORT_BYTES).min(LARGEST_BYTES)
+}
 
 /// What is needed to come back to a server.
 #[derive(Debug)]
@@ -81,22 +111,42 @@ impl Way {
 pub(super) struct Fetch<'a> {
     way: &'a Way,
     speaker: Option<Speaker>,
-    text: Vec<u8>,
+    text: String,
     total: Option<u64>,
-    /// When the server last said anything.
+    largest_bytes: u64,
+    /// When the server last said anything that it should say.
     heard: Instant,
+    /// How much was there when the last progress was made.
+    counted: usize,
+    /// How often it said something wrong.
+    wrong: u32,
+    /// When the interrupt was noticed.
+    interrupted: Option<Instant>,
     /// How often the connection was lost.
-    pub(super) lost: u32,
+    lost: u32,
+}
+
+/// Until when is waited.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    /// For a server that says nothing.
+    patience: Duration,
+    /// Without progress.
+    until: Instant,
+    /// With all of it.
+    last: Instant,
 }
 
 impl<'a> Fetch<'a> {
-    pub(super) fn new(way: &'a Way, speaker: Option<Speaker>) -> Self {
-        let heard = way.clock.now();
-        Self { way, speaker, text: Vec::new(), total: None, heard, lost: 0 }
+    /// No result with more than `largest_bytes` is taken.
+    pub(super) fn new(way: &'a Way, speaker: Option<Speaker>, largest_bytes: u64) -> Self {
+        let (heard, text, total, interrupted) = (way.clock.now(), String::new(), None, None);
+        let (counted, wrong, lost) = (0, 0, 0);
+        Self { way, speaker, text, total, largest_bytes, heard, counted, wrong, interrupted, lost }
     }
 
-    /// Fetches until all is there. Gives up when the server was silent for `patience`, when it is
-    /// later than `deadline`.
+    /// Fetches until all is there. Gives up when the server was silent for `patience`, and when it is
+    /// later than `deadline` and nothing new came for as long.
     pub(super) fn run(
         mut self,
         patience: Duration,
@@ -104,26 +154,45 @@ impl<'a> Fetch<'a> {
     ) -> Result<(Half, u32), String> {
         let mut turn = 0;
         let mut why = "the connection was lost".to_owned();
+        let mut wait = Wait { patience, until: deadline, last: deadline + LONGEST };
         loop {
-            let now = self.way.clock.now();
             if let Some(half) = self.finished() {
                 return half.map(|half| (half, self.lost));
             }
-            let silent = now.saturating_since(self.heard);
-            if silent > patience || now > deadline {
-                let seconds = silent.as_secs();
-                return Err(format!("the server was silent for {seconds} s ({why})"));
+            if let Some(given_up) = self.given_up(wait) {
+                return Err(format!("{given_up} ({})", plain(&why)));
             }
             match self.speaker.take() {
-                Some(mut speaker) => match self.ask(&mut speaker) {
+                Some(mut speaker) => match self.ask(&mut speaker, &mut wait) {
                     Ok(()) => self.speaker = Some(speaker),
                     Err(error) => {
                         self.lost = self.lost.saturating_add(1);
+                        self.wrong += u32::from(error.kind() == io::ErrorKind::InvalidData);
                         why = error.to_string();
                     }
                 },
                 None => self.reconnect(&mut turn, &mut why),
             }
+        }
+    }
+
+    /// Why it is not waited any longer, if it is not.
+    fn given_up(&mut self, wait: Wait) -> Option<String> {
+        let now = self.way.clock.now();
+        if interrupt::seen() {
+            let since = *self.interrupted.get_or_insert(now);
+            let over = now.saturating_since(since) >= GRACE;
+            return over.then(|| "it was interrupted".to_owned());
+        }
+        let silent = now.saturating_since(self.heard);
+        if self.wrong >= MOST_WRONG {
+            Some("the server does not keep to the protocol".to_owned())
+        } else if silent > wait.patience {
+            Some(format!("the server was silent for {} s", silent.as_secs()))
+        } else if now > wait.until {
+            Some("the server kept it back".to_owned())
+        } else {
+            None
         }
     }
 
@@ -133,41 +202,82 @@ impl<'a> Fetch<'a> {
             // It forgets the result by itself, too.
             speaker.take_leave(&FromClient::Bye);
         }
-        let text = String::from_utf8_lossy(&self.text);
-        let half = Half::from_text(&text);
-        Some(half.map_err(|error| format!("what it sent is not understood: {error}")))
+        let half = Half::from_text(&self.text);
+        Some(half.map_err(|error| format!("what it sent is not understood: {}", plain(&error))))
     }
 
     /// Asks for what is missing and takes what comes; an error means that this connection is of no
     /// use any more.
-    fn ask(&mut self, speaker: &mut Speaker) -> io::Result<()> {
+    fn ask(&mut self, speaker: &mut Speaker, wait: &mut Wait) -> io::Result<()> {
         speaker.say(&FromClient::Fetch { offset: self.text.len() as u64 })?;
+        let mut asked = self.way.clock.now();
+        let mut late = 0_u32;
         loop {
-            let Some(said) = speaker.hear::<FromServer>(SILENCE)? else {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
+            if self.given_up(*wait).is_some() {
+                return Ok(());
+            }
+            let Some(said) = speaker.hear::<FromServer>(STEP)? else {
+                if self.way.clock.now().saturating_since(asked) >= SILENCE {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
+                }
+                continue;
             };
-            self.heard = self.way.clock.now();
+            let now = self.way.clock.now();
             match said {
-                FromServer::Pending => return Ok(()),
+                FromServer::Pending => {
+                    self.heard = now;
+                    return Ok(());
+                }
                 FromServer::Part { offset, total, text } => {
-                    if offset != self.text.len() as u64 || total > LARGEST_BYTES {
-                        return Err(io::Error::new(io::ErrorKind::InvalidData, "a wrong part"));
-                    }
-                    self.text.extend_from_slice(text.as_bytes());
-                    self.total = Some(total);
+                    self.take((offset, total), &text)?;
+                    (self.heard, asked) = (now, now);
+                    self.count(wait, now);
                     if self.text.len() as u64 >= total {
                         return Ok(());
                     }
                 }
                 // Answers to questions that were asked before the traffic.
-                FromServer::Clock { .. } | FromServer::Ready => {}
+                FromServer::Clock { .. } | FromServer::Ready if late < MOST_LATE => late += 1,
                 FromServer::Welcome { .. }
+                | FromServer::Proved { .. }
                 | FromServer::Accepted { .. }
                 | FromServer::Looked(_)
+                | FromServer::Clock { .. }
+                | FromServer::Ready
                 | FromServer::Refused { .. } => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a wrong word"));
+                    let word = format!("it said `{}` in place of the result", said.name());
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, word));
                 }
             }
+        }
+    }
+
+    /// Takes a part that goes on where the last one ended.
+    fn take(&mut self, (offset, total): (u64, u64), text: &str) -> io::Result<()> {
+        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        let there = self.text.len() as u64;
+        let end = there.saturating_add(text.len() as u64);
+        if offset != there || end > total || self.total.is_some_and(|known| known != total) {
+            return wrong("a part of the result that does not fit to the others");
+        }
+        if text.is_empty() {
+            return wrong("an empty part of the result");
+        }
+        let largest = self.largest_bytes;
+        if total > largest {
+            let what = format!("a result of {total} bytes; none is larger than {largest}");
+            return wrong(&what);
+        }
+        self.text.push_str(text);
+        self.total = Some(total);
+        Ok(())
+    }
+
+    /// Progress is waited for again.
+    fn count(&mut self, wait: &mut Wait, now: Instant) {
+        if self.text.len().saturating_sub(self.counted) >= PROGRESS_BYTES {
+            self.counted = self.text.len();
+            wait.until = wait.until.max(now + wait.patience).min(wait.last);
         }
     }
 
@@ -176,16 +286,14 @@ impl<'a> Fetch<'a> {
         let ways = self.way.ways();
         let Some((transport, source, target)) = ways.get(*turn % ways.len().max(1)) else {
             "no way leads to it".clone_into(why);
-            return;
+            return self.way.clock.sleep_until(self.way.clock.now() + PAUSE);
         };
         *turn += 1;
         let began = self.way.clock.now();
         match self.way.connect(*transport, source, *target, ATTEMPT) {
             Ok(speaker) => self.speaker = Some(speaker),
-            Err(error) => {
-                *why = error.to_string();
-                self.way.clock.sleep_until(began + PAUSE);
-            }
+            Err(error) => *why = error.to_string(),
         }
+        self.way.clock.sleep_until(began + PAUSE);
     }
 }

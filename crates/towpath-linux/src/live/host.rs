@@ -43,6 +43,14 @@ pub fn interfaces_towards(target: IpAddr, source: Option<IpAddr>) -> io::Result<
     Ok(found)
 }
 
+/// Addresses of this host that others may reach, those of IPv4 first.
+pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
+    let found = interfaces()?.into_iter().map(|one| one.address.to_canonical());
+    let mut found: Vec<_> = found.filter(|address| !address.is_loopback()).collect();
+    found.sort_by_key(|address| !address.is_ipv4());
+    Ok(found)
+}
+
 /// All addresses that others can see, and the interfaces that have them.
 pub(super) fn interfaces() -> io::Result<Vec<Interface>> {
     let mut route = Route::open().map_err(io::Error::other)?;

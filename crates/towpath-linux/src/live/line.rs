@@ -24,6 +24,14 @@ impl Hold {
     }
 }
 
+impl Hold {
+    /// What both ends of the connection know and nobody else.
+    pub(super) fn binding(&self) -> Option<[u8; 32]> {
+        let id = self.id;
+        self.host.call(move |turn| turn.host.binding(id)).ok().flatten()
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         let id = self.id;

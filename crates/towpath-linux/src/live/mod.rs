@@ -17,6 +17,7 @@ mod end;
 mod fetch;
 mod host;
 mod identity;
+pub(crate) mod introduction;
 mod line;
 mod nearest;
 mod probe;
@@ -41,7 +42,9 @@ use crate::interrupt;
 
 pub use check::{Finding, Probe, Tried, check};
 pub use client::{Order, measure};
-pub use host::{Interface, interfaces_towards, path_name, system_congestion_control};
+pub use host::{
+    Interface, addresses_towards_others, interfaces_towards, path_name, system_congestion_control,
+};
 pub use identity::{KeepError, kept_identity, read_identity};
 pub use nearest::{PINGS, Pinged, ping};
 pub use server::{Server, ServerConfig, ServerSaid};
@@ -70,6 +73,12 @@ pub enum LiveError {
         target: String,
         /// Who it is.
         reason: String,
+    },
+    /// It would not be seen who answers.
+    #[error("over {transport} without TLS nobody shows a certificate; nothing was sent")]
+    Unprotected {
+        /// Transport.
+        transport: towpath_measure::scenario::Transport,
     },
     /// Somebody else answers, or nobody any more.
     #[error("{0}")]
@@ -112,6 +121,9 @@ impl LiveError {
                  fingerprint when it starts, for --server-cert"
                     .to_owned(),
             ),
+            Self::Unprotected { .. } => {
+                Some("use TLS (--tls) or QUIC, or leave out --server-cert".to_owned())
+            }
             Self::Refused(refusal) => refusal.hint.clone(),
             Self::Listen { .. } => {
                 Some("another server may be running; name another port with --port".to_owned())

@@ -14,6 +14,8 @@ use crate::clock::Clock;
 pub const PINGS: usize = 5;
 /// Between two of them.
 const PERIOD: Duration = Duration::from_millis(100);
+/// Nobody is asked for longer, however slowly he answers.
+const LONGEST: Duration = Duration::from_secs(15);
 
 /// A server and how fast it answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +51,11 @@ pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<Pinged> {
 
 fn one(targets: &[SocketAddr], clock: Clock) -> Pinged {
     let mut pinged = Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
+    let deadline = clock.now() + LONGEST;
     for target in targets {
+        if clock.now() >= deadline {
+            break;
+        }
         let (tried, _) = over_tcp(*target, Transport::Tcp, clock);
         pinged.finding = tried.finding;
         if pinged.finding == Finding::Works {
@@ -60,6 +66,9 @@ fn one(targets: &[SocketAddr], clock: Clock) -> Pinged {
     let Some(target) = pinged.target else { return pinged };
     for _ in 0..PINGS {
         pause(PERIOD);
+        if clock.now() >= deadline {
+            break;
+        }
         let (tried, _) = over_tcp(target, Transport::Tcp, clock);
         match tried.answer_ns {
             Some(nanos) => pinged.answers.push(Duration::from_nanos(nanos)),

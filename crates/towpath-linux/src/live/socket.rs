@@ -9,6 +9,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use towpath_measure::live::Settings;
 use towpath_measure::scenario::Transport;
 
+use crate::quic::in_steps;
 use crate::{sample, sys};
 
 /// Connections that the kernel keeps for the server.
@@ -78,9 +79,28 @@ pub(super) fn connect(
         socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
     }
     configure(&socket, settings);
-    socket.connect_timeout(&SockAddr::from(target), patience)?;
+    connect_in_time(&socket, target, patience)?;
     socket.set_tcp_nodelay(true)?;
     Ok(socket)
+}
+
+/// Waits for a connection as long as somebody wants it.
+fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::from(target)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
+            in_steps(patience, |step| {
+                let mut fds = [sys::wait_for_input(socket)];
+                let [fd] = &mut fds;
+                fd.events = libc::POLLOUT;
+                let ready = sys::poll(&mut fds, Some(step))?;
+                if ready == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+            })?;
+            socket.take_error()?.map_or(Ok(()), Err)?;
+        }
+        connected => connected?,
+    }
+    socket.set_nonblocking(false)
 }
 
 /// Sets what was asked for. What the kernel made of it is read back later; refusal is a warning.

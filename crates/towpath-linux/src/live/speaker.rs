@@ -8,27 +8,34 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::Socket;
+use towpath_measure::live::secret::Binding;
 use towpath_measure::live::{FrameError, Frames, frame};
 use towpath_net::Instant;
 
 use super::line::Hold;
 use crate::clock::Clock;
-use crate::quic;
 use crate::traffic::kernel::is_impatient;
+use crate::traffic::wire;
+use crate::{interrupt, quic};
 
 /// Bytes read at once.
 const ROOM: usize = 16 * 1024;
 /// How long a last word may take.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// The same when nobody waits any more.
+const HASTY_FAREWELL: Duration = Duration::from_millis(50);
 /// Whoever does not take a message for so long gets no more.
 const SLOWEST: Duration = Duration::from_secs(5);
+/// How often it is looked whether anybody waits for it.
+const STEP: Duration = Duration::from_millis(100);
 
 /// What messages go over.
 #[derive(Debug)]
 enum Wire {
-    Socket(Socket),
+    /// A socket, with TLS or without.
+    Kernel(wire::Wire),
     /// A stream, and what keeps its connection.
-    Quic(quic::Stream, #[expect(dead_code, reason = "closes when dropped")] Arc<Hold>),
+    Quic(quic::Stream, Arc<Hold>),
 }
 
 /// One end of a control connection.
@@ -43,11 +50,17 @@ pub(crate) struct Speaker {
 
 impl Speaker {
     pub(crate) fn new(socket: Socket, clock: Clock) -> io::Result<Self> {
+        Self::through(wire::Wire::Plain(Arc::new(socket)), clock)
+    }
+
+    /// Over a socket, through whatever is around it.
+    pub(crate) fn through(wire: wire::Wire, clock: Clock) -> io::Result<Self> {
+        let socket = wire.socket();
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
-        socket.set_write_timeout(Some(SLOWEST))?;
+        socket.set_write_timeout(Some(STEP))?;
         Ok(Self {
-            wire: Wire::Socket(socket),
+            wire: Wire::Kernel(wire),
             frames: Frames::default(),
             clock,
             moved: Default::default(),
@@ -69,23 +82,46 @@ impl Speaker {
         (self.moved.0.get(), self.moved.1.get())
     }
 
+    /// What both ends know and nobody else, if the connection is encrypted.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        let binding = match &self.wire {
+            Wire::Kernel(wire) => wire.binding(),
+            Wire::Quic(_, hold) => hold.binding(),
+        };
+        binding.map(Binding)
+    }
+
     /// Sends bytes that are no message: the preamble.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.moved.1.set(self.moved.1.get().saturating_add(bytes.len() as u64));
         let deadline = self.clock.now() + SLOWEST;
-        let socket = match &self.wire {
-            Wire::Socket(socket) => socket,
+        let wire = match &self.wire {
+            Wire::Kernel(wire) => wire,
             Wire::Quic(stream, _) => return stream.write(bytes, SLOWEST),
         };
         let mut rest = bytes;
-        while !rest.is_empty() {
-            let sent = socket.send(rest)?;
-            rest = rest.get(sent..).unwrap_or_default();
+        loop {
+            let sent = if rest.is_empty() {
+                // What was taken may still wait to be encrypted and sent.
+                if wire.is_flushed()? {
+                    return Ok(());
+                }
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                wire.send(rest)
+            };
+            match sent {
+                Ok(length) => rest = rest.get(length..).unwrap_or_default(),
+                Err(error) if is_impatient(&error) && interrupt::seen() => {
+                    return Err(interrupt::error());
+                }
+                Err(error) if is_impatient(&error) => {}
+                Err(error) => return Err(error),
+            }
             if self.clock.now() > deadline {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        Ok(())
     }
 
     pub(crate) fn say<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
@@ -98,28 +134,44 @@ impl Speaker {
     pub(super) fn take_leave<T: Serialize>(mut self, message: &T) {
         let said = self.say(message);
         if let (Ok(()), Wire::Quic(stream, _)) = (said, &self.wire) {
-            let _gone = stream.finish(FAREWELL);
+            let _gone = stream.finish(farewell());
         }
     }
 
     /// Ends what is said here and reads on for a moment: a connection that is closed with something
     /// unread is reset, and the last word may be lost with it.
     pub(crate) fn close(self) {
-        let socket = match &self.wire {
-            Wire::Socket(socket) => socket,
+        let wire = match &self.wire {
+            Wire::Kernel(wire) => wire,
             Wire::Quic(stream, _) => {
-                let _gone = stream.finish(FAREWELL);
+                let _gone = stream.finish(farewell());
                 return;
             }
         };
-        let _gone = socket.shutdown(std::net::Shutdown::Write);
-        let deadline = self.clock.now() + FAREWELL;
+        wire.close(self.clock);
+        let deadline = self.clock.now() + farewell();
         let mut room = [0; ROOM];
-        let _gone = socket.set_read_timeout(Some(FAREWELL));
-        let mut plain = socket;
+        let _gone = wire.socket().set_read_timeout(Some(farewell()));
+        let mut plain = &**wire.socket();
         while self.clock.now() < deadline
             && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)
         {}
+    }
+
+    /// The first bytes, which are no message.
+    pub(super) fn hear_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
+        let deadline = self.clock.now() + patience;
+        let (mut said, mut there) = ([0; N], 0);
+        while let Some(room) = said.get_mut(there..).filter(|room| !room.is_empty()) {
+            match self.read(room, deadline) {
+                Ok(None) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(Some(length)) => there += length,
+                Err(error) if is_impatient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(said)
     }
 
     /// The next message; `None` when `patience` is over.
@@ -153,15 +205,18 @@ impl Speaker {
             return Ok(None);
         }
         match &self.wire {
-            Wire::Socket(socket) => {
+            Wire::Kernel(wire) => {
                 // A timeout of zero would be none at all.
-                socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-                let mut plain = socket;
-                io::Read::read(&mut plain, room).map(Some)
+                wire.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+                wire.read(room).map(Some)
             }
             Wire::Quic(stream, _) => stream.read(room, left).map(Some),
         }
     }
+}
+
+fn farewell() -> Duration {
+    if interrupt::seen() { HASTY_FAREWELL } else { FAREWELL }
 }
 
 fn wrong(error: FrameError) -> io::Error {

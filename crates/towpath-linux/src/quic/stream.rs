@@ -14,6 +14,7 @@ use towpath_quic::{
 };
 
 use super::driver::{End, Happened, Host, Turn};
+use crate::interrupt;
 use crate::pipe::Pipe;
 
 /// Bytes that wait to be read or written, at most; more stay in the connection's own window.
@@ -149,8 +150,10 @@ impl Host {
             let id = turn.connect(local, remote, config)?;
             Ok::<_, io::Error>(Connection::begin(host, turn, id, false))
         })??;
-        let established = connection.shared.wait(patience, |life| {
-            life.connected.then_some(Ok(())).or_else(|| life.end.failure().map(Err))
+        let established = in_steps(patience, |step| {
+            connection.shared.wait(step, |life| {
+                life.connected.then_some(Ok(())).or_else(|| life.end.failure().map(Err))
+            })
         });
         match established {
             Ok(()) => Ok(connection),
@@ -158,6 +161,26 @@ impl Host {
                 connection.close();
                 Err(error)
             }
+        }
+    }
+}
+
+/// Waits in steps, after each of which the wait ends if nobody wants it any more.
+pub(crate) fn in_steps<T>(
+    patience: Duration,
+    mut wait: impl FnMut(Duration) -> io::Result<T>,
+) -> io::Result<T> {
+    const STEP: Duration = Duration::from_millis(100);
+    let mut left = patience;
+    loop {
+        let step = left.min(STEP);
+        left = left.saturating_sub(step);
+        match wait(step) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !left.is_zero() => {}
+            done => return done,
+        }
+        if interrupt::seen() {
+            return Err(interrupt::error());
         }
     }
 }

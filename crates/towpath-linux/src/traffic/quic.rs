@@ -19,7 +19,7 @@ use towpath_quic::{
 use super::end::{Ears, FlowEnd, Halves, Opened, make};
 use super::{Stage, StreamEnd};
 use crate::network::Network;
-use crate::quic::{Happened, Host, Turn};
+use crate::quic::{Happened, Host, Turn, in_steps};
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
 /// One end of a stream, as the sampler sees it.
@@ -233,8 +233,9 @@ impl Connection {
             });
             Ok::<_, io::Error>((id, log))
         })??;
-        let connected = heard.recv_timeout(patience);
-        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let connected = in_steps(patience, |step| {
+            heard.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        });
         if let Err(error) = connected {
             host.tell(move |turn| turn.close(id));
             return Err(error);

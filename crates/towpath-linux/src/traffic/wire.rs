@@ -14,6 +14,7 @@ use towpath_quic::tls::{Session, TlsError};
 use super::PATIENCE;
 use super::kernel::is_impatient;
 use crate::clock::Clock;
+use crate::interrupt;
 
 /// Encrypted bytes that are read at once.
 const ROOM: usize = 64 * 1024;
@@ -89,6 +90,14 @@ impl Wire {
         Ok((Self::Tls(Arc::new(tls)), peer))
     }
 
+    /// What both ends know and nobody else, where there is TLS.
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => lock(&tls.session).binding(),
+        }
+    }
+
     pub(crate) fn socket(&self) -> &Arc<Socket> {
         match self {
             Self::Plain(socket) => socket,
@@ -159,21 +168,23 @@ impl Tls {
         Ok(taken)
     }
 
+    /// Reads from the socket once at most: a peer that sends less than a record each time must not
+    /// keep us from the clock.
     fn receive(&self, mut buffer: Option<&mut [u8]>) -> io::Result<usize> {
         let mut room = lock(&self.incoming);
-        loop {
-            let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(wrong)?;
-            if let Some(length) = read {
-                return Ok(length);
-            }
-            // Nobody waits for the session while the socket has nothing.
-            let length = io::Read::read(&mut &*self.socket, &mut room)?;
-            if length == 0 {
-                return Ok(0);
-            }
-            let bytes = room.get(..length).unwrap_or_default();
-            lock(&self.session).feed(bytes).map_err(wrong)?;
+        let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(wrong)?;
+        if let Some(length) = read {
+            return Ok(length);
         }
+        // Nobody waits for the session while the socket has nothing.
+        let length = io::Read::read(&mut &*self.socket, &mut room)?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let bytes = room.get(..length).unwrap_or_default();
+        let mut session = lock(&self.session);
+        session.feed(bytes).map_err(wrong)?;
+        session.read(buffer).map_err(wrong)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     fn close(&self, clock: Clock) -> io::Result<()> {
@@ -189,7 +200,7 @@ impl Tls {
         self.socket.set_write_timeout(Some(PATIENCE))?;
         let sent = loop {
             let sent = drained(&self.socket, &mut outgoing);
-            if !matches!(sent, Ok(false)) || clock.now() >= deadline {
+            if !matches!(sent, Ok(false)) || in_time(clock, deadline).is_err() {
                 break sent;
             }
         };
@@ -203,6 +214,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn in_time(clock: Clock, deadline: Instant) -> io::Result<()> {
+    if interrupt::seen() {
+        return Err(interrupt::error());
+    }
     if clock.now() < deadline { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 

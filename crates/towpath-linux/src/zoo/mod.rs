@@ -210,7 +210,7 @@ fn suffer(network: &ZooNetwork, target: SocketAddr) -> io::Result<()> {
 /// Starts `towpath server` at the server and waits until it listens.
 fn start_server(server: &HostSpace) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["server", "--json", "--port", &PORT.to_string()]);
+    command.args(["server", "--json", "--tell-strangers", "--port", &PORT.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = program::start(&server.namespace, &mut command)?;
     let mut line = String::new();

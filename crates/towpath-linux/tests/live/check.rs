@@ -56,7 +56,7 @@ fn over_udp(target: SocketAddr) -> [Finding; 3] {
 
 #[test]
 fn every_way_to_a_server_is_open_with_and_without_a_secret() {
-    for secret in [None, Some("words")] {
+    for secret in [None, Some("words that both know")] {
         let all = found(serve(secret, Limits::default()));
         assert_eq!(all.len(), 5);
         for (probe, finding) in all {

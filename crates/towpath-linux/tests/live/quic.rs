@@ -174,7 +174,7 @@ fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
             break token;
         }
     };
-    let data = begin(&dial(host, server).unwrap(), Kind::Data, token);
+    let data = begin(&dial(host, server).unwrap(), Kind::Data, token.name());
     say(&control, &FromClient::Begin { at_ns: 0 }).unwrap();
     for _ in 0..500 {
         if say(&control, &FromClient::Fetch { offset: 0 }).is_err() {

@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::merge::merge;
 use super::message::{FromClient, FromServer};
 use super::preamble::{Kind, Preamble, Token};
-use super::secret::{Challenge, Secret};
+use super::secret::{Binding, Challenge, Secret};
 use crate::live::Act;
 use crate::metrics::Summarizer;
 use crate::scenario::{Scenario, Transport, Udping, no_files};
@@ -25,9 +25,11 @@ pub fn control(data: &[u8]) {
     if let Ok(Some(preamble)) = Preamble::read(data)
         && preamble.kind == Kind::Control
     {
-        let secret = preamble.flow.is_multiple_of(2).then(|| Secret::from_text(b"key")).flatten();
-        let token = Some(preamble.token).filter(|token| *token != Token::NONE);
-        let mut control = Control::new(token, secret, Challenge([1; 32]));
+        let secret = Secret::from_text(b"a key of 16 bytes").ok();
+        let secret = secret.filter(|_| preamble.flow.is_multiple_of(2));
+        let test = Some(preamble.test()).filter(|test| *test != Token::NONE);
+        let binding = preamble.stream.is_multiple_of(2).then_some(Binding([3; 32]));
+        let mut control = Control::new(test, secret, Challenge([1; 32])).bound_to(binding);
         let mut frames = Frames::default();
         frames.push(data.get(Preamble::BYTES..).unwrap_or_default());
         while let Ok(Some(message)) = frames.take::<FromClient>() {
@@ -73,7 +75,7 @@ pub fn datagram(data: &[u8]) {
 /// said of the run comes of both.
 pub fn half(data: &[u8]) {
     let Ok(half) = Half::from_text(&String::from_utf8_lossy(data)) else { return };
-    assert_eq!(Half::from_text(&half.to_text()).as_ref(), Ok(&half));
+    assert_eq!(Half::from_text(&half.clone().into_text()).as_ref(), Ok(&half));
     let Ok(scenario) = Scenario::parse("half", TESTED, &no_files) else { return };
     for client in [&Half::default(), &half] {
         let merged = merge(&scenario, client, Ok(&half));

@@ -23,6 +23,9 @@ pub const MOST_SUBFLOWS: usize = 9;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Look {
+    /// It is only what a stranger may know: of his own connections, and of the server's own port.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Release of the kernel.
     pub kernel: String,
     /// What opening a Multipath TCP socket gives: 0, or the number of the error.
@@ -217,6 +220,14 @@ impl Look {
             connection.subflows.truncate(MOST_SUBFLOWS);
         }
         self
+    }
+
+    /// What a stranger may know of it: that somebody listens, which a port scan tells as well, and how
+    /// his own connections are seen from here.
+    #[must_use]
+    pub fn for_strangers(self) -> Self {
+        let Self { listener, connections, .. } = self;
+        Self { partial: true, listener, connections, ..Self::default() }
     }
 
     /// A counter; one that the kernel does not have reads as zero.

@@ -16,10 +16,12 @@ pub enum FromClient {
         /// Version of towpath.
         towpath: String,
     },
-    /// The answer to a challenge.
+    /// The answer to a challenge, and one for the server.
     Proof {
         /// The answer.
         proof: Proof,
+        /// The server must prove the secret with this.
+        challenge: Challenge,
     },
     /// What is to be done.
     Plan(Box<Plan>),
@@ -87,6 +89,11 @@ pub enum FromServer {
         #[serde(default)]
         quic: bool,
     },
+    /// It knows the secret, too.
+    Proved {
+        /// The answer to the client's challenge.
+        proof: Proof,
+    },
     /// The plan is accepted; the connections can be opened.
     Accepted {
         /// What they are opened with.
@@ -123,6 +130,40 @@ pub enum FromServer {
     },
 }
 
+impl FromServer {
+    /// The word as it is on the wire.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome { .. } => "welcome",
+            Self::Proved { .. } => "proved",
+            Self::Accepted { .. } => "accepted",
+            Self::Refused { .. } => "refused",
+            Self::Ready => "ready",
+            Self::Clock { .. } => "clock",
+            Self::Looked(_) => "looked",
+            Self::Pending => "pending",
+            Self::Part { .. } => "part",
+        }
+    }
+}
+
+/// Text that another host has said, for people: without characters that steer a terminal, and not
+/// longer than anybody reads.
+pub fn plain(text: &str) -> String {
+    const MOST: usize = 400;
+    let shown = |c: char| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c };
+    let mut plain: String = text.chars().take(MOST).map(shown).collect();
+    if text.chars().nth(MOST).is_some() {
+        plain.push('…');
+    }
+    plain
+}
+
+/// Marks that turn the direction of what follows, or cannot be seen.
+const fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -155,4 +196,17 @@ pub struct Settings {
     /// TCP and Multipath TCP carry TLS, as QUIC always does.
     #[serde(default)]
     pub tls: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_steers_no_terminal() {
+        assert_eq!(plain("busy: 3 tests"), "busy: 3 tests");
+        let said = plain("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
+        assert!(!said.chars().any(|c| c.is_control() || is_invisible(c)), "{said:?}");
+        assert!(plain(&"x".repeat(100_000)).chars().count() <= 401);
+    }
 }

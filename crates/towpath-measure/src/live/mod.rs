@@ -13,6 +13,7 @@ pub mod datagram;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guesses;
 pub mod half;
 pub mod limits;
 pub mod look;
@@ -24,13 +25,14 @@ pub mod secret;
 pub use clock::{Offset, Probes};
 pub use control::{Act, Control};
 pub use frame::{FrameError, Frames};
+pub use guesses::Guesses;
 pub use half::{ConnectionHalf, FlowHalf, Half, HostHalf, SubflowHalf};
 pub use limits::{Limits, Refusal, length};
 pub use look::Look;
 pub use merge::{Merged, merge};
 pub use message::{FromClient, FromServer, Plan, Seen, Settings};
 pub use preamble::{Kind, NotOurs, Preamble, Token};
-pub use secret::Secret;
+pub use secret::{Secret, SecretError};
 
 /// Where a server listens unless it is told otherwise.
 pub const DEFAULT_PORT: u16 = 5_210;

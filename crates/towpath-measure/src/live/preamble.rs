@@ -3,12 +3,14 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 const MAGIC: &[u8] = b"towpath";
 const VERSION: u8 = 1;
 
-/// Names a test on its server. Who knows it may add connections and fetch the result.
+/// Opens a test on its server: who knows it may end the test and fetch the result. It is said over a
+/// control connection only; what can be read on the way has the [name](Token::name) of the test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Token(pub [u8; 16]);
@@ -16,6 +18,20 @@ pub struct Token(pub [u8; 16]);
 impl Token {
     /// No test yet.
     pub const NONE: Self = Self([0; 16]);
+
+    /// What names the test where others may read it, and opens nothing but a place for its data. The
+    /// token cannot be found from it.
+    #[must_use]
+    pub fn name(self) -> Self {
+        const LABEL: &[u8] = b"towpath live name";
+        if self == Self::NONE {
+            return self;
+        }
+        let digest = Sha256::new().chain_update(LABEL).chain_update(self.0).finalize();
+        let mut name = [0; 16];
+        name.iter_mut().zip(digest).for_each(|(slot, byte)| *slot = byte);
+        Self(name)
+    }
 }
 
 impl fmt::Display for Token {
@@ -54,6 +70,8 @@ pub enum Kind {
     Data,
     /// Whatever is sent comes back: for measuring round trips.
     Echo,
+    /// TLS, and in it control, which begins with a preamble of its own.
+    Tls,
 }
 
 /// The first 32 bytes of a connection.
@@ -65,7 +83,7 @@ pub struct Preamble {
     pub flow: u16,
     /// The stream of the flow.
     pub stream: u16,
-    /// Of which test; [`Token::NONE`] for a new one.
+    /// Of which test; [`Token::NONE`] for a new one. For data and echo it is the test's name.
     pub token: Token,
 }
 
@@ -84,6 +102,7 @@ impl Preamble {
             Kind::Control => 1,
             Kind::Data => 2,
             Kind::Echo => 3,
+            Kind::Tls => 4,
         };
         let mut bytes = [0; Self::BYTES];
         let parts = MAGIC.iter().copied().chain([VERSION, kind, 0, 0, 0]);
@@ -92,6 +111,14 @@ impl Preamble {
             *slot = byte;
         }
         bytes
+    }
+
+    /// The name of the test that it belongs to.
+    pub fn test(&self) -> Token {
+        match self.kind {
+            Kind::Control => self.token.name(),
+            Kind::Data | Kind::Echo | Kind::Tls => self.token,
+        }
     }
 
     /// Reads what has come so far; `None` when more is needed. Whatever cannot become a preamble is
@@ -103,7 +130,7 @@ impl Preamble {
         }
         match rest {
             [] | [VERSION] => return Ok(None),
-            [VERSION, 1..=3, zeros @ ..] if zeros.iter().take(3).all(|byte| *byte == 0) => {}
+            [VERSION, 1..=4, zeros @ ..] if zeros.iter().take(3).all(|byte| *byte == 0) => {}
             _ => return Err(NotOurs),
         }
         let &[_, kind, _, _, _, f0, f1, s0, s1, ref token @ ..] = rest else { return Ok(None) };
@@ -111,7 +138,8 @@ impl Preamble {
         let kind = match kind {
             1 => Kind::Control,
             2 => Kind::Data,
-            _ => Kind::Echo,
+            3 => Kind::Echo,
+            _ => Kind::Tls,
         };
         let (flow, stream) = (u16::from_be_bytes([f0, f1]), u16::from_be_bytes([s0, s1]));
         Ok(Some(Self { kind, flow, stream, token: Token(*token) }))
@@ -125,7 +153,8 @@ mod tests {
     use super::*;
 
     fn any_preamble() -> impl Strategy<Value = Preamble> {
-        let kinds = prop_oneof![Just(Kind::Control), Just(Kind::Data), Just(Kind::Echo)];
+        let kinds = [Kind::Control, Kind::Data, Kind::Echo, Kind::Tls];
+        let kinds = proptest::sample::select(kinds.to_vec());
         (kinds, any::<u16>(), any::<u16>(), any::<[u8; 16]>()).prop_map(
             |(kind, flow, stream, token)| Preamble { kind, flow, stream, token: Token(token) },
         )
@@ -147,7 +176,7 @@ mod tests {
         ) {
             let mut bytes = preamble.to_bytes();
             bytes[place] ^= change;
-            let another_kind = place == 8 && (1..=3).contains(&bytes[8]);
+            let another_kind = place == 8 && (1..=4).contains(&bytes[8]);
             prop_assume!(!another_kind);
             prop_assert_eq!(Preamble::read(&bytes[..=place]), Err(NotOurs));
         }
@@ -162,6 +191,18 @@ mod tests {
             let text = serde_json::to_string(&Token(bytes)).unwrap();
             prop_assert_eq!(serde_json::from_str::<Token>(&text).unwrap(), Token(bytes));
         }
+    }
+
+    #[test]
+    fn a_name_opens_no_door() {
+        let token = Token([7; 16]);
+        let preamble = |kind, token| Preamble { kind, flow: 0, stream: 0, token };
+        assert_eq!(preamble(Kind::Control, token).test(), token.name());
+        assert_eq!(preamble(Kind::Data, token.name()).test(), token.name());
+        // Whoever has read the name cannot come back with it.
+        assert_ne!(preamble(Kind::Control, token.name()).test(), token.name());
+        assert_ne!(token.name(), token);
+        assert_eq!(Token::NONE.name(), Token::NONE);
     }
 
     #[test]

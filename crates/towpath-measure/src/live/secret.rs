@@ -1,22 +1,43 @@
-//! A secret that both hosts know, and its proof without saying it.
+//! A secret that both hosts know, and how each proves it to the other without saying it.
+//!
+//! Both send random bytes, and both prove that they know the secret, the client first: whoever asks a
+//! server gets nothing to guess with. What is proved holds for one encrypted connection only
+//! ([`Binding`]), so that nobody who stands between two hosts can pass a proof on.
 
 use std::fmt::{self, Write as _};
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
+use thiserror::Error;
 
-/// What is proved; another protocol with the same secret proves something else.
-const LABEL: &[u8] = b"towpath live 1 client";
+/// A secret with less can be guessed.
+pub const LEAST_BYTES: usize = 16;
+/// No secret needs more.
+pub const MOST_BYTES: usize = 4_096;
 
-/// A shared secret.
-#[derive(Clone, PartialEq, Eq)]
+/// A shared secret. Two of them are never compared, only what they prove.
+#[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
+}
+
+/// Why a text is no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum SecretError {
+    /// Nothing but white space.
+    #[error("it is empty")]
+    Empty,
+    /// Others could find it by trying.
+    #[error("it has {0} bytes, expected at least {LEAST_BYTES}")]
+    TooShort(usize),
+    /// More than anybody needs.
+    #[error("it has more than {MOST_BYTES} bytes")]
+    TooLong,
 }
 
 /// Random bytes that are proved with, never twice the same.
@@ -29,27 +50,77 @@ pub struct Challenge(pub [u8; 32]);
 #[serde(try_from = "String", into = "String")]
 pub struct Proof(pub [u8; 32]);
 
+/// What both ends of one encrypted connection have in common, and nobody else has: exported from its
+/// keys (RFC 8446 §7.5).
+#[derive(Clone, Copy)]
+pub struct Binding(pub [u8; 32]);
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Binding(…)")
+    }
+}
+
+/// Who proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The end that opened the connection.
+    Client,
+    /// The end that accepted it.
+    Server,
+}
+
+impl Side {
+    /// What is proved; another protocol with the same secret proves something else, and so does the
+    /// other side.
+    const fn label(self) -> &'static [u8] {
+        match self {
+            Self::Client => b"towpath live 2 client",
+            Self::Server => b"towpath live 2 server",
+        }
+    }
+}
+
+/// What a proof is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Meeting {
+    /// The connection.
+    pub binding: Binding,
+    /// The server's random bytes.
+    pub server: Challenge,
+    /// The client's.
+    pub client: Challenge,
+}
+
 impl Secret {
-    /// The content of a file, without white space around it; `None` if nothing is left.
-    pub fn from_text(text: &[u8]) -> Option<Self> {
+    /// The content of a file, without white space around it.
+    pub fn from_text(text: &[u8]) -> Result<Self, SecretError> {
         let text = text.trim_ascii();
-        (!text.is_empty()).then(|| Self(text.to_vec()))
+        match text.len() {
+            0 => Err(SecretError::Empty),
+            short @ 1..LEAST_BYTES => Err(SecretError::TooShort(short)),
+            LEAST_BYTES..=MOST_BYTES => Ok(Self(text.to_vec())),
+            _ => Err(SecretError::TooLong),
+        }
     }
 
     /// Proves to know the secret.
-    pub fn prove(&self, challenge: Challenge) -> Option<Proof> {
-        Some(Proof(self.mac(challenge)?.finalize().into_bytes().into()))
+    pub fn prove(&self, side: Side, meeting: &Meeting) -> Option<Proof> {
+        Some(Proof(self.mac(side, meeting)?.finalize().into_bytes().into()))
     }
 
-    /// Whether somebody knows the secret. The time that it takes does not tell how nearly.
-    pub fn accepts(&self, challenge: Challenge, proof: Proof) -> bool {
-        self.mac(challenge).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
+    /// Whether the other end knows the secret. The time that it takes does not tell how nearly.
+    pub fn accepts(&self, side: Side, meeting: &Meeting, proof: Proof) -> bool {
+        self.mac(side, meeting).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
     }
 
-    fn mac(&self, challenge: Challenge) -> Option<Hmac<Sha256>> {
+    fn mac(&self, side: Side, meeting: &Meeting) -> Option<Hmac<Sha256>> {
+        let Meeting { binding, server, client } = meeting;
         // An HMAC takes keys of any length, so this is always there.
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        Some(mac.chain_update(LABEL).chain_update(challenge.0))
+        // All parts have lengths that do not change, so nothing can be read in two ways.
+        let parts = [side.label(), &binding.0, &server.0, &client.0];
+        Some(parts.into_iter().fold(mac, Mac::chain_update))
     }
 }
 
@@ -100,21 +171,36 @@ mod tests {
 
     use super::*;
 
+    fn meeting(bytes: [u8; 96]) -> Meeting {
+        let (parts, _) = bytes.as_chunks();
+        Meeting {
+            binding: Binding(parts[0]),
+            server: Challenge(parts[1]),
+            client: Challenge(parts[2]),
+        }
+    }
+
     proptest! {
         #[test]
-        fn only_who_knows_the_secret_proves_it(
-            own in "[!-~]{1,80}", other in "[!-~]{1,80}",
-            challenge in any::<[u8; 32]>(), flip in 0_usize..256,
+        fn only_who_knows_the_secret_proves_it_and_on_this_connection_only(
+            own in "[!-~]{16,80}", other in "[!-~]{16,80}",
+            met in any::<[u8; 96]>(), flip in 0_usize..256, change in 0_usize..96,
         ) {
-            let challenge = Challenge(challenge);
             let secret = Secret::from_text(own.as_bytes()).unwrap();
-            let proof = secret.prove(challenge).unwrap();
-            prop_assert!(secret.accepts(challenge, proof));
-            let mut wrong = proof;
-            wrong.0[flip / 8] ^= 1 << (flip % 8);
-            prop_assert!(!secret.accepts(challenge, wrong));
             let stranger = Secret::from_text(other.as_bytes()).unwrap();
-            prop_assert_eq!(stranger.accepts(challenge, proof), own == other);
+            let mut elsewhere = met;
+            elsewhere[change] ^= 1;
+            let (met, elsewhere) = (meeting(met), meeting(elsewhere));
+            for (side, across) in [(Side::Client, Side::Server), (Side::Server, Side::Client)] {
+                let proof = secret.prove(side, &met).unwrap();
+                prop_assert!(secret.accepts(side, &met, proof));
+                prop_assert!(!secret.accepts(across, &met, proof), "sent back as it came");
+                prop_assert!(!secret.accepts(side, &elsewhere, proof), "passed on");
+                let mut wrong = proof;
+                wrong.0[flip / 8] ^= 1 << (flip % 8);
+                prop_assert!(!secret.accepts(side, &met, wrong));
+                prop_assert_eq!(stranger.accepts(side, &met, proof), own == other);
+            }
         }
 
         #[test]
@@ -126,8 +212,21 @@ mod tests {
 
     #[test]
     fn the_end_of_a_line_is_no_part_of_a_secret() {
-        assert_eq!(Secret::from_text(b" key\n"), Secret::from_text(b"key"));
-        assert_eq!(Secret::from_text(b" \n"), None);
+        let prove = |text: &[u8]| {
+            Secret::from_text(text).unwrap().prove(Side::Client, &meeting([7; 96])).unwrap()
+        };
+        assert_eq!(prove(b" sixteen bytes it is\n"), prove(b"sixteen bytes it is"));
         assert_eq!(from_hex::<1>("+7"), None);
+    }
+
+    #[test]
+    fn what_can_be_guessed_is_no_secret() {
+        let error = |text: &[u8]| Secret::from_text(text).unwrap_err();
+        assert_eq!(error(b" \n"), SecretError::Empty);
+        assert_eq!(error(b"x\n"), SecretError::TooShort(1));
+        assert_eq!(error(b"fifteen bytes..\n"), SecretError::TooShort(15));
+        assert_eq!(error(&[b'x'; MOST_BYTES + 1]), SecretError::TooLong);
+        assert!(Secret::from_text(b"sixteen bytes...").is_ok());
+        assert!(error(b"x").to_string().contains("at least 16"));
     }
 }

@@ -129,7 +129,8 @@ pub(crate) struct MeasureArguments {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// SHA-256 fingerprint of the server's certificate, for QUIC [default: anybody is taken, and named]
+    /// SHA-256 fingerprint of the server's certificate. Everything goes over QUIC or TLS then, which
+    /// means --tls for TCP and MPTCP [default: anybody is taken, and named]
     #[arg(long, value_name = "SHA256")]
     pub(crate) server_cert: Option<Fingerprint>,
     /// Folder for a log of all that this host's QUIC does (qlog), one file for each flow

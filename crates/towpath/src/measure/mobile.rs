@@ -42,6 +42,7 @@ pub(super) fn measure(
         for run in at_once(arguments, &orders, folder, ui) {
             match run {
                 Ok(run) => runs.push(run),
+                Err(_) if interrupt::seen() => {}
                 Err(error) if runs.is_empty() && orders.len() == 1 => {
                     folder.remove_if_empty();
                     return Err(error);

@@ -34,14 +34,12 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     let (targets, source, paths) = ends(arguments, &server)?;
     let planned = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
     let scenario = planned(arguments.udping || arguments.is_session())?;
-    if arguments.rt {
-        ask_for_priority(ui);
-    }
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
+    let transports = plan::unique(arguments.transports());
+    prepare(arguments, &transports, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let transports = plan::unique(arguments.transports());
     let make = |scenario: &Scenario, transport, repeat, turn| -> Result<Order, CliError> {
         Ok(Order {
             name: server.host.clone(),
@@ -79,6 +77,8 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         let order = make(&scenario, *transport, *repeat, Some(*turn))?;
         match one(arguments, &order, &folder, &mut |text| ui.progress(text)) {
             Ok(run) => runs.push(run),
+            // Nobody waits for a reason.
+            Err(_) if interrupt::seen() => break,
             Err(error) if runs.is_empty() => {
                 folder.remove_if_empty();
                 return Err(error);
@@ -165,6 +165,41 @@ fn ends(
     Ok((targets, source, paths))
 }
 
+/// Whether TLS is put around a transport because the server must show a certificate.
+fn is_pinned(arguments: &MeasureArguments, transport: Transport) -> bool {
+    arguments.server_cert.is_some() && matches!(transport, Transport::Tcp | Transport::Mptcp)
+}
+
+/// Asks for priority, and says what a pin means for these transports or why it cannot be kept.
+fn prepare(
+    arguments: &MeasureArguments,
+    transports: &[Transport],
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    if arguments.rt {
+        ask_for_priority(ui);
+    }
+    let pinned: Vec<_> = transports
+        .iter()
+        .filter(|transport| is_pinned(arguments, **transport))
+        .map(ToString::to_string)
+        .collect();
+    if pinned.is_empty() || arguments.tls {
+        return Ok(());
+    }
+    let names = pinned.join(" and ");
+    if arguments.skip_rx_copy {
+        return Err(CliError::Unavailable {
+            what: format!(
+                "--server-cert puts TLS around {names}, and --skip-rx-copy cannot go through TLS"
+            ),
+            hint: "leave out one of them".to_owned(),
+        });
+    }
+    ui.progress(&format!("--server-cert puts TLS around {names}, as --tls does"));
+    Ok(())
+}
+
 fn plan_of(
     arguments: &MeasureArguments,
     scenario: &Scenario,
@@ -182,7 +217,7 @@ fn plan_of(
         rate_bps: arguments.bitrate.map(towpath_net::Rate::as_bps),
         congestion_control: arguments.congestion.clone(),
         discard: arguments.skip_rx_copy,
-        tls: arguments.tls,
+        tls: arguments.tls || is_pinned(arguments, transport),
     };
     Ok(Plan { scenario: scenario.source.clone(), transport, settings })
 }

@@ -135,6 +135,9 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
             let what = "why subflows of it are closed, and which hop drops or strips packets";
             add(what, "needs root beside --connect");
         }
+        if let Some(why) = &observation.peer_error {
+            add("what the other host sees", why);
+        }
         return missing;
     };
     if let Some(what) = between::unknown(&View::new(observation)) {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use towpath_measure::live::message::plain;
 use towpath_measure::live::{FromClient, FromServer, Offset, Probes, Refusal, Token};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsError;
@@ -13,21 +14,33 @@ use towpath_quic::{ConnectionError as QuicError, Qlog, Trust};
 use super::Order;
 use crate::clock::Clock;
 use crate::files::Folder;
+use crate::interrupt;
 use crate::live::LiveError;
 use crate::live::dial::Dialer;
 use crate::live::end::{Stream, wanted};
 use crate::live::fetch::Way;
+use crate::live::introduction::{self, Introduction};
 use crate::live::speaker::Speaker;
+use crate::quic::in_steps;
 use crate::traffic::is_quic;
 
 /// For each connection, and for each answer before the traffic.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// For all of it together, from the first connection on, however often the server says something.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Questions about the server's clock, before and after the traffic.
 const PROBES: u32 = 12;
 
+/// A conversation before the traffic, with the time that is left for it.
+pub(super) struct Talk {
+    pub(super) speaker: Speaker,
+    clock: Clock,
+    deadline: Instant,
+}
+
 /// Everything that is open before the traffic.
 pub(super) struct Opened {
-    pub(super) speaker: Speaker,
+    pub(super) talk: Talk,
     pub(super) streams: Vec<Stream>,
     pub(super) way: Way,
     /// How long each flow took to connect.
@@ -37,16 +50,25 @@ pub(super) struct Opened {
 /// Connects, agrees on the plan, and opens every connection of it.
 pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
     let trust = order.server.map_or(Trust::Anybody, |one| Trust::Pinned(vec![one]));
+    let plain_data = !is_quic(order.plan.transport) && !order.plan.settings.tls;
+    if order.server.is_some() && plain_data {
+        return Err(LiveError::Unprotected { transport: order.plan.transport });
+    }
     let mut way = Way {
-        dialer: Dialer::new(clock, trust),
+        dialer: Dialer::new(clock, trust).securing(order.secret.is_some()),
         token: Token::NONE,
         transport: order.plan.transport,
         source: order.source.clone(),
         targets: order.targets.clone(),
         clock,
     };
-    let (mut speaker, target) = first_connection(order, &way)?;
-    way.token = agree(order, &mut speaker)?;
+    let (speaker, target) = first_connection(order, &way)?;
+    let mut talk = Talk { speaker, clock, deadline: clock.now() + LONGEST };
+    way.token = agree(order, &mut talk)?;
+    if order.secret.is_some() {
+        // It has proved who it is on this connection; on the others its certificate does.
+        way.dialer.settle();
+    }
     // The address that answered is the one to come back to first.
     way.targets.sort_by_key(|other| *other != target);
     let mut streams = Vec::new();
@@ -59,7 +81,8 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
         let Some(described) = order.scenario.flows.get(usize::from(flow)) else { continue };
         let (what, ends) = ((&order.plan, &order.scenario), (&order.source, target));
         let qlog = qlog(order, flow)?;
-        let dialed = way.dialer.flow(what, ends, (flow, &numbers), (way.token, qlog), PATIENCE);
+        let place = (flow, &*numbers);
+        let dialed = way.dialer.flow(what, ends, place, (way.token, qlog), talk.patience());
         let (lines, took) = dialed.map_err(|error| refused(order, target, &error))?;
         connect.push((flow.into(), took));
         let lines = numbers.into_iter().zip(lines);
@@ -67,9 +90,9 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
             lines.map(|(number, line)| Stream::new(flow.into(), number.into(), described, line)),
         );
     }
-    let said = hear(&mut speaker, "that all connections are there")?;
+    let said = talk.hear("that all connections are there")?;
     let ready = said == FromServer::Ready;
-    if ready { Ok(Opened { speaker, streams, way, connect }) } else { Err(unexpected(said)) }
+    if ready { Ok(Opened { talk, streams, way, connect }) } else { Err(unexpected(&said)) }
 }
 
 /// Where a flow's connection is logged, if it is.
@@ -122,71 +145,95 @@ pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Says hello, proves the secret, and agrees on the plan.
-fn agree(order: &Order, speaker: &mut Speaker) -> Result<Token, LiveError> {
-    let say = |speaker: &mut Speaker, word: &FromClient| {
-        speaker.say(word).map_err(LiveError::system("talk to the server"))
-    };
-    say(speaker, &FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    let said = hear(speaker, "a greeting")?;
+/// Says hello, proves the secret and lets the server prove it, and agrees on the plan.
+fn agree(order: &Order, talk: &mut Talk) -> Result<Token, LiveError> {
+    talk.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    let said = talk.hear("a greeting")?;
     let FromServer::Welcome { challenge, .. } = said else {
-        return Err(unexpected(said));
+        return Err(unexpected(&said));
     };
-    if let Some(challenge) = challenge {
-        let Some(secret) = &order.secret else {
+    match (challenge, &order.secret) {
+        (None, None) => {}
+        (None, Some(_)) => return Err(LiveError::Refused(introduction::asks_for_nothing())),
+        (Some(_), None) => {
             let hint = "give it with --secret-file";
             return Err(LiveError::Refused(Refusal::new("it wants a secret", hint)));
-        };
-        let proof = secret.prove(challenge);
-        let proof = proof.ok_or_else(|| LiveError::Protocol("the secret is no key".to_owned()))?;
-        say(speaker, &FromClient::Proof { proof })?;
+        }
+        (Some(challenge), Some(secret)) => {
+            let introduction = Introduction::new(secret, challenge, &talk.speaker)
+                .map_err(LiveError::system("prove the secret"))?;
+            let word = introduction.word().map_err(LiveError::system("prove the secret"))?;
+            talk.say(&word)?;
+            let said = talk.hear("what the secret is")?;
+            if !introduction.is_answered_by(&said) {
+                let lies = matches!(said, FromServer::Proved { .. });
+                let nobody = LiveError::Refused(introduction::knows_nothing());
+                return Err(if lies { nobody } else { unexpected(&said) });
+            }
+        }
     }
-    say(speaker, &FromClient::Plan(Box::new(order.plan.clone())))?;
-    let said = hear(speaker, "an answer to the plan")?;
-    if let FromServer::Accepted { token } = said { Ok(token) } else { Err(unexpected(said)) }
+    talk.say(&FromClient::Plan(Box::new(order.plan.clone())))?;
+    let said = talk.hear("an answer to the plan")?;
+    if let FromServer::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
 }
 
-fn hear(speaker: &mut Speaker, what: &str) -> Result<FromServer, LiveError> {
-    match speaker.hear::<FromServer>(PATIENCE) {
-        Ok(Some(said)) => Ok(said),
-        Ok(None) => Err(LiveError::Protocol(format!(
-            "the server did not say {what} within {} s",
-            PATIENCE.as_secs()
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(LiveError::Protocol(format!(
-                "the server closed the connection before it said {what}: it is no towpath server \
-                 of this version, or it is too busy"
-            )))
-        }
-        Err(error) => Err(LiveError::Protocol(format!("the server did not say {what}: {error}"))),
+impl Talk {
+    /// For the next connection or answer.
+    fn patience(&self) -> Duration {
+        PATIENCE.min(self.deadline.saturating_since(self.clock.now()))
+    }
+
+    fn say(&mut self, word: &FromClient) -> Result<(), LiveError> {
+        self.speaker.say(word).map_err(LiveError::system("talk to the server"))
+    }
+
+    /// The next word, if it comes in time and anybody still waits for it.
+    fn hear(&mut self, what: &str) -> Result<FromServer, LiveError> {
+        let patience = self.patience();
+        let heard = in_steps(patience, |step| {
+            self.speaker.hear::<FromServer>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+        });
+        heard.map_err(|error| {
+            let kind = error.kind();
+            LiveError::Protocol(if interrupt::seen() {
+                format!("it was interrupted before the server said {what}")
+            } else if kind == io::ErrorKind::TimedOut {
+                format!("the server did not say {what} within {:.0} s", patience.as_secs_f64())
+            } else if kind == io::ErrorKind::UnexpectedEof {
+                format!(
+                    "the server closed the connection before it said {what}: it is no towpath \
+                     server of this version, or it is too busy"
+                )
+            } else {
+                format!("the server did not say {what}: {}", plain(&error.to_string()))
+            })
+        })
     }
 }
 
 /// What the server said in place of what it should: its reason, if it refuses.
-fn unexpected(said: FromServer) -> LiveError {
+fn unexpected(said: &FromServer) -> LiveError {
     if let FromServer::Refused { why, hint } = said {
+        let (why, hint) = (plain(why), hint.as_deref().map(plain));
         return LiveError::Refused(Refusal { why, hint });
     }
-    let text = format!("{said:?}");
-    let word = text.split([' ', '{']).next().unwrap_or_default().to_lowercase();
-    LiveError::Protocol(format!("the server said `{word}` out of turn"))
+    LiveError::Protocol(format!("the server said `{}` out of turn", said.name()))
 }
 
 /// Asks for the server's clock.
-pub(super) fn probe(speaker: &mut Speaker, clock: Clock) -> Result<Offset, LiveError> {
+pub(super) fn probe(talk: &mut Talk, clock: Clock) -> Result<Offset, LiveError> {
     let mut probes = Probes::default();
     while probes.count() < PROBES {
         let asked = clock.now();
-        speaker
-            .say(&FromClient::Probe { client_ns: asked.as_nanos() })
-            .map_err(LiveError::system("ask for the server's clock"))?;
-        let said = hear(speaker, "what time it is")?;
+        talk.say(&FromClient::Probe { client_ns: asked.as_nanos() })?;
+        let said = talk.hear("what time it is")?;
         let FromServer::Clock { client_ns, server_ns } = said else {
-            return Err(unexpected(said));
+            return Err(unexpected(&said));
         };
-        // Nobody answers before the question, whatever the answer says.
-        let asked = Instant::from_nanos(client_ns).max(asked);
+        if client_ns != asked.as_nanos() {
+            let why = "the server said what time it was when nobody asked";
+            return Err(LiveError::Protocol(why.to_owned()));
+        }
         probes.answered(asked, clock.now(), Instant::from_nanos(server_ns));
     }
     probes.best().ok_or_else(|| LiveError::Protocol("the server has no clock".to_owned()))

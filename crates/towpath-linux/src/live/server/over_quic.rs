@@ -5,7 +5,7 @@ use std::sync::Arc;
 use towpath_measure::live::{Kind, Token};
 use towpath_quic::Fingerprint;
 
-use super::{Origin, Shared};
+use super::{Known, Origin, Shared};
 use crate::live::budget::{Close, Seat, Source};
 use crate::live::dial;
 use crate::live::echo::Echo;
@@ -30,11 +30,11 @@ impl Shared {
     /// nothing here may wait; a guest that is dropped is not kept.
     pub(super) fn let_in_over_quic(self: &Arc<Self>, turn: &mut Turn<'_>, guest: Guest) {
         let preamble = guest.preamble;
-        let known = self.tests.find(preamble.token);
+        let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
             (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
             (Kind::Control, Some(test)) => {
-                self.control_over_quic(turn, guest, Some((preamble.token, test)));
+                self.control_over_quic(turn, guest, Some((preamble.test(), test)));
             }
             (Kind::Control, None) if preamble.token == Token::NONE => {
                 self.control_over_quic(turn, guest, None);
@@ -48,7 +48,8 @@ impl Shared {
                     turn.attach(connection, stream, Box::new(echo));
                 }
             }
-            (Kind::Control | Kind::Data | Kind::Echo, _) => {}
+            // QUIC has TLS of its own.
+            (Kind::Control | Kind::Data | Kind::Echo | Kind::Tls, _) => {}
         }
     }
 
@@ -56,7 +57,7 @@ impl Shared {
         self: &Arc<Self>,
         turn: &mut Turn<'_>,
         guest: Guest,
-        known: Option<(Token, Arc<Test>)>,
+        known: Option<Known>,
     ) {
         let attending = known.as_ref().map(|(_, test)| test.attend(self.clock));
         let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);

@@ -1,1 +1,224 @@
-//! Clients of hostile servers.
+//! Servers that mean harm to their clients: whatever they say or do not say, a client ends by itself
+//! within a stated time, and at an interrupt at once.
+
+pub(crate) mod hostile;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hostile::{ALL, Hostile, Manner, Phase, Trick};
+
+use crate::processes::signal;
+use crate::program::{Ended, Folder, Running, wait_for};
+
+/// A client's wait for one answer is ten seconds, that for a result here four; the rest is for a busy
+/// machine.
+const LIMIT: Duration = Duration::from_secs(45);
+/// An interrupt ends everything within a second. The rest is for a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+/// Phases that a server can spoil before the traffic.
+const BEFORE: [Phase; 5] =
+    [Phase::Connection, Phase::Hello, Phase::Plan, Phase::Ready, Phase::Probe];
+
+fn hostile(phase: Phase, trick: Trick) -> Hostile {
+    Hostile::start(Manner::Trick(phase, trick))
+}
+
+/// A short measurement, which waits two seconds for a result unless it is told otherwise.
+fn measure(folder: &Folder, server: &Hostile, options: &[&str]) -> Running {
+    let (port, print) = (server.port.to_string(), server.fingerprint.to_string());
+    let out = format!("results-{port}");
+    let ours = ["measure", "127.0.0.1", "-p", &port, "-t", "0.2", "-q", "-o", &out];
+    let mut all = [&ours[..], options].concat();
+    if !options.contains(&"--patience") {
+        all.extend(["--patience", "2"]);
+    }
+    if options.contains(&"--tls") {
+        all.extend(["--server-cert", &print]);
+    }
+    folder.start(&mut folder.towpath(&all))
+}
+
+/// A client of a hostile server has said clearly what is wrong.
+fn is_clear(ended: &Ended, what: &str) {
+    assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
+    let told = ended.err.contains("error: ") || ended.err.contains("warning: ");
+    assert!(told, "{what}: {ended}");
+    let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    assert!(!ended.err.contains(steers) && !ended.out.contains(steers), "{what}: {:?}", ended.err);
+}
+
+/// Runs many cases at the same time: most of them wait.
+fn at_once<T: Sync>(cases: &[T], case: impl Fn(&T) + Sync) {
+    thread::scope(|scope| {
+        for one in cases {
+            scope.spawn(|| case(one));
+        }
+    });
+}
+
+#[test]
+fn a_measurement_ends_by_itself_whatever_the_server_does_before_the_traffic() {
+    let folder = &Folder::new();
+    for phase in BEFORE {
+        at_once(&ALL, |trick| {
+            let server = hostile(phase, *trick);
+            let what = format!("{phase:?}, {trick:?}");
+            let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(LIMIT);
+            // Whatever the server said there is no measurement.
+            assert_eq!(ended.code, Some(2), "{what}: {ended}");
+            is_clear(&ended, &what);
+        });
+    }
+}
+
+#[test]
+fn a_measurement_ends_by_itself_whatever_the_server_gives_as_its_half() {
+    let folder = &Folder::new();
+    for options in [&["--transport", "tcp"][..], &["--transport", "tcp", "--tls"]] {
+        at_once(&ALL, |trick| {
+            let server = hostile(Phase::Fetch, *trick);
+            let what = format!("{options:?}, {trick:?}");
+            let ended = measure(folder, &server, options).wait_at_most(LIMIT);
+            // What this host saw is there.
+            assert_eq!(ended.code, Some(1), "{what}: {ended}");
+            assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
+            is_clear(&ended, &what);
+        });
+    }
+}
+
+#[test]
+fn an_interrupt_ends_a_measurement_wherever_it_waits() {
+    let folder = &Folder::new();
+    let waits = [Trick::Silence, Trick::Trickle, Trick::Ready, Trick::EmptyParts, Trick::SlowParts];
+    let plain = &["--transport", "tcp"][..];
+    let secured = &["--transport", "tcp", "--tls"][..];
+    for phase in [&BEFORE[..], &[Phase::Fetch]].concat() {
+        let cases: Vec<_> =
+            waits.iter().flat_map(|trick| [(*trick, plain), (*trick, secured)]).collect();
+        at_once(&cases, |(trick, options)| {
+            let server = hostile(phase, *trick);
+            // Long enough that the interrupt comes first.
+            let patient = [*options, &["--patience", "60"]].concat();
+            let mut client = measure(folder, &server, &patient);
+            wait_for("the trick", || {
+                let over = client.child.try_wait().unwrap().is_some();
+                (over || server.has_begun()).then_some(())
+            });
+            if client.child.try_wait().unwrap().is_some() {
+                // It has seen through it by then.
+                return;
+            }
+            signal("INT", client.id().into());
+            let began = Instant::now();
+            let ended = client.wait_at_most(LIMIT);
+            let took = began.elapsed();
+            let what = format!("{phase:?}, {trick:?}, {options:?}");
+            assert!(took < AT_ONCE, "{what}: {took:?}: {ended}");
+            // Some have given up at the moment of the interrupt.
+            assert!(matches!(ended.code, Some(130 | 1 | 2)), "{what}: {ended}");
+            // What is no TLS is seen at its first bytes.
+            let seen = phase == Phase::Connection && *options == secured;
+            if *trick == Trick::Silence || (*trick == Trick::Trickle && !seen) {
+                assert_eq!(ended.code, Some(130), "{what}: {ended}");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_interrupt_keeps_what_an_honest_server_has_seen() {
+    let folder = Folder::new();
+    let server = folder.start(&mut folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]));
+    let port = wait_for("the server", || {
+        let said = server.said();
+        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    });
+    let long = ["measure", "127.0.0.1", "-p", &port, "-t", "60", "-b", "8M", "-i", "0.2"];
+    for transport in ["tcp", "quic"] {
+        let out = format!("results-{transport}");
+        let options = ["--transport", transport, "-o", &out];
+        let client = folder.start(&mut folder.towpath(&[&long[..], &options].concat()));
+        wait_for("an interval", || client.said().contains(" up ").then_some(()));
+        signal("INT", client.id().into());
+        let began = Instant::now();
+        let ended = client.wait_at_most(LIMIT);
+        assert!(began.elapsed() < AT_ONCE, "{:?}: {ended}", began.elapsed());
+        assert_eq!(ended.code, Some(130), "{ended}");
+        assert!(ended.err.contains("results:"), "{ended}");
+        let result = folder.stored(&format!("{out}/live-{transport}-1.jsonl.zst"));
+        assert!(result.meta.conditions.contains_key("kernel on client"), "{ended}");
+    }
+}
+
+#[test]
+fn a_check_a_diagnosis_and_a_choice_end_by_themselves_whatever_the_server_does() {
+    let folder = &Folder::new();
+    for phase in [Phase::Connection, Phase::Hello] {
+        at_once(&ALL, |trick| {
+            let what = format!("{phase:?}, {trick:?}");
+            let server = hostile(phase, *trick);
+            let address = format!("127.0.0.1:{}", server.port);
+            let port = server.port.to_string();
+            let list = format!("servers-{port}.txt");
+            folder.write(&list, format!("{address}\n"));
+            let auto = ["measure", "--server", "auto", "--servers", &list, "-t", "0.2", "-q"];
+            let auto = [&auto[..], &["--transport", "tcp", "--patience", "2"]].concat();
+            let commands: [&[&str]; 4] = [
+                &["check", "127.0.0.1", "-p", &port],
+                &["doctor", "--connect", &address],
+                &["doctor", "--peer", &address],
+                &auto,
+            ];
+            let started: Vec<_> =
+                commands.iter().map(|command| folder.start(&mut folder.towpath(command))).collect();
+            for client in started {
+                let ended = client.wait_at_most(LIMIT);
+                // What the doctor says of this host is another matter.
+                assert!(matches!(ended.code, Some(0..=2)), "{what}: {ended}");
+                let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+                assert!(!ended.err.contains(steers), "{what}: {:?}", ended.err);
+                assert!(!ended.out.contains(steers), "{what}: {:?}", ended.out);
+            }
+        });
+    }
+}
+
+/// The most memory that a program has had so far.
+fn peak_bytes(id: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+#[test]
+fn no_half_of_a_server_fills_a_clients_memory() {
+    let folder = &Folder::new();
+    // The largest that is taken for a short test, and one byte more.
+    let most = 16 << 20;
+    let counter = r#"{"record":{"type":"counter","host":"","name":"","before":0,"after":1}}"#;
+    let connection =
+        r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
+    for line in [counter, connection, "{}", "[", "\"\""] {
+        let half = format!("{line}\n").repeat(most / (line.len() + 1));
+        let server = Hostile::start(Manner::Half(Arc::from(half)));
+        let mut client = measure(folder, &server, &["--transport", "tcp", "--patience", "20"]);
+        let mut peak = 0;
+        wait_for("the client's end", || {
+            peak = peak.max(peak_bytes(client.id()).unwrap_or(0));
+            client.child.try_wait().unwrap().map(|_| ())
+        });
+        let ended = client.wait_at_most(LIMIT);
+        assert!(matches!(ended.code, Some(0..=2)), "{line}: {ended}");
+        assert!(peak > 0 && peak < 256 << 20, "{line}: {peak} bytes");
+    }
+    let larger = "x".repeat(most * 4);
+    let server = Hostile::start(Manner::Half(Arc::from(larger)));
+    let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(LIMIT);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.err.contains("none is larger"), "{ended}");
+}

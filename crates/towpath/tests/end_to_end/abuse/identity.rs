@@ -1,1 +1,416 @@
-//! Who a server and its clients are.
+//! Who a server and its clients are: pins, secrets, and what strangers are told.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use towpath_measure::live::secret::{Binding, Challenge, Meeting, Side};
+use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Look, Preamble, Secret, Token};
+
+use super::clients::hostile::{Hostile, Manner, Phase, Trick, connect};
+use crate::program::{Ended, Folder, Running, wait_for};
+
+const SECRET: &str = "a secret of both hosts\n";
+
+/// A server on loopback, its port and its certificate's fingerprint.
+fn server(folder: &Folder, options: &[&str]) -> (Running, u16, String) {
+    let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
+    let running = folder.start(&mut folder.towpath(&arguments));
+    let said = |before: &'static str, after: char| {
+        wait_for(before, || {
+            let said = running.said();
+            let (_, rest) = said.split_once(before)?;
+            Some(rest.split_once(after)?.0.to_owned())
+        })
+    };
+    let port = said("listening on 127.0.0.1:", ' ').parse().unwrap();
+    let print = said("certificate sha256:", '\n');
+    (running, port, print)
+}
+
+fn measure(folder: &Folder, port: u16, options: &[&str]) -> Ended {
+    let port = port.to_string();
+    let ours = ["measure", "127.0.0.1", "-p", &port, "-q", "-o", "results"];
+    folder.run(&[&ours[..], options].concat())
+}
+
+/// Control of a new test.
+const CONTROL: Preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+
+fn hello() -> FromClient {
+    FromClient::Hello { towpath: String::new() }
+}
+
+/// Passes connections on to a server and keeps all that the client sent.
+struct Tap {
+    port: u16,
+    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Tap {
+    fn before(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let all = Arc::clone(&heard);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let number = {
+                    let mut all = all.lock().unwrap();
+                    all.push(Vec::new());
+                    all.len() - 1
+                };
+                let (back, front) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || pass(back, front, |_| {}));
+                let all = Arc::clone(&all);
+                thread::spawn(move || {
+                    pass(client, server, |bytes| {
+                        let kept = &mut all.lock().unwrap()[number];
+                        // What identifies is at the beginning.
+                        let room = 8_192_usize.saturating_sub(kept.len());
+                        kept.extend(bytes.iter().take(room));
+                    });
+                });
+            }
+        });
+        Self { port, heard }
+    }
+
+    fn heard(&self) -> Vec<Vec<u8>> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, mut note: impl FnMut(&[u8])) {
+    let mut room = vec![0; 65_536];
+    while let Ok(length @ 1..) = from.read(&mut room) {
+        note(&room[..length]);
+        if to.write_all(&room[..length]).is_err() {
+            break;
+        }
+    }
+    let _gone = to.shutdown(std::net::Shutdown::Write);
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn with_a_pin_everything_over_tcp_goes_through_tls() {
+    let folder = Folder::new();
+    let (_server, port, print) = server(&folder, &[]);
+    let tap = Tap::before(port);
+    let pinned = ["-t", "0.3", "--transport", "tcp", "--server-cert", &print];
+    let ended = measure(&folder, tap.port, &pinned);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.err.contains("--server-cert puts TLS around tcp"), "{ended}");
+    let conditions = folder.stored("results/live-tcp-1.jsonl.zst").meta.conditions;
+    assert!(conditions.contains_key("tls") && conditions.contains_key("tls of control"));
+    assert!(conditions["server certificate"].contains("as expected"), "{conditions:?}");
+    let heard = tap.heard();
+    assert!(heard.len() >= 2, "control and data");
+    for connection in heard {
+        let preamble = Preamble::read(&connection).unwrap().unwrap();
+        assert!(matches!(preamble.kind, Kind::Tls | Kind::Data), "{preamble:?}");
+        // A record of the handshake follows.
+        assert_eq!(connection[Preamble::BYTES..][..2], [0x16, 0x03], "{preamble:?}");
+        assert!(!contains(&connection, b"\"say\""), "a word can be read");
+        // Whoever has read it cannot come back with it.
+        if preamble.kind == Kind::Data {
+            let mut stranger =
+                connect(port, Preamble { kind: Kind::Control, ..preamble }, false).unwrap();
+            let _closed = stranger.say(&FromClient::Fetch { offset: 0 });
+            let answer = stranger.hear::<FromServer>(&mut Frames::default());
+            assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
+        }
+    }
+    let skips = [&pinned[..], &["--skip-rx-copy"]].concat();
+    let ended = measure(&folder, tap.port, &skips);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("cannot go through TLS") && ended.err.contains("hint:"), "{ended}");
+}
+
+#[test]
+fn who_does_not_have_the_pinned_certificate_hears_no_word() {
+    let folder = Folder::new();
+    let forger = Hostile::start(Manner::Half(Arc::from("{}")));
+    let pin = "ab".repeat(32);
+    for transport in ["tcp", "mptcp"] {
+        let pinned = ["-t", "0.2", "--transport", transport, "--server-cert", &pin];
+        let ended = measure(&folder, forger.port, &pinned);
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(ended.err.contains("is not the server that is expected"), "{ended}");
+    }
+    // Not even TLS: it takes the first bytes and says what a server says.
+    let plain = Hostile::start(Manner::Trick(Phase::Connection, Trick::Welcome));
+    let ended =
+        measure(&folder, plain.port, &["-t", "0.2", "--transport", "tcp", "--server-cert", &pin]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    let heard = forger.heard();
+    assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
+}
+
+/// Passes datagrams on until so many bytes went to the client or came from it.
+fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
+    let outer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listening = outer.try_clone().unwrap();
+    thread::spawn(move || {
+        let passed = Arc::new(AtomicU64::new(0));
+        let mut ways: Vec<(SocketAddr, UdpSocket)> = Vec::new();
+        let mut room = vec![0; 65_536];
+        while let Ok((length, from)) = listening.recv_from(&mut room) {
+            if passed.fetch_add(length as u64, Ordering::Relaxed) > most {
+                continue;
+            }
+            let known = ways.iter().position(|(client, _)| *client == from);
+            let known = known.unwrap_or_else(|| {
+                let inner = UdpSocket::bind("127.0.0.1:0").unwrap();
+                inner.connect(("127.0.0.1", server)).unwrap();
+                let (back, front) = (inner.try_clone().unwrap(), listening.try_clone().unwrap());
+                let passed = Arc::clone(&passed);
+                thread::spawn(move || {
+                    let mut room = vec![0; 65_536];
+                    while let Ok(length) = back.recv(&mut room) {
+                        if passed.fetch_add(length as u64, Ordering::Relaxed) <= most {
+                            let _gone = front.send_to(&room[..length], from);
+                        }
+                    }
+                });
+                ways.push((from, inner));
+                ways.len() - 1
+            });
+            let _gone = ways[known].1.send(&room[..length]);
+        }
+    });
+    outer
+}
+
+#[test]
+fn a_forged_half_is_not_taken_when_quic_is_cut_off() {
+    let folder = Folder::new();
+    let (_server, port, print) = server(&folder, &[]);
+    // Who stands between has a port for both, cuts QUIC off and answers over TCP.
+    let (between, listener) = wait_for("a port", || {
+        let between = pass_datagrams(port, 150_000);
+        let address = between.local_addr().unwrap();
+        TcpListener::bind(address).ok().map(|listener| (between, listener))
+    });
+    let line = r#"{"record":{"type":"counter","host":"forged","name":"","before":0,"after":1}}"#;
+    let forger = Hostile::at(listener, Manner::Half(Arc::from(format!("{line}\n"))));
+    let at = between.local_addr().unwrap().port();
+    let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--patience", "6"];
+    let pinned = [&short[..], &["--server-cert", &print]].concat();
+    let ended = measure(&folder, at, &pinned);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
+    let heard = forger.heard();
+    assert!(heard.contains(&"tls".to_owned()), "it was never asked: {heard:?}");
+    assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
+}
+
+#[test]
+fn a_secret_that_can_be_guessed_is_refused_by_both() {
+    let folder = Folder::new();
+    for text in ["x\n", "", "fifteen bytes..\n"] {
+        folder.write("short.txt", text);
+        for command in [
+            &["server", "-p", "0", "--secret-file", "short.txt"][..],
+            &["measure", "127.0.0.1", "-p", "1", "--secret-file", "short.txt"],
+            &["doctor", "--peer", "127.0.0.1:1", "--secret-file", "short.txt"],
+        ] {
+            let ended = folder.run(command);
+            assert_eq!(ended.code, Some(2), "{ended}");
+            assert!(ended.err.contains("holds no secret"), "{ended}");
+            assert!(ended.err.contains("head -c 24 /dev/urandom | base64"), "{ended}");
+        }
+    }
+    let ended = folder.run(&["server", "-p", "0", "--secret-file", "/dev/zero"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+}
+
+#[test]
+fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
+    let ignorant = Hostile::start(Manner::Half(Arc::from("{}")));
+    let ended = measure(&folder, ignorant.port, &known);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("does not ask for the secret"), "{ended}");
+    let heard = ignorant.heard();
+    assert!(!heard.contains(&"Plan".to_owned()), "{heard:?}");
+    let liar = Hostile::start(Manner::Liar);
+    let ended = measure(&folder, liar.port, &known);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("it does not know the secret"), "{ended}");
+    assert!(!liar.heard().contains(&"Plan".to_owned()), "{:?}", liar.heard());
+    let doctor = ["doctor", "--secret-file", "secret.txt", "--json", "--peer"];
+    let ended = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
+    assert!(ended.out.contains("it does not know the secret"), "{ended}");
+    folder.write("other.txt", "another secret of somebody else\n");
+    let (_server, port, _) = server(&folder, &["--secret-file", "other.txt"]);
+    let ended = measure(&folder, port, &known);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("the secret is wrong"), "{ended}");
+}
+
+#[test]
+fn with_a_secret_control_is_encrypted_and_nothing_that_is_read_opens_anything() {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    let (_server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
+    let tap = Tap::before(port);
+    for transport in ["tcp", "mptcp"] {
+        let known = ["-t", "0.3", "--transport", transport, "--secret-file", "secret.txt"];
+        let ended = measure(&folder, tap.port, &known);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let name = format!("results/live-{transport}-1.jsonl.zst");
+        let shown = &folder.stored(&name).meta.conditions["server certificate"];
+        assert!(shown.contains("knows the secret"), "{shown}");
+    }
+    for connection in tap.heard() {
+        let preamble = Preamble::read(&connection).unwrap().unwrap();
+        assert!(!contains(&connection, b"\"say\""), "a word can be read");
+        assert!(matches!(preamble.kind, Kind::Tls | Kind::Data), "{preamble:?}");
+        assert_eq!(preamble.kind == Kind::Tls, preamble.token == Token::NONE, "{preamble:?}");
+    }
+}
+
+/// Says that it knows a secret; what the server says to that.
+fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<FromServer>> {
+    let mut wire = connect(port, CONTROL, tls)?;
+    let mut frames = Frames::default();
+    wire.say(&hello())?;
+    let Some(FromServer::Welcome { challenge: Some(server), .. }) = wire.hear(&mut frames)? else {
+        return Err(io::Error::other("no challenge"));
+    };
+    let binding = Binding(if tls { wire.binding() } else { [0; 32] });
+    let meeting = Meeting { binding, server, client: Challenge([5; 32]) };
+    let secret = Secret::from_text(secret.as_bytes()).unwrap();
+    let proof = secret.prove(Side::Client, &meeting).unwrap();
+    wire.say(&FromClient::Proof { proof, challenge: meeting.client })?;
+    wire.hear(&mut frames)
+}
+
+fn refusal(said: io::Result<Option<FromServer>>) -> String {
+    match said.unwrap() {
+        Some(FromServer::Refused { why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn wrong_secrets_are_logged_and_get_slower() {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    let (server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
+    assert!(matches!(prove(port, SECRET, true), Ok(Some(FromServer::Proved { .. }))));
+    let plain = refusal(prove(port, SECRET, false));
+    assert!(plain.contains("encrypted connection only"), "{plain}");
+    let guess = "a guess of a secret of both";
+    let answers: Vec<_> = (0..60).map(|_| refusal(prove(port, guess, true))).collect();
+    let looked_at = answers.iter().filter(|why| why.contains("is wrong")).count();
+    // On a busy machine all of them may take a while, in which some more are looked at.
+    assert!((3..=12).contains(&looked_at), "{answers:?}");
+    let refused = answers.iter().filter(|why| why.contains("too many wrong secrets")).count();
+    assert_eq!(looked_at + refused, answers.len(), "{answers:?}");
+    let lines = server.said().lines().filter(|line| line.contains("not know the secret")).count();
+    assert!((1..=20).contains(&lines), "{}", server.said());
+    // Soon the right one is heard again.
+    wait_for("the right secret", || {
+        matches!(prove(port, SECRET, true), Ok(Some(FromServer::Proved { .. }))).then_some(())
+    });
+}
+
+/// What a server says of its host.
+fn look(port: u16, asked: u16) -> Look {
+    let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), Frames::default());
+    wire.say(&hello()).unwrap();
+    wire.say(&FromClient::Look { port: asked }).unwrap();
+    loop {
+        match wire.hear(&mut frames).unwrap() {
+            Some(FromServer::Looked(look)) => return *look,
+            Some(FromServer::Welcome { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn strangers_are_told_what_a_port_scan_tells() {
+    let folder = Folder::new();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let elsewhere = other.local_addr().unwrap().port();
+    let (_server, port, _) = server(&folder, &[]);
+    let told = look(port, port);
+    let expected = Look { partial: true, ..Look::default() };
+    let Look { listener, connections, .. } = told.clone();
+    assert_eq!(told, Look { listener, connections, ..expected.clone() });
+    assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
+    assert_eq!(look(port, elsewhere), expected, "nothing of other ports");
+    let (_open, port, _) = server(&folder, &["--tell-strangers"]);
+    let told = look(port, elsewhere);
+    assert!(!told.partial && !told.addresses.is_empty() && !told.kernel.is_empty());
+    assert!(told.listener.is_some_and(|listener| listener.plain));
+}
+
+#[test]
+fn a_doctor_says_what_it_could_not_ask_a_server_and_asks_one_whose_secret_it_knows() {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    let (_open, open, _) = server(&folder, &[]);
+    let (_known, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
+    let ask = |port: u16, options: &[&str]| {
+        let address = format!("127.0.0.1:{port}");
+        let ended = folder.run(&[&["doctor", "--connect", &address, "--json"], options].concat());
+        assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
+        ended.json().remove(0)
+    };
+    let whole = "the other host, as";
+    let report = ask(open, &[]);
+    assert!(!report["checked"].to_string().contains(whole), "{report}");
+    let missing = report["not_checked"].to_string();
+    assert!(missing.contains("tells strangers nothing of its host"), "{report}");
+    let report = ask(known, &["--secret-file", "secret.txt"]);
+    assert!(report["checked"].to_string().contains(whole), "{report}");
+    let report = ask(known, &[]);
+    assert!(report["not_checked"].to_string().contains("it wants a secret"), "{report}");
+}
+
+#[test]
+fn the_line_that_a_server_prints_can_be_pasted() {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    for options in [&[][..], &["--secret-file", "secret.txt"]] {
+        let (server, _, print) = server(&folder, options);
+        let line = wait_for("the line", || {
+            let said = server.said();
+            let line = said.lines().find_map(|line| line.split_once("another host: "))?;
+            said.ends_with('\n').then(|| line.1.to_owned())
+        });
+        assert!(line.contains(&print), "{line}");
+        assert!(!server.said().contains(SECRET.trim()), "{}", server.said());
+        let line = line.replace("FILE", "secret.txt");
+        let mut words: Vec<_> = line.split_whitespace().skip(1).collect();
+        words.extend(["-t", "0.2", "-q", "--transport", "tcp,quic", "-o", "results"]);
+        let ended = folder.run(&words);
+        assert_eq!(ended.code, Some(0), "{ended}");
+    }
+}
+
+/// The server stops waiting after a few seconds, so that no thread is left with a silent handshake.
+#[test]
+fn a_handshake_that_never_ends_is_given_up() {
+    let folder = Folder::new();
+    let (_server, port, _) = server(&folder, &[]);
+    let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+    silent.write_all(&first.to_bytes()).unwrap();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed");
+}

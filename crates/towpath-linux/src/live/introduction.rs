@@ -1,0 +1,59 @@
+//! A client's side of a secret: it is proved, and the server has to prove it, too.
+
+use std::io;
+
+use towpath_measure::live::secret::{Challenge, Meeting, Side};
+use towpath_measure::live::{FromClient, FromServer, Refusal, Secret};
+
+use super::random;
+use super::speaker::Speaker;
+
+/// What is said about a secret on one connection.
+#[derive(Debug)]
+pub(crate) struct Introduction<'a> {
+    secret: &'a Secret,
+    meeting: Meeting,
+}
+
+impl<'a> Introduction<'a> {
+    /// `server` is what the server wants the secret to be proved with.
+    pub(crate) fn new(
+        secret: &'a Secret,
+        server: Challenge,
+        speaker: &Speaker,
+    ) -> io::Result<Self> {
+        let unprotected = || io::Error::other("the connection is not encrypted");
+        let binding = speaker.binding().ok_or_else(unprotected)?;
+        let meeting = Meeting { binding, server, client: Challenge(random()?) };
+        Ok(Self { secret, meeting })
+    }
+
+    /// The client's word.
+    pub(crate) fn word(&self) -> io::Result<FromClient> {
+        let proof = self.secret.prove(Side::Client, &self.meeting);
+        let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
+        Ok(FromClient::Proof { proof, challenge: self.meeting.client })
+    }
+
+    /// Whether the server's word shows that it knows the secret.
+    pub(crate) fn is_answered_by(&self, said: &FromServer) -> bool {
+        let FromServer::Proved { proof } = said else { return false };
+        self.secret.accepts(Side::Server, &self.meeting, *proof)
+    }
+}
+
+/// A server that does not want the secret that a client has.
+pub(crate) fn asks_for_nothing() -> Refusal {
+    Refusal::new(
+        "it does not ask for the secret, so nothing shows that it knows it",
+        "start it with --secret-file, or leave out --secret-file here",
+    )
+}
+
+/// A server that has not proved the secret.
+pub(crate) fn knows_nothing() -> Refusal {
+    Refusal::new(
+        "it does not know the secret: somebody else answers, or stands between",
+        "both hosts need the same file for --secret-file",
+    )
+}

@@ -1,0 +1,125 @@
+//! Who a server and its clients are: control through TLS, the secret, and what strangers are told.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use socket2::Socket;
+use towpath_measure::live::{
+    Act, Control, FromClient, FromServer, Guesses, Kind, Look, Preamble, Refusal, Token,
+};
+use towpath_quic::tls::Session;
+
+use super::{Known, Opened, Origin, Shared};
+use crate::doctor;
+use crate::live::ServerSaid;
+use crate::live::budget;
+use crate::live::socket;
+use crate::live::speaker::Speaker;
+use crate::live::test::Test;
+use crate::traffic::wire::Wire;
+
+impl Shared {
+    /// Control through TLS. Inside it begins with a preamble, as any other connection, so that nobody
+    /// who only listens learns a test's token.
+    pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
+        socket::notice_absence(&socket);
+        let session = self.config.identity.as_ref().map(Session::server);
+        let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
+            return;
+        };
+        let shared = Arc::clone(self);
+        let _closed_without = budget::start("control", move || {
+            let Ok((opened, known)) = shared.introduced(socket, session) else { return };
+            let attending = known.as_ref().map(|(_, test)| test.attend(shared.clock));
+            if attending.as_ref().is_some_and(|(_, kept)| *kept) {
+                seat.keep();
+            }
+            let attending = attending.map(|(attending, _)| attending);
+            let token = known.map(|(token, _)| token);
+            let _connection_lost = shared.control(opened, (&seat, attending), token);
+        });
+    }
+
+    /// A control connection after the handshake, and of which test it is.
+    fn introduced(&self, socket: Socket, session: Session) -> io::Result<(Opened, Option<Known>)> {
+        let patience = self.config.limits.patience;
+        let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
+        let (peer, seen) = (socket::peer(&socket), Some(self.seen(&socket)));
+        let deadline = self.clock.now() + patience;
+        let (wire, _) = Wire::secure(socket, session, (self.clock, deadline))?;
+        let mut speaker = Speaker::through(wire, self.clock)?;
+        let said = speaker.hear_raw::<{ Preamble::BYTES }>(patience)?;
+        let preamble = Preamble::read(&said).ok().flatten();
+        let preamble = preamble.filter(|preamble| preamble.kind == Kind::Control);
+        let token = preamble.ok_or(io::ErrorKind::InvalidData)?.test();
+        let known = self.tests.find(token).map(|test| (token, test));
+        if token != Token::NONE && known.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(((speaker, Origin { peer, seen, port }), known))
+    }
+
+    /// What is to be done about a client's word. A source that has given wrong secrets has to wait
+    /// before the next one is looked at.
+    pub(super) fn acts(
+        &self,
+        control: &mut Control,
+        said: FromClient,
+        client: Option<std::net::SocketAddr>,
+    ) -> Vec<Act> {
+        let limits = &self.config.limits;
+        let from = client.map(|client| client.ip());
+        let (FromClient::Proof { .. }, Some(from)) = (&said, from) else {
+            return control.on_message(said, limits);
+        };
+        // Held while the proof is looked at, so that many at once are not looked at together.
+        let mut guesses = self.guesses.lock();
+        let now = self.clock.now();
+        let (acts, others) = if let Err(left) = guesses.may_try(from, now) {
+            let seconds = left.as_secs().saturating_add(1);
+            let why = "too many wrong secrets came from this address";
+            let refusal = Refusal::new(why, format!("try again in {seconds} s"));
+            (control.refuse(refusal), guesses.note(now))
+        } else {
+            let mut acts = control.on_message(said, limits);
+            if acts.contains(&Act::WrongSecret) {
+                acts.retain(|act| *act != Act::WrongSecret);
+                (acts, guesses.wrong(from, now))
+            } else {
+                if acts.iter().any(|act| matches!(act, Act::Say(FromServer::Proved { .. }))) {
+                    guesses.right(from);
+                }
+                (acts, None)
+            }
+        };
+        drop(guesses);
+        if let Some(others) = others {
+            self.tell(ServerSaid::WrongSecret { client, others });
+        }
+        acts
+    }
+
+    /// How this host looks. Strangers hear no more than a port scan would tell them.
+    pub(super) fn look(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> FromServer {
+        let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
+        let look = if whole {
+            doctor::look(Some(doctor::Question { port, asker }))
+        } else if ours {
+            doctor::look_at_port(doctor::Question { port, asker })
+        } else {
+            Look::default().for_strangers()
+        };
+        FromServer::Looked(Box::new(look))
+    }
+}
+
+/// Who has given wrong secrets.
+#[derive(Debug, Default)]
+pub(super) struct Guessers(Mutex<Guesses>);
+
+impl Guessers {
+    fn lock(&self) -> MutexGuard<'_, Guesses> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,386 @@
+//! A server that speaks the protocol as far as it likes.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use towpath_linux::live::{Fingerprint, Identity};
+use towpath_measure::live::secret::{Challenge, Proof};
+use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Preamble, Token, frame};
+use towpath_quic::identity::Pem;
+use towpath_quic::tls::Session;
+
+/// What the client says before the trick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing: the connection has just come in.
+    Connection,
+    Hello,
+    Plan,
+    /// The plan was accepted, and the connections are there.
+    Ready,
+    Probe,
+    Fetch,
+}
+
+/// What the server does then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trick {
+    Silence,
+    /// A byte of a frame now and then.
+    Trickle,
+    /// The same words without end.
+    Ready,
+    Welcome,
+    Pending,
+    EmptyParts,
+    WrongOffset,
+    /// A character of a result now and then.
+    SlowParts,
+    HugeTotal,
+    Garbage,
+    Close,
+    /// A refusal that steers terminals.
+    Refusal,
+}
+
+pub(crate) const ALL: [Trick; 12] = [
+    Trick::Silence,
+    Trick::Trickle,
+    Trick::Ready,
+    Trick::Welcome,
+    Trick::Pending,
+    Trick::EmptyParts,
+    Trick::WrongOffset,
+    Trick::SlowParts,
+    Trick::HugeTotal,
+    Trick::Garbage,
+    Trick::Close,
+    Trick::Refusal,
+];
+
+/// How a server misbehaves.
+#[derive(Clone)]
+pub(crate) enum Manner {
+    Trick(Phase, Trick),
+    /// It gives this as its half of the result.
+    Half(Arc<str>),
+    /// It asks for a secret and says that it knows it, too.
+    Liar,
+}
+
+/// A server in a thread, for as long as the test's process lives.
+pub(crate) struct Hostile {
+    pub(crate) port: u16,
+    /// What it is known by, if it has TLS.
+    pub(crate) fingerprint: Fingerprint,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    manner: Manner,
+    identity: Identity,
+    /// The trick has begun.
+    begun: AtomicBool,
+    /// Kinds of the connections that came in, and the words that were heard.
+    heard: Mutex<Vec<String>>,
+}
+
+impl Hostile {
+    pub(crate) fn start(manner: Manner) -> Self {
+        Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), manner)
+    }
+
+    pub(crate) fn at(listener: TcpListener, manner: Manner) -> Self {
+        let pem = Pem::make(&["hostile".to_owned()]).unwrap();
+        let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
+        let fingerprint = identity.fingerprint();
+        let (begun, heard) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { manner, identity, begun, heard });
+        let port = listener.local_addr().unwrap().port();
+        let of_thread = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let shared = Arc::clone(&of_thread);
+                thread::spawn(move || shared.meet(stream));
+            }
+        });
+        Self { port, fingerprint, shared }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.shared.begun.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn heard(&self) -> Vec<String> {
+        self.shared.heard.lock().unwrap().clone()
+    }
+}
+
+/// A connection, with TLS or without.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    session: Option<Session>,
+}
+
+impl Wire {
+    /// Waits for the handshake's end, at one of both ends.
+    pub(crate) fn secure(stream: TcpStream, session: Session) -> io::Result<Self> {
+        let mut wire = Self { stream, session: Some(session) };
+        loop {
+            wire.flush()?;
+            let session = wire.session.as_mut().unwrap();
+            if !session.is_handshaking() {
+                return Ok(wire);
+            }
+            let mut room = [0; 4_096];
+            let length = wire.stream.read(&mut room)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            session.feed(&room[..length]).map_err(io::Error::other)?;
+        }
+    }
+
+    /// What both ends know and nobody else.
+    pub(crate) fn binding(&self) -> [u8; 32] {
+        self.session.as_ref().unwrap().binding().unwrap()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut out = Vec::new();
+        if let Some(session) = &mut self.session {
+            session.take_outgoing(&mut out);
+        }
+        self.stream.write_all(&out)
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(session) = &mut self.session else { return self.stream.write_all(bytes) };
+        assert_eq!(session.write(bytes), bytes.len());
+        self.flush()
+    }
+
+    pub(crate) fn say<T: serde::Serialize>(&mut self, word: &T) -> io::Result<()> {
+        self.send(&frame::to_bytes(word).unwrap())
+    }
+
+    /// Some bytes; 0 at the end.
+    pub(crate) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(session) = &mut self.session
+                && let Some(length) = session.read(Some(room)).map_err(io::Error::other)?
+            {
+                return Ok(length);
+            }
+            let Some(session) = &mut self.session else { return self.stream.read(room) };
+            let mut sealed = [0; 4_096];
+            let length = self.stream.read(&mut sealed)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            session.feed(&sealed[..length]).map_err(io::Error::other)?;
+        }
+    }
+
+    fn preamble(&mut self) -> io::Result<Preamble> {
+        let mut said = Vec::new();
+        loop {
+            let mut one = [0];
+            if self.read(&mut one)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            said.extend(one);
+            if let Some(preamble) = Preamble::read(&said).map_err(io::Error::other)? {
+                return Ok(preamble);
+            }
+        }
+    }
+
+    /// The next word; `None` when the other end has closed.
+    pub(crate) fn hear<T: serde::de::DeserializeOwned>(
+        &mut self,
+        frames: &mut Frames,
+    ) -> io::Result<Option<T>> {
+        let mut room = [0; 4_096];
+        loop {
+            if let Some(word) = frames.take().map_err(io::Error::other)? {
+                return Ok(Some(word));
+            }
+            let length = self.read(&mut room)?;
+            if length == 0 {
+                return Ok(None);
+            }
+            frames.push(&room[..length]);
+        }
+    }
+}
+
+/// A client of a real server.
+pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<Wire> {
+    let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let mut wire = Wire { stream, session: None };
+    if tls {
+        let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+        wire.send(&first.to_bytes())?;
+        let session = Session::client(&towpath_quic::Trust::Anybody).unwrap();
+        wire = Wire::secure(wire.stream, session)?;
+    }
+    wire.send(&preamble.to_bytes())?;
+    Ok(wire)
+}
+
+impl Shared {
+    fn note(&self, what: &str) {
+        self.heard.lock().unwrap().push(what.to_owned());
+    }
+
+    fn meet(&self, stream: TcpStream) -> io::Result<()> {
+        // Nothing that is left behind lives for long.
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        let mut wire = Wire { stream, session: None };
+        if let Manner::Trick(Phase::Connection, trick) = self.manner {
+            return self.play(trick, &mut wire);
+        }
+        let mut preamble = wire.preamble()?;
+        if preamble.kind == Kind::Tls {
+            self.note("tls");
+            wire = Wire::secure(wire.stream, Session::server(&self.identity).unwrap())?;
+            preamble = wire.preamble()?;
+        }
+        if preamble.kind == Kind::Control {
+            self.note("control");
+            return self.converse(&mut wire);
+        }
+        self.note("data");
+        if let Ok(session) = Session::server(&self.identity)
+            && wire.session.is_none()
+            && self.heard().contains(&"tls".to_owned())
+        {
+            wire = Wire::secure(wire.stream, session)?;
+        }
+        let mut room = vec![0; 65_536];
+        while wire.read(&mut room)? > 0 {}
+        Ok(())
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    fn converse(&self, wire: &mut Wire) -> io::Result<()> {
+        let trick = |phase| match self.manner {
+            Manner::Trick(of, trick) => (of == phase).then_some(trick),
+            Manner::Half(_) | Manner::Liar => None,
+        };
+        let mut frames = Frames::default();
+        while let Some(word) = wire.hear::<FromClient>(&mut frames)? {
+            let (phase, answer) = match word {
+                FromClient::Hello { .. } => (Phase::Hello, vec![self.welcome()]),
+                FromClient::Proof { .. } => {
+                    let proved = FromServer::Proved { proof: Proof([7; 32]) };
+                    wire.say(&proved)?;
+                    continue;
+                }
+                FromClient::Plan(_) => {
+                    let accepted = FromServer::Accepted { token: Token([7; 16]) };
+                    if let Some(trick) = trick(Phase::Ready) {
+                        wire.say(&accepted)?;
+                        return self.play(trick, wire);
+                    }
+                    (Phase::Plan, vec![accepted, FromServer::Ready])
+                }
+                FromClient::Probe { client_ns } => {
+                    let clock = FromServer::Clock { client_ns, server_ns: client_ns };
+                    (Phase::Probe, vec![clock])
+                }
+                FromClient::Fetch { offset } => (Phase::Fetch, self.parts(offset as usize)),
+                FromClient::Bye => return Ok(()),
+                FromClient::Look { .. }
+                | FromClient::Begin { .. }
+                | FromClient::Stop
+                | FromClient::End { .. } => continue,
+            };
+            self.note(&format!("{phase:?}"));
+            if let Some(trick) = trick(phase) {
+                return self.play(trick, wire);
+            }
+            answer.iter().try_for_each(|word| wire.say(word))?;
+        }
+        Ok(())
+    }
+
+    fn welcome(&self) -> FromServer {
+        let asks = matches!(self.manner, Manner::Liar);
+        welcome(asks.then_some(Challenge([7; 32])))
+    }
+
+    fn parts(&self, offset: usize) -> Vec<FromServer> {
+        let Manner::Half(half) = &self.manner else { return vec![FromServer::Pending] };
+        let total = half.len() as u64;
+        let places = (offset..half.len()).step_by(24 * 1_024);
+        let part = |place: usize| FromServer::Part {
+            offset: place as u64,
+            total,
+            text: half[place..half.len().min(place + 24 * 1_024)].to_owned(),
+        };
+        places.map(part).collect()
+    }
+
+    fn play(&self, trick: Trick, wire: &mut Wire) -> io::Result<()> {
+        self.begun.store(true, Ordering::Release);
+        let part =
+            |offset, total, text: &str| FromServer::Part { offset, total, text: text.to_owned() };
+        let escapes = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nerror: \u{9b}31mforged \u{202e}".repeat(9);
+        let refusal = FromServer::Refused { why: escapes.clone(), hint: Some(escapes) };
+        let word = match trick {
+            Trick::Silence => {
+                while wire.read(&mut [0; 1_024])? > 0 {}
+                return Ok(());
+            }
+            Trick::Trickle => {
+                wire.send(&60_000_u32.to_be_bytes())?;
+                loop {
+                    wire.send(b"a")?;
+                    thread::sleep(Duration::from_millis(250));
+                }
+            }
+            Trick::SlowParts => {
+                for offset in 0.. {
+                    wire.say(&part(offset, 1_000_000, "x"))?;
+                    thread::sleep(Duration::from_millis(250));
+                }
+                return Ok(());
+            }
+            Trick::Garbage => {
+                let garbage = b"{\"say\":\"\x1b[2J\",\"\xff\":[[[[[[[[[[";
+                wire.send(&(garbage.len() as u32).to_be_bytes())?;
+                wire.send(garbage)?;
+                while wire.read(&mut [0; 1_024])? > 0 {}
+                return Ok(());
+            }
+            Trick::Close => return Ok(()),
+            Trick::Ready => FromServer::Ready,
+            Trick::Welcome => welcome(None),
+            Trick::Pending => FromServer::Pending,
+            Trick::EmptyParts => part(0, 10, ""),
+            Trick::WrongOffset => part(7, 10, "abc"),
+            Trick::HugeTotal => part(0, u64::MAX, "abc"),
+            Trick::Refusal => refusal,
+        };
+        loop {
+            wire.say(&word)?;
+        }
+    }
+}
+
+fn welcome(challenge: Option<Challenge>) -> FromServer {
+    let towpath = env!("CARGO_PKG_VERSION").to_owned();
+    let seen = None;
+    FromServer::Welcome { towpath, challenge, seen, datagrams: false, quic: false }
+}
