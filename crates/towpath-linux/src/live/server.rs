@@ -8,12 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::secret::Challenge;
-use towpath_measure::live::{
-    Act, Control, FromClient, FromServer, Kind, Limits, Plan, Preamble, Refusal, Secret, Seen,
-    Token,
-};
-use towpath_measure::scenario::{Scenario, Transport};
+use towpath_measure::live::{Kind, Limits, Preamble, Secret, Seen, Token};
+use towpath_measure::scenario::Transport;
 use towpath_net::Instant;
 use towpath_quic::tls::Session;
 use towpath_quic::{Fingerprint, Identity};
@@ -23,11 +19,9 @@ use super::door::Door;
 use super::reception::{Admits, LetIn, Reception};
 use super::speaker::Speaker;
 use super::test::{Attendance, Test, Tests};
-use super::{LiveError, random, socket};
+use super::{LiveError, socket};
 use crate::clock::Clock;
-use crate::pace::Pace;
 use crate::purse::Way;
-use crate::traffic::is_quic;
 use crate::{interrupt, sys};
 
 mod control;

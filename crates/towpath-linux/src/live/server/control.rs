@@ -13,7 +13,7 @@ use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
 use super::course::Course;
-use super::{NAP, Opened, Origin, ServerSaid, Shared};
+use super::{NAP, Opened, ServerSaid, Shared};
 use crate::clock::Clock;
 use crate::live::budget::{self, Allowed, Seat, Source};
 use crate::live::random;

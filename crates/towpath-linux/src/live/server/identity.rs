@@ -16,7 +16,6 @@ use crate::live::ServerSaid;
 use crate::live::budget;
 use crate::live::socket;
 use crate::live::speaker::Speaker;
-use crate::live::test::Test;
 use crate::traffic::wire::Wire;
 
 impl Shared {
