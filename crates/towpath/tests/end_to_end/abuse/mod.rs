@@ -9,4 +9,5 @@ mod identity;
 mod readers;
 mod root;
 mod server;
+mod site;
 mod stranger;

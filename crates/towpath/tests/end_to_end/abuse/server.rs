@@ -1,6 +1,5 @@
 //! Strangers at a server: whatever they ask for, those beside them are served, and nothing grows.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
@@ -8,80 +7,11 @@ use std::time::{Duration, Instant};
 
 use towpath_measure::live::{FromClient, Kind, Settings, Token};
 
+use super::site::{Site, times};
 use super::stranger::{Stranger, Way};
-use crate::program::{Ended, Folder, Running, wait_for};
 
-/// No server takes more memory, whatever is asked.
-const MOST_MEMORY_KB: u64 = 256 * 1024;
 /// A test of a minute that moves what there is.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
-
-struct Site {
-    folder: Folder,
-    running: Running,
-    port: String,
-}
-
-impl Site {
-    fn new(options: &[&str]) -> Self {
-        let folder = Folder::new();
-        let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
-        let running = folder.start(&mut folder.towpath(&arguments));
-        let port = wait_for("the server", || {
-            let said = running.said();
-            let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
-            Some(rest.split_once(' ')?.0.to_owned())
-        });
-        Self { folder, running, port }
-    }
-
-    fn way(&self, n: u16) -> Way {
-        Way::number(n, &self.port)
-    }
-
-    /// A line of the server's `/proc/PID/status`, as a number.
-    fn status(&self, name: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
-
-    /// An honest client from an address of its own.
-    fn measure(&self, last: u8, options: &[&str]) -> Ended {
-        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
-        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
-        let ours = ["--transport", "tcp", "-t", "1", "-b", "8M"];
-        self.folder.run(&[&fixed[..], &ours, options].concat())
-    }
-
-    /// Five honest clients, one after the other: all are served, at the rate they want.
-    fn serves_five(&self) {
-        for last in 2..7 {
-            // Somebody who does nothing with his place loses it after five seconds.
-            let ended = wait_for("an honest client's turn", || {
-                let ended = self.measure(last, &[]);
-                (!ended.err.contains("busy")).then_some(ended)
-            });
-            assert_eq!(ended.code, Some(0), "{ended}");
-            let stored = self.folder.stored(&format!("results-{last}/live-tcp-1.jsonl.zst"));
-            let goodput = stored.summary.unwrap().flows[0].goodput_bps;
-            assert!(goodput > 0.8 * 8e6, "{goodput} of 8 Mbit/s");
-        }
-    }
-
-    /// Nothing of a test or of a connection is left.
-    fn calms_down(&self) {
-        let began = Instant::now();
-        wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(30), "seats were free after {took:?}");
-    }
-
-    fn stays_small(&self) {
-        let peak = self.status("VmHWM:");
-        assert!(peak <= MOST_MEMORY_KB, "{peak} kB");
-    }
-}
 
 /// Reads until nothing comes any more or the time is over; how many bytes.
 fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
@@ -282,4 +212,27 @@ fn bytes_and_rate_hold_for_replies_and_the_client_reads_why_it_ended() {
     drop(stranger);
     let ended = site.measure(2, &["-R", "ping", "--set", "count=3"]);
     assert!(ended.code.is_some(), "{ended}");
+}
+
+/// Findings 4 and 5 at once, for as long as the honest clients take: words, echoes and tests of one
+/// source.
+#[test]
+fn a_source_that_takes_all_that_it_gets_leaves_enough_for_the_others() {
+    let site = Site::new(&[]);
+    site.withstands(|attack| {
+        let mut held = Vec::new();
+        let mut tests = Vec::new();
+        while attack.goes_on() {
+            held.extend(site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)));
+            if let Ok(mut stranger) = Stranger::enter(site.way(1))
+                && let Ok(None) = stranger.plan(&[MINUTE], Settings::default())
+            {
+                tests.push(stranger);
+            }
+            if held.len() >= times(300, 2_000) {
+                attack.is_on();
+                held.clear();
+            }
+        }
+    });
 }

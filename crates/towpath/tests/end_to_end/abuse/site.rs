@@ -1,0 +1,148 @@
+//! A server under attack, and the honest clients beside it.
+
+use std::env;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::stranger::Way;
+use crate::program::{Ended, Folder, Running, wait_for};
+
+/// No server takes more memory, whatever is asked (SECURITY.md, S1).
+const MOST_MEMORY_KB: u64 = 256 * 1024;
+/// So long after an attack all seats are free (S3).
+const CALM: Duration = Duration::from_secs(10);
+/// No attack is longer.
+const LONGEST: Duration = Duration::from_secs(60);
+/// What an honest client wants to send, bit/s.
+const WANTED: f64 = 8e6;
+
+/// Attacks run in full, as `cargo xtask abuse` has them do.
+pub(super) fn whole() -> bool {
+    env::var_os("TOWPATH_ABUSE").is_some_and(|how| how == "whole")
+}
+
+/// How many times something is done: `thinned` unless the whole suite runs.
+pub(super) fn times(thinned: usize, in_full: usize) -> usize {
+    if whole() { in_full } else { thinned }
+}
+
+/// An attack while honest clients measure.
+pub(super) struct Attack {
+    ends: Instant,
+    began: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Attack {
+    /// It is in full swing: honest clients may come.
+    pub(super) fn is_on(&self) {
+        self.began.store(true, Ordering::Release);
+    }
+
+    pub(super) fn goes_on(&self) -> bool {
+        !self.over.load(Ordering::Acquire) && Instant::now() < self.ends
+    }
+}
+
+/// Ends an attack however the honest clients fared.
+struct Ends<'a>(&'a Attack);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+}
+
+pub(super) struct Site {
+    pub(super) folder: Folder,
+    pub(super) running: Running,
+    pub(super) port: String,
+}
+
+impl Site {
+    pub(super) fn new(options: &[&str]) -> Self {
+        let folder = Folder::new();
+        let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
+        let running = folder.start(&mut folder.towpath(&arguments));
+        let port = wait_for("the server", || {
+            let said = running.said();
+            let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+            Some(rest.split_once(' ')?.0.to_owned())
+        });
+        Self { folder, running, port }
+    }
+
+    pub(super) fn way(&self, n: u16) -> Way {
+        Way::number(n, &self.port)
+    }
+
+    /// A line of the server's `/proc/PID/status`, as a number.
+    pub(super) fn status(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// An honest client from an address of its own.
+    pub(super) fn measure(&self, last: u8, options: &[&str]) -> Ended {
+        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
+        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
+        let ours = ["--transport", "tcp", "-t", "1", "-b", "8M"];
+        self.folder.run(&[&fixed[..], &ours, options].concat())
+    }
+
+    /// Has an attack run beside five honest clients at once: all are served at the rate that they want,
+    /// the server stays small, and is calm again soon after. The attack has to call
+    /// [`Attack::is_on`], and to return once it no longer [goes on](Attack::goes_on).
+    pub(super) fn withstands(&self, attack: impl FnOnce(&Attack) + Send) {
+        let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let state = Attack { ends: Instant::now() + LONGEST, began, over };
+        thread::scope(|scope| {
+            let ends = Ends(&state);
+            let attacking = scope.spawn(|| attack(&state));
+            wait_for("the attack", || {
+                (state.began.load(Ordering::Acquire) || attacking.is_finished()).then_some(())
+            });
+            let clients: Vec<_> =
+                (2..7).map(|last| scope.spawn(move || self.serves(last))).collect();
+            let served: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            drop(ends);
+            attacking.join().unwrap();
+            assert!(served.iter().all(Result::is_ok), "not all honest clients were served");
+        });
+        self.stays_small();
+        self.calms_down();
+    }
+
+    /// An honest client is served at the rate that it wants; one that is told to come again does.
+    pub(super) fn serves(&self, last: u8) {
+        let ended = wait_for("an honest client's turn", || {
+            let ended = self.measure(last, &[]);
+            (!ended.err.contains("busy")).then_some(ended)
+        });
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let stored = self.folder.stored(&format!("results-{last}/live-tcp-1.jsonl.zst"));
+        let goodput = stored.summary.unwrap().flows[0].goodput_bps;
+        assert!(goodput > 0.8 * WANTED, "{goodput} of {WANTED} bit/s");
+    }
+
+    /// Five honest clients, one after the other: all are served, at the rate they want.
+    pub(super) fn serves_five(&self) {
+        (2..7).for_each(|last| self.serves(last));
+    }
+
+    /// Nothing of a test or of a connection is left.
+    pub(super) fn calms_down(&self) {
+        let began = Instant::now();
+        wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
+        let took = began.elapsed();
+        assert!(took < CALM, "seats were free after {took:?}");
+    }
+
+    pub(super) fn stays_small(&self) {
+        let peak = self.status("VmHWM:");
+        assert!(peak <= MOST_MEMORY_KB, "{peak} kB");
+    }
+}
