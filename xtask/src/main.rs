@@ -1,6 +1,7 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
-//! `cargo xtask oracle` and `cargo xtask twin`.
+//! `cargo xtask abuse`, `cargo xtask oracle` and `cargo xtask twin`.
 
+mod abuse;
 mod finding;
 mod oracle;
 mod repository;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   test   fmt, clippy, tidy, build, test; installs the tools that tests need:
          --quick          only what needs no kernel and no long repetition
          --all            long repetitions, too: everything that CI does
+  abuse  attack all that SECURITY.md promises, longer than CI does
   oracle hold our worlds against a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each way
          --case NAME      only cases whose name starts so
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
             Some(extent) => root().and_then(|root| test::run(&root, extent, &mut out)),
             None => return misused(&mut err),
         },
+        ["abuse"] => root().and_then(|root| abuse::run(&root, &mut out)),
         ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
             Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
             None => return misused(&mut err),

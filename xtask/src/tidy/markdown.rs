@@ -9,6 +9,9 @@ use crate::repository::Repository;
 /// Folders of somebody's machine.
 const MACHINE: [&str; 3] = ["/work/", "/root/", "/home/"];
 
+/// Where attacks are.
+const ATTACKS: &str = "crates/towpath/tests/end_to_end/abuse";
+
 /// Checks one document.
 pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -27,6 +30,10 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Find
         }
     }
     for (number, line) in prose(text) {
+        for test in attacks(line).filter(|test| !exists(test, repository)) {
+            let text = format!("`{test}` is no test, expected one of those in `{ATTACKS}`");
+            findings.push(Finding::error(path, number, text));
+        }
         for target in links(&without_code(line)) {
             if let Some(problem) = follow(path, text, &target, repository) {
                 findings.push(Finding::error(path, number, problem));
@@ -34,6 +41,20 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Find
         }
     }
     findings
+}
+
+/// Tests of attacks that a line names, as `abuse::ROOM::TEST`.
+fn attacks(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split('`').skip(1).step_by(2);
+    code.filter(|name| name.starts_with("abuse::") && name.matches("::").count() == 2)
+}
+
+fn exists(attack: &str, repository: &Repository) -> bool {
+    let Some((room, test)) = attack.trim_start_matches("abuse::").split_once("::") else {
+        return false;
+    };
+    let room = repository.text(&format!("{ATTACKS}/{room}.rs"));
+    room.is_some_and(|room| room.contains(&format!("\nfn {test}() {{")))
 }
 
 /// Whether a path that begins with `folder` stands in the line; `https://host/work/` is none.
@@ -207,6 +228,15 @@ mod tests {
         ] {
             assert_eq!(findings(text).len(), 1, "{text}");
         }
+    }
+
+    #[test]
+    fn attacks_that_a_document_names_exist() {
+        let room = format!("{ATTACKS}/server.rs");
+        let repository = Repository::of(&[(&room, "#[test]\nfn holds() {}\n")]);
+        let at = |text: &str| check("SECURITY.md", text, &repository).len();
+        assert_eq!(at("| S1 | `abuse::server::holds`, `cargo xtask abuse` |\n"), 0);
+        assert_eq!(at("| S1 | `abuse::server::hold`, `abuse::servers::holds` |\n"), 2);
     }
 
     #[test]

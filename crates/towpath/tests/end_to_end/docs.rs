@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, binary, emulator_alone, is_long, wait_for};
+use crate::program::{Ended, Folder, binary, emulator_alone, is_long, skip, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(480);
 
@@ -226,4 +226,51 @@ fn what_is_not_known_is_not_passed_over() {
     ] {
         assert!(matches!(plan(text), Plan::Unknown(_)), "{text}: {:?}", plan(text));
     }
+}
+
+/// What docs/live.md has people install, without the user and the path that a test does not have.
+#[test]
+fn the_service_file_starts_a_server_that_can_be_measured_towards() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let (program, options) = command.split_once(' ').unwrap();
+    assert_eq!(program, "/usr/local/bin/towpath");
+    assert!(options.starts_with("server --port 5210 "), "{options}");
+    let mut options: Vec<&str> = options.split(' ').collect();
+    options[2] = "0";
+    options.extend(["-B", "127.0.0.1"]);
+    let folder = Folder::new();
+    let server = folder.start(&mut folder.towpath(&options));
+    let port = wait_for("the server", || {
+        let said = server.said();
+        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    });
+    let how = ["-p", &port, "-t", "1", "--transport", "tcp,mpquic", "-q"];
+    let ended = folder.run(&[&["measure", "127.0.0.1"][..], &how].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+}
+
+#[test]
+fn the_service_file_confines_its_server() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
+    let folder = Folder::new();
+    let here = folder.work().join("towpath-server.service");
+    // A program that is there, which is all that systemd looks at.
+    let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/towpath", "/bin/true");
+    fs::write(&here, text).unwrap();
+    let ask = |verb: &[&str]| {
+        let mut analyze = std::process::Command::new("systemd-analyze");
+        analyze.args(verb).arg(&here).output()
+    };
+    let Ok(verified) = ask(&["verify", "--no-pager"]) else {
+        skip("the_service_file_confines_its_server", "systemd-analyze is not installed");
+        return;
+    };
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && !said.contains("towpath-server.service:"), "{said}");
+    // In tenths; docs/live.md says 1.3.
+    let rated = ask(&["security", "--no-pager", "--offline=true", "--threshold=15"]).unwrap();
+    assert!(rated.status.success(), "{}", String::from_utf8_lossy(&rated.stdout));
 }
