@@ -60,3 +60,67 @@ impl Drop for Course {
         self.shared.tell(ServerSaid::Ended { client: self.client });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use towpath_measure::live::{Limits, Plan, Settings, Token};
+    use towpath_measure::scenario::Transport;
+    use towpath_net::Instant;
+
+    use super::*;
+    use crate::live::budget::Source;
+    use crate::live::server::{Server, ServerConfig};
+
+    fn server() -> Arc<Shared> {
+        let config = ServerConfig {
+            ports: vec![0],
+            bind: Some(Ipv4Addr::LOCALHOST.into()),
+            secret: None,
+            limits: Limits { tests: 1, ..Limits::default() },
+            once: false,
+            tells_strangers: false,
+            identity: None,
+        };
+        Arc::clone(&Server::open(config).unwrap().shared)
+    }
+
+    /// A running test without connections, if there is a place for it.
+    fn begin(shared: &Arc<Shared>, token: u8) -> Option<Arc<Test>> {
+        let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+                        between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
+                        to = \"server\"\npattern = \"iperf\"\nduration = \"1 s\"\n";
+        let settings = Settings::default();
+        let plan = Plan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
+        let scenario = shared.config.limits.admit(&plan).unwrap();
+        let (limits, now) = (&shared.config.limits, shared.clock.now());
+        let owner = (Source::default(), None);
+        let tests = &shared.tests;
+        let test =
+            tests.admit(Token([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
+        test.start(&Arc::new(Pace::new(shared.clock, Instant::ZERO)))?;
+        Some(test)
+    }
+
+    /// Finding 2: the thread of a test that panicked, or was never there, kept its place for good.
+    #[test]
+    fn a_place_is_given_back_however_the_traffic_ends() {
+        let shared = server();
+        let test = begin(&shared, 1).unwrap();
+        assert!(begin(&shared, 2).is_none(), "there is one place");
+        let course = Course::new(&shared, Arc::clone(&test), None);
+        std::thread::spawn(move || {
+            let _course = course;
+            panic!("a defect");
+        })
+        .join()
+        .unwrap_err();
+        let half = test.result(Duration::ZERO).unwrap();
+        assert!(half.contains(FAILED), "{half}");
+        let other = begin(&shared, 3).unwrap();
+        drop(Course::new(&shared, Arc::clone(&other), None));
+        assert!(other.result(Duration::ZERO).unwrap().contains(FAILED));
+    }
+}
