@@ -1,0 +1,148 @@
+//! A stranger who speaks QUIC.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use towpath_quic::{Config, ConnectionId, Datagram, Event, Host, LocalAddress, StreamId, Trust};
+
+use crate::abuse::stranger::Way;
+
+/// Far longer than a handshake takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One connection of QUIC.
+pub(super) struct Visitor {
+    pub(super) socket: UdpSocket,
+    host: Host,
+    id: ConnectionId,
+    born: Instant,
+    local: SocketAddr,
+    server: SocketAddr,
+    pub(super) connected: bool,
+    pub(super) closed: bool,
+    /// UDP payload that came.
+    pub(super) came: u64,
+}
+
+impl Visitor {
+    /// Begins a connection; nothing has been sent yet.
+    pub(super) fn knock(way: Way) -> Self {
+        let socket = UdpSocket::bind((way.from, 0)).unwrap();
+        socket.connect(way.server).unwrap();
+        Self::over(socket, way.server)
+    }
+
+    /// Begins another connection from a socket that is there.
+    pub(super) fn knock_from(socket: &UdpSocket, server: SocketAddr) -> Self {
+        Self::over(socket.try_clone().unwrap(), server)
+    }
+
+    fn over(socket: UdpSocket, server: SocketAddr) -> Self {
+        socket.set_nonblocking(true).unwrap();
+        let local = socket.local_addr().unwrap();
+        let mut host = Host::unpredictable();
+        let now = towpath_net::Instant::ZERO;
+        let (address, interface) = (local.ip(), 1);
+        let (up, subflow, backup) = (true, false, false);
+        host.set_address(now, LocalAddress { address, interface, up, subflow, backup });
+        let config = Config { trust: Trust::Anybody, segments: 1, ..Config::default() };
+        let id = host.connect_from(now, local, server, config).unwrap();
+        let (born, connected, closed, came) = (Instant::now(), false, false, 0);
+        Self { socket, host, id, born, local, server, connected, closed, came }
+    }
+
+    /// Connects.
+    pub(super) fn enter(way: Way) -> Option<Self> {
+        let mut visitor = Self::knock(way);
+        visitor.until(PATIENCE, |visitor| visitor.connected || visitor.closed);
+        visitor.connected.then_some(visitor)
+    }
+
+    fn now(&self) -> towpath_net::Instant {
+        towpath_net::Instant::ZERO + self.born.elapsed()
+    }
+
+    /// Sends what is to be sent; how many bytes.
+    pub(super) fn speak(&mut self) -> u64 {
+        let socket = self.socket.try_clone().unwrap();
+        self.speak_over(&socket)
+    }
+
+    pub(super) fn speak_over(&mut self, socket: &UdpSocket) -> u64 {
+        let now = self.now();
+        let mut sent = 0;
+        while let Some(datagram) = self.host.poll_transmit(now) {
+            for bytes in datagram.split() {
+                sent += socket.send(&bytes).map_or(0, |length| length as u64);
+            }
+        }
+        sent
+    }
+
+    /// Takes in what came and sends what is to be sent.
+    pub(super) fn turn(&mut self) {
+        let mut room = vec![0; 1 << 16];
+        while let Ok(length) = self.socket.recv(&mut room) {
+            self.came += length as u64;
+            let datagram = Datagram {
+                local: self.local,
+                remote: self.server,
+                ecn: 0,
+                payload: room[..length].to_vec().into(),
+                segment_bytes: None,
+            };
+            let now = self.now();
+            self.host.handle_datagram(now, &datagram);
+        }
+        let now = self.now();
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+        }
+        while let Some(event) = self.host.poll_event() {
+            self.connected |= matches!(event, Event::Connected(_));
+            self.closed |= matches!(event, Event::Closed { .. });
+        }
+        self.speak();
+    }
+
+    /// Goes on until something is so, at most so long; whether it is.
+    pub(super) fn until(&mut self, most: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
+        let began = Instant::now();
+        while !is_so(self) {
+            if began.elapsed() > most {
+                return false;
+            }
+            self.turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    pub(super) fn open(&mut self) -> Option<StreamId> {
+        self.host.open_stream(self.id)
+    }
+
+    /// Writes what fits; how much that was.
+    pub(super) fn write(&mut self, stream: StreamId, bytes: &[u8]) -> usize {
+        let now = self.now();
+        self.host.write(now, self.id, stream, &mut bytes.to_vec().into()).unwrap_or(0)
+    }
+
+    /// What is there now; `None` when the stream is at its end, or broken.
+    pub(super) fn read(&mut self, stream: StreamId) -> Option<Vec<u8>> {
+        let now = self.now();
+        match self.host.read(now, self.id, stream) {
+            Ok(Some(bytes)) if bytes.is_empty() => None,
+            Ok(Some(bytes)) => Some(bytes.to_vec()),
+            Ok(None) => Some(Vec::new()),
+            Err(_) => None,
+        }
+    }
+
+    /// Takes leave properly.
+    pub(super) fn leave(mut self) {
+        let now = self.now();
+        self.host.close(now, self.id);
+        self.speak();
+    }
+}
