@@ -11,6 +11,7 @@ mod visitor;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -20,6 +21,7 @@ use towpath_measure::live::{
 
 use super::site::Site;
 use super::stranger::{Stranger, Way};
+use crate::program::{Folder, wait_for};
 
 /// A test of a minute that moves what there is.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
@@ -108,6 +110,27 @@ fn give(mut socket: &TcpStream, until: Instant, given: &AtomicU64) {
     }
 }
 
+/// The same for many at once.
+fn take_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
+    let taken = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for one in all {
+            scope.spawn(|| take(one, until, &taken));
+        }
+    });
+    taken.into_inner()
+}
+
+fn give_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
+    let given = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for one in all {
+            scope.spawn(|| give(one, until, &given));
+        }
+    });
+    given.into_inner()
+}
+
 /// Waits until the other end has closed; how long that took, if it did.
 fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
     let began = Instant::now();
@@ -145,4 +168,17 @@ fn is_well(site: &Site) {
     site.serves(2);
     let said = site.running.said();
     assert!(!said.contains("panicked"), "{said}");
+}
+
+/// A server that listens on all addresses, as one does that is started without `-B`.
+fn everywhere(options: &[&str]) -> Site {
+    let folder = Folder::new();
+    let running = folder.start(&mut folder.towpath(&[&["server", "-p", "0"], options].concat()));
+    let port = wait_for("the server", || {
+        let said = running.said();
+        let (_, rest) = said.split_once("listening on ")?;
+        let (address, _) = rest.split_once(' ')?;
+        Some(address.rsplit_once(':')?.1.to_owned())
+    });
+    Site { folder, running, port }
 }

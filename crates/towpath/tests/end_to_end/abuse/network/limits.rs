@@ -10,8 +10,8 @@ use socket2::SockRef;
 use towpath_measure::live::datagram::Datagram;
 use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
 
-use super::visitor::Visitor;
-use super::{Line, give, is_well, preamble, running, take};
+use super::visitor::{QuicTest, Visitor};
+use super::{Line, give, give_all, is_well, preamble, running, take, take_all};
 use crate::abuse::site::{Site, times};
 use crate::abuse::stranger::{Stranger, Way};
 
@@ -130,11 +130,14 @@ fn a_rate_holds_for_everything_at_once() {
     site.calms_down();
 }
 
+/// Counts what comes back of one kind.
+type Echoing = fn(Way, Instant, &AtomicU64);
+
 /// S4: each way of getting bytes back, alone.
 #[test]
 fn a_rate_holds_for_each_way_alone() {
     let site = Site::new(&["--max-rate", "2M"]);
-    let ways: [(&str, fn(Way, Instant, &AtomicU64)); 3] = [
+    let ways: [(&str, Echoing); 3] = [
         ("echoes", |way, until, back| echoes(way, 8, until, back)),
         ("datagrams", datagrams),
         ("QUIC", quic_echoes),
@@ -149,7 +152,7 @@ fn a_rate_holds_for_each_way_alone() {
             });
         }
     });
-    is_well(&site);
+    assert!(!site.running.said().contains("panicked"));
 }
 
 /// S4: who begins anew all the time begins with nothing.
@@ -167,7 +170,7 @@ fn a_rate_holds_for_connections_one_after_the_other() {
                     let soon = Instant::now() + Duration::from_millis(150);
                     let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
                     echo.set_nonblocking(true).unwrap();
-                    let _part = (&echo).write(&[0; 1 << 17]);
+                    let _part = (&echo).write(&vec![0; 1 << 17]);
                     echo.set_nonblocking(false).unwrap();
                     take(&echo, soon, &back);
                 }
@@ -200,20 +203,15 @@ fn a_rate_holds_for_what_is_sent_to_the_server() {
     for one in &data {
         SockRef::from(*one).set_send_buffer_size(32 << 10).unwrap();
     }
-    let given = AtomicU64::new(0);
     // Buffers fill first.
     let full = Instant::now() + Duration::from_millis(700);
-    thread::scope(|scope| {
-        data.iter().for_each(|one| _ = scope.spawn(|| give(one, full, &AtomicU64::new(0))));
-    });
+    give_all(data.iter().copied(), full);
     let began = Instant::now();
     let until = began + span();
-    thread::scope(|scope| {
-        data.iter().for_each(|one| _ = scope.spawn(|| give(one, until, &given)));
-    });
+    let given = give_all(data.iter().copied(), until);
     // At most what the four receive buffers may have held less at first than in the end.
     let buffers = 4 * (128 << 10);
-    let moved = given.into_inner().saturating_sub(buffers);
+    let moved = given.saturating_sub(buffers);
     is_within(moved, 40e6, began.elapsed(), "four uploads");
     drop(tests);
     is_well(&site);
@@ -250,12 +248,8 @@ fn bytes_hold_at_full_speed_in_each_direction() {
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
     let narrow = Settings { window_bytes: Some(64 << 10), ..Settings::default() };
     let until = Instant::now() + Duration::from_secs(20);
-    let moved = AtomicU64::new(0);
     let (mut stranger, data) = running(site.way(1), &[DOWN; 8], 1, Settings::default()).unwrap();
-    thread::scope(|scope| {
-        data.iter().for_each(|one| _ = scope.spawn(|| take(one, until, &moved)));
-    });
-    let down = moved.swap(0, Ordering::Relaxed);
+    let down = take_all(&data, until);
     let half = stranger.fetch().unwrap();
     assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
     drop((stranger, data));
@@ -263,10 +257,7 @@ fn bytes_hold_at_full_speed_in_each_direction() {
     for one in &data {
         SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
     }
-    thread::scope(|scope| {
-        data.iter().for_each(|one| _ = scope.spawn(|| give(one, until, &moved)));
-    });
-    let up = moved.into_inner().saturating_sub(2 * (256 << 10));
+    let up = give_all(&data, until).saturating_sub(2 * (256 << 10));
     for (what, moved) in [("down", down), ("up", up)] {
         let share = moved as f64 / MOST as f64;
         assert!(share <= 1.05, "{what}: {moved} of {MOST} bytes");
@@ -283,9 +274,7 @@ fn bytes_hold_for_results_that_are_fetched_again_and_again() {
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
     let slow = Settings { rate_bps: Some(80_000), ..Settings::default() };
     let (mut stranger, data) = running(site.way(1), &[short; 8], 1, slow).unwrap();
-    let moved = AtomicU64::new(0);
-    data.iter().for_each(|one| take(one, Instant::now() + Duration::from_secs(5), &moved));
-    let mut all = moved.into_inner();
+    let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
     let first = stranger.fetch().unwrap();
     all += first.len() as u64;
     let began = Instant::now();
@@ -374,4 +363,36 @@ fn a_test_ends_in_time_whatever_is_said_and_sent() {
     });
     is_well(&site);
     site.calms_down();
+}
+
+/// S4: the rate of a source holds for tests over QUIC, beside one over TCP.
+#[test]
+fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
+    let site = Site::new(&["--max-rate", "16M"]);
+    let way = site.way(1);
+    let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
+    let (_stranger, data) = running(way, &[DOWN; 2], 1, Settings::default()).unwrap();
+    let began = Instant::now();
+    let until = began + span();
+    let (quic, tcp): (u64, u64) = thread::scope(|scope| {
+        let moving: Vec<_> =
+            over_quic.iter_mut().map(|test| scope.spawn(move || test.moves(true, until))).collect();
+        let tcp = take_all(&data, until);
+        (moving.into_iter().map(|one| one.join().unwrap()).sum(), tcp)
+    });
+    assert!(quic > 100_000, "{quic} bytes over QUIC");
+    is_within(quic + tcp, RATE, began.elapsed(), &format!("QUIC {quic} bytes, TCP {tcp}"));
+    is_well(&site);
+}
+
+/// S4: no more bytes than allowed over QUIC, at full speed.
+#[test]
+fn bytes_hold_over_quic_at_full_speed() {
+    const MOST: u64 = 20 << 20;
+    let site = Site::new(&["--max-bytes", "20M"]);
+    let mut test = QuicTest::begin(site.way(1), DOWN).unwrap();
+    let moved = test.moves(true, Instant::now() + Duration::from_secs(6));
+    let share = moved as f64 / MOST as f64;
+    assert!((0.5..=1.05).contains(&share), "{moved} of {MOST} bytes");
+    is_well(&site);
 }

@@ -89,7 +89,9 @@ fn tests_of_other_times_give_their_places_up() {
         assert_eq!(stranger.plan(&[MINUTE], Settings::default()).unwrap(), None);
         let data = stranger.data(0, 0).unwrap();
         while !matches!(stranger.hear().unwrap(), FromServer::Ready) {}
-        words.iter().for_each(|word| stranger.say(word).unwrap());
+        for word in words {
+            stranger.say(word).unwrap();
+        }
         (stranger, data)
     };
     let never = odd(1, &[FromClient::Begin { at_ns: u64::MAX }]);
@@ -136,7 +138,9 @@ fn no_other_token_stops_a_test_or_reads_its_result() {
     }
     // Tokens of others open the tests of others only.
     let mut line = Line::open(site.way(3), other.token).unwrap();
-    words.iter().for_each(|word| line.say(word).unwrap());
+    for word in &words {
+        line.say(word).unwrap();
+    }
     let moved = AtomicU64::new(0);
     take(&data[0], Instant::now() + Duration::from_millis(300), &moved);
     assert!(moved.into_inner() > 100_000, "the test has ended");

@@ -1,7 +1,7 @@
 //! Seats, places, threads and memory: taken, held, and left in every way.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Barrier;
 use std::thread;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
 
 use super::visitor::Visitor;
-use super::{Line, MINUTE, closes, dial, is_well, preamble, reset, running};
+use super::{Line, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
 use crate::abuse::site::{Site, times};
 use crate::abuse::stranger::{Stranger, Way};
-use crate::program::wait_for;
+use crate::program::{Folder, binary, is_root, skip, wait_for};
 
 /// What somebody says slowly: where he begins, and the byte that he repeats.
 fn beginnings() -> [Vec<u8>; 4] {
@@ -107,7 +107,7 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
         stranger.begin()?;
     }
     if step > 4 {
-        data[0].write_all(&[0; 40_000])?;
+        data[0].write_all(&vec![0; 40_000])?;
     }
     if step > 5 {
         stranger.say(&FromClient::Stop)?;
@@ -241,7 +241,9 @@ fn running_tests_with_all_their_connections_keep_nobody_out() {
             let flows = [wide, wide];
             let (stranger, mut data) = running(site.way(1), &flows, 128, slow.clone()).ok()?;
             connections += data.len();
-            data.iter_mut().for_each(|one| _ = one.write(&[0; 200]));
+            for one in &mut data {
+                let _sent = one.write(&[0; 200]);
+            }
             Some((stranger, data))
         })
         .collect();
@@ -281,24 +283,25 @@ fn coming_back_to_ones_own_test_keeps_nobody_out() {
 fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let site = Site::new(&[]);
     let slow = Settings { rate_bps: Some(8_000), block_bytes: Some(200), ..Settings::default() };
-    let both = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"both\"\nstreams = 8";
-    let asks = "pattern = \"interactive\"\nduration = \"60 s\"\nload = \"both\"";
-    let (mut most, mut tests) = (0, Vec::new());
+    let both = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"both\"\nstreams = 4";
+    let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
+    let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
     for n in 1..=times(6, 16) as u16 {
         let mut stranger = Stranger::enter(site.way(n)).unwrap();
         let mut flows = vec![both; 12];
         flows.extend([asks; 4]);
         let Ok(why) = stranger.plan(&flows, slow.clone()) else { continue };
-        if why.is_some() {
+        if let Some(why) = why {
+            last = why;
             continue;
         }
         let places = (0..16_u16).flat_map(|flow| (0..16).map(move |one| (flow, one)));
         let data: Vec<_> = places.filter_map(|(flow, one)| stranger.data(flow, one).ok()).collect();
-        assert!(data.len() >= 192);
+        assert!(data.len() >= 100, "{} connections", data.len());
         tests.push((stranger, data));
         most = most.max(site.status("Threads:"));
     }
-    assert!(tests.len() >= 4, "{} tests", tests.len());
+    assert!(tests.len() >= 4, "{} tests: {last}", tests.len());
     assert!(most <= 1_536 + 288 + 16, "{most} threads");
     site.stays_small();
     drop(tests);
@@ -314,7 +317,7 @@ fn without_descriptors_it_goes_on_as_soon_as_there_are_some() {
     let ended =
         std::process::Command::new("prlimit").args(["--pid", &id, "--nofile=48:48"]).status();
     if !ended.is_ok_and(|status| status.success()) {
-        crate::program::skip("without_descriptors", "no `prlimit`");
+        skip("without_descriptors", "no `prlimit`");
         return;
     }
     let mut crowd: Vec<_> = (1..=120).filter_map(|n| dial(site.way(n), n % 2 == 0).ok()).collect();
@@ -424,7 +427,7 @@ fn slow_readers_of_data_cost_nobody_anything() {
         .collect();
     for echo in &mut echoes {
         echo.set_nonblocking(true).unwrap();
-        while echo.write(&[0; 1 << 16]).is_ok() {}
+        while echo.write(&vec![0; 1 << 16]).is_ok() {}
     }
     site.serves_five();
     drop((deaf, echoes));
@@ -469,4 +472,75 @@ fn crowds_over_quic_keep_nobody_out() {
         }
         assert!(entered > 5 && streams > 500, "{entered} connections, {streams} streams");
     });
+}
+
+/// S2: a server for all addresses of both families tells IPv4 sources apart as one for IPv4 does.
+#[test]
+fn a_server_for_both_families_tells_sources_apart() {
+    let site = everywhere(&["--max-tests", "4", "--max-rate", "16M"]);
+    let first: Vec<_> = (0..4).filter_map(|_| as_far_as(site.way(1), 1).ok()).collect();
+    assert_eq!(first.len(), 2, "the last half is for those who have none");
+    let others: Vec<_> = (2..4).filter_map(|n| as_far_as(site.way(n), 1).ok()).collect();
+    assert_eq!(others.len(), 2, "the places of others");
+    drop((first, others));
+    site.calms_down();
+    is_well(&site);
+}
+
+/// Starts a server that the system gives no more than so many threads, if that can be done here.
+fn short_of_threads(most: u32) -> Option<Site> {
+    let folder = Folder::new();
+    let user = if is_root() {
+        &["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"][..]
+    } else {
+        &["unshare", "--user"][..]
+    };
+    let limit = format!("--nproc={most}:{most}");
+    let mut command = folder.program(user[0]);
+    command.args(&user[1..]).args(["prlimit", &limit]).arg(binary());
+    command
+        .args(["server", "-B", "127.0.0.1", "-p", "0"])
+        .env("XDG_STATE_HOME", folder.temporary());
+    let mut running = folder.start(&mut command);
+    let port = wait_for("the server", || {
+        let said = running.said();
+        if let Some((_, rest)) = said.split_once("listening on 127.0.0.1:") {
+            return Some(rest.split_once(' ').map(|(port, _)| port.to_owned()));
+        }
+        running.child.try_wait().unwrap().map(|_| None)
+    });
+    let Some(port) = port else {
+        skip("without_threads", &running.said());
+        return None;
+    };
+    Some(Site { folder, running, port })
+}
+
+/// S5: when the system gives no more threads, it refuses and goes on.
+#[test]
+fn without_threads_it_refuses_and_goes_on() {
+    let Some(site) = short_of_threads(40) else { return };
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for n in 1..=times(60, 300) as u16 {
+        match as_far_as(site.way(n % 20 + 1), usize::from(n % 6)) {
+            Ok(place) => held.push(place),
+            Err(_) => refused += 1,
+        }
+        held.truncate(50);
+    }
+    for n in 1..=60 {
+        let echo = site.way(n).connect(Kind::Echo, Token::NONE, (0, 0));
+        let heard = echo.and_then(|mut echo| {
+            echo.set_read_timeout(Some(Duration::from_millis(100)))?;
+            echo.write_all(b"x")?;
+            echo.read(&mut [0])
+        });
+        refused += usize::from(!matches!(heard, Ok(1)));
+    }
+    assert!(refused > 0, "there were threads for all");
+    assert!(site.status("Threads:") <= 40);
+    drop(held);
+    site.calms_down();
+    is_well(&site);
 }

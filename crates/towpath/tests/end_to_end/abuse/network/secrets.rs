@@ -13,7 +13,7 @@ use towpath_quic::Trust;
 use towpath_quic::tls::Session;
 
 use super::visitor::Visitor;
-use super::{Line, hello, preamble};
+use super::{Line, everywhere, hello, preamble};
 use crate::abuse::clients::hostile::Wire;
 use crate::abuse::site::{Site, times};
 use crate::abuse::stranger::Way;
@@ -23,11 +23,15 @@ const SECRET: &str = "a secret of both hosts";
 
 /// A server with a secret. Its file is in a folder that has to live until it has been read.
 fn guarded() -> Site {
+    with_secret(Site::new)
+}
+
+fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
     let folder = Folder::new();
     folder.write("secret.txt", SECRET);
     let file = folder.work().join("secret.txt");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    Site::new(&["--secret-file", file.to_str().unwrap()])
+    start(&["--secret-file", file.to_str().unwrap()])
 }
 
 /// A stranger on an encrypted connection who has said hello.
@@ -271,4 +275,14 @@ fn without_the_secret_nothing_opens_over_udp_and_quic() {
     }
     visitor.leave();
     site.calms_down();
+}
+
+/// S7: at a server for both families, too, one IPv4 source's guesses are not another one's.
+#[test]
+fn guesses_at_a_server_for_both_families_are_one_sources_only() {
+    let site = with_secret(everywhere);
+    let guess = || Guest::enter(site.way(1)).unwrap().guess("a guess of a secret of both").unwrap();
+    let answers: Vec<_> = (0..30).filter_map(|_| guess()).collect();
+    assert!(answers.iter().any(|why| why.contains("too many wrong secrets")), "{answers:?}");
+    assert_eq!(Guest::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
 }

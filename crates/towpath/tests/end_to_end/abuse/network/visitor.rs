@@ -3,6 +3,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use towpath_measure::live::{
+    Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
+};
+use towpath_measure::scenario::Transport;
 use towpath_quic::{Config, ConnectionId, Datagram, Event, Host, LocalAddress, StreamId, Trust};
 
 use crate::abuse::stranger::Way;
@@ -144,5 +148,98 @@ impl Visitor {
         let now = self.now();
         self.host.close(now, self.id);
         self.speak();
+    }
+}
+
+/// A test over QUIC: a connection for control, and one for the data.
+pub(super) struct QuicTest {
+    control: Visitor,
+    words: StreamId,
+    frames: Frames,
+    pub(super) token: Token,
+    pub(super) data: Visitor,
+    pub(super) stream: StreamId,
+}
+
+impl QuicTest {
+    /// A test of one flow whose traffic runs.
+    pub(super) fn begin(way: Way, keys: &str) -> Option<Self> {
+        let (mut control, data) = (Visitor::enter(way)?, Visitor::enter(way)?);
+        let words = control.open()?;
+        let first = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+        control.write(words, &first.to_bytes());
+        let (frames, token, stream) = (Frames::default(), Token::NONE, words);
+        let mut test = Self { control, words, frames, token, data, stream };
+        test.say(&FromClient::Hello { towpath: "0".to_owned() });
+        test.hear_until(|word| matches!(word, FromServer::Welcome { .. }))?;
+        let scenario = format!(
+            "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+             between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n"
+        );
+        let (transport, settings) = (Transport::Quic, Settings::default());
+        test.say(&FromClient::Plan(Box::new(Plan { scenario, transport, settings })));
+        let FromServer::Accepted { token } =
+            test.hear_until(|word| !matches!(word, FromServer::Welcome { .. }))?
+        else {
+            return None;
+        };
+        test.token = token;
+        test.stream = test.data.open()?;
+        let place = Preamble { kind: Kind::Data, flow: 0, stream: 0, token: token.name() };
+        test.data.write(test.stream, &place.to_bytes());
+        test.data.turn();
+        test.hear_until(|word| matches!(word, FromServer::Ready))?;
+        test.say(&FromClient::Begin { at_ns: 0 });
+        Some(test)
+    }
+
+    pub(super) fn say(&mut self, word: &FromClient) {
+        self.control.write(self.words, &frame::to_bytes(word).unwrap());
+        self.control.turn();
+    }
+
+    /// The next word of that kind, while data and control go on.
+    fn hear_until(&mut self, is_it: impl Fn(&FromServer) -> bool) -> Option<FromServer> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if let Some(word) = self.frames.take().ok()? {
+                if is_it(&word) {
+                    return Some(word);
+                }
+                continue;
+            }
+            self.turn();
+            self.frames.push(&self.control.read(self.words)?);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    pub(super) fn turn(&mut self) {
+        self.control.turn();
+        self.data.turn();
+    }
+
+    /// Data until then, or until there is none any more: bytes that came, or were taken.
+    pub(super) fn moves(&mut self, down: bool, until: Instant) -> u64 {
+        let mut moved = 0;
+        while Instant::now() < until && !self.data.closed {
+            let before = moved;
+            if down {
+                while let Some(bytes) = self.data.read(self.stream) {
+                    moved += bytes.len() as u64;
+                    if bytes.is_empty() {
+                        break;
+                    }
+                }
+            } else {
+                moved += self.data.write(self.stream, &vec![0; 64 * 1024]) as u64;
+            }
+            self.turn();
+            if moved == before {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        moved
     }
 }
