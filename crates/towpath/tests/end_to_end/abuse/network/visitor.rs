@@ -220,13 +220,32 @@ impl QuicTest {
         self.data.turn();
     }
 
+    /// The server's half, as text; asks again until it is there.
+    pub(super) fn fetch(&mut self) -> Option<String> {
+        let mut whole = String::new();
+        loop {
+            self.say(&FromClient::Fetch { offset: whole.len() as u64 });
+            loop {
+                let is_it = |word: &FromServer| {
+                    matches!(word, FromServer::Part { .. } | FromServer::Pending)
+                };
+                let FromServer::Part { total, text, .. } = self.hear_until(is_it)? else { break };
+                whole.push_str(&text);
+                if whole.len() as u64 >= total {
+                    return Some(whole);
+                }
+            }
+        }
+    }
+
     /// Data until then, or until there is none any more: bytes that came, or were taken.
     pub(super) fn moves(&mut self, down: bool, until: Instant) -> u64 {
         let mut moved = 0;
         while Instant::now() < until && !self.data.closed {
             let before = moved;
             if down {
-                while let Some(bytes) = self.data.read(self.stream) {
+                loop {
+                    let Some(bytes) = self.data.read(self.stream) else { return moved };
                     moved += bytes.len() as u64;
                     if bytes.is_empty() {
                         break;
