@@ -52,12 +52,7 @@ impl Pace {
         match purse.take(self.clock.now(), way, most as u64) {
             Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
             Err(due) => {
-                if purse.is_empty() {
-                    purse.end(
-                        "all bytes that a test may move are spent: see the server's --max-bytes",
-                    );
-                    self.interrupt();
-                }
+                purse.end_if_spent();
                 Err(Instant::ZERO + due.saturating_since(self.zero))
             }
         }
@@ -133,9 +128,10 @@ impl Pace {
         (end_ns < u64::MAX).then(|| Instant::from_nanos(end_ns))
     }
 
-    /// Whether it was interrupted.
+    /// Whether it was interrupted, or has cost all that it may.
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        let is_over = |purse: &Arc<Purse>| purse.over().is_some();
+        self.interrupted.load(Ordering::Relaxed) || self.purse.as_ref().is_some_and(is_over)
     }
 
     /// Whether nothing is to be done any more that was to be done before `deadline`.

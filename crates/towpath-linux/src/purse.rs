@@ -239,6 +239,13 @@ impl Purse {
         let _said_before = self.over.set(why.into());
     }
 
+    /// For whoever could not move anything: whether that is for ever, which is then why it ends.
+    pub(crate) fn end_if_spent(&self) {
+        if self.is_empty() {
+            self.end("all bytes that a test may move are spent: see the server's --max-bytes");
+        }
+    }
+
     /// Why it has ended early, if it has.
     pub(crate) fn over(&self) -> Option<&str> {
         self.over.get().map(String::as_str)

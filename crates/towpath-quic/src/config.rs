@@ -20,7 +20,7 @@ const MOST_PATHS: u32 = 8;
 /// Streams that the peer may have open at the same time, unless it is told otherwise.
 const MOST_STREAMS: u32 = 1_024;
 /// UDP payload that every path must carry (RFC 9000 §14).
-const LEAST_DATAGRAM_BYTES: u16 = 1_200;
+pub(crate) const LEAST_DATAGRAM_BYTES: u16 = 1_200;
 
 /// Which paths carry data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -19,7 +19,7 @@ use noq_proto::{
 use towpath_net::{Instant, stream_seed};
 
 use crate::certificate;
-use crate::config::Config;
+use crate::config::{Config, LEAST_DATAGRAM_BYTES};
 use crate::congestion::{Factory, UnknownCongestionControl};
 use crate::connection::{Birth, Connection};
 use crate::error::{SetupError, StreamError};
@@ -274,6 +274,9 @@ impl Host {
         let at = self.clock.library(now);
         self.buffer.clear();
         let ecn = EcnCodepoint::from_bits(ecn);
+        // With a long header and too small to begin a connection, whatever its version is.
+        let is_small = data.len() < usize::from(LEAST_DATAGRAM_BYTES)
+            && data.first().is_some_and(|first| first & 0x80 != 0);
         match socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer)? {
             DatagramEvent::ConnectionEvent(handle, event) => {
                 let id = socket.by_handle.get(&handle.0).copied()?;
@@ -284,6 +287,8 @@ impl Host {
                 self.accept(now, local.port(), incoming, (local, remote));
                 None
             }
+            // A list of versions is longer than what asked for it can be (RFC 9000 §5.2.2).
+            DatagramEvent::Response(_) if is_small => None,
             DatagramEvent::Response(transmit) => {
                 self.answer(&transmit, local);
                 None

@@ -375,6 +375,24 @@ fn a_peer_without_multipath_gives_a_single_path() {
 }
 
 #[test]
+fn a_list_of_versions_is_no_longer_than_what_asked_for_it() {
+    let mut server = Host::new(2);
+    server.set_address(Instant::ZERO, local(2));
+    server.listen(PORT, Config::default()).unwrap();
+    for length in [7, 8, 39, 1_199, 1_200] {
+        // A long header of a version that nobody has, with identifiers of no bytes.
+        let mut asked = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x5a, 0, 0];
+        asked.resize(length, 0);
+        let (here, there) = (SocketAddr::new(address(2), PORT), SocketAddr::new(address(1), 1));
+        let (ecn, payload, segment_bytes) = (0, Bytes::from(asked), None);
+        let datagram = Datagram { local: here, remote: there, ecn, payload, segment_bytes };
+        server.handle_datagram(Instant::ZERO, &datagram);
+        let answer = server.poll_transmit(Instant::ZERO);
+        assert_eq!(answer.is_some(), length == 1_200, "{answer:?} to {length} bytes");
+    }
+}
+
+#[test]
 fn equal_seeds_give_datagrams_of_equal_lengths_at_equal_times() {
     let run = || {
         let mut links = wifi_and_cellular();

@@ -124,7 +124,9 @@ impl FlowEnd {
 
     /// Until when the purse lets nothing pass, in the traffic's time.
     fn held(&self, now: Instant, way: Way) -> Option<Instant> {
-        let due = self.purse.as_ref()?.due(now, way)?;
+        let purse = self.purse.as_ref()?;
+        let due = purse.due(now, way)?;
+        purse.end_if_spent();
         Some(self.traffic_time(due))
     }
 
@@ -132,7 +134,10 @@ impl FlowEnd {
     fn grant(&self, now: Instant, most: usize) -> Result<usize, Instant> {
         let Some(purse) = &self.purse else { return Ok(most) };
         let granted = purse.take(now, Way::Out, most as u64);
-        granted.map(|bytes| bytes as usize).map_err(|due| self.traffic_time(due))
+        granted.map(|bytes| bytes as usize).map_err(|due| {
+            purse.end_if_spent();
+            self.traffic_time(due)
+        })
     }
 
     fn settle(&self, granted: usize, moved: usize) {

@@ -6,6 +6,7 @@
 
 mod clients;
 mod identity;
+mod network;
 mod readers;
 mod root;
 mod server;

@@ -1,0 +1,184 @@
+//! Strangers on the network: what SECURITY.md promises about them (S1 to S9), in orders and amounts
+//! that no honest client knows.
+
+mod limits;
+mod orders;
+mod seats;
+mod secrets;
+mod silence;
+mod visitor;
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use towpath_measure::live::{
+    Frames, FromClient, FromServer, Kind, Preamble, Settings, Token, frame,
+};
+
+use super::site::Site;
+use super::stranger::{Stranger, Way};
+use crate::program::{Folder, wait_for};
+
+/// A test of a minute that moves what there is.
+const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
+/// Linux's number of Multipath TCP.
+const MULTIPATH: i32 = 262;
+
+/// A connection without a word.
+fn dial(way: Way, multipath: bool) -> io::Result<TcpStream> {
+    let protocol = multipath.then(|| Protocol::from(MULTIPATH));
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
+    socket.bind(&SocketAddr::from((way.from, 0)).into())?;
+    socket.connect_timeout(&way.server.into(), Duration::from_secs(20))?;
+    let socket = TcpStream::from(socket);
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    socket.set_write_timeout(Some(Duration::from_secs(20)))?;
+    Ok(socket)
+}
+
+/// Closes a connection by a reset.
+fn reset(socket: &TcpStream) {
+    let _closed = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
+
+fn preamble(kind: Kind, token: Token) -> Preamble {
+    Preamble { kind, flow: 0, stream: 0, token }
+}
+
+fn hello() -> FromClient {
+    FromClient::Hello { towpath: "0".to_owned() }
+}
+
+/// Control over plain TCP, of any test.
+struct Line {
+    stream: TcpStream,
+    frames: Frames,
+}
+
+impl Line {
+    fn open(way: Way, token: Token) -> io::Result<Self> {
+        let stream = way.connect(Kind::Control, token, (0, 0))?;
+        Ok(Self { stream, frames: Frames::default() })
+    }
+
+    fn say(&mut self, message: &FromClient) -> io::Result<()> {
+        self.stream.write_all(&frame::to_bytes(message).unwrap())
+    }
+
+    fn hear(&mut self) -> io::Result<FromServer> {
+        let mut room = [0; 16 * 1024];
+        loop {
+            if let Some(message) = self.frames.take().map_err(io::Error::other)? {
+                return Ok(message);
+            }
+            match self.stream.read(&mut room)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => self.frames.push(&room[..length]),
+            }
+        }
+    }
+}
+
+/// Counts what comes until then, or until nothing comes any more.
+fn take(mut socket: &TcpStream, until: Instant, taken: &AtomicU64) {
+    let mut room = vec![0; 1 << 16];
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    while Instant::now() < until {
+        match socket.read(&mut room) {
+            Ok(0) => break,
+            Ok(length) => _ = taken.fetch_add(length as u64, Ordering::Relaxed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// Counts what goes until then, or until nothing goes any more.
+fn give(mut socket: &TcpStream, until: Instant, given: &AtomicU64) {
+    socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    while Instant::now() < until {
+        match socket.write(&[0; 16 * 1024]) {
+            Ok(0) => break,
+            Ok(length) => _ = given.fetch_add(length as u64, Ordering::Relaxed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// The same for many at once.
+fn take_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
+    let taken = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for one in all {
+            scope.spawn(|| take(one, until, &taken));
+        }
+    });
+    taken.into_inner()
+}
+
+fn give_all<'a>(all: impl IntoIterator<Item = &'a TcpStream>, until: Instant) -> u64 {
+    let given = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for one in all {
+            scope.spawn(|| give(one, until, &given));
+        }
+    });
+    given.into_inner()
+}
+
+/// Waits until the other end has closed; how long that took, if it did.
+fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
+    let began = Instant::now();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    while began.elapsed() < within {
+        match socket.read(&mut [0; 4_096]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => return Some(began.elapsed()),
+            Ok(_) => {}
+        }
+    }
+    None
+}
+
+/// A test whose traffic runs, with all its connections.
+fn running(
+    way: Way,
+    flows: &[&str],
+    streams: u16,
+    settings: Settings,
+) -> io::Result<(Stranger, Vec<TcpStream>)> {
+    let mut stranger = Stranger::enter(way)?;
+    if let Some(why) = stranger.plan(flows, settings)? {
+        return Err(io::Error::other(why));
+    }
+    let places = (0..flows.len() as u16).flat_map(|flow| (0..streams).map(move |one| (flow, one)));
+    let data: io::Result<Vec<_>> = places.map(|(flow, one)| stranger.data(flow, one)).collect();
+    let data = data?;
+    stranger.begin()?;
+    Ok((stranger, data))
+}
+
+/// Nothing has failed inside, and somebody new is served.
+fn is_well(site: &Site) {
+    site.serves(2);
+    let said = site.running.said();
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// A server that listens on all addresses, as one does that is started without `-B`.
+fn everywhere(options: &[&str]) -> Site {
+    let folder = Folder::new();
+    let running = folder.start(&mut folder.towpath(&[&["server", "-p", "0"], options].concat()));
+    let port = wait_for("the server", || {
+        let said = running.said();
+        let (_, rest) = said.split_once("listening on ")?;
+        let (address, _) = rest.split_once(' ')?;
+        Some(address.rsplit_once(':')?.1.to_owned())
+    });
+    Site { folder, running, port }
+}

@@ -1,0 +1,400 @@
+//! `--max-rate`, `--max-bytes` and `--max-duration`, against the sum of all that a client can do.
+
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use towpath_measure::live::datagram::Datagram;
+use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
+
+use super::visitor::{QuicTest, Visitor};
+use super::{Line, give, give_all, is_well, preamble, running, take, take_all};
+use crate::abuse::site::{Site, times};
+use crate::abuse::stranger::{Stranger, Way};
+
+/// What the server allows, bit/s.
+const RATE: f64 = 16e6;
+const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
+
+/// How long a rate is looked at.
+fn span() -> Duration {
+    Duration::from_millis(times(3_000, 10_000) as u64)
+}
+
+/// A crowd of echoes of one source, each written to as fast as it takes: what comes back.
+fn echoes(way: Way, count: usize, until: Instant, back: &AtomicU64) {
+    thread::scope(|scope| {
+        for _ in 0..count {
+            let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
+            let other = echo.try_clone().unwrap();
+            scope.spawn(move || give(&echo, until, &AtomicU64::new(0)));
+            scope.spawn(move || take(&other, until, back));
+        }
+    });
+}
+
+/// Datagrams of one source as fast as they are taken: what comes back.
+fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
+    let socket = UdpSocket::bind((way.from, 0)).unwrap();
+    socket.connect(way.server).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut room = [0; 2_048];
+    for number in 0.. {
+        let ours = Datagram { token: Token::NONE, number, sent_ns: 0 }.to_bytes();
+        let _full = socket.send(&ours);
+        while let Ok(length) = socket.recv(&mut room) {
+            back.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        if number % 64 == 0 {
+            thread::sleep(Duration::from_millis(1));
+            if Instant::now() >= until {
+                return;
+            }
+        }
+    }
+}
+
+/// Questions for the time, and for a result, on one control connection: what comes back.
+fn questions(way: Way, token: Token, until: Instant, back: &AtomicU64) {
+    let Ok(line) = Line::open(way, token) else { return };
+    let reader = line.stream.try_clone().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut line = line;
+            line.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            while Instant::now() < until {
+                let asked = line.say(&FromClient::Probe { client_ns: u64::MAX });
+                if asked.is_err() {
+                    // A part of a word may have gone: nothing more makes sense on this one.
+                    return;
+                }
+            }
+        });
+        take(&reader, until, back);
+    });
+}
+
+/// Echoes over one connection of QUIC.
+fn quic_echoes(way: Way, until: Instant, back: &AtomicU64) {
+    let Some(mut visitor) = Visitor::enter(way) else { return };
+    let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
+    for stream in &streams {
+        visitor.write(*stream, &preamble(Kind::Echo, Token::NONE).to_bytes());
+    }
+    while Instant::now() < until {
+        for stream in &streams {
+            visitor.write(*stream, &[0; 16 * 1024]);
+            let got = visitor.read(*stream).map_or(0, |bytes| bytes.len());
+            back.fetch_add(got as u64, Ordering::Relaxed);
+        }
+        visitor.turn();
+        thread::sleep(Duration::from_micros(500));
+    }
+    visitor.leave();
+}
+
+fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
+    let seen = moved as f64 * 8.0 / took.as_secs_f64();
+    assert!(seen <= rate * 1.05, "{what}: {seen:.0} of {rate} bit/s in {took:?}");
+    assert!(seen >= rate * 0.3, "the attack did not happen: {what}: {seen:.0} bit/s");
+}
+
+/// S4: a source's rate holds for the sum of two tests, echoes, datagrams, questions, and echoes over
+/// QUIC at the same time.
+#[test]
+fn a_rate_holds_for_everything_at_once() {
+    let site = Site::new(&["--max-rate", "16M"]);
+    let way = site.way(1);
+    let tests: Vec<_> =
+        (0..2).map(|_| running(way, &[DOWN; 8], 1, Settings::default()).unwrap()).collect();
+    let parts: [AtomicU64; 5] = Default::default();
+    let began = Instant::now();
+    let until = began + span();
+    thread::scope(|scope| {
+        for data in tests.iter().flat_map(|(_, data)| data) {
+            scope.spawn(|| take(data, until, &parts[0]));
+        }
+        scope.spawn(|| echoes(way, 4, until, &parts[1]));
+        scope.spawn(|| datagrams(way, until, &parts[2]));
+        scope.spawn(|| questions(way, tests[0].0.token, until, &parts[3]));
+        scope.spawn(|| quic_echoes(way, until, &parts[4]));
+    });
+    let took = began.elapsed();
+    let parts = parts.map(AtomicU64::into_inner);
+    is_within(parts.iter().sum(), RATE, took, &format!("data, echo, UDP, words, QUIC {parts:?}"));
+    drop(tests);
+    is_well(&site);
+    site.calms_down();
+}
+
+/// Counts what comes back of one kind.
+type Echoing = fn(Way, Instant, &AtomicU64);
+
+/// S4: each way of getting bytes back, alone.
+#[test]
+fn a_rate_holds_for_each_way_alone() {
+    let site = Site::new(&["--max-rate", "2M"]);
+    let ways: [(&str, Echoing); 3] = [
+        ("echoes", |way, until, back| echoes(way, 8, until, back)),
+        ("datagrams", datagrams),
+        ("QUIC", quic_echoes),
+    ];
+    thread::scope(|scope| {
+        for (number, (what, attack)) in (1..).zip(ways) {
+            let way = site.way(number);
+            scope.spawn(move || {
+                let (began, back) = (Instant::now(), AtomicU64::new(0));
+                attack(way, began + span(), &back);
+                is_within(back.into_inner(), 2e6, began.elapsed(), what);
+            });
+        }
+    });
+    assert!(!site.running.said().contains("panicked"));
+}
+
+/// S4: who begins anew all the time begins with nothing.
+#[test]
+fn a_rate_holds_for_connections_one_after_the_other() {
+    let site = Site::new(&["--max-rate", "8M"]);
+    let way = site.way(1);
+    let (began, back) = (Instant::now(), AtomicU64::new(0));
+    let until = began + span();
+    let mut rounds = 0;
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    let soon = Instant::now() + Duration::from_millis(150);
+                    let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
+                    echo.set_nonblocking(true).unwrap();
+                    let _part = (&echo).write(&vec![0; 1 << 17]);
+                    echo.set_nonblocking(false).unwrap();
+                    take(&echo, soon, &back);
+                }
+            });
+        }
+        while Instant::now() < until {
+            let Ok((stranger, data)) = running(way, &[DOWN], 1, Settings::default()) else {
+                continue;
+            };
+            rounds += 1;
+            take(&data[0], Instant::now() + Duration::from_millis(100), &back);
+            drop((stranger, data));
+        }
+    });
+    assert!(rounds > 3, "{rounds} tests");
+    let moved = back.into_inner();
+    is_within(moved, 8e6, began.elapsed(), "tests and echoes one after the other");
+    is_well(&site);
+}
+
+/// S4: the rate holds upwards, too: tests and echoes together. What lies in buffers is not counted.
+#[test]
+fn a_rate_holds_for_what_is_sent_to_the_server() {
+    let site = Site::new(&["--max-rate", "40M"]);
+    let way = site.way(1);
+    let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
+    let narrow = Settings { window_bytes: Some(64 << 10), ..Settings::default() };
+    let tests: Vec<_> = (0..2).map(|_| running(way, &[up], 2, narrow.clone()).unwrap()).collect();
+    let data: Vec<&TcpStream> = tests.iter().flat_map(|(_, data)| data).collect();
+    for one in &data {
+        SockRef::from(*one).set_send_buffer_size(32 << 10).unwrap();
+    }
+    // Buffers fill first.
+    let full = Instant::now() + Duration::from_millis(700);
+    give_all(data.iter().copied(), full);
+    let began = Instant::now();
+    let until = began + span();
+    let given = give_all(data.iter().copied(), until);
+    // At most what the four receive buffers may have held less at first than in the end.
+    let buffers = 4 * (128 << 10);
+    let moved = given.saturating_sub(buffers);
+    is_within(moved, 40e6, began.elapsed(), "four uploads");
+    drop(tests);
+    is_well(&site);
+}
+
+/// S4: the rate is each source's: another one has all of its own.
+#[test]
+fn a_source_at_its_rate_takes_nothing_of_another_ones() {
+    let site = Site::new(&["--max-rate", "10M"]);
+    site.withstands(|attack| {
+        let until = Instant::now() + Duration::from_secs(20);
+        let back = AtomicU64::new(0);
+        let (_test, data) = running(site.way(1), &[DOWN; 16], 1, Settings::default()).unwrap();
+        thread::scope(|scope| {
+            for one in &data {
+                let back = &back;
+                scope.spawn(move || {
+                    while attack.goes_on() && Instant::now() < until {
+                        take(one, Instant::now() + Duration::from_millis(200), back);
+                    }
+                });
+            }
+            attack.is_on();
+        });
+        assert!(back.into_inner() > 100_000);
+    });
+}
+
+/// S4: no more bytes than allowed, at the full speed of loopback, by many flows at once.
+#[test]
+fn bytes_hold_at_full_speed_in_each_direction() {
+    const MOST: u64 = 40 << 20;
+    let site = Site::new(&["--max-bytes", "40M"]);
+    let up = "pattern = \"iperf\"\nduration = \"60 s\"";
+    let narrow = Settings { window_bytes: Some(64 << 10), ..Settings::default() };
+    let until = Instant::now() + Duration::from_secs(20);
+    let (mut stranger, data) = running(site.way(1), &[DOWN; 8], 1, Settings::default()).unwrap();
+    let down = take_all(&data, until);
+    let half = stranger.fetch().unwrap();
+    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
+    drop((stranger, data));
+    let (_stranger, data) = running(site.way(2), &[up, up], 1, narrow).unwrap();
+    for one in &data {
+        SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
+    }
+    let up = give_all(&data, until).saturating_sub(2 * (256 << 10));
+    for (what, moved) in [("down", down), ("up", up)] {
+        let share = moved as f64 / MOST as f64;
+        assert!(share <= 1.05, "{what}: {moved} of {MOST} bytes");
+        assert!(share >= 0.5, "the attack did not happen: {what}: {moved} of {MOST} bytes");
+    }
+    is_well(&site);
+}
+
+/// S4: a result that is fetched again and again counts, too.
+#[test]
+fn bytes_hold_for_results_that_are_fetched_again_and_again() {
+    const MOST: u64 = 2 << 20;
+    let site = Site::new(&["--max-bytes", "2M"]);
+    let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
+    let slow = Settings { rate_bps: Some(80_000), ..Settings::default() };
+    let (mut stranger, data) = running(site.way(1), &[short; 8], 1, slow).unwrap();
+    let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
+    let first = stranger.fetch().unwrap();
+    all += first.len() as u64;
+    let began = Instant::now();
+    while all <= 2 * MOST && began.elapsed() < Duration::from_secs(10) {
+        let Ok(mut line) = Line::open(site.way(1), stranger.token) else { break };
+        let mut length = 0;
+        if line.say(&FromClient::Fetch { offset: 0 }).is_err() {
+            break;
+        }
+        while let Ok(FromServer::Part { total, text, .. }) = line.hear() {
+            length += text.len() as u64;
+            if length >= total {
+                break;
+            }
+        }
+        if length == 0 {
+            break;
+        }
+        all += length;
+    }
+    assert!(all as f64 <= MOST as f64 * 1.05, "{all} of {MOST} bytes");
+    is_well(&site);
+}
+
+/// S4: nothing that a plan says makes a test longer than allowed.
+#[test]
+fn no_plan_is_longer_than_allowed() {
+    let site = Site::new(&["--max-duration", "2 s"]);
+    let long = [
+        "pattern = \"iperf\"\nduration = \"2.2 s\"",
+        "pattern = \"iperf\"\nduration = \"1 s\"\nstart = \"1.5 s\"",
+        "pattern = \"iperf\"\nstart = \"584 y\"",
+        "pattern = \"iperf\"\nstart = \"18446744073 s\"\nduration = \"18446744073 s\"",
+        "pattern = \"iperf\"\nduration = \"1e300 s\"",
+        "pattern = \"ping\"\ncount = 1000000",
+        "pattern = \"ping\"\ncount = 1\nwarm-up = 1000",
+        "pattern = \"ping\"\ncount = 5\nperiod = \"18446744073 s\"",
+        "pattern = \"reqres\"\nduration = \"100 ms\"\npatience = \"1 h\"",
+        "pattern = \"reqres\"\nduration = \"100 ms\"\npatience = \"18446744073 s\"",
+        "pattern = \"interactive\"\nduration = \"1 s\"\npatience = \"1100 ms\"\nload = \"both\"",
+        "pattern = \"trace\"\nmessages = [\"9 s up 100 B 100 B\"]\npatience = \"100 ms\"",
+        "pattern = \"video\"\nduration = \"1 s\"\npatience = \"2 s\"",
+        "pattern = \"web\"\nduration = \"3 s\"",
+        "pattern = \"bulk\"\nsize = \"1 GB\"",
+        "pattern = \"bulk\"\nsize = \"1 KB\"\nduration = \"3 s\"",
+        "pattern = \"udping\"\nduration = \"1 s\"\npatience = \"5 s\"",
+        "pattern = \"onoff\"\non = \"10 s\"\noff = \"10 s\"\nduration = \"3 s\"",
+    ];
+    for flow in long {
+        let mut stranger = Stranger::enter(site.way(1)).unwrap();
+        let why = stranger.plan(&[flow], Settings::default()).unwrap();
+        assert!(why.is_some(), "{flow} was accepted");
+    }
+    is_well(&site);
+    site.calms_down();
+}
+
+/// S4: a test ends when its time is over, whatever its client says and sends meanwhile.
+#[test]
+fn a_test_ends_in_time_whatever_is_said_and_sent() {
+    let site = Site::new(&["--max-duration", "2 s"]);
+    let up = "pattern = \"iperf\"\nduration = \"2 s\"";
+    let ends = |n: u16, flow: &str| {
+        let (mut stranger, data) = running(site.way(n), &[flow], 1, Settings::default()).unwrap();
+        let (began, moved) = (Instant::now(), AtomicU64::new(0));
+        let _said = stranger.say(&FromClient::End { at_ns: u64::MAX });
+        let _said = stranger.say(&FromClient::Begin { at_ns: u64::MAX });
+        let until = began + Duration::from_secs(15);
+        if flow.contains("down") {
+            take(&data[0], until, &moved);
+        } else {
+            give(&data[0], until, &moved);
+        }
+        assert!(moved.into_inner() > 0, "nothing moved");
+        began.elapsed()
+    };
+    let down = format!("{up}\ndirection = \"down\"");
+    thread::scope(|scope| {
+        for (n, flow) in [(1, up), (2, &down)] {
+            scope.spawn(move || {
+                let took = ends(n, flow);
+                // Two seconds, and what a busy machine takes to close.
+                assert!(took < Duration::from_secs(5), "{flow}: {took:?}");
+            });
+        }
+    });
+    is_well(&site);
+    site.calms_down();
+}
+
+/// S4: the rate of a source holds for tests over QUIC, beside one over TCP.
+#[test]
+fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
+    let site = Site::new(&["--max-rate", "16M"]);
+    let way = site.way(1);
+    let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
+    let (_stranger, data) = running(way, &[DOWN; 2], 1, Settings::default()).unwrap();
+    let began = Instant::now();
+    let until = began + span();
+    let (quic, tcp): (u64, u64) = thread::scope(|scope| {
+        let moving: Vec<_> =
+            over_quic.iter_mut().map(|test| scope.spawn(move || test.moves(true, until))).collect();
+        let tcp = take_all(&data, until);
+        (moving.into_iter().map(|one| one.join().unwrap()).sum(), tcp)
+    });
+    assert!(quic > 100_000, "{quic} bytes over QUIC");
+    is_within(quic + tcp, RATE, began.elapsed(), &format!("QUIC {quic} bytes, TCP {tcp}"));
+    is_well(&site);
+}
+
+/// S4: no more bytes than allowed over QUIC, at full speed; its client reads why.
+#[test]
+fn bytes_hold_over_quic_at_full_speed() {
+    const MOST: u64 = 8 << 20;
+    let site = Site::new(&["--max-bytes", "8M"]);
+    let mut test = QuicTest::begin(site.way(1), DOWN).unwrap();
+    let moved = test.moves(true, Instant::now() + Duration::from_secs(times(2, 6) as u64));
+    let share = moved as f64 / MOST as f64;
+    assert!((0.5..=1.05).contains(&share), "{moved} of {MOST} bytes");
+    let half = test.fetch().unwrap();
+    assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
+    assert!(!site.running.said().contains("panicked"));
+}

@@ -1,0 +1,323 @@
+//! Words in orders, with numbers and with tokens that nobody expects.
+
+use std::io::{Read, Write};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::{FromClient, FromServer, Kind, Plan, Settings, Token, frame};
+use towpath_measure::scenario::Transport;
+
+use super::{Line, MINUTE, closes, dial, hello, is_well, preamble, running, take};
+use crate::abuse::site::{Site, times};
+use crate::abuse::stranger::Stranger;
+use crate::program::wait_for;
+
+const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
+
+fn plan(flows: &str) -> FromClient {
+    let scenario = format!(
+        "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+         between = [\"client\", \"server\"]\n{flows}"
+    );
+    let settings = Settings::default();
+    FromClient::Plan(Box::new(Plan { scenario, transport: Transport::Tcp, settings }))
+}
+
+fn flow(keys: &str) -> String {
+    format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n")
+}
+
+/// Every word, with numbers from both ends of what they can be.
+fn words() -> Vec<FromClient> {
+    let numbers = [0, 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];
+    let mut all = vec![
+        hello(),
+        plan(&flow(MINUTE)),
+        FromClient::Look { port: 0 },
+        FromClient::Stop,
+        FromClient::Bye,
+    ];
+    all.extend(numbers.map(|client_ns| FromClient::Probe { client_ns }));
+    all.extend(numbers.map(|at_ns| FromClient::Begin { at_ns }));
+    all.extend(numbers.map(|at_ns| FromClient::End { at_ns }));
+    all.extend(numbers.map(|offset| FromClient::Fetch { offset }));
+    all
+}
+
+/// S3, S5: any three words after each step of a test: what is out of turn ends its own connection, and
+/// leaves no place booked.
+#[test]
+fn words_in_any_order_end_nothing_but_their_own_connection() {
+    let site = Site::new(&[]);
+    let words = words();
+    let mut number = 0_usize;
+    let mut said = 0;
+    for step in 0..4 {
+        for _ in 0..times(40, 400) {
+            // Steps that have no common divisor with the count of words go through all of them.
+            number += 1;
+            let way = site.way(1 + (number % 5) as u16);
+            let Ok(mut stranger) = Stranger::enter(way) else { continue };
+            let mut data = Vec::new();
+            if step > 0 && stranger.plan(&[DOWN], Settings::default()).ok() != Some(None) {
+                continue;
+            }
+            if step > 1 {
+                data.extend(stranger.data(0, 0));
+            }
+            if step > 2 {
+                let _gone = stranger.begin();
+            }
+            for place in [number * 7, number * 11 + step, number * 13 + 5] {
+                said += usize::from(stranger.say(&words[place % words.len()]).is_ok());
+            }
+            let mut line = Line::open(way, stranger.token).unwrap();
+            let _gone = line.say(&words[number * 3 % words.len()]);
+        }
+    }
+    assert!(said > times(100, 1_000), "{said} words");
+    site.calms_down();
+    is_well(&site);
+}
+
+/// S3: a test that begins at the end of time, or ended before it began, gives its place up.
+#[test]
+fn tests_of_other_times_give_their_places_up() {
+    let site = Site::new(&["--max-tests", "2"]);
+    let odd = |n: u16, words: &[FromClient]| {
+        let mut stranger = Stranger::enter(site.way(n)).unwrap();
+        assert_eq!(stranger.plan(&[MINUTE], Settings::default()).unwrap(), None);
+        let data = stranger.data(0, 0).unwrap();
+        while !matches!(stranger.hear().unwrap(), FromServer::Ready) {}
+        for word in words {
+            stranger.say(word).unwrap();
+        }
+        (stranger, data)
+    };
+    let never = odd(1, &[FromClient::Begin { at_ns: u64::MAX }]);
+    let over = odd(2, &[FromClient::Begin { at_ns: u64::MAX - 1 }, FromClient::End { at_ns: 0 }]);
+    // Both places are held by clients who are there; five seconds without a byte are enough.
+    let began = Instant::now();
+    site.serves(2);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    drop((never, over));
+    site.calms_down();
+    is_well(&site);
+}
+
+/// S8: whoever does not know a test's token cannot end it, by its name, by tokens that are nearly its
+/// own, or by those of other tests; nor read its result.
+#[test]
+fn no_other_token_stops_a_test_or_reads_its_result() {
+    let site = Site::new(&[]);
+    let (mut owner, data) = running(site.way(1), &[DOWN], 1, Settings::default()).unwrap();
+    let (other, _data) = running(site.way(2), &[DOWN], 1, Settings::default()).unwrap();
+    let mut tokens = vec![owner.token.name(), owner.token.name().name(), other.token, Token::NONE];
+    tokens.extend((0..128).step_by(times(9, 1)).map(|bit| {
+        let mut near = owner.token.0;
+        near[bit / 8] ^= 1 << (bit % 8);
+        Token(near)
+    }));
+    let words = [
+        FromClient::Stop,
+        FromClient::End { at_ns: 0 },
+        FromClient::Fetch { offset: 0 },
+        FromClient::Bye,
+    ];
+    for token in tokens {
+        if token == other.token {
+            continue;
+        }
+        for word in &words {
+            let mut line = Line::open(site.way(3), token).unwrap();
+            let _gone = line.say(word);
+            let heard = line.hear();
+            assert!(heard.is_err(), "{heard:?} to {word:?} with {token}");
+        }
+    }
+    // Tokens of others open the tests of others only.
+    let mut line = Line::open(site.way(3), other.token).unwrap();
+    for word in &words {
+        line.say(word).unwrap();
+    }
+    let moved = AtomicU64::new(0);
+    take(&data[0], Instant::now() + Duration::from_millis(300), &moved);
+    assert!(moved.into_inner() > 100_000, "the test has ended");
+    owner.say(&FromClient::Stop).unwrap();
+    let reading = std::thread::spawn(move || {
+        take(&data[0], Instant::now() + Duration::from_secs(20), &AtomicU64::new(0));
+    });
+    assert!(owner.fetch().unwrap().contains("host"));
+    reading.join().unwrap();
+    is_well(&site);
+}
+
+/// S8: what names a test opens a place for data at most: no second one of the same number, none of
+/// numbers that the plan has not, and the test goes on.
+#[test]
+fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
+    let site = Site::new(&[]);
+    let (mut owner, data) = running(site.way(1), &[DOWN, DOWN], 1, Settings::default()).unwrap();
+    let name = owner.token.name();
+    let wrong = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (15, 127), (u16::MAX, u16::MAX)];
+    for place in wrong.into_iter().cycle().take(times(70, 700)) {
+        let mut socket = site.way(2).connect(Kind::Data, name, place).unwrap();
+        let _closed = socket.write_all(&[0; 1_000]);
+        let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
+        assert_eq!(heard, 0, "{place:?} got data");
+    }
+    for one in &data {
+        let moved = AtomicU64::new(0);
+        take(one, Instant::now() + Duration::from_millis(200), &moved);
+        assert!(moved.into_inner() > 10_000, "the test has ended");
+    }
+    owner.say(&FromClient::Probe { client_ns: 5 }).unwrap();
+    assert!(matches!(owner.hear(), Ok(FromServer::Clock { client_ns: 5, .. })));
+    is_well(&site);
+}
+
+/// S8: in the place of somebody else's data one can be at most for that: his client can still end the
+/// test, and all is free afterwards.
+#[test]
+fn whoever_takes_a_place_for_data_before_its_client_gets_no_more_than_that() {
+    let site = Site::new(&[]);
+    let mut owner = Stranger::enter(site.way(1)).unwrap();
+    assert_eq!(owner.plan(&[DOWN, DOWN], Settings::default()).unwrap(), None);
+    let thief = site.way(2).connect(Kind::Data, owner.token.name(), (0, 0)).unwrap();
+    let late = owner.data(0, 0).unwrap();
+    let rest = owner.data(1, 0).unwrap();
+    assert!(closes(&late, Duration::from_secs(5)).is_some(), "a place is taken twice");
+    owner.begin().unwrap();
+    drop(thief);
+    owner.say(&FromClient::Stop).unwrap();
+    let half = owner.fetch().unwrap();
+    assert!(half.contains("host"), "{half}");
+    drop((owner, rest));
+    site.calms_down();
+    is_well(&site);
+}
+
+/// S9: a plan runs nothing and names no file, however it is put.
+#[test]
+fn no_plan_runs_a_command_or_reads_a_file() {
+    let site = Site::new(&[]);
+    let marker = site.folder.work().join("ran");
+    let secret = site.folder.work().join("file.txt");
+    std::fs::write(&secret, "1 s up 100 B 100 B\nsecret-content\n").unwrap();
+    let run = format!("run = \"touch {}\"", marker.display());
+    let (file, base) = (secret.display(), "pattern = \"trace\"\nmessages");
+    let path = |keys: &str| format!("[paths.eth1]\nbetween = [\"client\", \"server\"]\n{keys}\n");
+    let plans = [
+        flow(&run),
+        flow(&format!("pattern = \"iperf\"\n{run}")),
+        flow(&format!("preset = \"paper\"\n{run}")),
+        format!("{}{}", flow(MINUTE), flow(&run)),
+        flow(&format!("{base} = \"{file}\"")),
+        flow(&format!("{base} = \"/etc/passwd\"")),
+        flow(&format!("{base} = \"/dev/zero\"")),
+        flow(&format!("{base} = [\"{file}\"]")),
+        flow(&format!("{base} = \"../../../../../../etc/passwd\"")),
+        format!("{}{}", path(&format!("rate = {{ trace = \"{file}\" }}")), flow(MINUTE)),
+        format!("{}{}", path("rate = { trace = \"/dev/zero\" }"), flow(MINUTE)),
+        format!("{}[run]\nqlog = \"/tmp\"\n", flow(MINUTE)),
+        format!("extends = \"{file}\"\n{}", flow(MINUTE)),
+        format!("include = [\"{file}\"]\n{}", flow(MINUTE)),
+    ];
+    for flows in plans {
+        let mut stranger = Stranger::enter(site.way(1)).unwrap();
+        stranger.say(&plan(&flows)).unwrap();
+        let said = stranger.hear().unwrap();
+        let FromServer::Refused { why, .. } = &said else { panic!("{said:?} to {flows}") };
+        assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
+    }
+    assert!(!marker.exists());
+    is_well(&site);
+    site.calms_down();
+}
+
+/// S1, S5: frames and plans with the largest numbers that can be written, many at once.
+#[test]
+fn huge_frames_and_numbers_are_refused_and_cost_nothing() {
+    let site = Site::new(&[]);
+    let huge = [
+        "pattern = \"web\"\nobjects = 10000\nobject = \"9 EB\"",
+        "pattern = \"web\"\nobjects = 10000\nobject = \"18446744073709551615 B\"\nstreams = 128",
+        "pattern = \"iperf\"\nstreams = 4294967295",
+        "pattern = \"ping\"\ncount = 1000000\nperiod = \"1 ns\"\nwarm-up = 1000",
+        "pattern = \"reqres\"\nrequest = \"18446744073709551615 B\"",
+        "pattern = \"reqres\"\nrequest = \"4 GB\"\nreply = \"4 GB\"\ndirection = \"both\"",
+        "pattern = \"reqres\"\nperiod = \"1 ns\"\nduration = \"59 min\"",
+        "pattern = \"video\"\nbitrate = \"18446744073 Gbit/s\"\nsegment = \"1 ns\"",
+        "pattern = \"onoff\"\non = \"1 ns\"\noff = \"1 ns\"\nperiod = \"1 ns\"",
+        "pattern = \"udping\"\nperiod = \"1 ns\"\nduration = \"59 min\"",
+        "pattern = \"bulk\"\nsize = \"18446744073709551615 B\"",
+    ];
+    let odd = [0, 1, u32::MAX].map(|n| Settings {
+        block_bytes: Some(n),
+        window_bytes: Some(n),
+        rate_bps: Some(u64::from(n) << 32 | u64::from(n)),
+        congestion_control: Some("x".repeat(30_000)),
+        ..Settings::default()
+    });
+    let deep = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
+    let first = preamble(Kind::Control, Token::NONE).to_bytes();
+    site.withstands(|attack| {
+        let mut n = 0;
+        while attack.goes_on() {
+            for flow in huge {
+                n = n % 50 + 1;
+                let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
+                let settings = Settings { rate_bps: Some(u64::MAX), ..Settings::default() };
+                let _said = stranger.plan(&[flow; 16], settings);
+            }
+            for settings in &odd {
+                let Ok(mut stranger) = Stranger::enter(site.way(60)) else { continue };
+                let why = stranger.plan(&[MINUTE], settings.clone());
+                assert!(!matches!(why, Ok(None)), "{settings:?} was accepted");
+            }
+            for text in &deep {
+                let Ok(mut socket) = dial(site.way(61), false) else { continue };
+                let length = (text.len() as u32).to_be_bytes();
+                let _said = socket.write_all(&[&first, &length[..], text.as_bytes()].concat());
+            }
+            for length in [65_537, 1 << 31, u32::MAX] {
+                let Ok(mut socket) = dial(site.way(62), false) else { continue };
+                let _said = socket.write_all(&[&first, &u32::to_be_bytes(length)[..]].concat());
+                assert!(closes(&socket, Duration::from_secs(8)).is_some(), "{length} bytes");
+            }
+            attack.is_on();
+        }
+    });
+    let said = site.running.said();
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// S3: bye before everything, a second plan, a second begin: the first test ends or goes on, and no
+/// second one is booked beside it.
+#[test]
+fn whatever_is_said_twice_books_nothing_twice() {
+    let site = Site::new(&[]);
+    for round in 0..times(8, 32) {
+        let mut stranger = wait_for("a place", || {
+            let mut stranger = Stranger::enter(site.way(1 + round as u16)).ok()?;
+            let answer = stranger.plan(&[DOWN], Settings::default());
+            matches!(answer, Ok(None)).then_some(stranger)
+        });
+        let _data = stranger.data(0, 0).unwrap();
+        let twice = [plan(&flow(DOWN)), hello(), FromClient::Bye, FromClient::Begin { at_ns: 0 }];
+        let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
+        let mut line = Line::open(site.way(1), stranger.token).unwrap();
+        let _gone = line.stream.write_all(&word.repeat(50));
+        if matches!(twice[round % twice.len()], FromClient::Bye) {
+            // Nobody is told any more that all is ready.
+            let _gone = stranger.say(&FromClient::Begin { at_ns: 0 });
+        } else {
+            let _gone = stranger.begin();
+        }
+        let _gone = line.say(&FromClient::Bye);
+        let _gone = stranger.say(&FromClient::Begin { at_ns: 0 });
+    }
+    site.calms_down();
+    is_well(&site);
+}

@@ -1,0 +1,548 @@
+//! Seats, places, threads and memory: taken, held, and left in every way.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
+
+use super::visitor::Visitor;
+use super::{Line, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
+use crate::abuse::site::{Site, times};
+use crate::abuse::stranger::{Stranger, Way};
+use crate::program::{Folder, binary, is_root, skip, wait_for};
+
+/// What somebody says slowly: where he begins, and the byte that he repeats.
+fn beginnings() -> [Vec<u8>; 4] {
+    let control = preamble(Kind::Control, Token::NONE).to_bytes();
+    let tls = preamble(Kind::Tls, Token::NONE).to_bytes();
+    [
+        control[..7].to_vec(),
+        // A frame of 60,000 bytes.
+        [&control[..], &[0, 0, 0xea, 0x60]].concat(),
+        tls[..9].to_vec(),
+        // A first record of TLS, and in it a message of 64 kB.
+        [&tls[..], &[0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff]].concat(),
+    ]
+}
+
+/// S2, S3: five seconds are five seconds, however busily somebody says nothing.
+#[test]
+fn whoever_speaks_byte_by_byte_is_given_up_after_five_seconds() {
+    let site = Site::new(&[]);
+    let control = preamble(Kind::Control, Token::NONE).to_bytes();
+    thread::scope(|scope| {
+        for (number, first) in (1..).zip(beginnings()) {
+            let way = site.way(number);
+            scope.spawn(move || {
+                let mut socket = dial(way, number % 2 == 0).unwrap();
+                socket.write_all(&first).unwrap();
+                let began = Instant::now();
+                let mut rest = control[first.len().min(31)..].iter().chain([&b' '; 100]);
+                // The last byte of the preamble never comes.
+                let whole = first.len() < 32;
+                let most = if whole { 31 - first.len() } else { 100 };
+                let mut said = 0;
+                while closes(&socket, Duration::from_millis(400)).is_none() {
+                    let took = began.elapsed();
+                    assert!(took < Duration::from_secs(16), "{number}: still open after {took:?}");
+                    if said < most {
+                        said += 1;
+                        let _closed = socket.write(&[*rest.next().unwrap()]);
+                    }
+                }
+            });
+        }
+    });
+    is_well(&site);
+    site.calms_down();
+}
+
+/// S2: slow strangers of fewer sources than there are seats, each in the middle of a word.
+#[test]
+fn hundreds_of_slow_strangers_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let sources = times(100, 250) as u16;
+    site.withstands(|attack| {
+        let mut slow: VecDeque<TcpStream> = VecDeque::new();
+        let (mut number, mut opened) = (0, 0);
+        while attack.goes_on() {
+            for first in beginnings() {
+                number = number % sources + 1;
+                let Ok(mut socket) = dial(site.way(number), false) else { continue };
+                opened += 1;
+                let _sent = socket.write_all(&first);
+                slow.push_back(socket);
+            }
+            if slow.len() > 900 {
+                attack.is_on();
+                slow.drain(..4);
+            }
+            for socket in slow.iter_mut().step_by(50) {
+                let _closed = socket.write(b" ");
+            }
+        }
+        assert!(opened > 900, "{opened}");
+    });
+}
+
+/// Goes so far with a test, and stops there.
+fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
+    let mut stranger = Stranger::enter(way)?;
+    let mut data = Vec::new();
+    if step > 0
+        && let Some(why) = stranger.plan(&[MINUTE, MINUTE], Settings::default())?
+    {
+        return Err(io::Error::other(why));
+    }
+    for flow in 0..2 {
+        if step > 1 + usize::from(flow) {
+            data.push(stranger.data(flow, 0)?);
+        }
+    }
+    if step > 3 {
+        stranger.begin()?;
+    }
+    if step > 4 {
+        data[0].write_all(&vec![0; 40_000])?;
+    }
+    if step > 5 {
+        stranger.say(&FromClient::Stop)?;
+    }
+    if step > 6 {
+        stranger.say(&FromClient::Fetch { offset: 0 })?;
+    }
+    Ok((stranger, data))
+}
+
+/// S3: a test whose client left is over after 8 s, wherever in it that was, by reset or without a word
+/// of leave.
+#[test]
+fn whoever_leaves_at_any_step_leaves_his_place() {
+    let site = Site::new(&["--max-tests", "8"]);
+    let mut went = 0;
+    for step in 0..8 {
+        for way in 1..=8 {
+            // A place of an earlier step may still be held; another one will do.
+            let Ok((stranger, data)) = as_far_as(site.way(way), step) else { continue };
+            went += 1;
+            if way % 2 == 0 {
+                data.iter().for_each(reset);
+            }
+            drop((stranger, data));
+        }
+    }
+    assert!(went > 12, "{went}");
+    let left = Instant::now();
+    let mut held = Vec::new();
+    wait_for("all places", || {
+        let place = as_far_as(site.way(100 + held.len() as u16), 1);
+        held.extend(place.ok());
+        (held.len() == 8).then_some(())
+    });
+    let took = left.elapsed();
+    // Eight seconds, and two for a busy machine.
+    assert!(took < Duration::from_secs(10), "places were free after {took:?}");
+    drop(held);
+    site.calms_down();
+    is_well(&site);
+}
+
+/// S2, S3: departures in the middle, one after the other, without end, over TCP and Multipath TCP.
+#[test]
+fn departures_without_end_keep_nobody_out() {
+    let site = Site::new(&[]);
+    site.withstands(|attack| {
+        let (mut went, mut round) = (0, 0);
+        while attack.goes_on() {
+            round += 1;
+            let way = site.way(1 + round % 4);
+            if let Ok((_stranger, data)) = as_far_as(way, usize::from(round % 8)) {
+                data.iter().for_each(reset);
+                went += 1;
+            }
+            if let Ok(mut socket) = dial(way, true) {
+                let _sent = socket.write_all(&preamble(Kind::Control, Token::NONE).to_bytes());
+                reset(&socket);
+            }
+            if went > 4 {
+                attack.is_on();
+            }
+        }
+        assert!(went > 4, "{went}");
+    });
+    assert!(!site.running.said().contains("panicked"), "{}", site.running.said());
+}
+
+/// S2: resets right after everything that can be said first, from hundreds of sources.
+#[test]
+fn floods_of_resets_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let sources = times(100, 250) as u16;
+    site.withstands(|attack| {
+        let mut sent = 0_u32;
+        while attack.goes_on() {
+            for first in beginnings() {
+                sent += 1;
+                let way = site.way(1 + (sent % u32::from(sources)) as u16);
+                let Ok(mut socket) = dial(way, sent.is_multiple_of(3)) else { continue };
+                let _sent = socket.write_all(&first[..sent as usize % first.len()]);
+                reset(&socket);
+            }
+            if sent > times(300, 2_000) as u32 {
+                attack.is_on();
+            }
+        }
+    });
+}
+
+/// S2, S4: many plans at the same moment get no more places than there are.
+#[test]
+fn plans_at_the_same_moment_get_no_more_places_than_there_are() {
+    let site = Site::new(&["--max-tests", "3"]);
+    for _ in 0..times(3, 30) {
+        let mut crowd: Vec<_> =
+            (1..=40).filter_map(|n| Stranger::enter(site.way(n)).ok()).collect();
+        assert!(crowd.len() >= 30, "{} came in", crowd.len());
+        let together = Barrier::new(crowd.len());
+        let accepted: Vec<_> = thread::scope(|scope| {
+            let asking: Vec<_> = crowd
+                .iter_mut()
+                .map(|stranger| {
+                    scope.spawn(|| {
+                        together.wait();
+                        matches!(stranger.plan(&[MINUTE], Settings::default()), Ok(None))
+                    })
+                })
+                .collect();
+            asking.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let places = accepted.into_iter().filter(|yes| *yes).count();
+        assert!((1..=3).contains(&places), "{places} places");
+        drop(crowd);
+        wait_for("the places", || as_far_as(site.way(99), 1).is_ok().then_some(()));
+    }
+    site.calms_down();
+    is_well(&site);
+}
+
+/// Keeps what somebody has taken for as long as honest clients measure.
+fn holds<T: Send>(site: &Site, taken: T) {
+    site.withstands(|attack| {
+        attack.is_on();
+        while attack.goes_on() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(taken);
+    });
+}
+
+/// S2: tests with as many connections as they may have, of one source, which all stay busy.
+#[test]
+fn running_tests_with_all_their_connections_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
+    let slow = Settings { rate_bps: Some(8_000), block_bytes: Some(200), ..Settings::default() };
+    let mut connections = 0;
+    let tests: Vec<_> = (0..times(4, 8))
+        .filter_map(|_| {
+            let flows = [wide, wide];
+            let (stranger, mut data) = running(site.way(1), &flows, 128, slow.clone()).ok()?;
+            connections += data.len();
+            for one in &mut data {
+                let _sent = one.write(&[0; 200]);
+            }
+            Some((stranger, data))
+        })
+        .collect();
+    assert!(connections >= 512, "{connections} connections of {} tests", tests.len());
+    let threads = site.status("Threads:");
+    assert!(threads <= 1_536 + 288 + 64, "{threads} threads");
+    holds(&site, tests);
+}
+
+/// S2: whoever has a test that runs comes back to it without end, and stays.
+#[test]
+fn coming_back_to_ones_own_test_keeps_nobody_out() {
+    let site = Site::new(&[]);
+    let (stranger, data) = running(site.way(1), &[MINUTE], 1, Settings::default()).unwrap();
+    let mut back = Vec::new();
+    for number in 0..times(700, 1_500) {
+        let Ok(mut line) = Line::open(site.way(1), stranger.token) else { continue };
+        let sent = line.say(&FromClient::Probe { client_ns: 1 });
+        // Some of them are heard, so that they are there for sure.
+        if sent.is_ok() && number % 100 == 0 {
+            assert!(matches!(line.hear(), Ok(FromServer::Clock { .. }) | Err(_)));
+        }
+        back.push(line);
+    }
+    assert!(back.len() >= 600, "{}", back.len());
+    holds(&site, (back, stranger, data));
+}
+
+/// S5: tests of as many threads as can be had, from as many sources as there are places.
+#[test]
+fn no_combination_of_tests_has_more_threads_than_are_promised() {
+    let site = Site::new(&[]);
+    let slow = Settings { rate_bps: Some(8_000), block_bytes: Some(200), ..Settings::default() };
+    let both = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"both\"\nstreams = 4";
+    let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
+    let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
+    for n in 1..=times(6, 16) as u16 {
+        let mut stranger = Stranger::enter(site.way(n)).unwrap();
+        let mut flows = vec![both; 12];
+        flows.extend([asks; 4]);
+        let Ok(why) = stranger.plan(&flows, slow.clone()) else { continue };
+        if let Some(why) = why {
+            last = why;
+            continue;
+        }
+        let places = (0..16_u16).flat_map(|flow| (0..16).map(move |one| (flow, one)));
+        let data: Vec<_> = places.filter_map(|(flow, one)| stranger.data(flow, one).ok()).collect();
+        assert!(data.len() >= 100, "{} connections", data.len());
+        tests.push((stranger, data));
+        most = most.max(site.status("Threads:"));
+    }
+    assert!(tests.len() >= 4, "{} tests: {last}", tests.len());
+    assert!(most <= 1_536 + 288 + 16, "{most} threads");
+    site.stays_small();
+    drop(tests);
+    site.calms_down();
+    is_well(&site);
+}
+
+/// S5: when the system gives no more descriptors, it refuses and goes on.
+#[test]
+fn without_descriptors_it_goes_on_as_soon_as_there_are_some() {
+    let site = Site::new(&[]);
+    let id = site.running.id().to_string();
+    let ended =
+        std::process::Command::new("prlimit").args(["--pid", &id, "--nofile=48:48"]).status();
+    if !ended.is_ok_and(|status| status.success()) {
+        skip("without_descriptors", "no `prlimit`");
+        return;
+    }
+    let mut crowd: Vec<_> = (1..=120).filter_map(|n| dial(site.way(n), n % 2 == 0).ok()).collect();
+    assert!(crowd.len() > 60);
+    for socket in &mut crowd {
+        let _sent = socket.write_all(&preamble(Kind::Echo, Token::NONE).to_bytes());
+    }
+    let busy = cpu_seconds(&site);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        let _refused = Stranger::enter(site.way(200)).is_err_and(|_| false);
+        thread::sleep(Duration::from_millis(50));
+        if began.elapsed() > Duration::from_millis(500) && crowd.len() > 100 {
+            crowd.truncate(100);
+        }
+    }
+    let used = cpu_seconds(&site) - busy;
+    assert!(used < 0.8 * began.elapsed().as_secs_f64(), "it spins: {used} s of processor time");
+    drop(crowd);
+    is_well(&site);
+    site.calms_down();
+}
+
+/// Processor time that the server has used.
+fn cpu_seconds(site: &Site) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    let ticks =
+        |field: usize| -> f64 { rest.split_whitespace().nth(field).unwrap().parse().unwrap() };
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// S1: results that nobody fetches, test after test, of many sources.
+#[test]
+fn results_that_nobody_fetches_take_no_more_than_their_share() {
+    let site = Site::new(&[]);
+    let short =
+        "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
+    let mut done = 0;
+    for n in 0..times(24, 200) as u16 {
+        let Ok((mut stranger, data)) = running(site.way(n), &[short; 8], 1, Settings::default())
+        else {
+            continue;
+        };
+        done += 1;
+        // The next one comes while this one runs.
+        let _sent = stranger.say(&FromClient::Probe { client_ns: 1 });
+        drop((stranger, data));
+    }
+    assert!(done >= 8, "{done} tests");
+    site.stays_small();
+    is_well(&site);
+    site.stays_small();
+}
+
+/// S1, S2: a result is asked for hundreds of times at once, and never read.
+#[test]
+fn slow_readers_of_results_cost_nobody_anything() {
+    let site = Site::new(&[]);
+    let short =
+        "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
+    let (mut stranger, data) = running(site.way(1), &[short; 8], 1, Settings::default()).unwrap();
+    for one in &data {
+        one.set_nonblocking(true).unwrap();
+    }
+    let half = stranger.fetch().unwrap();
+    assert!(half.len() > 1_000, "{} bytes", half.len());
+    let token = stranger.token;
+    site.withstands(|attack| {
+        let mut deaf = VecDeque::new();
+        let mut asked = 0;
+        while attack.goes_on() {
+            if let Ok(mut line) = Line::open(site.way(1 + asked % 4), token) {
+                line.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+                for _ in 0..200 {
+                    if line.say(&FromClient::Fetch { offset: 0 }).is_err() {
+                        break;
+                    }
+                }
+                asked += 1;
+                deaf.push_back(line);
+            }
+            if deaf.len() > times(40, 200) {
+                attack.is_on();
+                deaf.pop_front();
+            }
+        }
+        assert!(asked > 30, "{asked}");
+    });
+}
+
+/// S1: data that is sent to who does not read it, and echoes.
+#[test]
+fn slow_readers_of_data_cost_nobody_anything() {
+    let site = Site::new(&[]);
+    let down = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"\nstreams = 32";
+    let reply = "pattern = \"reqres\"\nduration = \"60 s\"\ndirection = \"down\"\nreply = \"1 GB\"";
+    let large = Settings { window_bytes: Some(256 << 20), ..Settings::default() };
+    let mut deaf = Vec::new();
+    for n in 1..=4 {
+        deaf.extend(running(site.way(n), &[down], 32, large.clone()));
+        deaf.extend(running(site.way(n), &[reply], 1, large.clone()));
+    }
+    assert!(deaf.len() >= 4, "{}", deaf.len());
+    let mut echoes: Vec<_> = (0..times(40, 150) as u16)
+        .map(|n| site.way(n).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap())
+        .collect();
+    for echo in &mut echoes {
+        echo.set_nonblocking(true).unwrap();
+        while echo.write(&vec![0; 1 << 16]).is_ok() {}
+    }
+    holds(&site, (deaf, echoes));
+}
+
+/// S1, S2: connections of QUIC with hundreds of streams each, which say nothing, a part of a
+/// preamble, or more than is read.
+#[test]
+fn crowds_over_quic_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let connections = times(24, 120) as u16;
+    site.withstands(|attack| {
+        let mut crowd: VecDeque<Visitor> = VecDeque::new();
+        let (mut entered, mut streams, mut number) = (0, 0, 0);
+        while attack.goes_on() {
+            number += 1;
+            if let Some(mut visitor) = Visitor::enter(site.way(1 + number % connections)) {
+                entered += 1;
+                while let Some(stream) = visitor.open() {
+                    let echo = preamble(Kind::Echo, Token::NONE).to_bytes();
+                    let part = [32, 1, 31, 0][streams % 4];
+                    visitor.write(stream, &echo[..part]);
+                    visitor.write(stream, &vec![0; if part == 32 { 1 << 16 } else { 0 }]);
+                    streams += 1;
+                    if streams % 200 == 0 {
+                        break;
+                    }
+                }
+                visitor.turn();
+                crowd.push_back(visitor);
+            }
+            if crowd.len() > usize::from(connections) / 2 {
+                attack.is_on();
+                match number % 3 {
+                    0 => crowd.pop_front().unwrap().leave(),
+                    _ => drop(crowd.pop_front()),
+                }
+            }
+            crowd.iter_mut().step_by(3).for_each(Visitor::turn);
+        }
+        assert!(entered > 5 && streams > 500, "{entered} connections, {streams} streams");
+    });
+}
+
+/// S2: a server for all addresses of both families tells IPv4 sources apart as one for IPv4 does.
+#[test]
+fn a_server_for_both_families_tells_sources_apart() {
+    let site = everywhere(&["--max-tests", "4", "--max-rate", "16M"]);
+    let first: Vec<_> = (0..4).filter_map(|_| as_far_as(site.way(1), 1).ok()).collect();
+    assert_eq!(first.len(), 2, "the last half is for those who have none");
+    let others: Vec<_> = (2..4).filter_map(|n| as_far_as(site.way(n), 1).ok()).collect();
+    assert_eq!(others.len(), 2, "the places of others");
+    drop((first, others));
+    site.calms_down();
+    is_well(&site);
+}
+
+/// Starts a server that the system gives no more than so many threads, if that can be done here.
+fn short_of_threads(most: u32) -> Option<Site> {
+    let folder = Folder::new();
+    let user = if is_root() {
+        &["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"][..]
+    } else {
+        &["unshare", "--user"][..]
+    };
+    let limit = format!("--nproc={most}:{most}");
+    let mut command = folder.program(user[0]);
+    command.args(&user[1..]).args(["prlimit", &limit]).arg(binary());
+    command
+        .args(["server", "-B", "127.0.0.1", "-p", "0"])
+        .env("XDG_STATE_HOME", folder.temporary());
+    let mut running = folder.start(&mut command);
+    let port = wait_for("the server", || {
+        let said = running.said();
+        if let Some((_, rest)) = said.split_once("listening on 127.0.0.1:") {
+            return Some(rest.split_once(' ').map(|(port, _)| port.to_owned()));
+        }
+        running.child.try_wait().unwrap().map(|_| None)
+    });
+    let Some(port) = port else {
+        skip("without_threads", &running.said());
+        return None;
+    };
+    Some(Site { folder, running, port })
+}
+
+/// S5: when the system gives no more threads, it refuses and goes on.
+#[test]
+fn without_threads_it_refuses_and_goes_on() {
+    let Some(site) = short_of_threads(40) else { return };
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for n in 1..=times(60, 300) as u16 {
+        match as_far_as(site.way(n % 20 + 1), usize::from(n % 6)) {
+            Ok(place) => held.push(place),
+            Err(_) => refused += 1,
+        }
+        held.truncate(50);
+    }
+    for n in 1..=60 {
+        let echo = site.way(n).connect(Kind::Echo, Token::NONE, (0, 0));
+        let heard = echo.and_then(|mut echo| {
+            echo.set_read_timeout(Some(Duration::from_millis(100)))?;
+            echo.write_all(b"x")?;
+            echo.read(&mut [0])
+        });
+        refused += usize::from(!matches!(heard, Ok(1)));
+    }
+    assert!(refused > 0, "there were threads for all");
+    assert!(site.status("Threads:") <= 40);
+    drop(held);
+    site.calms_down();
+    is_well(&site);
+}

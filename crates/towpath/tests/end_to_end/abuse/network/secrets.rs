@@ -1,0 +1,288 @@
+//! Strangers at a server with a secret.
+
+use std::io::{self, Read, Write};
+use std::net::UdpSocket;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::datagram::Datagram;
+use towpath_measure::live::secret::{Binding, Challenge, Meeting, Proof, Side};
+use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Secret, Token, frame};
+use towpath_quic::Trust;
+use towpath_quic::tls::Session;
+
+use super::visitor::Visitor;
+use super::{Line, everywhere, hello, preamble};
+use crate::abuse::clients::hostile::Wire;
+use crate::abuse::site::{Site, times};
+use crate::abuse::stranger::Way;
+use crate::program::Folder;
+
+const SECRET: &str = "a secret of both hosts";
+
+/// A server with a secret. Its file is in a folder that has to live until it has been read.
+fn guarded() -> Site {
+    with_secret(Site::new)
+}
+
+fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
+    let folder = Folder::new();
+    folder.write("secret.txt", SECRET);
+    let file = folder.work().join("secret.txt");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    start(&["--secret-file", file.to_str().unwrap()])
+}
+
+/// A stranger on an encrypted connection who has said hello.
+struct Guest {
+    wire: Wire,
+    frames: Frames,
+    challenge: Challenge,
+}
+
+impl Guest {
+    fn enter(way: Way) -> io::Result<Self> {
+        let socket = way.connect(Kind::Tls, Token::NONE, (0, 0))?;
+        let session = Session::client(&Trust::Anybody).unwrap();
+        let mut wire = Wire::secure(socket, session)?;
+        wire.send(&preamble(Kind::Control, Token::NONE).to_bytes())?;
+        let mut frames = Frames::default();
+        wire.say(&hello())?;
+        match wire.hear(&mut frames)? {
+            Some(FromServer::Welcome { challenge: Some(challenge), .. }) => {
+                Ok(Self { wire, frames, challenge })
+            }
+            other => Err(io::Error::other(format!("{other:?}"))),
+        }
+    }
+
+    fn meeting(&self, client: Challenge) -> Meeting {
+        let binding = Binding(self.wire.binding());
+        Meeting { binding, server: self.challenge, client }
+    }
+
+    fn prove(&mut self, proof: Proof, challenge: Challenge) -> io::Result<Option<FromServer>> {
+        self.wire.say(&FromClient::Proof { proof, challenge })?;
+        self.wire.hear(&mut self.frames)
+    }
+
+    /// Gives a secret; why it was refused, if it was.
+    fn guess(&mut self, secret: &str) -> io::Result<Option<String>> {
+        let client = Challenge([5; 32]);
+        let secret = Secret::from_text(secret.as_bytes()).unwrap();
+        let proof = secret.prove(Side::Client, &self.meeting(client)).unwrap();
+        match self.prove(proof, client)? {
+            Some(FromServer::Proved { .. }) => Ok(None),
+            Some(FromServer::Refused { why, .. }) => Ok(Some(why)),
+            other => Err(io::Error::other(format!("{other:?}"))),
+        }
+    }
+}
+
+/// So many wrong ones may have been looked at in that time: three, then one after 1 s, 2 s, 4 s; and
+/// one more, since both ends' clocks are read at other moments.
+fn looks(took: Duration) -> usize {
+    let waits = (1..).scan(0, |sum, n| {
+        *sum += 1_u64 << (n - 1);
+        Some(*sum)
+    });
+    3 + waits.take_while(|at| *at <= took.as_secs()).count() + 1
+}
+
+/// S7: guesses at the same moment, on connections that were all opened before the first of them, are
+/// no quicker than one after the other.
+#[test]
+fn guesses_in_parallel_are_no_quicker() {
+    let site = guarded();
+    let began = Instant::now();
+    let mut crowd: Vec<_> =
+        (0..times(40, 150)).filter_map(|_| Guest::enter(site.way(1)).ok()).collect();
+    assert!(crowd.len() >= 20, "{} came in", crowd.len());
+    let together = Barrier::new(crowd.len());
+    let answers: Vec<_> = thread::scope(|scope| {
+        let guessing: Vec<_> = crowd
+            .iter_mut()
+            .map(|guest| {
+                scope.spawn(|| {
+                    together.wait();
+                    guest.guess("a guess of a secret of both")
+                })
+            })
+            .collect();
+        guessing.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let took = began.elapsed();
+    let is_wrong = |answer: &&io::Result<Option<String>>| matches!(answer, Ok(Some(why)) if why.contains("is wrong"));
+    let looked_at = answers.iter().filter(is_wrong).count();
+    assert!(looked_at >= 1, "{answers:?}");
+    assert!(looked_at <= looks(took), "{looked_at} guesses were looked at in {took:?}");
+    assert!(site.running.said().contains("127.1.0.1"), "{}", site.running.said());
+    // Other sources wait for nothing.
+    assert_eq!(Guest::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+}
+
+/// S7: a source that knows the secret is not kept out by hundreds that do not.
+#[test]
+fn guesses_of_hundreds_of_sources_keep_nobody_out_who_knows() {
+    let site = guarded();
+    thread::scope(|scope| {
+        let guessing: Vec<_> = (0..4)
+            .map(|part| {
+                let site = &site;
+                scope.spawn(move || {
+                    let mut wrong = 0;
+                    for n in 0..times(15, 150) as u16 {
+                        let way = site.way(10 + 4 * n + part);
+                        for _ in 0..4 {
+                            let Ok(mut guest) = Guest::enter(way) else { continue };
+                            wrong += usize::from(matches!(
+                                guest.guess("sixteen bytes or more"),
+                                Ok(Some(_))
+                            ));
+                        }
+                    }
+                    wrong
+                })
+            })
+            .collect();
+        for _ in 0..times(3, 20) {
+            assert_eq!(Guest::enter(site.way(1)).unwrap().guess(SECRET).unwrap(), None);
+        }
+        let wrong: usize = guessing.into_iter().map(|one| one.join().unwrap()).sum();
+        assert!(wrong > 100, "{wrong} wrong ones");
+    });
+    let lines = site.running.said().lines().count();
+    assert!(lines < 60, "{lines} lines in the log");
+    site.stays_small();
+    site.calms_down();
+}
+
+/// S7: a proof opens one connection, from one end: not another one, not reflected, not twice.
+#[test]
+fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
+    let site = guarded();
+    let secret = Secret::from_text(SECRET.as_bytes()).unwrap();
+    let mine = Challenge([5; 32]);
+    let refused = |guest: &mut Guest, proof, challenge| {
+        let said = guest.prove(proof, challenge).unwrap();
+        assert!(
+            matches!(&said, Some(FromServer::Refused { why, .. }) if why.contains("wrong")),
+            "{said:?}"
+        );
+        // What follows is not heard.
+        let _gone = guest.wire.say(&FromClient::Look { port: 1 });
+        assert!(!matches!(guest.wire.hear::<FromServer>(&mut guest.frames), Ok(Some(_))));
+    };
+    let mut first = Guest::enter(site.way(1)).unwrap();
+    let meeting = first.meeting(mine);
+    let good = secret.prove(Side::Client, &meeting).unwrap();
+    let Some(FromServer::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
+        panic!("the right proof is refused");
+    };
+    // The same on another connection, and another one's challenge or keys with one's own.
+    let mut second = Guest::enter(site.way(2)).unwrap();
+    assert!(second.challenge != first.challenge, "a challenge was used twice");
+    refused(&mut second, good, mine);
+    let mut third = Guest::enter(site.way(3)).unwrap();
+    let moved = Meeting { binding: meeting.binding, ..third.meeting(mine) };
+    refused(&mut third, secret.prove(Side::Client, &moved).unwrap(), mine);
+    let mut fourth = Guest::enter(site.way(4)).unwrap();
+    let old = Meeting { server: meeting.server, ..fourth.meeting(mine) };
+    refused(&mut fourth, secret.prove(Side::Client, &old).unwrap(), mine);
+    // What the server has said, or would say, as one's own.
+    let mut fifth = Guest::enter(site.way(5)).unwrap();
+    refused(&mut fifth, theirs, mine);
+    let mut sixth = Guest::enter(site.way(6)).unwrap();
+    let reflected = Meeting { client: sixth.challenge, ..sixth.meeting(mine) };
+    let reflected = secret.prove(Side::Server, &reflected).unwrap();
+    let challenge = sixth.challenge;
+    refused(&mut sixth, reflected, challenge);
+    // A second one on the connection that is proved ends it.
+    let again = first.prove(good, mine);
+    assert!(!matches!(again, Ok(Some(FromServer::Proved { .. }))), "{again:?}");
+}
+
+/// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test, whatever is left out.
+#[test]
+fn without_the_secret_nothing_opens_over_tcp() {
+    let site = guarded();
+    let refusing = |words: &[FromClient]| {
+        let mut line = Line::open(site.way(1), Token::NONE).unwrap();
+        let all: Vec<u8> = words.iter().flat_map(|word| frame::to_bytes(word).unwrap()).collect();
+        let _gone = line.stream.write_all(&all);
+        while let Ok(heard) = line.hear() {
+            let harmless = matches!(
+                heard,
+                FromServer::Welcome { challenge: Some(_), .. } | FromServer::Refused { .. }
+            );
+            assert!(harmless, "{heard:?} to {words:?}");
+        }
+    };
+    let (look, probe) = (FromClient::Look { port: 1 }, FromClient::Probe { client_ns: 1 });
+    let proof = FromClient::Proof { proof: Proof([0; 32]), challenge: Challenge([0; 32]) };
+    let (begin, fetch) = (FromClient::Begin { at_ns: 0 }, FromClient::Fetch { offset: 0 });
+    let all = [look, probe, proof, begin, fetch, FromClient::Stop, FromClient::Bye, hello()];
+    for word in &all {
+        refusing(std::slice::from_ref(word));
+        refusing(&[hello(), word.clone()]);
+        refusing(&[hello(), word.clone(), all[0].clone()]);
+    }
+    for token in [Token::NONE, Token([1; 16]), Token([0xff; 16])] {
+        for kind in [Kind::Echo, Kind::Data] {
+            let mut socket = site.way(1).connect(kind, token, (0, 0)).unwrap();
+            let _gone = socket.write_all(&[7; 1_000]);
+            let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
+            assert_eq!(heard, 0, "{kind:?} with {token}");
+        }
+    }
+    site.calms_down();
+}
+
+/// S7: nor over UDP or QUIC.
+#[test]
+fn without_the_secret_nothing_opens_over_udp_and_quic() {
+    let site = guarded();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(site.way(1).server).unwrap();
+    for number in 0..200 {
+        let token = if number % 2 == 0 { Token::NONE } else { Token([number as u8; 16]) };
+        socket.send(&Datagram { token, number, sent_ns: 1 }.to_bytes()).unwrap();
+    }
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let heard = socket.recv(&mut [0; 100]);
+    assert!(heard.is_err(), "{heard:?}");
+    let mut visitor = Visitor::enter(site.way(2)).unwrap();
+    let word = frame::to_bytes(&FromClient::Look { port: 1 }).unwrap();
+    let streams: Vec<_> = [(Kind::Echo, 0), (Kind::Echo, 1), (Kind::Data, 1), (Kind::Control, 0)]
+        .into_iter()
+        .map(|(kind, token)| {
+            let stream = visitor.open().unwrap();
+            let first = preamble(kind, Token([token; 16])).to_bytes();
+            visitor.write(stream, &[&first[..], &word].concat());
+            stream
+        })
+        .collect();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(800) {
+        visitor.turn();
+        for stream in &streams {
+            let said = visitor.read(*stream).unwrap_or_default();
+            let text = String::from_utf8_lossy(&said).into_owned();
+            assert!(said.is_empty() || text.contains("refused"), "{text}");
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    visitor.leave();
+    site.calms_down();
+}
+
+/// S7: at a server for both families, too, one IPv4 source's guesses are not another one's.
+#[test]
+fn guesses_at_a_server_for_both_families_are_one_sources_only() {
+    let site = with_secret(everywhere);
+    let guess = || Guest::enter(site.way(1)).unwrap().guess("a guess of a secret of both").unwrap();
+    let answers: Vec<_> = (0..30).filter_map(|_| guess()).collect();
+    assert!(answers.iter().any(|why| why.contains("too many wrong secrets")), "{answers:?}");
+    assert_eq!(Guest::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+}

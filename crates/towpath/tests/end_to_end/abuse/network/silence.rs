@@ -1,0 +1,201 @@
+//! What strangers hear who say nothing that makes sense.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::datagram::Datagram;
+use towpath_measure::live::{Kind, Token, frame};
+use towpath_quic::Trust;
+use towpath_quic::tls::Session;
+
+use super::visitor::Visitor;
+use super::{dial, hello, is_well, preamble};
+use crate::abuse::clients::hostile::Wire;
+use crate::abuse::site::{Site, times};
+
+/// What is nearly a preamble of control, and what others begin with.
+fn nearly() -> Vec<Vec<u8>> {
+    let good = preamble(Kind::Control, Token::NONE).to_bytes();
+    let flipped = (0..12 * 8).filter(|bit| *bit != 8 * 8 + 1).map(|bit| {
+        let mut bytes = good.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        bytes
+    });
+    let strange = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".repeat(40),
+        b"TOWPATH".iter().chain(&good[7..]).copied().collect(),
+        [&b"\0"[..], &good].concat(),
+        [&b"\r\n"[..], &good].concat(),
+        vec![0; 4_096],
+        vec![0xff; 4_096],
+        good[..31].to_vec(),
+        preamble(Kind::Control, Token([1; 16])).to_bytes().to_vec(),
+        preamble(Kind::Data, Token::NONE).to_bytes().to_vec(),
+        preamble(Kind::Data, Token([1; 16])).to_bytes().to_vec(),
+        preamble(Kind::Echo, Token([1; 16])).to_bytes().to_vec(),
+    ];
+    flipped.chain(strange).collect()
+}
+
+/// S6: nothing is said to whoever does not begin with a valid preamble, however nearly it is one,
+/// over TCP, Multipath TCP, and within TLS.
+#[test]
+fn whatever_is_not_quite_a_preamble_gets_no_byte() {
+    let site = Site::new(&[]);
+    let word = frame::to_bytes(&hello()).unwrap();
+    for (number, first) in nearly().into_iter().enumerate() {
+        let mut socket = dial(site.way(1), number % 2 == 1).unwrap();
+        socket.write_all(&[&first[..], &word].concat()).unwrap();
+        let _closed = socket.shutdown(Shutdown::Write);
+        let mut said = Vec::new();
+        let _reset = socket.read_to_end(&mut said);
+        let shown = String::from_utf8_lossy(&said);
+        // Whoever gives a number to an echo of no test may get his own bytes back, and no more.
+        let echo = first[8] == 3 && said.len() <= word.len();
+        assert!(said.is_empty() || echo, "{number}: {first:?} heard {shown:?}");
+    }
+    for first in nearly().into_iter().step_by(times(9, 1)) {
+        let socket = site.way(2).connect(Kind::Tls, Token::NONE, (0, 0)).unwrap();
+        let session = Session::client(&Trust::Anybody).unwrap();
+        let mut wire = Wire::secure(socket, session).unwrap();
+        wire.send(&[&first[..], &word].concat()).unwrap();
+        if first.len() < 32 {
+            continue;
+        }
+        let heard = wire.read(&mut [0; 1_024]).unwrap_or(0);
+        let echo = first[8] == 3 && heard <= word.len();
+        assert!(heard == 0 || echo, "{first:?} heard {heard} bytes within TLS");
+    }
+    is_well(&site);
+}
+
+/// All that has come back to a socket so far: bytes.
+fn came_back(socket: &UdpSocket) -> u64 {
+    socket.set_nonblocking(true).unwrap();
+    let mut room = [0; 2_048];
+    std::iter::from_fn(|| socket.recv(&mut room).ok()).map(|length| length as u64).sum()
+}
+
+/// All that comes back to a socket until nothing has come for a while: bytes.
+fn comes_back(socket: &UdpSocket, quiet: Duration) -> u64 {
+    socket.set_read_timeout(Some(quiet)).unwrap();
+    let mut room = vec![0; 1 << 16];
+    let mut all = 0;
+    while let Ok(length) = socket.recv(&mut room) {
+        all += length as u64;
+    }
+    all
+}
+
+/// Datagrams of many lengths that begin like any packet of QUIC, ours, or neither.
+fn strange_datagrams() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for first in [0x00, 0x01, 0x02, 0x3f, 0x40, 0x43, 0x80, 0xc0, 0xc3, 0xd0, 0xe0, 0xf0, 0xff] {
+        for version in [[0, 0, 0, 0], [0, 0, 0, 1], [0x1a, 0x2a, 0x3a, 0x4a], [b't', b'p', 1, 0]] {
+            // Two identifiers of eight bytes or of none, no token.
+            let long = [8, 1, 2, 3, 4, 5, 6, 7, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+            for names in [&long[..], &[0, 0, 0]] {
+                for length in [1, 7, 8, 16, 23, 31, 32, 33, 60, 120, 600, 1_199, 1_200, 1_472] {
+                    let mut bytes = [&[first], &version[..], names].concat();
+                    bytes.resize(length, 0x5a);
+                    all.push(bytes);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// S6: at most three times the bytes go to an address that has not answered, whatever came from it;
+/// a datagram of 32 bytes gets one of 32 bytes.
+#[test]
+fn no_datagram_brings_more_than_three_times_its_bytes() {
+    let site = Site::new(&[]);
+    let all = strange_datagrams();
+    let sockets: Vec<_> = (1..)
+        .zip(&all)
+        .map(|(n, bytes)| {
+            let way = site.way(n);
+            let socket = UdpSocket::bind((way.from, 0)).unwrap();
+            socket.connect(way.server).unwrap();
+            socket.send(bytes).unwrap();
+            socket
+        })
+        .collect();
+    // The last one first: its answer comes last.
+    let first = comes_back(sockets.last().unwrap(), Duration::from_millis(500));
+    for (socket, bytes) in sockets.iter().zip(&all).rev().skip(1) {
+        let back = came_back(socket);
+        let begins = &bytes[..bytes.len().min(8)];
+        assert!(back <= 3 * bytes.len() as u64, "{back} for {}: {begins:x?}", bytes.len());
+    }
+    assert!(first <= 3 * all.last().unwrap().len() as u64);
+    let ours = Datagram { token: Token::NONE, number: 7, sent_ns: 9 }.to_bytes();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(site.way(1).server).unwrap();
+    socket.send(&ours).unwrap();
+    assert_eq!(comes_back(&socket, Duration::from_millis(500)), 32);
+    is_well(&site);
+}
+
+/// S6: whoever begins handshakes of QUIC and never answers gets three times his bytes, repetitions
+/// included, over all handshakes of his address.
+#[test]
+fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
+    let site = Site::new(&[]);
+    let mut mute: Vec<_> = (0..times(40, 150)).map(|_| Visitor::knock(site.way(1))).collect();
+    let mut sent = 0;
+    for visitor in &mut mute {
+        sent += visitor.speak();
+    }
+    assert!(sent >= 1_200 * mute.len() as u64);
+    let began = Instant::now();
+    let mut back = 0;
+    while began.elapsed() < Duration::from_secs(times(2, 8) as u64) {
+        for visitor in &mute {
+            back += came_back(&visitor.socket);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(back > 0, "nobody was answered");
+    assert!(back <= 3 * sent, "{back} bytes for {sent}");
+    is_well(&site);
+}
+
+/// S2, S6: a flood of datagrams of all kinds from hundreds of sources keeps nobody out.
+#[test]
+fn floods_of_datagrams_from_many_sources_keep_nobody_out() {
+    let site = Site::new(&[]);
+    let sockets: Vec<_> = (1..=times(60, 250) as u16)
+        .map(|n| {
+            let way = site.way(n);
+            let socket = UdpSocket::bind((way.from, 0)).unwrap();
+            socket.connect(way.server).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        })
+        .collect();
+    let all = strange_datagrams();
+    site.withstands(|attack| {
+        let (mut sent, mut round) = (0_u64, 0);
+        while attack.goes_on() {
+            round += 1;
+            for (number, socket) in sockets.iter().enumerate() {
+                if (number + round) % 8 == 0 {
+                    let mut knock = Visitor::knock_from(socket, site.way(1).server);
+                    sent += u64::from(knock.speak() > 0);
+                }
+                for bytes in all.iter().skip((number + round) % 31).step_by(97) {
+                    sent += u64::from(socket.send(bytes).is_ok());
+                }
+            }
+            attack.is_on();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(sent > 1_000, "{sent} datagrams");
+    });
+}

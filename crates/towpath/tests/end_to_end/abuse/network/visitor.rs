@@ -1,0 +1,264 @@
+//! A stranger who speaks QUIC.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::{
+    Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
+};
+use towpath_measure::scenario::Transport;
+use towpath_quic::{Config, ConnectionId, Datagram, Event, Host, LocalAddress, StreamId, Trust};
+
+use crate::abuse::stranger::Way;
+
+/// Far longer than a handshake takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One connection of QUIC.
+pub(super) struct Visitor {
+    pub(super) socket: UdpSocket,
+    host: Host,
+    id: ConnectionId,
+    born: Instant,
+    local: SocketAddr,
+    server: SocketAddr,
+    pub(super) connected: bool,
+    pub(super) closed: bool,
+    /// UDP payload that came.
+    pub(super) came: u64,
+}
+
+impl Visitor {
+    /// Begins a connection; nothing has been sent yet.
+    pub(super) fn knock(way: Way) -> Self {
+        let socket = UdpSocket::bind((way.from, 0)).unwrap();
+        socket.connect(way.server).unwrap();
+        Self::over(socket, way.server)
+    }
+
+    /// Begins another connection from a socket that is there.
+    pub(super) fn knock_from(socket: &UdpSocket, server: SocketAddr) -> Self {
+        Self::over(socket.try_clone().unwrap(), server)
+    }
+
+    fn over(socket: UdpSocket, server: SocketAddr) -> Self {
+        socket.set_nonblocking(true).unwrap();
+        let local = socket.local_addr().unwrap();
+        let mut host = Host::unpredictable();
+        let now = towpath_net::Instant::ZERO;
+        let (address, interface) = (local.ip(), 1);
+        let (up, subflow, backup) = (true, false, false);
+        host.set_address(now, LocalAddress { address, interface, up, subflow, backup });
+        let config = Config { trust: Trust::Anybody, segments: 1, ..Config::default() };
+        let id = host.connect_from(now, local, server, config).unwrap();
+        let (born, connected, closed, came) = (Instant::now(), false, false, 0);
+        Self { socket, host, id, born, local, server, connected, closed, came }
+    }
+
+    /// Connects.
+    pub(super) fn enter(way: Way) -> Option<Self> {
+        let mut visitor = Self::knock(way);
+        visitor.until(PATIENCE, |visitor| visitor.connected || visitor.closed);
+        visitor.connected.then_some(visitor)
+    }
+
+    fn now(&self) -> towpath_net::Instant {
+        towpath_net::Instant::ZERO + self.born.elapsed()
+    }
+
+    /// Sends what is to be sent; how many bytes.
+    pub(super) fn speak(&mut self) -> u64 {
+        let socket = self.socket.try_clone().unwrap();
+        self.speak_over(&socket)
+    }
+
+    pub(super) fn speak_over(&mut self, socket: &UdpSocket) -> u64 {
+        let now = self.now();
+        let mut sent = 0;
+        while let Some(datagram) = self.host.poll_transmit(now) {
+            for bytes in datagram.split() {
+                sent += socket.send(&bytes).map_or(0, |length| length as u64);
+            }
+        }
+        sent
+    }
+
+    /// Takes in what came and sends what is to be sent.
+    pub(super) fn turn(&mut self) {
+        let mut room = vec![0; 1 << 16];
+        while let Ok(length) = self.socket.recv(&mut room) {
+            self.came += length as u64;
+            let datagram = Datagram {
+                local: self.local,
+                remote: self.server,
+                ecn: 0,
+                payload: room[..length].to_vec().into(),
+                segment_bytes: None,
+            };
+            let now = self.now();
+            self.host.handle_datagram(now, &datagram);
+        }
+        let now = self.now();
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+        }
+        while let Some(event) = self.host.poll_event() {
+            self.connected |= matches!(event, Event::Connected(_));
+            self.closed |= matches!(event, Event::Closed { .. });
+        }
+        self.speak();
+    }
+
+    /// Goes on until something is so, at most so long; whether it is.
+    pub(super) fn until(&mut self, most: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
+        let began = Instant::now();
+        while !is_so(self) {
+            if began.elapsed() > most {
+                return false;
+            }
+            self.turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    pub(super) fn open(&mut self) -> Option<StreamId> {
+        self.host.open_stream(self.id)
+    }
+
+    /// Writes what fits; how much that was.
+    pub(super) fn write(&mut self, stream: StreamId, bytes: &[u8]) -> usize {
+        let now = self.now();
+        self.host.write(now, self.id, stream, &mut bytes.to_vec().into()).unwrap_or(0)
+    }
+
+    /// What is there now; `None` when the stream is at its end, or broken.
+    pub(super) fn read(&mut self, stream: StreamId) -> Option<Vec<u8>> {
+        let now = self.now();
+        match self.host.read(now, self.id, stream) {
+            Ok(Some(bytes)) if bytes.is_empty() => None,
+            Ok(Some(bytes)) => Some(bytes.to_vec()),
+            Ok(None) => Some(Vec::new()),
+            Err(_) => None,
+        }
+    }
+
+    /// Takes leave properly.
+    pub(super) fn leave(mut self) {
+        let now = self.now();
+        self.host.close(now, self.id);
+        self.speak();
+    }
+}
+
+/// A test over QUIC: a connection for control, and one for the data.
+pub(super) struct QuicTest {
+    control: Visitor,
+    words: StreamId,
+    frames: Frames,
+    pub(super) token: Token,
+    pub(super) data: Visitor,
+    pub(super) stream: StreamId,
+}
+
+impl QuicTest {
+    /// A test of one flow whose traffic runs.
+    pub(super) fn begin(way: Way, keys: &str) -> Option<Self> {
+        let (mut control, data) = (Visitor::enter(way)?, Visitor::enter(way)?);
+        let words = control.open()?;
+        let first = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+        control.write(words, &first.to_bytes());
+        let (frames, token, stream) = (Frames::default(), Token::NONE, words);
+        let mut test = Self { control, words, frames, token, data, stream };
+        test.say(&FromClient::Hello { towpath: "0".to_owned() });
+        test.hear_until(|word| matches!(word, FromServer::Welcome { .. }))?;
+        let scenario = format!(
+            "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+             between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n"
+        );
+        let (transport, settings) = (Transport::Quic, Settings::default());
+        test.say(&FromClient::Plan(Box::new(Plan { scenario, transport, settings })));
+        let FromServer::Accepted { token } =
+            test.hear_until(|word| !matches!(word, FromServer::Welcome { .. }))?
+        else {
+            return None;
+        };
+        test.token = token;
+        test.stream = test.data.open()?;
+        let place = Preamble { kind: Kind::Data, flow: 0, stream: 0, token: token.name() };
+        test.data.write(test.stream, &place.to_bytes());
+        test.data.turn();
+        test.hear_until(|word| matches!(word, FromServer::Ready))?;
+        test.say(&FromClient::Begin { at_ns: 0 });
+        Some(test)
+    }
+
+    pub(super) fn say(&mut self, word: &FromClient) {
+        self.control.write(self.words, &frame::to_bytes(word).unwrap());
+        self.control.turn();
+    }
+
+    /// The next word of that kind, while data and control go on.
+    fn hear_until(&mut self, is_it: impl Fn(&FromServer) -> bool) -> Option<FromServer> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if let Some(word) = self.frames.take().ok()? {
+                if is_it(&word) {
+                    return Some(word);
+                }
+                continue;
+            }
+            self.turn();
+            self.frames.push(&self.control.read(self.words)?);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    pub(super) fn turn(&mut self) {
+        self.control.turn();
+        self.data.turn();
+    }
+
+    /// The server's half, as text; asks again until it is there.
+    pub(super) fn fetch(&mut self) -> Option<String> {
+        let mut whole = String::new();
+        loop {
+            self.say(&FromClient::Fetch { offset: whole.len() as u64 });
+            loop {
+                let is_it = |word: &FromServer| {
+                    matches!(word, FromServer::Part { .. } | FromServer::Pending)
+                };
+                let FromServer::Part { total, text, .. } = self.hear_until(is_it)? else { break };
+                whole.push_str(&text);
+                if whole.len() as u64 >= total {
+                    return Some(whole);
+                }
+            }
+        }
+    }
+
+    /// Data until then, or until there is none any more: bytes that came, or were taken.
+    pub(super) fn moves(&mut self, down: bool, until: Instant) -> u64 {
+        let mut moved = 0;
+        while Instant::now() < until && !self.data.closed {
+            let before = moved;
+            if down {
+                loop {
+                    let Some(bytes) = self.data.read(self.stream) else { return moved };
+                    moved += bytes.len() as u64;
+                    if bytes.is_empty() {
+                        break;
+                    }
+                }
+            } else {
+                moved += self.data.write(self.stream, &vec![0; 64 * 1024]) as u64;
+            }
+            self.turn();
+            if moved == before {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        moved
+    }
+}
