@@ -1,5 +1,6 @@
 //! A server on a host that has too few descriptors, threads, memory, room on its disk or readers.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::net::TcpStream;
@@ -74,7 +75,7 @@ fn a_server_without_descriptors_goes_on_when_there_are_some_again() {
         skip("a_server_without_descriptors_goes_on_when_there_are_some_again", &reason);
         return;
     }
-    for limit in [40, 64] {
+    for limit in [40, 64].into_iter().take(times(1, 2)) {
         let limit = format!("--nofile={limit}:{limit}");
         let site = site_with(&["prlimit", &limit], &[]);
         let at_rest = descriptors(&site);
@@ -105,19 +106,30 @@ fn a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors() {
         return;
     }
     let site = site_with(&["prlimit", "--nofile=200:200"], &[]);
-    let mut most = 0;
+    let crowd = crowd(&site, 400);
+    assert!(crowd.len() >= 200, "{} connections", crowd.len());
+    site.serves_five();
+    drop(crowd);
+    goes_on(&site);
+}
+
+/// S2: a source that comes again and again, as fast as it can, keeps nobody out.
+#[test]
+fn a_source_that_comes_in_a_tight_loop_keeps_nobody_out() {
+    let site = Site::new(&[]);
+    let mut came = 0;
     site.withstands(|attack| {
-        let mut held = Vec::new();
+        let mut held = VecDeque::new();
         while attack.goes_on() {
-            held.extend(crowd(&site, 50));
-            most = most.max(held.len());
-            if held.len() >= 300 {
+            held.extend(crowd(&site, 10));
+            came += 10;
+            if held.len() >= 400 {
                 attack.is_on();
-                held.drain(..100);
+                held.drain(..10);
             }
         }
     });
-    assert!(most >= 300, "{most} connections");
+    assert!(came > 400, "{came} connections");
 }
 
 /// S3, S5: a test with more connections than there are descriptors gives its place back.
@@ -194,12 +206,11 @@ fn a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back() {
     let Some(site) = site_with_threads(test, 30, &["--max-tests", "1"]) else { return };
     for direction in ["down", "up"].into_iter().take(times(1, 2)) {
         let wide = format!(
-            "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 64\ndirection = \"{direction}\""
+            "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
         );
         let mut stranger = Stranger::enter(site.way(1)).unwrap();
-        let began = Instant::now();
         let said = attend(&mut stranger, &wide);
-        assert!(!said.is_empty(), "after {:?}: {said}", began.elapsed());
+        assert!(!said.is_empty());
         drop(stranger);
         goes_on(&site);
     }
@@ -272,7 +283,7 @@ fn a_server_whose_clock_is_far_away_serves() {
     }
     let up = fs::read_to_string("/proc/uptime").unwrap();
     let up: i64 = up.split('.').next().unwrap().parse().unwrap();
-    for offset in [1 - up, 400 * 86_400, 9_000_000_000 - up] {
+    for offset in [1 - up, 400 * 86_400, 100 * 365 * 86_400] {
         let offset = offset.to_string();
         let mut words = vec!["unshare", "--time", "--monotonic", &offset, "--boottime", &offset];
         if !is_root() {
@@ -319,11 +330,12 @@ fn a_server_that_can_keep_nothing_serves_all_the_same() {
         export XDG_STATE_HOME=$PWD/only TMPDIR=$PWD/only HOME=$PWD/only";
     let missing = "unset XDG_STATE_HOME; export TMPDIR=/nowhere HOME=/nowhere/at/all";
     let nothing = "unset XDG_STATE_HOME HOME TMPDIR";
-    let scripts = [full, read_only, missing, nothing];
-    for script in scripts {
+    let scripts = [full, missing, read_only, nothing];
+    for script in scripts.into_iter().take(times(2, 4)) {
         let Some(site) = site_after(test, script, &[]) else { return };
-        let fixed = ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.3"];
-        let ended = site.folder.run(&[&fixed[..], &["--transport", "tcp,quic"]].concat());
+        let fixed = ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.2"];
+        let ended =
+            site.folder.run(&[&fixed[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
         assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.said());
         site.calms_down();
     }
@@ -339,17 +351,22 @@ fn a_disk_that_was_full_leaves_no_half_of_a_certificate() {
     }
     // As many free blocks of 4 KiB as are named.
     let script = "
+        try() {
+            \"$0\" server -B 127.0.0.1 -p 0 2>$1 & server=$!
+            until grep -q 'another host' $1 || ! kill -0 $server; do sleep 0.02; done
+            kill -s INT $server; wait $server; cat $1 >&2
+        }
         mkdir disk; mount -t tmpfs -o size=64k none disk
         export XDG_STATE_HOME=$PWD/disk
         for free in 0 1 2; do
             rm -rf disk/*; mkdir -p disk/towpath; chmod 700 disk/towpath
             head -c 1M /dev/zero >disk/filling 2>/dev/null || :
             truncate -s $((64 * 1024 - free * 4096)) disk/filling
-            timeout -s INT 2 \"$0\" server -B 127.0.0.1 -p 0 || :
+            try first
             rm disk/filling
             find disk -type f -size 0 | sed \"s/^/EMPTY /\"
-            timeout -s INT 2 \"$0\" server -B 127.0.0.1 -p 0 2>again || :
-            grep -q 'certificate sha256:' again || { cat again; echo WITHOUT $free; }
+            try again
+            grep -q 'certificate sha256:' again || echo WITHOUT $free
             find disk -type f | sort
         done";
     let folder = Folder::new();
@@ -383,7 +400,7 @@ impl Held {
     }
 
     fn serves(&mut self, what: &str) {
-        for last in 2..2 + times(2, 5) as u8 {
+        for last in 2..2 + times(1, 5) as u8 {
             let ended = self.measure(last);
             assert_eq!(ended.code, Some(0), "{what}: {ended}");
         }
@@ -530,7 +547,7 @@ fn a_server_whose_log_fills_the_disk_goes_on_serving() {
 /// S3, C2: a signal in the middle of tests ends the server soon, and its clients by themselves.
 #[test]
 fn a_signal_in_the_middle_of_tests_ends_both_ends() {
-    for name in ["TERM", "INT", "HUP"].into_iter().take(times(2, 3)) {
+    for name in ["TERM", "INT", "HUP"].into_iter().take(times(1, 3)) {
         let site = Site::new(&[]);
         let strangers: Vec<_> = (1..4)
             .map(|n| {
@@ -569,7 +586,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
 fn a_server_that_was_stopped_goes_on() {
     let site = Site::new(&[]);
     let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
-    for (transport, name) in [("tcp", "TSTP"), ("quic", "STOP")] {
+    for (transport, name) in [("tcp", "TSTP"), ("quic", "STOP")].into_iter().take(times(1, 2)) {
         let options = ["--transport", transport, "-o", transport];
         let command = [&long[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));

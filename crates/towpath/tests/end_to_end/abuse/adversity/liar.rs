@@ -17,16 +17,19 @@ use crate::program::wait_for;
 /// Words as they are on the wire: not all of them are JSON that a program would write.
 pub(super) type Words = Box<dyn Iterator<Item = String> + Send>;
 
+/// One thing in place of another.
+pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
+
 /// What is changed.
 pub(super) struct Lies {
     /// What is said in place of a word, if it is not passed on.
-    pub(super) word: Box<dyn Fn(&Value) -> Option<Words> + Send + Sync>,
+    pub(super) word: Lie<Value, Option<Words>>,
     /// What is given in place of the server's half.
-    pub(super) half: Box<dyn Fn(&str) -> String + Send + Sync>,
+    pub(super) half: Lie<str, String>,
     /// What is sent in place of a datagram's answer.
-    pub(super) datagram: Box<dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync>,
+    pub(super) datagram: Lie<[u8], Vec<Vec<u8>>>,
     /// What is sent in place of data; nothing ends the connection.
-    pub(super) data: Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>,
+    pub(super) data: Lie<[u8], Vec<u8>>,
     /// Comes before anything else on a data connection, in full.
     pub(super) before_data: Vec<u8>,
 }
