@@ -191,11 +191,12 @@ fn a_flood_of_words_is_neither_progress_nor_memory() {
     let site = Site::new(&[]);
     let clock = json!({"say": "clock", "client_ns": 0, "server_ns": 0});
     let pending = json!({"say": "pending"});
-    let words = [("part", pending), ("ready", clock), ("clock", json!({"say": "ready"}))];
+    let words = [("ready", clock), ("part", pending), ("clock", json!({"say": "ready"}))];
     let mut cases = Vec::new();
     for (place, word) in words {
-        cases.extend([(place, word.clone(), true), (place, word, false)]);
+        cases.extend([(place, word.clone(), false), (place, word, true)]);
     }
+    cases.swap(1, 3);
     at_once(&cases[..times(2, 6)], |_, (place, word, interrupted)| {
         let what = format!("{word} for ever in place of {place}");
         let lie = word.clone();
