@@ -171,14 +171,15 @@ pub(crate) fn short_turns(length: Duration) -> io::Result<()> {
 }
 
 /// Lets the process have as many open files as it may ask for.
-pub(crate) fn raise_open_files() -> io::Result<()> {
+pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives through both calls.
     unsafe {
         check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
         limit.rlim_cur = limit.rlim_max;
-        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)).map(drop)
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))?;
     }
+    Ok(limit.rlim_cur)
 }
 
 /// Processor time of the calling thread.

@@ -7,6 +7,8 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,6 +25,11 @@ use towpath_net::Rate;
 use crate::error::CliError;
 use crate::measure::amounts;
 use crate::ui::{Screen, Ui};
+
+/// So many lines wait for whoever reads the output; those beyond are not printed.
+const LINES: usize = 1_024;
+/// So long the last of them are waited for.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Let others measure towards this host (see `towpath measure`)
 ///
@@ -119,16 +126,35 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         ui.progress(&format!("certificate {print}"));
     }
     invite(arguments, &server, ui)?;
+    let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
+    let last = lines.clone();
     let tell = move |said: ServerSaid| {
-        // Whoever has closed the output does not want to know.
-        let _closed = if as_json {
-            writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
-        } else {
-            writeln!(Screen::new(io::stderr()), "{}", as_text(&said))
-        };
+        let _nobody_reads = lines.try_send(Some(said));
     };
     server.run(tell).map_err(CliError::Spawn)?;
+    let _nobody_reads = last.try_send(None);
+    let _too_late = printed.recv_timeout(LAST_LINES);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints in a thread of its own, until it is given nothing: a test does not wait for whoever reads
+/// the output, or no longer does. When the receiver hears of it, everything is printed.
+fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerSaid>>, Receiver<()>)> {
+    let (lines, to_print) = mpsc::sync_channel(LINES);
+    let (done, printed) = mpsc::sync_channel(1);
+    let print = move || {
+        for said in to_print.iter().map_while(|said: Option<ServerSaid>| said) {
+            // Whoever has closed the output does not want to know.
+            let _closed = if as_json {
+                writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
+            } else {
+                writeln!(Screen::new(io::stderr()), "{}", as_text(&said))
+            };
+        }
+        let _gone = done.send(());
+    };
+    thread::Builder::new().name("printer".to_owned()).spawn(print)?;
+    Ok((lines, printed))
 }
 
 /// One line to be pasted on the client.

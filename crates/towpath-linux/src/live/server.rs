@@ -138,7 +138,9 @@ impl Server {
     /// Listens.
     pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
         // Many connections need many descriptors; with fewer it works, too, for fewer clients.
-        let _fewer = sys::raise_open_files();
+        if let Ok(descriptors) = sys::raise_open_files() {
+            config.limits.waiting = waiting_within(descriptors, &config.limits);
+        }
         config.identity = config.identity.or_else(|| super::identity::make().ok());
         let clock = Clock::start();
         let shared = Arc::new(Shared {
@@ -231,6 +233,17 @@ impl Server {
             }
         }
     }
+}
+
+/// How many may wait without having said what for: where seats are more than there are descriptors
+/// for, nobody would ever have to give one up, and a crowd of one source would keep out all others.
+/// A seat takes two, whoever waits one; the last quarter is for the data of tests.
+fn waiting_within(descriptors: u64, limits: &Limits) -> usize {
+    const LEAST: usize = 8;
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let others = limits.tests.saturating_mul(4).saturating_add(8);
+    let room = (descriptors / 4).saturating_mul(3).saturating_sub(others) / 3;
+    limits.waiting.min(room.max(LEAST))
 }
 
 impl Shared {

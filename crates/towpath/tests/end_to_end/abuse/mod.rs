@@ -4,6 +4,7 @@
 //! ends by itself. `server` are strangers at a default server, `identity` and `clients` servers that
 //! are not what they say, `readers` files of others, `root` what a privileged command may change.
 
+mod adversity;
 mod clients;
 mod identity;
 mod network;

@@ -1,0 +1,658 @@
+//! A server on a host that has too few descriptors, threads, memory, room on its disk or readers.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use towpath_measure::live::{Kind, Settings, Token};
+
+use super::super::site::{Site, times, whole};
+use super::super::stranger::{Stranger, Way};
+use crate::processes::signal;
+use crate::program::{Ended, Folder, binary, is_root, missing, skip, wait_for};
+
+/// A server ends within a few seconds; the rest is for a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
+
+/// A server that another program starts in its own place.
+fn site_with(wrap: &[&str], options: &[&str]) -> Site {
+    let folder = Folder::new();
+    let mut command = folder.program(wrap[0]);
+    command.args(&wrap[1..]).arg(binary());
+    site_of(folder, &mut command, options)
+}
+
+fn site_of(folder: Folder, command: &mut Command, options: &[&str]) -> Site {
+    command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
+    let mut running = folder.start(command);
+    let port = wait_for("the server", || {
+        let said = running.said();
+        let over = running.child.try_wait().unwrap();
+        assert!(over.is_none(), "it has ended: {over:?}: {said}");
+        let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    });
+    Site { folder, running, port }
+}
+
+/// One honest client, or a few of them, and then nothing is left of anybody.
+fn goes_on(site: &Site) {
+    (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
+    site.calms_down();
+    site.stays_small();
+}
+
+/// As many connections as are taken, which say what they are for and stay.
+fn crowd(site: &Site, number: usize) -> Vec<TcpStream> {
+    let echo = |_| site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)).ok();
+    (0..number).filter_map(echo).collect()
+}
+
+fn descriptors(site: &Site) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", site.running.id())).unwrap().count()
+}
+
+/// Ticks of processor time.
+fn busy_for(site: &Site) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// S2, S5: no more descriptors, none for whoever comes, and then all of them again.
+#[test]
+fn a_server_without_descriptors_goes_on_when_there_are_some_again() {
+    if let Some(reason) = missing("prlimit") {
+        skip("a_server_without_descriptors_goes_on_when_there_are_some_again", &reason);
+        return;
+    }
+    for limit in [40, 64].into_iter().take(times(1, 2)) {
+        let limit = format!("--nofile={limit}:{limit}");
+        let site = site_with(&["prlimit", &limit], &[]);
+        let at_rest = descriptors(&site);
+        let crowd = crowd(&site, 200);
+        assert!(crowd.len() >= 40, "{} connections", crowd.len());
+        wait_for("the last descriptors", || (descriptors(&site) >= 38).then_some(()));
+        // It waits for some to be free, and does not ask in a circle.
+        let (before, began) = (busy_for(&site), Instant::now());
+        wait_for("a second", || (began.elapsed() > Duration::from_secs(1)).then_some(()));
+        let busy = busy_for(&site) - before;
+        assert!(busy <= 50, "{busy} of 100 ticks while it could take nobody");
+        drop(crowd);
+        // Those who wait in the kernel are taken, and seen to be gone, before anybody honest comes.
+        wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
+        let refused = || Stranger::enter(site.way(3)).ok().map(|_| ());
+        wait_for("room for somebody", refused);
+        goes_on(&site);
+        wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
+    }
+}
+
+/// S2: a crowd of one source keeps nobody out, also where the system gives fewer descriptors than
+/// there are seats.
+#[test]
+fn a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors() {
+    if let Some(reason) = missing("prlimit") {
+        skip("a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors", &reason);
+        return;
+    }
+    let site = site_with(&["prlimit", "--nofile=200:200"], &[]);
+    let crowd = crowd(&site, 400);
+    assert!(crowd.len() >= 200, "{} connections", crowd.len());
+    (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
+    drop(crowd);
+    goes_on(&site);
+}
+
+/// S2: a source that comes again and again, as fast as it can, keeps nobody out.
+#[test]
+fn a_source_that_comes_in_a_tight_loop_keeps_nobody_out() {
+    let site = Site::new(&[]);
+    let mut came = 0;
+    site.withstands(|attack| {
+        let mut held = VecDeque::new();
+        while attack.goes_on() {
+            held.extend(crowd(&site, 10));
+            came += 10;
+            if held.len() >= 400 {
+                attack.is_on();
+                held.drain(..10);
+            }
+        }
+    });
+    assert!(came > 400, "{came} connections");
+}
+
+/// S3, S5: a test with more connections than there are descriptors gives its place back.
+#[test]
+fn a_test_that_gets_no_descriptors_gives_its_place_back() {
+    if let Some(reason) = missing("prlimit") {
+        skip("a_test_that_gets_no_descriptors_gives_its_place_back", &reason);
+        return;
+    }
+    let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
+    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
+    let why = stranger.plan(&[wide], Settings::default()).unwrap();
+    let data: Vec<_> = (0..128).filter_map(|stream| stranger.data(0, stream).ok()).collect();
+    assert!(why.is_some() || data.len() == 128, "{} connections, {why:?}", data.len());
+    drop((stranger, data));
+    goes_on(&site);
+}
+
+/// A server that may have so many threads. Root has no such limit, so it becomes somebody else; and
+/// whoever it is, its threads are counted in a user namespace of its own.
+fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Site> {
+    let tools = ["prlimit", "unshare", "setpriv"].into_iter().find_map(missing);
+    if let Some(reason) = tools {
+        skip(test, &reason);
+        return None;
+    }
+    let folder = Folder::new();
+    let copy = folder.temporary().join("towpath");
+    fs::copy(binary(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let limit = format!("--nproc={most}:{most}");
+    let mut words = vec!["unshare", "-U", "prlimit", &limit];
+    if is_root() {
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        words = [&nobody[..], &words].concat();
+    }
+    let can = Command::new(words[0]).args(&words[1..]).arg("true").output().unwrap();
+    if !can.status.success() {
+        skip(test, &String::from_utf8_lossy(&can.stderr));
+        return None;
+    }
+    let mut command = folder.program(words[0]);
+    command.args(&words[1..]).arg(copy).env("XDG_STATE_HOME", folder.temporary().join("state"));
+    Some(site_of(folder, &mut command, options))
+}
+
+/// S5: when the system gives no more threads, the server refuses and goes on.
+#[test]
+fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
+    let test = "a_server_that_gets_no_more_threads_refuses_and_goes_on";
+    for most in [16, 40] {
+        let Some(site) = site_with_threads(test, most, &[]) else { return };
+        let crowd = crowd(&site, 120);
+        assert!(crowd.len() > 40, "{} connections", crowd.len());
+        wait_for("its last thread", || (site.status("Threads:") + 2 >= most.into()).then_some(()));
+        assert!(site.status("Threads:") <= most.into(), "no limit: {}", site.status("Threads:"));
+        // Whoever comes now gets an answer, or an end.
+        let answer = Stranger::enter(site.way(2)).map(|_| ());
+        let late = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+        };
+        assert!(!answer.as_ref().is_err_and(late), "nothing is said: {answer:?}");
+        drop(crowd);
+        goes_on(&site);
+    }
+}
+
+/// S5: a test whose threads cannot start is refused or fails, its client reads it, and its place is
+/// free.
+#[test]
+fn a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back() {
+    let test = "a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back";
+    let Some(site) = site_with_threads(test, 30, &["--max-tests", "1"]) else { return };
+    for direction in ["down", "up"].into_iter().take(times(1, 2)) {
+        let wide = format!(
+            "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
+        );
+        let mut stranger = Stranger::enter(site.way(1)).unwrap();
+        let said = attend(&mut stranger, &wide);
+        assert!(!said.is_empty());
+        drop(stranger);
+        goes_on(&site);
+    }
+}
+
+/// What becomes of a wide test: its refusal, its half, or how its connection ended.
+fn attend(stranger: &mut Stranger, flow: &str) -> String {
+    match stranger.plan(&[flow], Settings::default()) {
+        Ok(None) => {}
+        Ok(Some(why)) => return why,
+        Err(error) => return error.to_string(),
+    }
+    let data: Vec<_> = (0..64).filter_map(|stream| stranger.data(0, stream).ok()).collect();
+    let begun = stranger.begin();
+    let half = begun.and_then(|()| stranger.fetch());
+    drop(data);
+    match half {
+        Ok(half) => {
+            let fails = half.contains("\"failure\":\"");
+            assert!(fails, "not a word of it: {}", &half[..half.len().min(600)]);
+            half
+        }
+        Err(error) => {
+            let silent = matches!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(!silent, "nothing is said: {error}");
+            error.to_string()
+        }
+    }
+}
+
+/// S1, S5: no more address space, so no more stacks.
+#[test]
+fn a_server_without_address_space_goes_on() {
+    if let Some(reason) = missing("prlimit") {
+        skip("a_server_without_address_space_goes_on", &reason);
+        return;
+    }
+    let site = Site::new(&[]);
+    let idle = site.status("VmSize:") << 10;
+    drop(site);
+    for more in [48 << 20, 200 << 20_u64].into_iter().take(times(1, 2)) {
+        let limit = format!("--as={0}:{0}", idle + more);
+        let site = site_with(&["prlimit", &limit], &[]);
+        let crowd = crowd(&site, 288);
+        assert!(crowd.len() > 20, "{} connections", crowd.len());
+        let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
+        let strangers: Vec<_> = (1..8)
+            .filter_map(|n| {
+                let mut stranger = Stranger::enter(site.way(n)).ok()?;
+                stranger.plan(&[wide], Settings::default()).ok()?;
+                let data: Vec<_> = (0..128).map_while(|one| stranger.data(0, one).ok()).collect();
+                Some((stranger, data))
+            })
+            .collect();
+        drop((crowd, strangers));
+        let mut site = site;
+        let over = site.running.child.try_wait().unwrap();
+        assert!(over.is_none(), "{over:?}: {}", site.running.said());
+        goes_on(&site);
+    }
+}
+
+/// S3: a host that has run for a year, and one that has just started, beside a client of neither.
+#[test]
+fn a_server_whose_clock_is_far_away_serves() {
+    let test = "a_server_whose_clock_is_far_away_serves";
+    if let Some(reason) = missing("unshare") {
+        skip(test, &reason);
+        return;
+    }
+    let up = fs::read_to_string("/proc/uptime").unwrap();
+    let up: i64 = up.split('.').next().unwrap().parse().unwrap();
+    let offsets = [1 - up, 100 * 365 * 86_400, 400 * 86_400];
+    for offset in offsets.into_iter().take(times(2, 3)) {
+        let offset = offset.to_string();
+        let mut words = vec!["unshare", "--time", "--monotonic", &offset, "--boottime", &offset];
+        if !is_root() {
+            words.push("-Ur");
+        }
+        let can = Command::new(words[0]).args(&words[1..]).args(["cat", "/proc/uptime"]).output();
+        let can = can.unwrap();
+        if !can.status.success() {
+            skip(test, &String::from_utf8_lossy(&can.stderr));
+            return;
+        }
+        let there = String::from_utf8_lossy(&can.stdout).into_owned();
+        assert!(!there.starts_with(&format!("{up}")), "the clock is not another: {there}");
+        let site = site_with(&words, &[]);
+        goes_on(&site);
+    }
+}
+
+/// Runs a script as root of a mount namespace, which ends with the server. `$TOWPATH` is the command.
+fn site_after(test: &str, script: &str, options: &[&str]) -> Option<Site> {
+    if let Some(reason) = missing("unshare") {
+        skip(test, &reason);
+        return None;
+    }
+    let can = Command::new("unshare").args(["-Urm", "true"]).output().unwrap();
+    if !can.status.success() {
+        skip(test, &String::from_utf8_lossy(&can.stderr));
+        return None;
+    }
+    let folder = Folder::new();
+    let mut command = folder.program("unshare");
+    command.args(["-Urm", "sh", "-ec", &format!("{script}\nexec \"$0\" \"$@\"")]).arg(binary());
+    Some(site_of(folder, &mut command, options))
+}
+
+/// S2: no room for a certificate, nowhere to keep it, and no folder for temporary files.
+#[test]
+fn a_server_that_can_keep_nothing_serves_all_the_same() {
+    let test = "a_server_that_can_keep_nothing_serves_all_the_same";
+    let full = "mkdir full; mount -t tmpfs -o size=64k none full
+        head -c 1M /dev/zero >full/it 2>/dev/null || :
+        export XDG_STATE_HOME=$PWD/full TMPDIR=$PWD/full";
+    let read_only = "mkdir only; mount -t tmpfs -o ro none only
+        export XDG_STATE_HOME=$PWD/only TMPDIR=$PWD/only HOME=$PWD/only";
+    let missing = "unset XDG_STATE_HOME; export TMPDIR=/nowhere HOME=/nowhere/at/all";
+    let nothing = "unset XDG_STATE_HOME HOME TMPDIR";
+    let scripts = [full, missing, read_only, nothing];
+    for script in scripts.into_iter().take(times(2, 4)) {
+        let Some(site) = site_after(test, script, &[]) else { return };
+        let fixed = ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.2"];
+        let ended =
+            site.folder.run(&[&fixed[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
+        assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.said());
+        site.calms_down();
+    }
+}
+
+/// R5, S2: a certificate that was cut off by a full disk does not stand in the way later.
+#[test]
+fn a_disk_that_was_full_leaves_no_half_of_a_certificate() {
+    let test = "a_disk_that_was_full_leaves_no_half_of_a_certificate";
+    if let Some(reason) = missing("unshare") {
+        skip(test, &reason);
+        return;
+    }
+    // As many free blocks of 4 KiB as are named.
+    let script = "
+        try() {
+            \"$0\" server -B 127.0.0.1 -p 0 2>$1 & server=$!
+            until grep -q 'another host' $1 || ! kill -0 $server; do sleep 0.02; done
+            kill -s INT $server; wait $server; cat $1 >&2
+        }
+        mkdir disk; mount -t tmpfs -o size=64k none disk
+        export XDG_STATE_HOME=$PWD/disk
+        for free in 0 1 2; do
+            rm -rf disk/*; mkdir -p disk/towpath; chmod 700 disk/towpath
+            head -c 1M /dev/zero >disk/filling 2>/dev/null || :
+            truncate -s $((64 * 1024 - free * 4096)) disk/filling
+            try first
+            rm disk/filling
+            find disk -type f -size 0 | sed \"s/^/EMPTY /\"
+            try again
+            grep -q 'certificate sha256:' again || echo WITHOUT $free
+            find disk -type f | sort
+        done";
+    let folder = Folder::new();
+    let mut command = folder.program("unshare");
+    command.args(["-Urm", "sh", "-c", script]).arg(binary());
+    let ended = folder.start(&mut command).wait();
+    assert!(!ended.out.contains("EMPTY") && !ended.out.contains("WITHOUT"), "{ended}");
+    assert!(!ended.err.contains("panicked"), "{ended}");
+    assert!(ended.out.contains("disk/towpath/"), "nothing was kept: {ended}");
+}
+
+/// A server whose output somebody else holds.
+struct Held {
+    folder: Folder,
+    child: Child,
+    port: String,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+impl Held {
+    fn measure(&self, last: u8) -> Ended {
+        let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
+        let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
+        self.folder.run(&[&fixed[..], &["--transport", "tcp", "-t", "0.5", "-b", "8M"]].concat())
+    }
+
+    fn serves(&mut self, what: &str) {
+        for last in 2..2 + times(1, 5) as u8 {
+            let ended = self.measure(last);
+            assert_eq!(ended.code, Some(0), "{what}: {ended}");
+        }
+        assert!(self.child.try_wait().unwrap().is_none(), "{what}: it has ended");
+    }
+}
+
+/// Starts a server, both outputs of which go into one pipe that is read until it listens.
+fn into_a_pipe(options: &[&str]) -> (Held, BufReader<PipeReader>, io::PipeWriter) {
+    let folder = Folder::new();
+    let (reader, writer) = io::pipe().unwrap();
+    let mut command = folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]);
+    command.args(options);
+    command.stdout(Stdio::from(writer.try_clone().unwrap()));
+    command.stderr(Stdio::from(writer.try_clone().unwrap()));
+    let child = command.spawn().unwrap();
+    let mut reader = BufReader::new(reader);
+    let mut held = Held { folder, child, port: String::new() };
+    let mut heard = String::new();
+    // The last line that it prints before somebody comes.
+    while !heard.contains("towpath measure 127.0.0.1") {
+        assert!(reader.read_line(&mut heard).unwrap() > 0, "no port: {heard}");
+    }
+    let (_, rest) = heard.split_once("127.0.0.1:").unwrap();
+    held.port = rest.chars().take_while(char::is_ascii_digit).collect();
+    (held, reader, writer)
+}
+
+/// Fills a pipe until no byte goes into it.
+fn fill(mut writer: io::PipeWriter) {
+    let written = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&written);
+    thread::spawn(move || {
+        while writer.write_all(b"\n").is_ok() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut last = (0, Instant::now());
+    wait_for("a full pipe", || {
+        let now = written.load(Ordering::Relaxed);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        (now > 0 && last.1.elapsed() > Duration::from_millis(300)).then_some(())
+    });
+}
+
+/// S2: strangers make a server write; nobody has to read it.
+#[test]
+fn a_server_whose_log_nobody_reads_goes_on_serving() {
+    let kinds = [&[][..], &["-J", "--secret-file", "secret"], &["-J"]];
+    for options in kinds.into_iter().take(times(2, 3)) {
+        let what = format!("{options:?}");
+        let secret = options.contains(&"--secret-file");
+        let path = std::env::temp_dir().join(format!("towpath-secret-{}", std::process::id()));
+        let name = path.to_str().unwrap().to_owned();
+        let mut all = options.to_vec();
+        if secret {
+            fs::write(&path, "a secret of both hosts\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            *all.last_mut().unwrap() = &name;
+        }
+        let (mut held, reader, writer) = into_a_pipe(&all);
+        let _there = fs::remove_file(&path);
+        fill(writer);
+        if secret {
+            // Whoever knows nothing is logged; the server has to answer him all the same.
+            let way = Way::number(1, &held.port);
+            for _ in 0..8 {
+                let _refused = Stranger::enter(way);
+            }
+            assert!(Stranger::enter(way).is_ok(), "{what}");
+        } else {
+            held.serves(&what);
+        }
+        signal("TERM", held.child.id().into());
+        let child = &mut held.child;
+        let began = Instant::now();
+        wait_for("its end", || child.try_wait().unwrap().map(|_| ()));
+        assert!(began.elapsed() < SOON, "{what}: {:?}", began.elapsed());
+        drop(reader);
+    }
+}
+
+/// S2: whoever read the log has gone.
+#[test]
+fn a_server_whose_log_is_closed_goes_on_serving() {
+    for options in [&[][..], &["-J"]] {
+        let (mut held, reader, writer) = into_a_pipe(options);
+        drop((reader, writer));
+        held.serves("nobody reads");
+    }
+}
+
+/// S2: none of the three streams is there, or each is full.
+#[test]
+fn a_server_without_standard_streams_goes_on_serving() {
+    let port = || {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port().to_string()
+    };
+    for streams in ["<&- >&- 2>&-", "</dev/null >/dev/full 2>/dev/full"] {
+        for json in [&["-J"][..], &[]] {
+            // Whoever asks for lines, and cannot have the first, is told at once.
+            if streams.contains("full") && !json.is_empty() {
+                continue;
+            }
+            let (folder, port) = (Folder::new(), port());
+            let mut command = folder.program("sh");
+            command.args(["-c", &format!("exec \"$0\" \"$@\" {streams}")]).arg(binary());
+            command.args(["server", "-B", "127.0.0.1", "-p", &port]).args(json);
+            let child = command.spawn().unwrap();
+            let mut held = Held { folder, child, port };
+            wait_for("the server", || {
+                let over = held.child.try_wait().unwrap();
+                assert!(over.is_none(), "{streams} {json:?}: {over:?}");
+                Stranger::enter(Way::number(1, &held.port)).ok()
+            });
+            held.serves(streams);
+        }
+    }
+}
+
+/// S2: the disk that the log is kept on is filled by what strangers do.
+#[test]
+fn a_server_whose_log_fills_the_disk_goes_on_serving() {
+    let test = "a_server_whose_log_fills_the_disk_goes_on_serving";
+    let script = "mkdir full; mount -t tmpfs -o size=64k none full
+        # What is left of the file's last block takes the first lines and few more.
+        head -c 3700 /dev/zero | tr '\\0' '\\n' >full/log
+        ( until grep -q invitation full/log; do sleep 0.05; done
+        head -c 1M /dev/zero >full/it 2>/dev/null || :
+        sed -n 's/.*\"127.0.0.1:\\([0-9]*\\)\".*/listening on 127.0.0.1:\\1 /p' full/log >&2 ) &
+        exec >>full/log";
+    let Some(mut site) = site_after(test, script, &["-J"]) else { return };
+    for last in 2..2 + times(2, 5) as u8 {
+        site.serves(last);
+    }
+    let over = site.running.child.try_wait().unwrap();
+    assert!(over.is_none(), "{over:?}: {}", site.running.said());
+    site.calms_down();
+}
+
+/// S3, C2: a signal in the middle of tests ends the server soon, and its clients by themselves.
+#[test]
+fn a_signal_in_the_middle_of_tests_ends_both_ends() {
+    for name in ["TERM", "INT", "HUP"].into_iter().take(times(1, 3)) {
+        let site = Site::new(&[]);
+        let strangers: Vec<_> = (1..4)
+            .map(|n| {
+                let mut stranger = Stranger::enter(site.way(n)).unwrap();
+                assert_eq!(stranger.plan(&[MINUTE], Settings::default()).unwrap(), None);
+                let data = stranger.data(0, 0).unwrap();
+                stranger.begin().unwrap();
+                (stranger, data)
+            })
+            .collect();
+        let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "60", "-b", "8M", "-i", "0.2"];
+        let options = ["--transport", "tcp", "-o", "results", "--patience", "2"];
+        let command = [&long[..], &options].concat();
+        let client = site.folder.start(&mut site.folder.towpath(&command));
+        wait_for("an interval", || client.said().contains(" up ").then_some(()));
+        let Site { folder, running, .. } = site;
+        let id = running.id();
+        signal(name, id.into());
+        let began = Instant::now();
+        let ended = running.wait_at_most(SOON);
+        assert!(!ended.err.contains("panicked"), "{name}: {ended}");
+        let client = client.wait();
+        let took = began.elapsed();
+        assert!(matches!(client.code, Some(1 | 2)), "{name}, {took:?}: {client}");
+        assert!(!client.err.contains("panicked"), "{client}");
+        if client.code == Some(1) {
+            assert!(folder.stored("results/live-tcp-1.jsonl.zst").summary.is_some());
+        }
+        drop(strangers);
+    }
+}
+
+/// S3: a server that stands still for a while in the middle of tests goes on afterwards, and keeps
+/// nothing of them.
+#[test]
+fn a_server_that_was_stopped_goes_on() {
+    let site = Site::new(&[]);
+    let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
+    for (transport, name) in [("tcp", "TSTP"), ("quic", "STOP")].into_iter().take(times(1, 2)) {
+        let options = ["--transport", transport, "-o", transport];
+        let command = [&long[..], &options].concat();
+        let client = site.folder.start(&mut site.folder.towpath(&command));
+        wait_for("an interval", || client.said().contains(" up ").then_some(()));
+        signal(name, site.running.id().into());
+        let state = format!("/proc/{}/stat", site.running.id());
+        wait_for("it to stop", || {
+            let stat = fs::read_to_string(&state).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
+        });
+        let began = Instant::now();
+        // Some come meanwhile and leave again.
+        let mut crowd = Vec::new();
+        wait_for("a while", || {
+            crowd.extend(site.way(1).connect(Kind::Control, Token::NONE, (0, 0)).ok());
+            (began.elapsed() > Duration::from_millis(1_200)).then_some(())
+        });
+        assert!(crowd.len() > 20, "{}", crowd.len());
+        drop(crowd);
+        signal("CONT", site.running.id().into());
+        let ended = client.wait();
+        assert_eq!(ended.code, Some(0), "{transport}: {ended}");
+    }
+    goes_on(&site);
+}
+
+/// S2, S3: signals that mean nothing to a server change nothing.
+#[test]
+fn signals_that_mean_nothing_disturb_nobody() {
+    let site = Site::new(&[]);
+    let sent = AtomicUsize::new(0);
+    site.withstands(|attack| {
+        attack.is_on();
+        let id = site.running.id().to_string();
+        let burst = "for n in 1 2 3 4 5 6 7 8 9; do kill -s PIPE $0; kill -s CONT $0; \
+                     kill -s WINCH $0; kill -s CHLD $0; kill -s URG $0; done";
+        while attack.goes_on() {
+            let status = Command::new("sh").args(["-c", burst, &id]).status().unwrap();
+            sent.fetch_add(usize::from(status.success()), Ordering::Relaxed);
+        }
+    });
+    assert!(sent.load(Ordering::Relaxed) > 3);
+}
+
+/// S3: results that nobody can be given, since their clients are gone in the middle of them.
+#[test]
+fn connections_that_break_in_every_phase_leave_nothing() {
+    let site = Site::new(&[]);
+    let short = "pattern = \"iperf\"\nduration = \"0.3 s\"\ndirection = \"down\"";
+    let mut fetched = 0;
+    for phase in 0..times(5, 10) {
+        for n in 1..=times(2, 8) as u16 {
+            let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
+            if phase % 5 == 0 || stranger.plan(&[short], Settings::default()).is_err() {
+                continue;
+            }
+            let Ok(mut data) = stranger.data(0, 0) else { continue };
+            if phase % 5 == 1 || stranger.begin().is_err() || phase % 5 == 2 {
+                continue;
+            }
+            let _some = data.read(&mut [0; 1_024]);
+            drop(data);
+            fetched += usize::from(phase % 5 == 4 && stranger.fetch().is_ok());
+        }
+    }
+    assert!(fetched > 0 || !whole(), "no test came to its end");
+    goes_on(&site);
+}

@@ -1,0 +1,233 @@
+//! Somebody between a client and a real server, who changes what the server says: everything up to
+//! the lie is as it should be.
+
+use std::io::{self, Read, Write};
+use std::iter;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use towpath_measure::live::{Kind, Preamble};
+
+use crate::program::wait_for;
+
+/// Words as they are on the wire: not all of them are JSON that a program would write.
+pub(super) type Words = Box<dyn Iterator<Item = String> + Send>;
+
+/// One thing in place of another.
+pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
+
+/// What is changed.
+pub(super) struct Lies {
+    /// What is said in place of a word, if it is not passed on.
+    pub(super) word: Lie<Value, Option<Words>>,
+    /// What is given in place of the server's half.
+    pub(super) half: Lie<str, String>,
+    /// What is sent in place of a datagram's answer.
+    pub(super) datagram: Lie<[u8], Vec<Vec<u8>>>,
+    /// What is sent in place of data; nothing ends the connection.
+    pub(super) data: Lie<[u8], Vec<u8>>,
+    /// Comes before anything else on a data connection, in full.
+    pub(super) before_data: Vec<u8>,
+}
+
+impl Default for Lies {
+    fn default() -> Self {
+        Self {
+            word: Box::new(|_| None),
+            half: Box::new(str::to_owned),
+            datagram: Box::new(|answer| vec![answer.to_vec()]),
+            data: Box::new(<[u8]>::to_vec),
+            before_data: Vec::new(),
+        }
+    }
+}
+
+/// One word, or one after the other.
+pub(super) fn words(all: impl IntoIterator<Item = Value>) -> Words {
+    let all: Vec<_> = all.into_iter().map(|word| word.to_string()).collect();
+    Box::new(all.into_iter())
+}
+
+/// The same word for ever.
+pub(super) fn forever(word: &Value) -> Words {
+    Box::new(iter::repeat(word.to_string()))
+}
+
+pub(super) struct Liar {
+    pub(super) port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    lies: Lies,
+    /// Lies that were told, whole halves counted once.
+    told: AtomicUsize,
+    /// Connections that came in.
+    met: AtomicUsize,
+}
+
+impl Liar {
+    pub(super) fn before(server: &str, lies: Lies) -> Self {
+        let server = SocketAddr::from(([127, 0, 0, 1], server.parse().unwrap()));
+        let (listener, socket) = wait_for("a port for both", || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let socket = UdpSocket::bind(listener.local_addr().unwrap()).ok()?;
+            Some((listener, socket))
+        });
+        let port = listener.local_addr().unwrap().port();
+        let (told, met) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { server, lies, told, met });
+        let of_thread = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                of_thread.met.fetch_add(1, Ordering::Relaxed);
+                let shared = Arc::clone(&of_thread);
+                thread::spawn(move || shared.meet(client));
+            }
+        });
+        let of_thread = Arc::clone(&shared);
+        thread::spawn(move || of_thread.reflect(&socket));
+        Self { port, shared }
+    }
+
+    /// How many lies it has told.
+    pub(super) fn told(&self) -> usize {
+        self.shared.told.load(Ordering::Relaxed)
+    }
+
+    /// How many connections it has taken.
+    pub(super) fn met(&self) -> usize {
+        self.shared.met.load(Ordering::Relaxed)
+    }
+}
+
+fn patient(stream: &TcpStream) -> io::Result<()> {
+    // Nothing that is left behind lives for long.
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(60)))
+}
+
+/// Reads one frame.
+fn frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut content = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut content)?;
+    Ok(content)
+}
+
+/// Sends one frame, whatever is in it.
+pub(super) fn say(stream: &mut TcpStream, text: &str) -> io::Result<()> {
+    let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
+    bytes.extend(text.as_bytes());
+    stream.write_all(&bytes)
+}
+
+impl Shared {
+    fn meet(&self, mut client: TcpStream) -> io::Result<()> {
+        patient(&client)?;
+        let mut server = TcpStream::connect(self.server)?;
+        patient(&server)?;
+        let mut first = [0; Preamble::BYTES];
+        client.read_exact(&mut first)?;
+        server.write_all(&first)?;
+        let kind = Preamble::read(&first).map_err(io::Error::other)?.unwrap().kind;
+        let (mut back, mut front) = (server.try_clone()?, client.try_clone()?);
+        thread::spawn(move || {
+            let _gone = io::copy(&mut front, &mut back);
+            let _gone = back.shutdown(std::net::Shutdown::Write);
+        });
+        match kind {
+            Kind::Control => self.converse(&mut server, &mut client),
+            Kind::Data => self.spoil(&mut server, &mut client),
+            Kind::Echo | Kind::Tls => io::copy(&mut server, &mut client).map(|_| ()),
+        }
+    }
+
+    fn converse(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+        let mut half = String::new();
+        loop {
+            let text = String::from_utf8(frame(server)?).map_err(io::Error::other)?;
+            let word: Value = serde_json::from_str(&text)?;
+            if let Some(lies) = (self.lies.word)(&word) {
+                self.told.fetch_add(1, Ordering::Relaxed);
+                for lie in lies {
+                    say(client, &lie)?;
+                }
+            } else if word["say"] == "part" {
+                half.push_str(word["text"].as_str().unwrap());
+                if half.len() as u64 >= word["total"].as_u64().unwrap() {
+                    let lie = (self.lies.half)(&half);
+                    self.told.fetch_add(usize::from(lie != half), Ordering::Relaxed);
+                    half.clear();
+                    give(client, &lie)?;
+                }
+            } else {
+                say(client, &text)?;
+            }
+        }
+    }
+
+    fn spoil(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
+        if !self.lies.before_data.is_empty() {
+            self.told.fetch_add(1, Ordering::Relaxed);
+            client.write_all(&self.lies.before_data)?;
+        }
+        let mut room = vec![0; 65_536];
+        loop {
+            let length = server.read(&mut room)?;
+            let spoilt = (self.lies.data)(&room[..length]);
+            self.told.fetch_add(usize::from(spoilt != room[..length]), Ordering::Relaxed);
+            if spoilt.is_empty() {
+                return client.shutdown(std::net::Shutdown::Both);
+            }
+            client.write_all(&spoilt)?;
+        }
+    }
+
+    /// Datagrams are passed on and come back changed; for one client, one at a time.
+    fn reflect(&self, outer: &UdpSocket) -> io::Result<()> {
+        let inner = UdpSocket::bind("127.0.0.1:0")?;
+        inner.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut room = vec![0; 65_536];
+        loop {
+            let (length, from) = outer.recv_from(&mut room)?;
+            inner.send_to(&room[..length], self.server)?;
+            let Ok(length) = inner.recv(&mut room) else { continue };
+            let answers = (self.lies.datagram)(&room[..length]);
+            let changed = answers.len() != 1 || answers[0] != room[..length];
+            self.told.fetch_add(usize::from(changed), Ordering::Relaxed);
+            for answer in answers {
+                outer.send_to(&answer, from)?;
+            }
+        }
+    }
+}
+
+/// Gives a half in parts.
+fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
+    let mut rest = half;
+    if rest.is_empty() {
+        return say(
+            client,
+            &json!({"say": "part", "offset": 0, "total": 0, "text": ""}).to_string(),
+        );
+    }
+    while !rest.is_empty() {
+        let mut cut = rest.len().min(8_192);
+        while !rest.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let (text, after) = rest.split_at(cut);
+        let offset = half.len() - rest.len();
+        let part = json!({"say": "part", "offset": offset, "total": half.len(), "text": text});
+        say(client, &part.to_string())?;
+        rest = after;
+    }
+    Ok(())
+}

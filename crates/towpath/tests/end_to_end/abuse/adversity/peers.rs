@@ -1,0 +1,971 @@
+//! Servers that lie to their clients, in the middle of what is otherwise an honest measurement.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::super::site::{Site, times};
+use super::liar::{Liar, Lies, Words, forever, say, words};
+use crate::processes::signal;
+use crate::program::{Ended, Folder, Running, wait_for};
+
+/// Each wait of a client has a limit, and here it is patient for two seconds; the rest is for a busy
+/// machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// An interrupt ends everything within a second. The rest is for a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(4);
+/// What a client's memory stays below, whatever it hears.
+const MOST_BYTES: u64 = 512 << 20;
+/// Commands a terminal, turns text around, and looks like a command, a tag and a path.
+const STEERS: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
+
+/// A measurement towards somebody, whose results have a folder of their own.
+fn start(folder: &Folder, port: u16, options: &[&str]) -> Running {
+    let (port, out) = (port.to_string(), format!("results-{port}"));
+    let fixed = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
+    let mut all = [&fixed[..], options].concat();
+    for (name, value) in [("--transport", "tcp"), ("--patience", "2"), ("-t", "0.2")] {
+        // A count of pings has no other length.
+        let ends = name == "-t" && options.contains(&"ping");
+        if !options.contains(&name) && !ends {
+            all.extend([name, value]);
+        }
+    }
+    folder.start(&mut folder.towpath(&all))
+}
+
+/// Waits for a client's end; it may not take more memory than it should meanwhile.
+fn end(mut client: Running, what: &str) -> Ended {
+    let status = format!("/proc/{}/status", client.id());
+    let mut peak = 0;
+    wait_for(what, || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let kb = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kb = kb.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        peak = peak.max(kb.unwrap_or(0) << 10);
+        client.child.try_wait().unwrap().map(|_| ())
+    });
+    assert!(peak <= MOST_BYTES, "{what}: {peak} bytes");
+    client.wait_at_most(LIMIT)
+}
+
+/// It has ended by itself, in one of the ways that are documented, and commands no terminal.
+fn is_orderly(ended: &Ended, what: &str) {
+    assert!(matches!(ended.code, Some(0..=2 | 130)), "{what}: {ended}");
+    assert!(!ended.err.contains("panicked"), "{what}: {ended}");
+    for text in [&ended.out, &ended.err] {
+        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(steers), "{what}: {text:?}");
+    }
+}
+
+/// Each result that was written can be read again.
+fn can_be_read(folder: &Folder, port: u16, what: &str) -> usize {
+    let out = folder.work().join(format!("results-{port}"));
+    let Ok(entries) = fs::read_dir(&out) else { return 0 };
+    let files = entries.map(|entry| entry.unwrap().path());
+    let results: Vec<_> = files.filter(|file| file.to_string_lossy().contains(".jsonl")).collect();
+    for result in &results {
+        let page = format!("report-{port}.html");
+        let ended = folder.run(&["report", result.to_str().unwrap(), "-o", &page]);
+        assert_eq!(ended.code, Some(0), "{what}: {ended}");
+        is_orderly(&ended, what);
+    }
+    results.len()
+}
+
+/// A few cases at the same time.
+fn at_once<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
+    for (round, some) in cases.chunks(4).enumerate() {
+        thread::scope(|scope| {
+            for (number, one) in some.iter().enumerate() {
+                let case = &case;
+                scope.spawn(move || case(round * 4 + number, one));
+            }
+        });
+    }
+}
+
+/// A measurement through a liar ends in good order, and its result can be read.
+fn lied_to(site: &Site, lies: Lies, options: &[&str], what: &str) -> Ended {
+    let liar = Liar::before(&site.port, lies);
+    let ended = end(start(&site.folder, liar.port, options), what);
+    is_orderly(&ended, what);
+    assert!(liar.told() > 0, "{what}: no lie was told: {ended}");
+    can_be_read(&site.folder, liar.port, what);
+    ended
+}
+
+fn instead_of(name: &'static str, lie: impl Fn(&Value) -> Words + Send + Sync + 'static) -> Lies {
+    let word = move |word: &Value| (word["say"] == name).then(|| lie(word));
+    Lies { word: Box::new(word), ..Lies::default() }
+}
+
+fn every_word() -> Vec<Value> {
+    vec![
+        json!({"say": "welcome", "towpath": env!("CARGO_PKG_VERSION")}),
+        json!({"say": "proved", "proof": "07".repeat(32)}),
+        json!({"say": "accepted", "token": "07".repeat(16)}),
+        json!({"say": "ready"}),
+        json!({"say": "clock", "client_ns": 0, "server_ns": 0}),
+        json!({"say": "looked", "kernel": "x"}),
+        json!({"say": "pending"}),
+        json!({"say": "part", "offset": 0, "total": 3, "text": "abc"}),
+        json!({"say": "refused", "why": "no", "hint": null}),
+        json!({"say": "run", "command": "touch owned"}),
+    ]
+}
+
+/// C2: every word in place of every other.
+#[test]
+fn words_that_nobody_asked_for_end_a_measurement_soon() {
+    let site = Site::new(&[]);
+    let places = ["welcome", "accepted", "ready", "clock"];
+    let all: Vec<_> = places
+        .into_iter()
+        .flat_map(|place| every_word().into_iter().map(move |word| (place, word)))
+        .filter(|(place, word)| word["say"] != *place)
+        .collect();
+    let step = times(7, 1);
+    let cases: Vec<_> = all.into_iter().step_by(step).collect();
+    at_once(&cases, |_, (place, word)| {
+        let (lie, what) = (word.clone(), format!("{word} in place of {place}"));
+        lied_to(&site, instead_of(place, move |_| words([lie.clone()])), &["-q"], &what);
+    });
+    assert!(!site.folder.names().contains(&"owned".to_owned()));
+}
+
+/// C2, C5: a clock that stands still, runs backwards, or is at the end of all numbers.
+#[test]
+fn no_clock_of_a_server_confuses_a_measurement() {
+    let site = Site::new(&[]);
+    let most = u64::MAX;
+    let cases: Vec<(u64, u64)> = vec![
+        (0, 0),
+        (0, most),
+        (1, most),
+        (0, most / 2),
+        (0, 1 << 63),
+        (0, i64::MAX as u64),
+        (most, 0),
+        (0, 86_400_000_000_000 * 36_500),
+    ];
+    let some = times(3, cases.len());
+    at_once(&cases[..some], |_, &(add, is)| {
+        let what = format!("asked at + {add}, it is {is}");
+        let lies = instead_of("clock", move |word| {
+            let asked = word["client_ns"].as_u64().unwrap().wrapping_add(add);
+            words([json!({"say": "clock", "client_ns": asked, "server_ns": is})])
+        });
+        lied_to(&site, lies, &["-q"], &what);
+    });
+}
+
+/// C2, F3: numbers that no clock has, and JSON that no program writes.
+#[test]
+fn numbers_that_are_none_are_refused() {
+    let site = Site::new(&[]);
+    let deep = "[".repeat(60_000);
+    let numbers = ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep];
+    let some = times(4, numbers.len());
+    at_once(&numbers[numbers.len() - some..], |_, number| {
+        let raw = format!("{{\"say\":\"clock\",\"client_ns\":0,\"server_ns\":{number}}}");
+        let what = &raw[..raw.len().min(80)];
+        let told = raw.clone();
+        let lies = instead_of("clock", move |_| Box::new(std::iter::once(told.clone())));
+        let ended = lied_to(&site, lies, &["-q"], what);
+        assert_eq!(ended.code, Some(2), "{what}: {ended}");
+        assert!(ended.err.len() < 4_000, "{what}: {} bytes are said", ended.err.len());
+    });
+}
+
+/// C2, C3: words without end instead of an answer count as no progress, and an interrupt is heard.
+#[test]
+fn a_flood_of_words_is_neither_progress_nor_memory() {
+    let site = Site::new(&[]);
+    let clock = json!({"say": "clock", "client_ns": 0, "server_ns": 0});
+    let pending = json!({"say": "pending"});
+    let words = [("ready", clock), ("part", pending), ("clock", json!({"say": "ready"}))];
+    let mut cases = Vec::new();
+    for (place, word) in words {
+        cases.extend([(place, word.clone(), false), (place, word, true)]);
+    }
+    cases.swap(1, 3);
+    at_once(&cases[..times(2, 6)], |_, (place, word, interrupted)| {
+        let what = format!("{word} for ever in place of {place}");
+        let lie = word.clone();
+        let liar = Liar::before(&site.port, instead_of(place, move |_| forever(&lie)));
+        let client = start(&site.folder, liar.port, &["-q"]);
+        let began = wait_for(&what, || (liar.told() > 0).then(Instant::now));
+        if *interrupted {
+            signal("INT", client.id().into());
+        }
+        let ended = end(client, &what);
+        is_orderly(&ended, &what);
+        assert!(!interrupted || began.elapsed() < AT_ONCE, "{what}: {ended}");
+        can_be_read(&site.folder, liar.port, &what);
+    });
+}
+
+/// Draws numbers without a clock: each case is the same whenever it runs.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) as usize % end.max(1)
+    }
+}
+
+/// Visits all that is neither a list nor an object.
+fn each_leaf(value: &mut Value, change: &mut impl FnMut(&mut Value)) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|one| each_leaf(one, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|one| each_leaf(one, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => change(value),
+    }
+}
+
+fn lines_of(half: &str) -> Vec<Value> {
+    half.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text_of(lines: &[Value]) -> String {
+    lines.iter().flat_map(|line| [line.to_string(), "\n".to_owned()]).collect()
+}
+
+/// C4, C5: numbers of a half that nothing can have, one or all of a kind at once.
+#[test]
+fn extreme_numbers_of_a_half_are_neither_believed_blindly_nor_deadly() {
+    let site = Site::new(&[]);
+    let extremes = [
+        json!(u64::MAX),
+        json!(u64::MAX - 1),
+        json!(i64::MAX),
+        json!(1_u64 << 53),
+        json!(u32::MAX),
+        json!(0),
+        json!(-1),
+        json!(1e308),
+        json!(-1e308),
+    ];
+    let cases: Vec<_> = (0..times(4, 64)).collect();
+    let patterns: [&[&str]; 4] = [&[], &["-R"], &["ping", "--set", "count=3"], &["--bidir"]];
+    at_once(&cases, |number, &case| {
+        let extremes = extremes.clone();
+        let lie = move |half: &str| {
+            let (mut lines, mut draw) = (lines_of(half), Draw(case as u64));
+            draw.below(1);
+            let extreme = extremes[draw.below(extremes.len())].clone();
+            let one_in = [1, 3, 20][draw.below(3)];
+            for line in &mut lines {
+                each_leaf(line, &mut |leaf| {
+                    if leaf.is_number() && draw.below(one_in) == 0 {
+                        *leaf = extreme.clone();
+                    }
+                });
+            }
+            text_of(&lines)
+        };
+        let lies = Lies { half: Box::new(lie), ..Lies::default() };
+        let options = [&["-b", "8M"], patterns[number % patterns.len()]].concat();
+        lied_to(&site, lies, &options, &format!("numbers of case {case}"));
+    });
+}
+
+/// One way in which a half can contradict itself.
+fn contradict(half: &str, case: usize) -> String {
+    let mut lines = lines_of(half);
+    let copies = lines.clone();
+    match case {
+        // Everything twice, and backwards.
+        0 => lines.extend(copies),
+        1 => lines.reverse(),
+        // What it sums up is not there, or nothing but that.
+        2 => lines.retain(|line| line.get("flow").is_none()),
+        3 => lines.retain(|line| line.get("flow").is_some()),
+        4 => lines.clear(),
+        // Flows, streams and subflows that there never were.
+        5..=7 => {
+            let field = ["flow", "stream", "subflow"][case - 5];
+            for (number, line) in lines.iter_mut().enumerate() {
+                let Some(kind) = line.as_object_mut().and_then(|line| line.values_mut().next())
+                else {
+                    continue;
+                };
+                if let Some(place) = kind.get_mut(field) {
+                    *place = json!(u32::MAX - number as u32);
+                }
+            }
+        }
+        // A thousand subflows with the same ends.
+        8 => {
+            let subflow = copies.into_iter().find(|line| line.get("subflow").is_some());
+            lines.extend(subflow.into_iter().flat_map(|one| vec![one; 1_000]));
+        }
+        // A time runs backwards.
+        _ => {
+            let mut time = u64::MAX / 2;
+            for line in &mut lines {
+                if let Some(at) = line.pointer_mut("/record/t_ns") {
+                    *at = json!(time);
+                    time -= 1_000_000_000;
+                }
+            }
+            let counter = json!({"record": {"type": "counter", "host": "client",
+                "name": "MPTcpExt.MPJoinAckRx", "before": u64::MAX, "after": 0}});
+            lines.push(counter);
+        }
+    }
+    text_of(&lines)
+}
+
+/// C5, F3: halves that contradict themselves, or the client's.
+#[test]
+fn a_half_that_contradicts_itself_is_only_a_result() {
+    let site = Site::new(&[]);
+    let cases: Vec<_> = (0..10).collect();
+    let step = times(3, 1);
+    let cases: Vec<_> = cases.into_iter().step_by(step).collect();
+    at_once(&cases, |_, case| {
+        let case = *case;
+        let lies = Lies { half: Box::new(move |half| contradict(half, case)), ..Lies::default() };
+        lied_to(&site, lies, &["-b", "8M", "-R"], &format!("contradiction {case}"));
+    });
+}
+
+/// C5, F4: every text of a half, of a welcome and of a refusal.
+#[test]
+fn no_text_of_a_server_commands_a_terminal() {
+    let site = Site::new(&[]);
+    let keys = |half: &str| {
+        let mut lines = lines_of(half);
+        let mut host = lines.remove(0);
+        let fields = host["host"].as_object_mut().unwrap();
+        fields["warnings"] = json!([STEERS, STEERS]);
+        fields["conditions"] = json!({ STEERS: STEERS, "tls\u{1b}[2J": STEERS });
+        lines.insert(0, host);
+        for line in &mut lines {
+            for (kind, field) in [("flow", "failure"), ("connection", "reason")] {
+                if let Some(of) = line.get_mut(kind).and_then(Value::as_object_mut) {
+                    of.insert(field.to_owned(), json!(STEERS));
+                }
+            }
+            if let Some(of) = line.get_mut("subflow").and_then(Value::as_object_mut) {
+                for field in ["path", "congestion_control", "local", "remote"] {
+                    of.insert(field.to_owned(), json!(STEERS));
+                }
+            }
+        }
+        lines.push(json!({"record": {"type": "event", "t_ns": 1, "kind": "timeline",
+            "text": STEERS}}));
+        text_of(&lines)
+    };
+    let lies = Lies { half: Box::new(keys), ..Lies::default() };
+    let ended = lied_to(&site, lies, &["-b", "8M"], "texts of a half");
+    // They are shown, as the server's words.
+    assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
+    let welcome = || {
+        instead_of("welcome", |_| words([json!({"say": "welcome", "towpath": STEERS.repeat(9)})]))
+    };
+    lied_to(&site, welcome(), &[], "a version");
+    let refusal = json!({"say": "refused", "why": STEERS.repeat(99), "hint": STEERS.repeat(99)});
+    lied_to(&site, instead_of("accepted", move |_| words([refusal.clone()])), &[], "a refusal");
+    // Words and kinds that are none are told as well.
+    let strange = json!({"say": STEERS, STEERS: STEERS});
+    let ended =
+        lied_to(&site, instead_of("clock", move |_| words([strange.clone()])), &[], "a word");
+    assert_eq!(ended.code, Some(2), "{ended}");
+    for json in ["--json", "-q"] {
+        let lies = Lies { half: Box::new(keys), ..Lies::default() };
+        lied_to(&site, lies, &["-b", "8M", json], "texts of a half");
+    }
+}
+
+/// C2, C4: parts that overlap, shrink, end before they begin, or cut characters.
+#[test]
+fn parts_that_do_not_fit_make_no_half() {
+    let site = Site::new(&[]);
+    let part = |offset: u64, total: u64, text: &str| json!({"say": "part", "offset": offset, "total": total, "text": text});
+    let cases = [
+        vec![part(0, 6, "abc"), part(0, 6, "abc"), part(3, 6, "def")],
+        vec![part(0, 100, "abc"), part(3, 3, "def")],
+        vec![part(0, 3, "abcdef")],
+        vec![part(u64::MAX, 1, "a"), part(u64::MAX, u64::MAX, "a")],
+        vec![part(0, 0, ""), part(0, 0, "abc")],
+        vec![part(0, 4, "ä"), part(1, 4, "ä"), part(2, 4, "ä")],
+        vec![part(0, 1 << 28, "abc")],
+        vec![part(0, 3, "\u{0}\n\n"), part(0, 3, "{}\n")],
+    ];
+    let some = times(4, cases.len());
+    at_once(&cases[..some], |_, parts| {
+        let (told, what) = (parts.clone(), format!("{parts:?}"));
+        let ended =
+            lied_to(&site, instead_of("part", move |_| words(told.clone())), &["-q"], &what);
+        assert_eq!(ended.code, Some(1), "{what}: {ended}");
+    });
+}
+
+/// C3, C4: a half whose end moves away as fast as it comes is progress, but no reason not to stop.
+#[test]
+fn a_half_that_never_ends_can_be_interrupted_and_fills_no_memory() {
+    let site = Site::new(&[]);
+    let text = "{\"record\":{\"type\":\"counter\",\"host\":\"\",\"name\":\"\",\"before\":0,\"after\":1}}\n";
+    let text = text.repeat(100);
+    let lies = move |_: &Value| -> Words {
+        let text = text.clone();
+        Box::new((0_u64..).map(move |number| {
+            let offset = number * text.len() as u64;
+            let total = offset + 2 * text.len() as u64;
+            json!({"say": "part", "offset": offset, "total": total, "text": text}).to_string()
+        }))
+    };
+    let liar = Liar::before(&site.port, instead_of("part", lies));
+    let client = start(&site.folder, liar.port, &["-q", "--patience", "60"]);
+    wait_for("the parts", || (liar.told() > 0).then_some(()));
+    signal("INT", client.id().into());
+    let began = Instant::now();
+    let ended = end(client, "the end");
+    assert!(began.elapsed() < AT_ONCE, "{:?}: {ended}", began.elapsed());
+    is_orderly(&ended, "an endless half");
+    // What was measured is kept.
+    assert_eq!(can_be_read(&site.folder, liar.port, "an endless half"), 1, "{ended}");
+}
+
+/// C2, C4: data that nobody asked for, or that says of itself what cannot be.
+#[test]
+fn data_that_is_not_what_was_asked_for_ends_no_client() {
+    let site = Site::new(&[]);
+    let flood: fn() -> Lies = || Lies { before_data: vec![b'Q'; 32 << 20], ..Lies::default() };
+    let lengths: fn() -> Lies =
+        || Lies { data: Box::new(|data| vec![0xff; data.len()]), ..Lies::default() };
+    let zeros: fn() -> Lies =
+        || Lies { data: Box::new(|data| vec![0; data.len()]), ..Lies::default() };
+    let closed: fn() -> Lies = || Lies { data: Box::new(|_| Vec::new()), ..Lies::default() };
+    let twice: fn() -> Lies = || Lies { data: Box::new(|data| data.repeat(3)), ..Lies::default() };
+    let cases = [
+        ("lengths", lengths, "ping"),
+        ("flood", flood, "reqres"),
+        ("twice", twice, "ping"),
+        ("zeros", zeros, "interactive"),
+        ("closed", closed, "ping"),
+        ("lengths", lengths, "web"),
+        ("flood", flood, "iperf"),
+        ("flood", flood, "ping"),
+        ("lengths", lengths, "video"),
+        ("zeros", zeros, "reqres"),
+    ];
+    let some = times(3, cases.len());
+    at_once(&cases[..some], |_, (name, lies, pattern)| {
+        let what = format!("{name}, {pattern}");
+        let options: &[&str] = if *pattern == "ping" {
+            &["ping", "--set", "count=3"]
+        } else {
+            &[pattern, "-t", "0.5"]
+        };
+        lied_to(&site, lies(), &[options, &["-q"]].concat(), &what);
+    });
+}
+
+/// C5: answers to datagrams that were never asked, or asked tomorrow.
+#[test]
+fn answers_to_datagrams_that_nobody_asked_count_for_nothing() {
+    let site = Site::new(&[]);
+    let many = |answer: &[u8]| {
+        let mut all = vec![answer.to_vec(); 50];
+        for (number, one) in all.iter_mut().enumerate() {
+            match number % 4 {
+                // The same again.
+                0 => {}
+                // Another number, another time, another test.
+                1 => one[20..24].copy_from_slice(&u32::MAX.to_be_bytes()),
+                2 => one[24..32].copy_from_slice(&u64::MAX.to_be_bytes()),
+                _ => one[4] ^= 1,
+            }
+        }
+        all
+    };
+    let lies = Lies { datagram: Box::new(many), ..Lies::default() };
+    let liar = Liar::before(&site.port, lies);
+    let options = ["udping", "--set", "period=20ms", "-t", "0.6", "--json"];
+    let ended = end(start(&site.folder, liar.port, &options), "datagrams");
+    is_orderly(&ended, "datagrams");
+    assert!(liar.told() > 3, "{} lies: {ended}", liar.told());
+    assert_eq!(can_be_read(&site.folder, liar.port, "datagrams"), 1, "{ended}");
+    let result = site.folder.stored(&format!("results-{}/live-tcp-1.jsonl.zst", liar.port));
+    let summary = serde_json::to_value(result.summary.unwrap()).unwrap();
+    let mut seen = Vec::new();
+    numbers_named(&summary, "", &mut seen);
+    // Nothing took longer than the measurement, and no more came back than was asked.
+    let took = |name: &str| name.contains("/round_trip/") || name.contains("/delay/");
+    let times: Vec<_> = seen.iter().filter(|(name, _)| took(name)).collect();
+    assert!(!times.is_empty(), "{summary}");
+    assert!(times.iter().all(|(_, number)| (0.0..60e9).contains(number)), "{summary}");
+    let find = |name: &str| seen.iter().find(|(full, _)| full.ends_with(name)).map(|one| one.1);
+    let (sent, back) = (find("/sent").unwrap(), find("/answered").unwrap());
+    assert!(back <= sent, "{back} of {sent}: {summary}");
+}
+
+fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(field, one)| numbers_named(one, &format!("{name}/{field}"), all)),
+        Value::Array(list) => list.iter().for_each(|one| numbers_named(one, name, all)),
+        Value::Number(number) => all.push((name.to_owned(), number.as_f64().unwrap())),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// C2: a server that always says no is not asked for ever.
+#[test]
+fn refusals_in_great_numbers_are_an_answer() {
+    let site = Site::new(&[]);
+    for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
+        let refusal = json!({"say": "refused", "why": why, "hint": "come again in 1 s"});
+        let told = refusal.clone();
+        let lies = instead_of(place, move |_| words(vec![told.clone(); 5_000]));
+        let liar = Liar::before(&site.port, lies);
+        let options = ["-q", "--repeat", "3", "--wait", "0.01"];
+        let ended = end(start(&site.folder, liar.port, &options), why);
+        is_orderly(&ended, why);
+        assert_eq!(ended.code, Some(2), "{place}: {ended}");
+        assert!(ended.err.contains("busy"), "{place}: {ended}");
+        assert!((1..100).contains(&liar.met()), "{place}: {} connections", liar.met());
+    }
+}
+
+/// Passes the first connections on to one server, and all others to another.
+fn switch(first: u16, most: usize, then: u16) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let met = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&met);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            let to = if number < most { first } else { then };
+            let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+            let copy = |mut from: TcpStream, mut to: TcpStream| {
+                thread::spawn(move || {
+                    let _gone = io::copy(&mut from, &mut to);
+                    let _gone = to.shutdown(std::net::Shutdown::Both);
+                });
+            };
+            copy(client.try_clone().unwrap(), server.try_clone().unwrap());
+            copy(server, client);
+        }
+    });
+    (port, met)
+}
+
+/// What a server says it is known by.
+fn fingerprint(site: &Site) -> String {
+    wait_for("the certificate", || {
+        let said = site.running.said();
+        Some(said.split_once("certificate sha256:")?.1.split_once('\n')?.0.to_owned())
+    })
+}
+
+/// C1: another certificate on the second or third connection.
+#[test]
+fn a_certificate_that_changes_between_connections_is_seen() {
+    let (expected, other) = (Site::new(&[]), Site::new(&[]));
+    let print = fingerprint(&expected);
+    assert_ne!(print, fingerprint(&other));
+    for most in 1..=2 {
+        let ports = [&expected, &other].map(|site| site.port.parse().unwrap());
+        let (port, met) = switch(ports[0], most, ports[1]);
+        let options = ["-q", "-P", "2", "--server-cert", &print];
+        let what = format!("another after {most}");
+        let ended = end(start(&expected.folder, port, &options), &what);
+        is_orderly(&ended, &what);
+        assert!(met.load(Ordering::Relaxed) > most, "{what}: {ended}");
+        assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
+        can_be_read(&expected.folder, port, &what);
+    }
+    // The other one has never heard of a test.
+    assert!(!other.running.said().contains("measures"), "{}", other.running.said());
+}
+
+/// C1, C2: over QUIC, datagrams of whoever, broken ones, and such of another server.
+#[test]
+fn over_quic_nobody_else_is_believed_and_the_end_comes_by_itself() {
+    let (expected, other) = (Site::new(&[]), Site::new(&[]));
+    let print = fingerprint(&expected);
+    let cases = ["other", "broken", "silent"];
+    at_once(&cases[..times(1, 3)], |_, case| {
+        let to = if *case == "other" { &other } else { &expected };
+        let broken = *case == "broken";
+        let silent = *case == "silent";
+        let datagram = move |answer: &[u8]| {
+            let mut answer = answer.to_vec();
+            if broken && let Some(place) = answer.len().checked_sub(9) {
+                answer[place] ^= 1;
+            }
+            if silent { Vec::new() } else { vec![answer.clone(), answer] }
+        };
+        let liar = Liar::before(&to.port, Lies { datagram: Box::new(datagram), ..Lies::default() });
+        let options = ["-q", "--transport", "quic", "--server-cert", &print];
+        let ended = end(start(&expected.folder, liar.port, &options), case);
+        is_orderly(&ended, case);
+        assert_eq!(ended.code, Some(2), "{case}: {ended}");
+        assert!(liar.told() > 0, "{case}");
+    });
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let client = start(&expected.folder, port, &["-q", "--transport", "mpquic"]);
+    silent.recv_from(&mut [0; 2_000]).unwrap();
+    signal("INT", client.id().into());
+    let began = Instant::now();
+    let ended = end(client, "an interrupt of a handshake");
+    assert!(began.elapsed() < AT_ONCE, "{ended}");
+    assert!(matches!(ended.code, Some(130 | 2)), "{ended}");
+}
+
+/// Passes TLS on until so many bytes came from the server, then ends or breaks it.
+fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let damaged = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&damaged);
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let counted = Arc::clone(&counted);
+            thread::spawn(move || -> io::Result<()> {
+                let mut server = TcpStream::connect(("127.0.0.1", server))?;
+                let (mut back, mut front) = (server.try_clone()?, client.try_clone()?);
+                thread::spawn(move || io::copy(&mut front, &mut back));
+                let mut left = after;
+                let mut room = [0; 16_384];
+                loop {
+                    let length = server.read(&mut room)?;
+                    if length == 0 {
+                        return client.shutdown(std::net::Shutdown::Both);
+                    }
+                    let hit = left < length;
+                    if hit {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        room[left] ^= 0x40;
+                    }
+                    let most = if hit && !breaks { left } else { length };
+                    client.write_all(&room[..most])?;
+                    if hit && !breaks {
+                        return client.shutdown(std::net::Shutdown::Both);
+                    }
+                    left = if hit { usize::MAX } else { left - length };
+                }
+            });
+        }
+    });
+    (port, damaged)
+}
+
+/// C1, C2: half a certificate, and one with a bit turned.
+#[test]
+fn half_a_handshake_is_none() {
+    let site = Site::new(&[]);
+    let print = fingerprint(&site);
+    let server = site.port.parse().unwrap();
+    let places = [1, 5, 60, 130, 300, 500, 700];
+    let cases: Vec<_> = places.iter().flat_map(|at| [(*at, true), (*at, false)]).collect();
+    let cases: Vec<_> = cases.into_iter().step_by(times(4, 1)).collect();
+    at_once(&cases, |_, &(after, breaks)| {
+        let what = format!("{} after {after} bytes", if breaks { "broken" } else { "cut" });
+        let (port, damaged) = damage(server, after, breaks);
+        let ended = end(start(&site.folder, port, &["-q", "--server-cert", &print]), &what);
+        is_orderly(&ended, &what);
+        assert_eq!(ended.code, Some(2), "{what}: {ended}");
+        assert!(damaged.load(Ordering::Relaxed) > 0, "{what}");
+    });
+    assert!(!site.running.said().contains("measures"), "{}", site.running.said());
+}
+
+/// C5: no answer sends a client to somebody else.
+#[test]
+fn nobody_is_redirected() {
+    let folder = Folder::new();
+    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let port = elsewhere.local_addr().unwrap().port();
+    let to = format!("127.0.0.1:{port}");
+    let http = format!(
+        "HTTP/1.1 301 Moved Permanently\r\nLocation: http://{to}/\r\nAlt-Svc: h3=\":{port}\"\r\n\r\n"
+    );
+    let words = [
+        json!({"say": "refused", "why": format!("moved to {to}"), "hint": format!("--server {to}")}),
+        json!({"say": "welcome", "towpath": "9.9.9", "server": to, "redirect": to, "location": to}),
+        json!({"say": "redirect", "to": to}),
+    ];
+    let answers = words.iter().map(|word| {
+        let text = word.to_string();
+        [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
+    });
+    let answers: Vec<_> = answers.chain([http.into_bytes()]).collect();
+    let cases: Vec<_> =
+        answers.iter().flat_map(|answer| (0..3).map(move |command| (answer, command))).collect();
+    let cases: Vec<_> = cases.into_iter().rev().step_by(times(4, 1)).collect();
+    at_once(&cases, |_, (answer, command)| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let said = (*answer).clone();
+        thread::spawn(move || {
+            for mut client in listener.incoming().map_while(Result::ok) {
+                let _gone = client.read(&mut [0; 1_024]);
+                let _gone = client.write_all(&said);
+            }
+        });
+        let (address, port) = (address.to_string(), address.port().to_string());
+        let commands: [&[&str]; 3] = [
+            &["measure", "127.0.0.1", "-p", &port, "--transport", "tcp", "-t", "0.2", "-q"],
+            &["check", "127.0.0.1", "-p", &port],
+            &["doctor", "--peer", &address],
+        ];
+        let what = String::from_utf8_lossy(answer).into_owned();
+        let ended = end(folder.start(&mut folder.towpath(commands[*command])), &what);
+        is_orderly(&ended, &what);
+        assert!(matches!(ended.code, Some(0..=2)), "{ended}");
+    });
+    let came = elsewhere.accept();
+    assert!(came.is_err(), "{came:?}");
+}
+
+/// What a hostile server says of its host.
+fn looks() -> Vec<Value> {
+    let link = |index: i64, name: &str| {
+        json!({"index": index, "name": name, "up": true, "running": true, "loopback": false,
+        "mtu_bytes": u32::MAX, "rx_bytes": u64::MAX, "tx_bytes": u64::MAX, "rp_filter": 255,
+        "arp_ignore": 255, "arp_announce": 255})
+    };
+    let whole = json!({"say": "looked", "kernel": STEERS, "socket_errno": i32::MIN,
+        "settings": {"mptcp.enabled": "0", "mptcp.pm_type": STEERS, STEERS: STEERS,
+            "mptcp.stale_loss_cnt": "99999999999999999999", "ipv4.conf.all.rp_filter": "1"},
+        "counters": {"MPTcpExt.MPJoinSynTx": u64::MAX, "MPTcpExt.MPJoinAckRx": 0, STEERS: 1},
+        "links": [link(1, STEERS), link(1, "eth0; touch owned"), link(2, "../../owned")],
+        "addresses": [{"link": 1, "address": "127.0.0.9", "prefix_length": 255},
+            {"link": 7, "address": "::ffff:127.0.0.1", "prefix_length": 0}],
+        "endpoints": [{"id": 255, "address": "127.0.0.9", "port": 1, "link": 1, "flags": u32::MAX},
+            {"id": 255, "address": "0.0.0.0", "flags": 0}],
+        "limits": {"subflows": u32::MAX, "add_addr_accepted": u32::MAX},
+        "listener": {"plain": true, "multipath": false},
+        "connections": [{"local": "127.0.0.1:1", "remote": "127.0.0.1:1", "multipath": true,
+            "subflows": [{"local": "[::1]:0", "remote": "127.0.0.1:0", "established": false,
+                "backup": true, "bytes_acked": u64::MAX, "bytes_received": 0}]}]});
+    let mut crowd = whole.clone();
+    crowd["links"] = (0..300).map(|index| link(index, "\u{1b}[2J")).collect();
+    let mut none = whole.clone();
+    none["limits"] = json!({"subflows": 0, "add_addr_accepted": 0});
+    none["links"] = json!([]);
+    let mut negative = whole.clone();
+    negative["socket_errno"] = json!(-1e300);
+    vec![whole, crowd, none, negative]
+}
+
+/// C5, F4, R6: what a host says of itself, with names that a shell, a terminal or a path would obey.
+#[test]
+fn a_diagnosis_survives_what_a_hostile_host_says_of_itself() {
+    let site = Site::new(&["--tell-strangers"]);
+    let looks = looks();
+    let mut cases = Vec::new();
+    for look in looks.iter().take(times(1, 9)) {
+        for options in [&["--json"][..], &[]] {
+            for way in ["--peer", "--connect"] {
+                cases.push((look.clone(), options, way));
+            }
+        }
+    }
+    at_once(&cases, |_, (look, options, way)| {
+        let told = look.clone();
+        let liar = Liar::before(&site.port, instead_of("looked", move |_| words([told.clone()])));
+        let address = format!("127.0.0.1:{}", liar.port);
+        let arguments = [&["doctor", *way, &address], *options].concat();
+        let ended = end(site.folder.start(&mut site.folder.towpath(&arguments)), way);
+        is_orderly(&ended, way);
+        assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
+        assert!(liar.told() > 0, "{ended}");
+        if !options.is_empty() {
+            assert_eq!(ended.json().len(), 1, "{ended}");
+        }
+        // A line that can be pasted has no name in it that a shell would obey.
+        let pasted = ended.out.lines().filter(|line| line.trim_start().starts_with("fix:"));
+        for line in pasted {
+            assert!(!line.contains("touch owned") && !line.contains("$(id)"), "{line}: {ended}");
+        }
+    });
+    let names = site.folder.names();
+    assert!(!names.iter().any(|name| name.contains("owned")), "{names:?}");
+}
+
+/// Answers a hello with a welcome, drop by drop; how many connections have come.
+fn dripping() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let met = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&met);
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            thread::spawn(move || -> io::Result<()> {
+                client.write_all(&60_000_u32.to_be_bytes())?;
+                loop {
+                    client.write_all(b" ")?;
+                    thread::sleep(Duration::from_millis(50));
+                }
+            });
+        }
+    });
+    (port, met)
+}
+
+/// C3: wherever `check`, `doctor` and the choice of a server wait.
+#[test]
+fn an_interrupt_ends_every_question_to_a_server() {
+    let folder = Folder::new();
+    let (port, met) = dripping();
+    let (address, port) = (format!("127.0.0.1:{port}"), port.to_string());
+    folder.write("servers.txt", format!("{address}\n"));
+    let auto = ["measure", "--server", "auto", "--servers", "servers.txt", "--transport", "tcp"];
+    let commands: [&[&str]; 4] = [
+        &["check", "127.0.0.1", "-p", &port],
+        &["doctor", "--connect", &address],
+        &["doctor", "--peer", &address],
+        &auto,
+    ];
+    for command in commands {
+        let before = met.load(Ordering::Relaxed);
+        let client = folder.start(&mut folder.towpath(command));
+        wait_for("a question", || (met.load(Ordering::Relaxed) > before).then_some(()));
+        signal("INT", client.id().into());
+        let began = Instant::now();
+        let ended = end(client, "an interrupt");
+        let took = began.elapsed();
+        assert!(took < AT_ONCE, "{command:?}: {took:?}: {ended}");
+        // What keeps nothing may be ended by the signal itself.
+        assert!(matches!(ended.code, Some(130) | None), "{command:?}: {ended}");
+        assert!(!ended.err.contains("panicked"), "{command:?}: {ended}");
+    }
+}
+
+/// C3: data that stands still, in either direction.
+#[test]
+fn an_interrupt_ends_traffic_that_stands_still() {
+    let site = Site::new(&[]);
+    let long = ["-t", "30"];
+    let cases: [&[&str]; 4] = [&["-R"], &["ping", "--set", "count=999"], &["reqres"], &[]];
+    let some = times(2, cases.len());
+    at_once(&cases[..some], |_, options| {
+        // The server's data stays on the way.
+        let still = |_: &[u8]| {
+            thread::sleep(Duration::from_secs(20));
+            Vec::new()
+        };
+        let clocks = Arc::new(AtomicUsize::new(0));
+        let noted = Arc::clone(&clocks);
+        let word = move |word: &Value| {
+            noted.fetch_add(usize::from(word["say"] == "clock"), Ordering::Relaxed);
+            None
+        };
+        let lies = Lies { data: Box::new(still), word: Box::new(word), ..Lies::default() };
+        let liar = Liar::before(&site.port, lies);
+        let time: &[&str] = if options.contains(&"ping") { &[] } else { &long };
+        let options = [*options, time, &["--patience", "30"]].concat();
+        let client = start(&site.folder, liar.port, &options);
+        wait_for("the traffic", || (clocks.load(Ordering::Relaxed) >= 12).then_some(()));
+        signal("INT", client.id().into());
+        let began = Instant::now();
+        let ended = end(client, "an interrupt");
+        assert!(began.elapsed() < AT_ONCE, "{options:?}: {:?}: {ended}", began.elapsed());
+        is_orderly(&ended, "an interrupt");
+        assert_eq!(ended.code, Some(130), "{options:?}: {ended}");
+        can_be_read(&site.folder, liar.port, "an interrupt");
+    });
+}
+
+/// C2: frames that say they are longer than any, and others of no length, one after the other.
+#[test]
+fn frames_of_every_length_end_by_themselves() {
+    let folder = Folder::new();
+    let lengths: [u32; 4] = [0, 65_537, u32::MAX, 65_536];
+    at_once(&lengths, |_, length| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (length, sent) = (*length, Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&sent);
+        thread::spawn(move || {
+            for mut client in listener.incoming().map_while(Result::ok) {
+                let counted = Arc::clone(&counted);
+                thread::spawn(move || -> io::Result<()> {
+                    // Whitespace is no mistake of JSON.
+                    let content = vec![b' '; (length as usize).min(65_536)];
+                    loop {
+                        client.write_all(&length.to_be_bytes())?;
+                        client.write_all(&content)?;
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let what = format!("frames of {length} bytes");
+        let ended = end(start(&folder, port, &["-q"]), &what);
+        is_orderly(&ended, &what);
+        assert_eq!(ended.code, Some(2), "{what}: {ended}");
+        assert!(sent.load(Ordering::Relaxed) > 0, "{what}");
+    });
+}
+
+/// C3, C5: a host that cannot keep a result says so; what was measured is shown all the same.
+#[test]
+fn a_client_that_cannot_write_says_so() {
+    let site = Site::new(&[]);
+    let port: u16 = site.port.parse().unwrap();
+    site.folder.write("file", "");
+    let fixed = port.to_string();
+    for out in ["file/results", "/proc/results", "/dev/full"] {
+        let ours = ["measure", "127.0.0.1", "-p", &fixed, "-o", out, "-t", "0.2", "-q"];
+        let options = ["--transport", "tcp", "--json"];
+        let ended = site.folder.run(&[&ours[..], &options].concat());
+        is_orderly(&ended, out);
+        assert!(matches!(ended.code, Some(1 | 2)), "{out}: {ended}");
+        assert!(ended.err.contains("error: "), "{out}: {ended}");
+    }
+    let script = "exec \"$0\" \"$@\" >/dev/full";
+    let mut command = site.folder.program("sh");
+    command.args(["-c", script]).arg(crate::program::binary());
+    command.args(["measure", "127.0.0.1", "-p", &fixed, "-o", "results", "-t", "0.2", "-q"]);
+    command.args(["--transport", "tcp"]);
+    let ended = site.folder.start(&mut command).wait();
+    is_orderly(&ended, "a full standard output");
+    assert_ne!(ended.code, Some(0), "{ended}");
+    let kept = site.folder.stored("results/live-tcp-1.jsonl.zst");
+    assert!(kept.summary.is_some());
+    site.calms_down();
+}
+
+/// C5: a server's words may stand beside each other without changing what the client does next.
+#[test]
+fn words_of_another_connection_are_not_answers_to_this_one() {
+    let site = Site::new(&[]);
+    // A ready, a part and a pending before each answer.
+    let early = |word: &Value| -> Option<Words> {
+        let name = word["say"].as_str().unwrap_or_default();
+        if !matches!(name, "accepted" | "clock" | "welcome") {
+            return None;
+        }
+        let part = json!({"say": "part", "offset": 0, "total": 3, "text": "{}\n"});
+        Some(words([json!({"say": "ready"}), part, json!({"say": "pending"}), word.clone()]))
+    };
+    let lies = Lies { word: Box::new(early), ..Lies::default() };
+    lied_to(&site, lies, &["-q"], "words before each answer");
+    let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
+    // The server closes whoever speaks as a server does.
+    answers.set_read_timeout(Some(LIMIT)).unwrap();
+    say(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
+    assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);
+    site.calms_down();
+}
