@@ -267,7 +267,7 @@ fn exec_hands_on_names_and_variables_as_they_are() {
     command.arg(&path).args(arguments).env("ODD", "$(touch owned);\n`x`").env("LD_PRELOAD", "");
     command.env("a b;$(touch owned)", "x").env("BASH_ENV", "owned").env("ENV", "$(touch owned)");
     let ended = folder.start(&mut command).wait();
-    let expected: String = arguments.iter().map(|text| format!("<{text}>")).collect();
+    let expected = format!("<{}>", arguments.join("><"));
     assert_eq!(ended.out, format!("{expected}[$(touch owned);\n`x`]1\n"), "{ended}");
     assert!(!ended.err.contains('\u{1b}'), "{ended}");
     assert!(!folder.work().join("owned").exists());

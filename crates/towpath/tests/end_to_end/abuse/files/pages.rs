@@ -65,10 +65,10 @@ fn poisoned(with: &str) -> String {
 /// No text of a page has become anything else, with its policy and without.
 fn holds(folder: &Folder, test: &str, pages: &[&str]) {
     for page in pages {
-        let text = fs::read_to_string(folder.work().join(page)).unwrap();
-        assert!(text.contains("owned"), "{page} shows nothing of what was put into it");
+        let shown = fs::read_to_string(folder.work().join(page)).unwrap();
+        assert!(shown.contains("owned"), "{page} shows nothing of what was put into it");
         for tag in ["<script>document", "<img", "<svg onload", "</svg>--"] {
-            assert!(!text.contains(tag), "{page} contains {tag}");
+            assert!(!shown.contains(tag), "{page} contains {tag}");
         }
     }
     let browser = match browser() {
@@ -78,12 +78,12 @@ fn holds(folder: &Folder, test: &str, pages: &[&str]) {
     for page in pages.iter().filter(|page| Path::new(page).extension().is_some_and(|e| e == "html"))
     {
         let path = folder.work().join(page);
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("http-equiv=\"Content-Security-Policy\""), "{page} has no policy");
+        let shown = fs::read_to_string(&path).unwrap();
+        assert!(shown.contains("http-equiv=\"Content-Security-Policy\""), "{page} has no policy");
         // What escapes its place would run.
-        let free = text.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
-        for text in [&text, &free] {
-            fs::write(&path, text).unwrap();
+        let free = shown.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
+        for version in [&shown, &free] {
+            fs::write(&path, version).unwrap();
             let opened = open(folder, &browser, &path, 1_280);
             assert_eq!(opened.code, Some(0), "{}", opened.err);
             assert!(!opened.out.contains("<title>owned"), "{page}: {}", opened.out);
