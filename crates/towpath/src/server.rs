@@ -2,7 +2,6 @@
 
 use std::env;
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use towpath_linux::interrupt;
 use towpath_linux::live::{
     self, Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
 };
+use towpath_measure::input;
 use towpath_measure::live::secret::MOST_BYTES;
 use towpath_measure::live::{DEFAULT_PORT, Limits, Secret};
 use towpath_measure::result::Warning;
@@ -233,9 +233,10 @@ fn state_folder() -> Option<PathBuf> {
 pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     let read = || {
         let mut text = Vec::new();
+        towpath_linux::files::check_secret(path)?;
         // Of a file without end enough is read to see that it is too long.
         let most = 2 * MOST_BYTES as u64;
-        fs::File::open(path)?.take(most).read_to_end(&mut text)?;
+        input::open(path)?.take(most).read_to_end(&mut text)?;
         Ok(text)
     };
     let text = read().map_err(|source| CliError::Read { path: path.to_owned(), source })?;

@@ -255,6 +255,9 @@ impl Folder {
         readers: Readers,
     ) -> io::Result<()> {
         let mut file = self.begin(name, readers)?;
+        // What others may write is not believed when it is read again, whatever the mask allowed.
+        let mode = file.file().metadata()?.permissions().mode() & 0o755;
+        file.file().set_permissions(Permissions::from_mode(mode))?;
         file.file().write_all(bytes)?;
         file.file().sync_all()?;
         file.keep().map(drop)

@@ -1,10 +1,10 @@
 //! Who a server is: its certificate and key, from files or made here and kept.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use towpath_measure::input::Budget;
 use towpath_quic::Identity;
 use towpath_quic::identity::{IdentityError, Pem};
 
@@ -52,8 +52,11 @@ pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, KeepErr
         |source| KeepError::File { path, source }
     };
     files::check_secret(key).map_err(file(key))?;
-    let chain = fs::read_to_string(certificate).map_err(file(certificate))?;
-    let secret = fs::read_to_string(key).map_err(file(key))?;
+    let text = |path: &Path| {
+        let bytes = Budget::of(LONGEST).read(path).map_err(file(path))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (chain, secret) = (text(certificate)?, text(key)?);
     Identity::from_pem(&chain, &secret)
         .map_err(|source| KeepError::Content { path: certificate.to_owned(), source })
 }
@@ -87,6 +90,7 @@ pub fn kept_identity(folder: &Path) -> Result<Identity, KeepError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -17,6 +17,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Nobody is asked for longer, however slowly he answers.
 const LONGEST: Duration = Duration::from_secs(15);
 
+/// Servers that are asked at the same time.
+const AT_ONCE: usize = 128;
+
 /// A server and how fast it answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinged {
@@ -41,11 +44,22 @@ impl Pinged {
 /// one that does not count. In their order.
 pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<Pinged> {
     let clock = Clock::start();
+    servers.chunks(AT_ONCE).flat_map(|some| at_once(some, clock)).collect()
+}
+
+fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<Pinged> {
     thread::scope(|scope| {
-        let asked: Vec<_> =
-            servers.iter().map(|targets| scope.spawn(move || one(targets, clock))).collect();
-        let lost = || Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
-        asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| lost())).collect()
+        let ask = |targets| {
+            let asking = thread::Builder::new().spawn_scoped(scope, move || one(targets, clock));
+            // Where the system gives no more threads, this one asks.
+            asking.map_err(|_| one(targets, clock))
+        };
+        let asked: Vec<_> = servers.iter().map(|targets| ask(targets)).collect();
+        let lost = |_| Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
+        let answer = |asked: Result<thread::ScopedJoinHandle<'_, _>, _>| {
+            asked.map_or_else(|answer| answer, |asked| asked.join().unwrap_or_else(lost))
+        };
+        asked.into_iter().map(answer).collect()
     })
 }
 

@@ -178,6 +178,10 @@ impl<R: Read> CaptureReader<R> {
         let Some(header) = self.peek(16)? else { return Ok(self.over()) };
         let field = |at| word(header, at, big).unwrap_or(0);
         let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
+        if captured == 0 && wire == 0 {
+            // No packet is empty; but a sparse file of terabytes is nothing else.
+            return Err(self.malformed("length of a record"));
+        }
         let len = self.believable(captured as usize)?;
         if self.peek(16 + len)?.is_none() {
             return Ok(self.over());

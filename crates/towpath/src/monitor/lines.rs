@@ -41,7 +41,10 @@ pub(super) fn connection(seen: &Seen) -> String {
 /// Who has the connection open.
 pub(super) fn owner(connection: &Connection) -> String {
     match connection.processes.first() {
-        Some(process) => format!("{} ({})", process.name, process.id),
+        // A process chooses its name: it may not begin a line of its own.
+        Some(process) => {
+            format!("{} ({})", process.name.replace(['\n', '\t'], " "), process.id)
+        }
         None if connection.inode == 0 => "closed".to_owned(),
         None => format!("user {}", connection.uid),
     }

@@ -1,0 +1,328 @@
+//! What others see of a file: pages in a browser, lines on a terminal.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{PLAN, RESULT, SMALL, as_root, ends, interface, option, packet, section, syn, words};
+use crate::program::{Ended, Folder, binary, skip, wait_for};
+use crate::report_page::{browser, complaints, open};
+
+/// Leaves whatever text, attribute, comment, script or style it was put into, and says so.
+const BREAKS_OUT: &str = "'\"></title></style></script></textarea></text></svg>--!>--> ]]>\
+    <script>document.title='owned'</script><img src='x:' onerror=\"document.title='owned'\">\
+    <svg onload=\"document.title='owned'\"/>\\u003cscript>\u{2028}\u{202e}${owned}`";
+
+/// Words of the format, which are no text.
+const WORDS: [&str; 14] = [
+    "type",
+    "world",
+    "transport",
+    "direction",
+    "side",
+    "kind",
+    "vantage",
+    "asked",
+    "order",
+    "state",
+    "as",
+    "cause",
+    "pattern",
+    "scenario_toml",
+];
+
+/// Adds a text to all others that may be any.
+fn poison(value: &mut Value, with: &str) {
+    match value {
+        Value::String(text) => text.push_str(with),
+        Value::Array(all) => all.iter_mut().for_each(|value| poison(value, with)),
+        Value::Object(all) => {
+            let others = all.iter_mut().filter(|(name, _)| !WORDS.contains(&name.as_str()));
+            others.for_each(|(_, value)| poison(value, with));
+            if let Some(conditions) = all.get_mut("conditions").and_then(Value::as_object_mut) {
+                conditions.insert(with.to_owned(), Value::from(with));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn poisoned(with: &str) -> String {
+    let mut result = String::new();
+    for line in RESULT.lines() {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        poison(&mut value, with);
+        let _infallible = writeln!(result, "{value}");
+    }
+    result
+}
+
+/// No text of a page has become anything else, with its policy and without.
+fn holds(folder: &Folder, test: &str, pages: &[&str]) {
+    for page in pages {
+        let shown = fs::read_to_string(folder.work().join(page)).unwrap();
+        assert!(shown.contains("owned"), "{page} shows nothing of what was put into it");
+        for tag in ["<script>document", "<img", "<svg onload", "</svg>--"] {
+            assert!(!shown.contains(tag), "{page} contains {tag}");
+        }
+    }
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return skip(test, &reason),
+    };
+    for page in pages.iter().filter(|page| Path::new(page).extension().is_some_and(|e| e == "html"))
+    {
+        let path = folder.work().join(page);
+        let shown = fs::read_to_string(&path).unwrap();
+        assert!(shown.contains("http-equiv=\"Content-Security-Policy\""), "{page} has no policy");
+        // What escapes its place would run.
+        let free = shown.replace("http-equiv=\"Content-Security-Policy\"", "name=\"was\"");
+        for version in [&shown, &free] {
+            fs::write(&path, version).unwrap();
+            let opened = open(folder, &browser, &path, 1_280);
+            assert_eq!(opened.code, Some(0), "{}", opened.err);
+            assert!(!opened.out.contains("<title>owned"), "{page}: {}", opened.out);
+            assert_eq!(complaints(&opened), [""; 0], "{page}");
+        }
+    }
+}
+
+/// F5: "whatever stands in the result", in each of its texts at once.
+#[test]
+fn no_text_of_a_result_breaks_out_of_its_page() {
+    let folder = Folder::new();
+    folder.write("r.jsonl", poisoned(BREAKS_OUT));
+    let report = ends(&folder, &words("report r.jsonl -o r.html"));
+    assert_eq!(report.code, Some(0), "{report}");
+    let compared = ends(&folder, &words("compare r.jsonl r.jsonl -o out"));
+    assert_eq!(compared.code, Some(0), "{compared}");
+    holds(
+        &folder,
+        "no_text_of_a_result_breaks_out_of_its_page",
+        &["r.html", "out/comparison.html"],
+    );
+}
+
+/// F5: a study's names and claims, in its page and in its picture, which has no policy.
+#[test]
+fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
+    let folder = Folder::new();
+    fs::create_dir(folder.work().join("study")).unwrap();
+    let text = format!("{}owned", BREAKS_OUT.replace('\\', "\\\\").replace('"', "\\\""));
+    let name = "v<script>document.title='owned'</script>";
+    let plan = PLAN.replace("\"v\"", &format!("\"{name}\""));
+    let figure = format!(
+        "title = \"{text}\"\n[[axes]]\nname = \"{name}\"\nkeys = [\"hosts.b.receive-buffer\"]\n\
+         values = [\"128 KB\", \"256 KB\"]\n[[figures]]\nkind = \"lines\"\ntitle = \"{text}\"\n\
+         x = \"{name}\"\ny = \"goodput\"\nx-label = \"{text}\"\ny-label = \"{text}\"\n\
+         x-unit = \"KB\"\ny-unit = \"Mbit/s\"\nlines = [{{ at = \"9 Mbit/s\", text = \"{text}\" }}]\n"
+    );
+    let (top, variants) = plan.split_once("[[variants]]").unwrap();
+    let (title, figure) = figure.split_once('\n').unwrap();
+    let plan = format!("{top}{title}\n[[variants]]{variants}{figure}");
+    let claims = format!(
+        "[[claims]]\ntext = \"{text}\"\nsource = \"{text}\"\noutcome = \"holds\"\n\
+         [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{name}\" }}\nis = \"> 1 bit/s\"\n"
+    );
+    for (name, text) in [("scenario.toml", SMALL), ("plan.toml", &plan), ("expected.toml", &claims)]
+    {
+        folder.write(&format!("study/{name}"), text);
+    }
+    let ended = ends(&folder, &words("reproduce ./study -o out"));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let pages = ["out/index.html", "out/small.svg"];
+    holds(&folder, "no_text_of_a_study_breaks_out_of_its_page_or_picture", &pages);
+}
+
+/// Ways to command a terminal: title, colours, C1, reordered text, the line itself.
+const COMMANDS: &str =
+    "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}x\u{2069}\u{8}\u{7f}\r\u{b}\u{c}";
+
+fn is_harmless(ended: &Ended) {
+    let commands = |c: &char| {
+        (c.is_control() && *c != '\n' && *c != '\t')
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    assert_eq!(ended.out.chars().find(commands), None, "{ended}");
+    assert_eq!(ended.err.chars().find(commands), None, "{ended}");
+}
+
+/// F4, F5: a capture has texts, too: of its section, of interfaces and packets.
+#[test]
+fn no_text_of_a_capture_commands_a_terminal_or_a_page() {
+    let folder = Folder::new();
+    let text = format!("owned{COMMANDS}{BREAKS_OUT}");
+    let texts: Vec<u8> =
+        [1_u16, 2, 3, 4, 12, 15].iter().flat_map(|o| option(*o, text.as_bytes())).collect();
+    let file = [section(&texts), interface(&texts), packet([0, 1], 40, &syn(1))].concat();
+    let name = "c\u{1b}[2J<script>document.title='owned'</script>.pcapng".replace('/', "\u{2215}");
+    folder.write(&name, file);
+    for options in [&["-o", "c.html"][..], &["--json"], &["--top", "1"]] {
+        let ended = ends(&folder, &[&["trace", &name][..], options].concat());
+        assert!(ended.code.is_some_and(|code| code < 2), "{ended}");
+        is_harmless(&ended);
+    }
+    let json = folder.run(&["trace", &name, "--json"]);
+    folder.write("c.jsonl", &json.out);
+    let report = ends(&folder, &words("report c.jsonl -o c2.html"));
+    is_harmless(&report);
+    holds(&folder, "no_text_of_a_capture_commands_a_terminal_or_a_page", &["c.html"]);
+}
+
+/// F4: what is shown line by line: nobody's text begins a line of ours.
+#[test]
+fn no_text_of_a_result_forges_a_line() {
+    let folder = Folder::new();
+    folder.write("r.jsonl", poisoned("\nFORGED: a line\r\u{2028}FORGED\u{85}FORGED"));
+    let name = "r\nFORGED.jsonl";
+    folder.write(name, poisoned(",1,\"\n=FORGED"));
+    let honest = {
+        folder.write("h.jsonl", RESULT);
+        folder.run(&words("report h.jsonl --csv -o h.html"))
+    };
+    for (line, is_table) in [
+        ("report r.jsonl", false),
+        ("report r.jsonl --csv", true),
+        ("report r.jsonl --json", false),
+        ("compare r.jsonl h.jsonl", false),
+        ("compare r.jsonl h.jsonl --json", false),
+    ] {
+        for file in ["r.jsonl", name] {
+            let line: Vec<_> =
+                words(line).iter().map(|w| if *w == "r.jsonl" { file } else { w }).collect();
+            let ended = ends(
+                &folder,
+                &[&line[..], if line[0] == "report" { &["-o", "o.html"] } else { &["-o", "o"] }]
+                    .concat(),
+            );
+            assert_eq!(ended.code, Some(0), "{ended}");
+            let mut lines = ended.out.lines().chain(ended.err.lines());
+            assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{ended}");
+            if is_table {
+                assert_eq!(ended.out.lines().count(), honest.out.lines().count(), "{ended}");
+                for line in ended.out.lines() {
+                    assert_eq!(
+                        line.split(',').count(),
+                        honest.out.lines().next().unwrap().split(',').count(),
+                        "{ended}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// F4: names of plans, in tables, CSV and JSON of sweeps and reproductions.
+#[test]
+fn no_text_of_a_plan_commands_a_terminal() {
+    let folder = Folder::new();
+    fs::create_dir(folder.work().join("study")).unwrap();
+    let escaped: String =
+        format!("{COMMANDS}\nFORGED,\"=1").chars().fold(String::new(), |mut out, c| {
+            let _infallible = write!(out, "\\u{:04x}", u32::from(c));
+            out
+        });
+    let plan = PLAN.replace("\"v\"", &format!("\"{escaped}\""));
+    let claims = format!(
+        "[[claims]]\ntext = \"{escaped}\"\nsource = \"{escaped}\"\noutcome = \"holds\"\n\
+         [[claims.checks]]\nfigure = \"goodput\"\nof = {{ variant = \"{escaped}\" }}\nis = \"> 1 bit/s\"\n"
+    );
+    let scenario = format!("description = \"{escaped}\"\n{SMALL}");
+    for (name, text) in
+        [("scenario.toml", &scenario), ("plan.toml", &plan), ("expected.toml", &claims)]
+    {
+        folder.write(&format!("study/{name}"), text);
+    }
+    for line in [
+        "sweep study/plan.toml --out rows --csv rows.csv",
+        "sweep study/plan.toml --out rows --json",
+        "sweep status rows",
+        "sweep status rows --json",
+        "sweep verify rows",
+        "reproduce ./study -o out",
+        "reproduce ./study -o out --json",
+        "scenarios check study/scenario.toml",
+        "run study/scenario.toml --world sim -t tcp -q -o results",
+    ] {
+        let ended = ends(&folder, &words(line));
+        is_harmless(&ended);
+        let mut lines = ended.out.lines().chain(ended.err.lines());
+        assert!(!lines.any(|line| line.trim_start().starts_with("FORGED")), "{ended}");
+    }
+}
+
+/// F4: "nothing that … a process says": names that a process gives itself, on lines and in metrics.
+#[test]
+fn no_name_of_a_process_forges_a_line_of_the_monitor() {
+    let test = "no_name_of_a_process_forges_a_line_of_the_monitor";
+    let folder = Folder::new();
+    for name in ["x\nFORGED\"} 9\ny", "\u{1b}[2J$(id);`i"] {
+        symlink(binary(), folder.work().join(name)).unwrap();
+    }
+    // The name of a process is that of its file, here of a link.
+    let script = "
+        server=$(ls | grep -a 2J); client=$(printf 'x\\nFORGED\"} 9\\ny')
+        PATH=$PWD:$PATH
+        \"$server\" server -B 127.0.0.1 >server.out 2>&1 & server=$!
+        until grep -q listening server.out; do sleep 0.02; done
+        \"$client\" measure 127.0.0.1 --transport mptcp -t 30 -b 1M -q -o out >client.out 2>&1 & client=$!
+        until ss -tnH state established 2>/dev/null | grep -q 5210 || grep -q ':145A .* 01 ' /proc/net/tcp; do
+            kill -0 $client; sleep 0.02
+        done
+        $TOWPATH monitor --count 2 --interval 0.2 >lines
+        $TOWPATH monitor --json --count 1 >json
+        $TOWPATH doctor --all >doctor || true
+        $TOWPATH doctor --pid $client >>doctor || true
+        kill -9 $client; kill $server; wait || true";
+    let Some(ended) = as_root(test, &folder, script) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let read = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
+    let (lines, json) = (read("lines"), read("json"));
+    assert!(lines.contains("$(id)") && lines.contains("FORGED"), "{lines}");
+    for text in [&lines, &json, &read("doctor")] {
+        assert!(!text.contains('\u{1b}'), "{text}");
+        let mut lines = text.lines();
+        assert!(!lines.any(|line| line.starts_with("FORGED")), "a process wrote a line:\n{text}");
+    }
+}
+
+/// F4: metrics are lines, too; a request of whoever reaches the port gets those and nothing else.
+#[test]
+fn requests_for_metrics_cannot_stop_or_fool_them() {
+    let folder = Folder::new();
+    let line = "monitor --prometheus 127.0.0.1:0";
+    let running = folder.start(&mut folder.towpath(&words(line)));
+    let address = wait_for("the listener", || {
+        let said = format!("{}{}", running.said(), running.printed());
+        Some(said.split_once("http://")?.1.split_once("/metrics")?.0.to_owned())
+    });
+    let ask = |request: &[u8]| {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let _refused = socket.write_all(request);
+        let mut answer = Vec::new();
+        let _reset = socket.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let slow: Vec<_> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    for request in [
+        &b"GET /metrics/../../etc/passwd HTTP/1.1\r\n\r\n"[..],
+        b"GET //etc/passwd HTTP/1.0\r\n\r\n",
+        b"POST /metrics HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"GET /<script>alert(1)</script>\r\nx: \x1b[2J HTTP/1.1\r\n\r\n",
+    ] {
+        let answer = ask(request);
+        assert!(!answer.contains("root:") && !answer.contains("<script"), "{answer}");
+    }
+    let _long = ask(&vec![b'A'; 8 << 20]);
+    drop(slow);
+    let answer = ask(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(answer.contains("towpath_mptcp_connections"), "{answer}\n{}", running.said());
+    assert!(!running.said().contains('\u{1b}') && !running.said().contains("panicked"));
+}
