@@ -43,17 +43,17 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Find
     findings
 }
 
-/// Tests of attacks that a line names, as `abuse::ROOM::TEST`.
+/// Tests of attacks that a line names, as `abuse::ROOM::TEST` or `abuse::ROOM::CORNER::TEST`.
 fn attacks(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split('`').skip(1).step_by(2);
-    code.filter(|name| name.starts_with("abuse::") && name.matches("::").count() == 2)
+    code.filter(|name| name.starts_with("abuse::") && name.matches("::").count() > 1)
 }
 
 fn exists(attack: &str, repository: &Repository) -> bool {
-    let Some((room, test)) = attack.trim_start_matches("abuse::").split_once("::") else {
+    let Some((room, test)) = attack.trim_start_matches("abuse::").rsplit_once("::") else {
         return false;
     };
-    let room = repository.text(&format!("{ATTACKS}/{room}.rs"));
+    let room = repository.text(&format!("{ATTACKS}/{}.rs", room.replace("::", "/")));
     room.is_some_and(|room| room.contains(&format!("\nfn {test}() {{")))
 }
 
