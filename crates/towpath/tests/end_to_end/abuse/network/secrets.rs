@@ -203,7 +203,8 @@ fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
     assert!(!matches!(again, Ok(Some(FromServer::Proved { .. }))), "{again:?}");
 }
 
-/// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test, whatever is left out.
+/// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test,
+/// whatever is left out.
 #[test]
 fn without_the_secret_nothing_opens_over_tcp() {
     let site = guarded();
