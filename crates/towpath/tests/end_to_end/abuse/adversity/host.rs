@@ -542,6 +542,9 @@ fn a_server_whose_log_fills_the_disk_goes_on_serving() {
     }
     let over = site.running.child.try_wait().unwrap();
     assert!(over.is_none(), "{over:?}: {}", site.running.said());
+    // The last lines found no room.
+    let log = fs::read(format!("/proc/{}/cwd/full/log", site.running.id())).unwrap();
+    assert!((3_900..=4_096).contains(&log.len()), "{} bytes", log.len());
     site.calms_down();
 }
 
