@@ -192,6 +192,14 @@ impl Purse {
         }
     }
 
+    /// Draws bytes that were moved beside the traffic, for which nobody asked the rates; false if
+    /// nothing was left.
+    pub(crate) fn draw(&self, moved: u64) -> bool {
+        let Some(bytes) = &self.bytes else { return true };
+        let less = |left: u64| Some(left.saturating_sub(moved));
+        bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok_and(|left| left > 0)
+    }
+
     fn return_rate(&self, way: Way, bytes: u64) {
         if let Some(rates) = self.rates.as_ref().filter(|_| bytes > 0) {
             rates.give_back(way, bytes);

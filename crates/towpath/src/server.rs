@@ -242,7 +242,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     let text = read().map_err(|source| CliError::Read { path: path.to_owned(), source })?;
     Secret::from_text(&text).map_err(|error| CliError::Unavailable {
         what: format!("`{}` holds no secret: {error}", path.display()),
-        hint: "make one with `head -c 24 /dev/urandom | base64 > FILE`; both hosts need the same"
+        hint: "make one with `(umask 77; head -c 24 /dev/urandom | base64 > FILE)`; both hosts need it"
             .to_owned(),
     })
 }

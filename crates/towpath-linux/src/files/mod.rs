@@ -70,6 +70,14 @@ pub enum Refusal {
         /// Its permissions.
         mode: u32,
     },
+    /// Everybody could read a secret.
+    #[error("everybody may read `{}` (mode {mode:o}), expected a secret", path.display())]
+    Readable {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
     /// No file that can be written or read like one.
     #[error("`{}` is no regular file", path.display())]
     Kind {
@@ -109,6 +117,7 @@ impl Refusal {
                 "take the right to write from others (chmod go-w), or name another \
                                   place"
             }
+            Self::Readable { .. } => "take the right to read from others (chmod o-r)",
             Self::Kind { .. } => "name a file, or remove what has its name",
             Self::Length { .. } => "remove it, if nobody needs it",
         }
@@ -346,17 +355,31 @@ impl Drop for Unfinished<'_> {
 }
 
 /// Checks a file with a secret that the user has named, wherever it is: it belongs to this user or to
-/// root, and not everybody may write to it.
+/// root, as every link does that leads to it; nobody else may write to it, and not everybody read it.
 pub fn check_secret(path: &Path) -> io::Result<()> {
-    let about = fs::metadata(path)?;
-    let (owner, mode) = (about.uid(), about.permissions().mode() & 0o7777);
-    if !walk::is_trusted(owner) {
-        return Err(Refusal::Owner { path: path.to_owned(), owner }.into());
+    let mut place = path.to_owned();
+    for _ in 0..walk::MOST_LINKS {
+        let about = place.symlink_metadata()?;
+        let (owner, mode) = (about.uid(), about.permissions().mode() & 0o7777);
+        if about.is_symlink() {
+            if !walk::is_trusted(owner) {
+                return Err(Refusal::Link { path: place, owner }.into());
+            }
+            let target = fs::read_link(&place)?;
+            place = place.parent().unwrap_or(Path::new("")).join(target);
+            continue;
+        }
+        return if !walk::is_trusted(owner) {
+            Err(Refusal::Owner { path: place, owner }.into())
+        } else if mode & 0o022 != 0 {
+            Err(Refusal::Mode { path: place, mode }.into())
+        } else if mode & 0o004 != 0 {
+            Err(Refusal::Readable { path: place, mode }.into())
+        } else {
+            Ok(())
+        };
     }
-    if mode & 0o002 != 0 {
-        return Err(Refusal::Mode { path: path.to_owned(), mode }.into());
-    }
-    Ok(())
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 /// Whether this process could make files at `path`, or make it first; nothing is written to find out.

@@ -11,7 +11,7 @@ use super::{Refusal, user};
 use crate::sys::{self, at};
 
 /// As many links as the kernel follows.
-const MOST_LINKS: u32 = 40;
+pub(super) const MOST_LINKS: u32 = 40;
 const STICKY: u32 = 0o1000;
 
 /// How a folder is looked for.

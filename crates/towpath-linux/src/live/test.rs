@@ -55,6 +55,8 @@ pub(super) struct Test {
     state: Mutex<State>,
     changed: Condvar,
     signs: Signs,
+    /// Bytes of its result that its client was sent.
+    handed_over: AtomicU64,
 }
 
 /// What is seen of a test's client.
@@ -267,6 +269,13 @@ impl Test {
         self.changed.notify_all();
     }
 
+    /// Whether so much of a result of `total` bytes may be sent. It counts as what a test moves; where
+    /// that is spent, it may be sent twice all the same, since paths get lost.
+    pub(super) fn hand_over(&self, bytes: u64, total: u64) -> bool {
+        let before = self.handed_over.fetch_add(bytes, Ordering::Relaxed);
+        self.purse.draw(bytes) || before < total.saturating_mul(2)
+    }
+
     /// The result, if it is there before `patience` is over.
     pub(super) fn result(&self, patience: Duration) -> Option<Arc<String>> {
         let not_yet = |state: &mut State| !matches!(state, State::Ended { .. });
@@ -328,6 +337,7 @@ impl Tests {
                 latest_ns: AtomicU64::new(now.as_nanos()),
                 moved: AtomicU64::new(0),
             },
+            handed_over: AtomicU64::new(0),
         });
         all.insert(token, Arc::clone(&test));
         Ok(Some(test))

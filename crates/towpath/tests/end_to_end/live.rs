@@ -220,7 +220,7 @@ fn what_is_expected_and_not_kept_is_exit_code_1() {
 #[test]
 fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
     let folder = Folder::new();
-    folder.write("secret.txt", "words that both hosts know\n");
+    folder.write_secret("secret.txt", "words that both hosts know\n");
     let (server, port) = server(&folder, &["--once", "--secret-file", "secret.txt"]);
     let short = ["-t", "0.3", "-q"];
     let ended = measure(&folder, &port, &short);

@@ -144,6 +144,12 @@ impl Folder {
         fs::write(self.work().join(name), content).unwrap();
     }
 
+    /// A file that nobody else may read.
+    pub(crate) fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
+        self.write(name, content);
+        fs::set_permissions(self.work().join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     /// Names in the working directory.
     pub(crate) fn names(&self) -> Vec<String> {
         names(&self.work())

@@ -252,6 +252,9 @@ impl Shared {
             while !rest.is_char_boundary(length) {
                 length -= 1;
             }
+            if !test.hand_over(length as u64, total) {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
             let part = rest.get(..length).unwrap_or_default().to_owned();
             speaker.say(&FromServer::Part { offset: place as u64, total, text: part })?;
             visit.pay(self.clock, speaker);

@@ -217,7 +217,7 @@ fn a_forged_half_is_not_taken_when_quic_is_cut_off() {
 fn a_secret_that_can_be_guessed_is_refused_by_both() {
     let folder = Folder::new();
     for text in ["x\n", "", "fifteen bytes..\n"] {
-        folder.write("short.txt", text);
+        folder.write_secret("short.txt", text);
         for command in [
             &["server", "-p", "0", "--secret-file", "short.txt"][..],
             &["measure", "127.0.0.1", "-p", "1", "--secret-file", "short.txt"],
@@ -236,7 +236,7 @@ fn a_secret_that_can_be_guessed_is_refused_by_both() {
 #[test]
 fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
     let ignorant = Hostile::start(Manner::Half(Arc::from("{}")));
     let ended = measure(&folder, ignorant.port, &known);
@@ -252,7 +252,7 @@ fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
     let doctor = ["doctor", "--secret-file", "secret.txt", "--json", "--peer"];
     let ended = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
     assert!(ended.out.contains("it does not know the secret"), "{ended}");
-    folder.write("other.txt", "another secret of somebody else\n");
+    folder.write_secret("other.txt", "another secret of somebody else\n");
     let (_server, port, _) = server(&folder, &["--secret-file", "other.txt"]);
     let ended = measure(&folder, port, &known);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -262,7 +262,7 @@ fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
 #[test]
 fn with_a_secret_control_is_encrypted_and_nothing_that_is_read_opens_anything() {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     let (_server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
     let tap = Tap::before(port);
     for transport in ["tcp", "mptcp"] {
@@ -307,7 +307,7 @@ fn refusal(said: io::Result<Option<FromServer>>) -> String {
 #[test]
 fn wrong_secrets_are_logged_and_get_slower() {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     let (server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
     assert!(matches!(prove(port, SECRET, true), Ok(Some(FromServer::Proved { .. }))));
     let plain = refusal(prove(port, SECRET, false));
@@ -362,7 +362,7 @@ fn strangers_are_told_what_a_port_scan_tells() {
 #[test]
 fn a_doctor_says_what_it_could_not_ask_a_server_and_asks_one_whose_secret_it_knows() {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     let (_open, open, _) = server(&folder, &[]);
     let (_known, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
     let ask = |port: u16, options: &[&str]| {
@@ -385,7 +385,7 @@ fn a_doctor_says_what_it_could_not_ask_a_server_and_asks_one_whose_secret_it_kno
 #[test]
 fn the_line_that_a_server_prints_can_be_pasted() {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     for options in [&[][..], &["--secret-file", "secret.txt"]] {
         let (server, _, print) = server(&folder, options);
         let line = wait_for("the line", || {

@@ -28,7 +28,7 @@ fn guarded() -> Site {
 
 fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
     let folder = Folder::new();
-    folder.write("secret.txt", SECRET);
+    folder.write_secret("secret.txt", SECRET);
     let file = folder.work().join("secret.txt");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     start(&["--secret-file", file.to_str().unwrap()])
