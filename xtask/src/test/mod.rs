@@ -117,7 +117,7 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<()> {
     }
     let lanes = Lanes::of(root)?;
     steps.run("tests, those of the whole command beside all others", |out| {
-        lanes.run(root, &environment, out)
+        lanes.run(root, extent, &environment, out)
     })?;
     Ok(())
 }
@@ -132,6 +132,9 @@ struct Lanes {
 /// The integration tests of the whole command.
 const WHOLE: &str = "end_to_end";
 
+/// Attacks beyond one for each known mistake: four minutes of them.
+const FURTHER_ATTACKS: [&str; 3] = ["abuse::adversity", "abuse::files", "abuse::network"];
+
 impl Lanes {
     fn of(root: &Path) -> Result<Self> {
         let mut others = integration_tests(&tidy::metadata(root)?, |_| true);
@@ -142,6 +145,7 @@ impl Lanes {
     fn run(
         &self,
         root: &Path,
+        extent: Extent,
         environment: &[(OsString, OsString)],
         out: &mut dyn Write,
     ) -> Result<()> {
@@ -155,6 +159,10 @@ impl Lanes {
         };
         let mut whole = test();
         whole.args(["--test", WHOLE]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if extent != Extent::All {
+            writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
+            whole.arg("--").args(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
+        }
         let mut others = test();
         others.args(["--lib", "--bins"]);
         others.args(self.others.iter().flat_map(|name| ["--test", name]));
