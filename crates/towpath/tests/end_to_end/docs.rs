@@ -17,12 +17,13 @@ use crate::program::{Ended, Folder, binary, emulator_alone, is_long, skip, wait_
 const LIMIT: Duration = Duration::from_secs(480);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
-const CARGO: [&str; 9] = [
+const CARGO: [&str; 10] = [
     "cargo run --release -- run wifi-cellular-handover",
     "cargo build --release",
     "cargo install --path crates/towpath",
     "cargo test",
     "cargo xtask test",
+    "cargo xtask abuse",
     "cargo xtask specs",
     "cargo xtask tidy",
     "cargo xtask twin",
