@@ -263,7 +263,7 @@ fn two_hundred_clients_at_once_are_served() {
 }
 
 fn two_hundred() {
-    let server = serve(None, Limits { tests: 256, ..Limits::default() });
+    let server = serve(None, Limits { tests: 512, ..Limits::default() });
     let before = resident_bytes();
     thread::scope(|scope| {
         for _ in 0..200 {

@@ -222,7 +222,7 @@ fn beset() {
 
 #[test]
 fn many_clients_at_once_are_served_over_quic() {
-    let server = serve(None, Limits { tests: 64, ..Limits::default() });
+    let server = serve(None, Limits { tests: 128, ..Limits::default() });
     thread::scope(|scope| {
         for number in 0..40 {
             let one = if number % 2 == 0 { Transport::Quic } else { Transport::Mpquic };

@@ -145,7 +145,9 @@ impl Stack {
         remote_id: u8,
     ) {
         let found = self.tokens.get(&token).copied();
-        let Some(id) = found else {
+        // Its first subflow is not there yet: joined now, it would live on without one, and never be
+        // handed to its listener.
+        let Some(id) = found.filter(|id| !self.half_open.contains(*id)) else {
             self.counters.unknown_token += 1;
             let reason = Reset { transient: false, reason: 1, reserved: 0 };
             self.refuse(interface, syn, Some(reason));

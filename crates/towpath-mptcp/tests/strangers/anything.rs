@@ -100,45 +100,77 @@ fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
     made
 }
 
+/// Has a server hear the steps, and then wait: how many half-open connections and joins are left.
+fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
+    let config =
+        stack::Config { syn_backlog: backlog, time_wait_limit: 2, ..stack::Config::default() };
+    let mut server = Stack::facing_strangers(config, &Strangers::new([3; 16]));
+    server.add_interface(InterfaceId(1), 1_500);
+    server.set_address(at(0), address(server_address()));
+    server.listen(PORT, Config::linux()).unwrap();
+    let mut now = at(1);
+    let mut answers: Vec<Option<Segment>> = vec![None; 6];
+    let mut key = None;
+    for step in steps {
+        now += std::time::Duration::from_millis(step.wait_ms);
+        server.handle_timeout(now);
+        let made = made(step, answers[usize::from(step.source)].as_ref(), key);
+        server.handle_packet(now, InterfaceId(1), Packet::emit(&made, 0));
+        while let Some((_, packet)) = server.poll_transmit(now) {
+            for sent in packet.split().map(|packet| packet.parse().unwrap()) {
+                key = capable(&sent).and_then(|option| option.sender_key).or(key);
+                let source = sent.destination.port().wrapping_sub(4_000);
+                answers[usize::from(source)] = Some(sent);
+            }
+        }
+        let cookies = server.counters().cookies_accepted as usize;
+        assert!(server.half_open_connections() <= backlog + cookies);
+        assert!(server.half_open_joins(now) <= 8 * 3);
+        while let Some(event) = server.poll_event() {
+            if let stack::Event::Closed { connection, .. } = event {
+                server.forget(now, connection);
+            }
+        }
+    }
+    let over = now + std::time::Duration::from_secs(130);
+    while let Some(next) = server.next_deadline().filter(|next| *next <= over) {
+        now = now.max(next);
+        server.handle_timeout(now);
+        while server.poll_transmit(now).is_some() {}
+    }
+    (server.half_open_connections(), server.half_open_joins(over))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(repeat([100, 500, 20_000])))]
     #[test]
     fn nothing_panics_and_nothing_is_left_of_it(steps in steps(), backlog in 0..=BACKLOG) {
-        let config = stack::Config { syn_backlog: backlog, time_wait_limit: 2, ..stack::Config::default() };
-        let mut server = Stack::facing_strangers(config, &Strangers::new([3; 16]));
-        server.add_interface(InterfaceId(1), 1_500);
-        server.set_address(at(0), address(server_address()));
-        server.listen(PORT, Config::linux()).unwrap();
-        let mut now = at(1);
-        let mut answers: Vec<Option<Segment>> = vec![None; 6];
-        let mut key = None;
-        for step in &steps {
-            now += std::time::Duration::from_millis(step.wait_ms);
-            server.handle_timeout(now);
-            let made = made(step, answers[usize::from(step.source)].as_ref(), key);
-            server.handle_packet(now, InterfaceId(1), Packet::emit(&made, 0));
-            while let Some((_, packet)) = server.poll_transmit(now) {
-                for sent in packet.split().map(|packet| packet.parse().unwrap()) {
-                    key = capable(&sent).and_then(|option| option.sender_key).or(key);
-                    let source = sent.destination.port().wrapping_sub(4_000);
-                    answers[usize::from(source)] = Some(sent);
-                }
-            }
-            let cookies = server.counters().cookies_accepted as usize;
-            prop_assert!(server.half_open_connections() <= backlog + cookies);
-            prop_assert!(server.half_open_joins(now) <= 8 * 3);
-            while let Some(event) = server.poll_event() {
-                if let stack::Event::Closed { connection, .. } = event {
-                    server.forget(now, connection);
-                }
-            }
-        }
-        let over = now + std::time::Duration::from_secs(130);
-        while let Some(next) = server.next_deadline().filter(|next| *next <= over) {
-            now = now.max(next);
-            server.handle_timeout(now);
-            while server.poll_transmit(now).is_some() {}
-        }
-        prop_assert_eq!((server.half_open_connections(), server.half_open_joins(over)), (0, 0));
+        prop_assert_eq!(left_of(&steps, backlog), (0, 0));
     }
+}
+
+/// A subflow joined a connection whose own handshake never ended: it was half-open for good.
+#[test]
+fn regression_nobody_joins_a_half_open_connection() {
+    let step = |source, flags, number, options, follows| Step {
+        source,
+        flags,
+        numbers: (number, 0),
+        options,
+        follows,
+        wait_ms: 0,
+        bytes: 0,
+    };
+    let steps = [
+        step(0, 2, 0, 0, 0),
+        step(0, 16, 0, 0, 1),
+        step(2, 2, 1_804_298_474, 35, 0),
+        step(2, 16, 0, 36, 1),
+        step(3, 2, 0, 36, 0),
+        step(5, 2, 0, 94, 0),
+        step(5, 16, 0, 207, 1),
+        step(0, 2, 0, 0, 0),
+        step(0, 2, 0, 0, 0),
+    ];
+    assert_eq!(left_of(&steps, 1), (0, 0));
 }
