@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::site::{Site, times};
 use super::liar::{Liar, Lies, Words, forever, say, words};
 use crate::processes::signal;
-use crate::program::{Ended, Folder, Running, wait_for};
+use crate::program::{Ended, Folder, Running, binary, wait_for};
 
 /// Each wait of a client has a limit, and here it is patient for two seconds; the rest is for a busy
 /// machine.
@@ -839,7 +839,10 @@ fn an_interrupt_ends_every_question_to_a_server() {
     ];
     for command in commands {
         let before = met.load(Ordering::Relaxed);
-        let client = folder.start(&mut folder.towpath(command));
+        // Whoever starts the tests in the background may have it ignored.
+        let mut asks = folder.program("env");
+        asks.arg("--default-signal=INT").arg(binary()).args(command);
+        let client = folder.start(&mut asks);
         wait_for("a question", || (met.load(Ordering::Relaxed) > before).then_some(()));
         signal("INT", client.id().into());
         let began = Instant::now();
@@ -936,7 +939,7 @@ fn a_client_that_cannot_write_says_so() {
     }
     let script = "exec \"$0\" \"$@\" >/dev/full";
     let mut command = site.folder.program("sh");
-    command.args(["-c", script]).arg(crate::program::binary());
+    command.args(["-c", script]).arg(binary());
     command.args(["measure", "127.0.0.1", "-p", &fixed, "-o", "results", "-t", "0.2", "-q"]);
     command.args(["--transport", "tcp"]);
     let ended = site.folder.start(&mut command).wait();
