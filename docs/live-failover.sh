@@ -46,7 +46,7 @@ to = "server"
 run = "sleep 0.5; $3 > $1-client.txt 2>&1; echo exit code \$? >> $1-client.txt"
 duration = "25 s"
 END
-    "$towpath" run "$1.toml" -q -t mptcp -o "$1-network" > /dev/null 2>&1 || true
+    "$towpath" run "$1.toml" -q -T mptcp -o "$1-network" > /dev/null 2>&1 || true
     echo "=== $1: client"
     cat "$1-client.txt"
     grep -q 'exit code' "$1-client.txt" || echo "no end within 25 s: killed"

@@ -1,5 +1,5 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
-//! `cargo xtask abuse`, `cargo xtask oracle` and `cargo xtask twin`.
+//! `cargo xtask abuse`, `cargo xtask oracle`, `cargo xtask twin` and `cargo xtask zoo`.
 
 mod abuse;
 mod finding;
@@ -9,6 +9,7 @@ mod specs;
 mod test;
 mod tidy;
 mod twin;
+mod zoo;
 
 use std::env;
 use std::error::Error;
@@ -62,7 +63,15 @@ usage: cargo xtask COMMAND
          --list           only say how they are drawn, and what they are
          --show           only show what is there, run nothing
          --json           a line of JSON for each scenario
-         --svg FILE       draw it";
+         --svg FILE       draw it
+  zoo    ask the doctor about situations drawn at random:
+         --random N       the first N situations of the seed
+         --seed S         another seed than 1; several as 1,2,3
+         --jobs 4         situations at once
+         --ordinary       as somebody without rights over the client's network
+         --fix            carry out what it prints, and ask again
+         --towpath FILE   this program, in place of one that is built
+         --json           a line of JSON for each situation";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -84,6 +93,10 @@ fn main() -> ExitCode {
         },
         ["twin", arguments @ ..] => match twin::Options::parse(arguments) {
             Some(options) => root().and_then(|root| twin::run(&root, &options, &mut out)),
+            None => return misused(&mut err),
+        },
+        ["zoo", arguments @ ..] => match zoo::Options::parse(arguments) {
+            Some(options) => root().and_then(|root| zoo::run(&root, &options, &mut out)),
             None => return misused(&mut err),
         },
         ["help" | "--help" | "-h"] => writeln!(out, "{USAGE}").map(|()| true).map_err(Into::into),

@@ -10,11 +10,15 @@
 # `mptcpize run iperf3` where that is installed), IPERF3_MPTCP_SERVER its server. CONTROL is the
 # congestion control (cubic), which netperfmeter cannot choose: set the system's. Where the kernel has
 # no SCTP, netperfmeter starts only with no_sctp.c beside this script, which needs `cc`.
+#
+# BEFORE is another build of towpath that takes part in each round, to show what a change cost. PLACES
+# (loopback veth) and TRANSPORTS (tcp mptcp; quic and mpquic, too, which others do not speak) choose.
 set -u
 here=$(dirname "$(realpath "$0")")
 if [ "${INSIDE:-}" != yes ]; then
-    export TOWPATH IPERF3 IPERF3_MPTCP IPERF3_MPTCP_SERVER ROUNDS CONTROL
+    export TOWPATH BEFORE IPERF3 IPERF3_MPTCP IPERF3_MPTCP_SERVER ROUNDS CONTROL PLACES TRANSPORTS
     TOWPATH=$(realpath "${TOWPATH:-target/release/towpath}")
+    [ -n "${BEFORE:-}" ] && BEFORE=$(realpath "$BEFORE")
     INSIDE=yes exec unshare --user --map-root-user --net --mount "$0" "$@"
 fi
 rounds=${ROUNDS:-20}
@@ -54,10 +58,12 @@ timed() { # name, command…
 # One round: tool, transport, target address, prefix of the server. Prints Gbit/s and s/Gbit.
 round() {
     local tool=$1 transport=$2 target=$3 there=$4 server client bits
-    if [ "$tool" = towpath ]; then
-        timed server $there "$TOWPATH" server --once -J & server=$!
+    if [ "$tool" = towpath ] || [ "$tool" = before ]; then
+        local build=$TOWPATH
+        [ "$tool" = before ] && build=$BEFORE
+        timed server $there "$build" server --once -J & server=$!
         sleep 0.15
-        timed client "$TOWPATH" measure "$target" --transport "$transport" -t 1 -C "$control" -q -J \
+        timed client "$build" measure "$target" --transport "$transport" -t 1 -C "$control" -q -J \
             -o "$work/result"
         bits=$(sed -n 's/.*"goodput_bps":\([0-9.e+]*\).*/\1/p' "$work/client.out" | head -1)
     elif [ "$tool" = netperfmeter ]; then
@@ -95,10 +101,13 @@ quartiles() { # file, column
         END { if (NR) printf "%.3f [%.3f – %.3f]", v[int((NR + 1) / 2)], v[int((NR + 3) / 4)], v[int((3 * NR + 1) / 4)] }'
 }
 
-for place in loopback veth; do
-    for transport in tcp mptcp; do
-        tools="towpath iperf3 $meter"
-        [ "$transport" = mptcp ] && [ -z "${IPERF3_MPTCP:-}" ] && tools="towpath $meter"
+for place in ${PLACES:-loopback veth}; do
+    for transport in ${TRANSPORTS:-tcp mptcp}; do
+        tools="towpath ${BEFORE:+before}"
+        case $transport in
+            tcp) tools="$tools iperf3 $meter" ;;
+            mptcp) tools="$tools ${IPERF3_MPTCP:+iperf3} $meter" ;;
+        esac
         rm -f "$work"/*.figures
         for _ in $(seq "$rounds"); do
             for tool in $tools; do

@@ -32,6 +32,12 @@ impl Clock {
         Instant::from_nanos(now.saturating_since(Instant::ZERO + ago).as_nanos() as u64)
     }
 
+    /// When this clock began, in nanoseconds since 1970, as far as the two clocks keep step.
+    pub(crate) fn epoch_ns(self) -> u64 {
+        let span = self.now().saturating_since(Instant::ZERO);
+        sys::real_time().saturating_sub(span).as_nanos() as u64
+    }
+
     /// Blocks the calling thread until `deadline`.
     pub fn sleep_until(self, deadline: Instant) {
         let span = deadline.saturating_since(self.now());

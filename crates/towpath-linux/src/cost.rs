@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use towpath_measure::result::{Counted, ProcessorTime};
-use towpath_measure::scenario::{Pattern, Scenario};
+use towpath_measure::scenario::{Flow, Pattern, Scenario};
 
 use crate::network::{HostSpace, Network};
 use crate::sys;
@@ -112,7 +112,8 @@ fn roles(scenario: &Scenario) -> Option<Vec<Role>> {
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     // Datagrams over single paths are no transport's cost.
     let flows = scenario.flows.iter();
-    let flows: Vec<_> = flows.filter(|flow| !matches!(flow.pattern, Pattern::Udping(_))).collect();
+    let beside = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_) | Pattern::Udp(_));
+    let flows: Vec<_> = flows.filter(|flow| !beside(flow)).collect();
     if flows.is_empty() || flows.iter().any(|flow| commands(&flow.pattern)) {
         return None;
     }

@@ -7,6 +7,7 @@
 //! A subflow belongs to the connection that has its token, and where an older kernel does not tell
 //! tokens, to the one with its inode.
 
+mod limits;
 mod responder;
 mod timeline;
 mod watch;
@@ -16,10 +17,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use limits::{Inside, Limited};
+pub(crate) use limits::{Spent, note};
 pub use responder::Responder;
 pub use timeline::{Happening, Source, Timeline};
 pub use watch::{Ended, Seeing, Seen, SeenSubflow, Status, Watch};
 
+use crate::limit::Above;
 use crate::netlink::{
     DestroyedSockets, DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState,
     States, SubflowFlags,
@@ -55,6 +59,8 @@ pub struct Connection {
     pub cookie: u64,
     /// Its subflows.
     pub subflows: Vec<Subflow>,
+    /// What its limits are concluded from.
+    pub inside: Inside,
 }
 
 /// A process.
@@ -105,6 +111,8 @@ pub struct Subflow {
     pub since_ack: Duration,
     /// Since payload was last sent.
     pub since_sent: Duration,
+    /// What its limits are concluded from.
+    pub inside: Inside,
 }
 
 /// Final figures of a TCP socket that is no more.
@@ -201,7 +209,7 @@ impl LastWords {
 }
 
 /// Joins connections and subflows.
-fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
+pub(crate) fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
     let connection = |whole: &DiagSocket| {
         let info = MptcpInfo::parse(&whole.info);
         let belongs = |part: &&DiagSocket| match part.subflow.and_then(|flow| flow.token_local) {
@@ -222,12 +230,13 @@ fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
             bytes_reinjected: info.bytes_retrans,
             cookie: whole.cookie,
             subflows: tcp.iter().filter(belongs).map(subflow).collect(),
+            inside: Inside { above: Above::of(&info, whole.send_buffer), ..Inside::default() },
         }
     };
     mptcp.iter().map(connection).collect()
 }
 
-fn subflow(part: &DiagSocket) -> Subflow {
+pub(crate) fn subflow(part: &DiagSocket) -> Subflow {
     let info = TcpInfo::parse(&part.info);
     let flow = part.subflow.unwrap_or_default();
     let has = |flag: SubflowFlags| flow.flags.contains(flag);
@@ -250,6 +259,7 @@ fn subflow(part: &DiagSocket) -> Subflow {
         cookie: part.cookie,
         since_ack: Duration::from_millis(info.last_ack_received_ms.into()),
         since_sent: Duration::from_millis(info.last_data_sent_ms.into()),
+        inside: Inside { tcp: info, ..Inside::default() },
     }
 }
 

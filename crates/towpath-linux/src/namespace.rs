@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -27,6 +28,11 @@ impl Namespace {
     pub fn current() -> io::Result<Self> {
         let file = File::open("/proc/thread-self/ns/net")?;
         Ok(Self { handle: Arc::new(file.into()) })
+    }
+
+    /// The network namespace behind a file of `/proc`.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { handle: Arc::new(File::open(path)?.into()) })
     }
 
     /// Runs `work` on a thread inside the namespace and waits for it.

@@ -65,6 +65,23 @@ impl Pace {
         }
     }
 
+    /// Whether a datagram may be moved now, whatever its length.
+    pub(crate) fn may_spend(&self, way: Way) -> bool {
+        let Some(purse) = &self.purse else { return true };
+        let may = purse.due(self.clock.now(), way).is_none();
+        if !may {
+            purse.end_if_spent();
+        }
+        may
+    }
+
+    /// Says that it was.
+    pub(crate) fn spend(&self, way: Way, bytes: usize) {
+        if let Some(purse) = &self.purse {
+            purse.spend(self.clock.now(), way, bytes as u64);
+        }
+    }
+
     /// Notes that memory is kept for what was seen of the traffic.
     pub(crate) fn note(&self, bytes: u64) {
         if let Some(purse) = &self.purse {

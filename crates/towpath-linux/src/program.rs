@@ -1,20 +1,116 @@
 //! Programs in a host's namespace: flows with `run = "…"`, and `towpath lab`.
 
+use std::env;
+use std::fs;
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::scenario::Flow;
+use towpath_measure::network::families as network_families;
+use towpath_measure::scenario::{Family, Flow, Scenario};
 use towpath_net::Instant;
 
+use crate::exec::filter;
+use crate::lab::Roles;
 use crate::namespace::Namespace;
-use crate::network::{address, end_of};
+use crate::network::{HostSpace, Network, address, end_of};
+use crate::sys::seccomp;
 use crate::traffic::{Outcome, Stage};
 use crate::{sandbox, sys};
 
 /// How often a program is asked whether it has ended.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Environment variable that says where a lab's namespaces are.
+pub(crate) const LAB: &str = "TOWPATH_LAB";
+
+/// What a program on host `here` finds in its environment: the name of its host, and addresses of
+/// all of them. docs/emulator.md has the table.
+pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec<(String, String)> {
+    let family = match network_families(scenario).as_slice() {
+        [Family::V6] => Family::V6,
+        _ => Family::V4,
+    };
+    let mut all = Vec::new();
+    let mut set = |name: &str, value: String| {
+        let name = format!("TOWPATH_{name}");
+        if !all.iter().any(|(known, _)| *known == name) {
+            all.push((name, value));
+        }
+    };
+    let on = |host: usize, path: usize| {
+        let end = end_of(scenario.paths.get(path)?, host)?;
+        Some(address::address(path, end, family, 0).to_string())
+    };
+    // Of the paths between the two, the first; a third host's address is that of its first path.
+    let best = |host: usize| {
+        let paths = 0..scenario.paths.len();
+        let shared = |path: &usize| {
+            host != here && scenario.paths.get(*path).is_some_and(|p| p.between.contains(&here))
+        };
+        let own = paths.filter(|path| on(host, *path).is_some());
+        let mut own: Vec<_> = own.collect();
+        own.sort_by_key(|path| !shared(path));
+        on(host, *own.first()?)
+    };
+    if let Some(host) = scenario.hosts.get(here) {
+        set("HOST", host.name.clone());
+    }
+    for (index, host) in scenario.hosts.iter().enumerate() {
+        if let Some(address) = best(index) {
+            set(&shout(&host.name), address);
+        }
+        for (number, path) in scenario.paths.iter().enumerate() {
+            if let Some(address) = on(index, number) {
+                set(&format!("{}_{}", shout(&host.name), shout(&path.name)), address);
+            }
+        }
+    }
+    let other = if here == roles.client { roles.server } else { roles.client };
+    for (name, host) in [("CLIENT", roles.client), ("SERVER", roles.server), ("TO", other)] {
+        if let Some(address) = best(host) {
+            set(name, address);
+        }
+    }
+    all
+}
+
+/// A name as part of a variable's.
+pub(crate) fn shout(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+/// Where the namespaces of a lab's hosts are, for `towpath on`; and towpath itself, if a shell would
+/// not find it.
+pub(crate) fn lab_variables(network: &Network) -> Vec<(String, String)> {
+    let own = fs::read_link("/proc/self").unwrap_or_default();
+    let place = |host: &HostSpace| {
+        let fd = host.namespace.as_fd().as_raw_fd();
+        format!("{}=/proc/{}/fd/{fd}", host.name, own.display())
+    };
+    let kernels = network.hosts.iter().filter(|host| host.stack.is_none());
+    let places: Vec<_> = kernels.map(place).collect();
+    // Who is root of the machine may not enter other namespaces from there.
+    let may = !sandbox::is_real_root();
+    let mut all: Vec<_> = may.then(|| (LAB.to_owned(), places.join(" "))).into_iter().collect();
+    all.extend(search_path().map(|path| ("PATH".to_owned(), path)));
+    all
+}
+
+/// The search path with this program's folder at its end, if it leads to no towpath.
+fn search_path() -> Option<String> {
+    let path = env::var_os("PATH")?;
+    let own = env::current_exe().ok()?;
+    let name = own.file_name()?;
+    let mut folders: Vec<_> = env::split_paths(&path).collect();
+    if folders.iter().any(|folder| folder.join(name).is_file()) {
+        return None;
+    }
+    folders.push(own.parent()?.to_owned());
+    env::join_paths(folders).ok()?.into_string().ok()
+}
 
 /// Starts `command` in `namespace`; a child belongs to the namespace of the thread that makes it.
 pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<Child> {
@@ -28,12 +124,14 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
                 "warning: the program is root of this machine, not of its own namespaces alone: {error}"
             );
         }
+        if let Some(filter) = filter::only_user().filter(|_| !sandbox::is_real_root()) {
+            seccomp::limit_on_start(command, filter);
+        }
         command.spawn()
     })?
 }
 
-/// Runs a flow's command until it ends or its time is over. It finds the other host's address in
-/// `TOWPATH_TO`.
+/// Runs a flow's command until it ends or its time is over.
 pub(crate) fn run_flow(stage: &Stage, flow: &Flow, command: &str, limit: Duration) -> Outcome {
     stage.pace.sleep_until(Instant::ZERO + flow.start);
     let deadline = Instant::ZERO + flow.start + limit;
@@ -42,14 +140,19 @@ pub(crate) fn run_flow(stage: &Stage, flow: &Flow, command: &str, limit: Duratio
 
 fn shell(stage: &Stage, flow: &Flow, command: &str, deadline: Instant) -> Result<(), String> {
     let space = stage.network.hosts.get(flow.from).ok_or("unknown host")?;
-    let path = stage.network.scenario.paths.get(flow.via);
+    let scenario = &stage.network.scenario;
+    let path = scenario.paths.get(flow.via);
     let target = path
         .and_then(|path| end_of(path, flow.to))
         .map(|end| address::address(flow.via, end, flow.family, 0).to_string());
+    let roles = Roles { client: flow.from, server: flow.to };
     let mut shell = Command::new("sh");
     shell
         .args(["-c", command])
+        .envs(environment(scenario, flow.from, roles))
+        .envs(search_path().map(|path| ("PATH", path)))
         .env("TOWPATH_TO", target.unwrap_or_default())
+        .env("TOWPATH_TRANSPORT", stage.transport.to_string())
         .stdin(Stdio::null())
         // Standard output carries the records.
         .stdout(io::stderr());

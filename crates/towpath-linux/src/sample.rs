@@ -21,11 +21,15 @@ const SUBFLOW_ADDRESSES_BYTES: usize = 256;
 const SUBFLOW_DATA_BYTES: usize = 16;
 /// More subflows than the kernel's path managers can make (8 additional ones).
 const MAX_SUBFLOWS: usize = 32;
+/// `asm-generic/socket.h`; the `libc` crate does not have it everywhere.
+const SO_MEMINFO: i32 = 55;
 
 /// The parts of `struct tcp_info` that a result shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TcpInfo {
     pub(crate) state: u8,
+    /// 0 open, 1 disorder, 2 reduced, 3 recovery, 4 loss (`enum tcp_ca_state`).
+    pub(crate) recovery: u8,
     pub(crate) backoff: u8,
     pub(crate) rto_us: u32,
     pub(crate) mss_bytes: u32,
@@ -45,11 +49,37 @@ pub(crate) struct TcpInfo {
     pub(crate) bytes_acked: u64,
     pub(crate) bytes_received: u64,
     pub(crate) bytes_sent: u64,
+    /// Of those sent, sent again.
+    pub(crate) bytes_retrans: u64,
+    pub(crate) pacing_bytes_per_s: u64,
+    /// Taken from the application and not sent yet.
+    pub(crate) notsent_bytes: u32,
+    pub(crate) min_rtt_us: u32,
+    /// As the last acknowledgements showed it.
+    pub(crate) delivery_bytes_per_s: u64,
+    /// That rate is what the application sent, not what the path can carry.
+    pub(crate) delivery_app_limited: bool,
+    /// Time with anything to send or to have acknowledged, in whole jiffies.
+    pub(crate) busy_us: u64,
+    /// Of that, with a full window of the peer.
+    pub(crate) rwnd_limited_us: u64,
+    /// Of that, with a send buffer too small for the congestion window.
+    pub(crate) sndbuf_limited_us: u64,
+    /// Window that the peer has offered (since Linux 6.2).
+    pub(crate) snd_wnd_bytes: Option<u32>,
+    /// Packets with payload that were sent, those that were sent again included.
+    pub(crate) data_segments_sent: u32,
+    /// Packets of which the peer says that it had them already.
+    pub(crate) duplicates: u32,
+    /// Whether packets have timestamps.
+    pub(crate) timestamps: bool,
 }
 
 impl TcpInfo {
     /// The kernel's number of the state in which data flows.
     pub(crate) const ESTABLISHED: u8 = 1;
+    /// That of a socket that is closed.
+    pub(crate) const CLOSED: u8 = 7;
     /// A path of QUIC whose peer has not answered yet; the kernel has no such number.
     pub(crate) const VALIDATING: u8 = 101;
     /// A path of QUIC that was given up.
@@ -62,6 +92,7 @@ impl TcpInfo {
         let u64_at = |offset: usize| u64_at(bytes, offset);
         Self {
             state: byte(0),
+            recovery: byte(1),
             backoff: byte(4),
             rto_us: u32_at(8),
             mss_bytes: u32_at(16),
@@ -79,6 +110,19 @@ impl TcpInfo {
             bytes_acked: u64_at(120),
             bytes_received: u64_at(128),
             bytes_sent: u64_at(200),
+            bytes_retrans: u64_at(208),
+            pacing_bytes_per_s: u64_at(104),
+            notsent_bytes: u32_at(144),
+            min_rtt_us: u32_at(148),
+            delivery_bytes_per_s: u64_at(160),
+            delivery_app_limited: byte(7) & 1 != 0,
+            busy_us: u64_at(168),
+            rwnd_limited_us: u64_at(176),
+            sndbuf_limited_us: u64_at(184),
+            snd_wnd_bytes: (bytes.len() >= 232).then(|| u32_at(228)),
+            data_segments_sent: u32_at(156),
+            duplicates: u32_at(216),
+            timestamps: byte(5) & 1 != 0,
         }
     }
 
@@ -150,6 +194,12 @@ pub(crate) struct MptcpInfo {
     pub(crate) bytes_received: u64,
     /// Payload bytes acknowledged, each once (since Linux 6.5).
     pub(crate) bytes_acked: u64,
+    /// Payload bytes given to subflows, each once (since Linux 6.5).
+    pub(crate) bytes_sent: u64,
+    /// Sequence number behind the last byte that the application wrote.
+    pub(crate) write_seq: u64,
+    /// Sequence number of the first byte without acknowledgement.
+    pub(crate) snd_una: u64,
 }
 
 impl MptcpInfo {
@@ -161,6 +211,9 @@ impl MptcpInfo {
             bytes_retrans: u64_at(bytes, 48),
             bytes_received: u64_at(bytes, 64),
             bytes_acked: u64_at(bytes, 72),
+            bytes_sent: u64_at(bytes, 56),
+            write_seq: u64_at(bytes, 16),
+            snd_una: u64_at(bytes, 24),
         }
     }
 }
@@ -293,6 +346,14 @@ fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
         _ => return None,
     };
     Some(SocketAddr::new(ip, port))
+}
+
+/// Bytes in a socket's send buffer with their overhead, and how many there may be (`SO_MEMINFO`).
+pub(crate) fn send_buffer(socket: &socket2::Socket) -> io::Result<(u64, u64)> {
+    let mut bytes = [0; 36];
+    sys::get_option(socket.as_fd(), libc::SOL_SOCKET, SO_MEMINFO, &mut bytes)?;
+    // SK_MEMINFO_WMEM_QUEUED and SK_MEMINFO_SNDBUF (linux/sock_diag.h).
+    Ok((u32_at(&bytes, 5 * 4).into(), u32_at(&bytes, 3 * 4).into()))
 }
 
 /// Asks for a congestion control.

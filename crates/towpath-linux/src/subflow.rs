@@ -7,7 +7,7 @@ use towpath_measure::result::{Side, Subflow};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 
-use crate::netlink::{SocketDiag, States, SubflowFlags};
+use crate::netlink::{DiagSocket, SocketDiag, States, SubflowFlags};
 use crate::sample::TcpInfo;
 
 /// A subflow as the result names it.
@@ -58,6 +58,7 @@ impl Named<'_> {
             in_flight_packets: now.in_flight(),
             retransmissions: now.total_retrans,
             mss_bytes: now.mss_bytes,
+            held: None,
         }
     }
 }
@@ -93,6 +94,11 @@ pub(crate) fn of_kernel() -> Vec<OfKernel> {
 pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
     let named = of_kernel().into_iter();
     named.filter_map(|one| Some((one.local, one.remote, one.congestion?))).collect()
+}
+
+/// Both ends of a socket, with IPv4 as IPv4.
+pub(crate) fn ends(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
+    (unmapped(socket.local), unmapped(socket.remote))
 }
 
 /// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.

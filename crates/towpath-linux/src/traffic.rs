@@ -3,6 +3,7 @@
 //! A socket belongs to the namespace in which it was made and can then be used from any thread. All
 //! control is within this process, so no lost path can lose a result.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -13,14 +14,16 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::result::{Message, Probe};
-use towpath_measure::scenario::{DataDirection, Family, Flow, Transport};
+use towpath_measure::result::{DatagramFigures, DatagramRow, Message, Probe};
+use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
 use towpath_measure::traffic::{Sender, directions, streams};
 use towpath_net::Instant;
 
 use crate::cost::Meters;
+use crate::lab::Cast;
 use crate::network::{Network, address, end_of};
 use crate::pace::Pace;
+use crate::programs::ProgramEnd;
 use crate::sample;
 use crate::stack::{self, status::Connection};
 
@@ -30,6 +33,7 @@ mod own;
 pub(crate) mod ping;
 pub(crate) mod quic;
 pub(crate) mod talk;
+pub(crate) mod udp;
 pub(crate) mod wire;
 
 use self::quic::QuicListener;
@@ -52,6 +56,8 @@ pub(crate) enum StreamEnd {
     Own(Connection),
     /// A stream of a QUIC connection.
     Quic(quic::Ended),
+    /// Of a program.
+    Program(ProgramEnd),
 }
 
 impl StreamEnd {
@@ -61,6 +67,16 @@ impl StreamEnd {
             Self::Kernel(socket) => sample::connection(socket, multipath),
             Self::Own(connection) => connection.sample(),
             Self::Quic(end) => end.sample(),
+            Self::Program(end) => end.sample(),
+        }
+    }
+
+    /// The same for the one who keeps what it said last: what a program has closed since it was
+    /// asked is told once more.
+    pub(crate) fn sample_last(&self, multipath: bool) -> io::Result<sample::Connection> {
+        match self {
+            Self::Program(end) => end.sample_last(),
+            Self::Kernel(_) | Self::Own(_) | Self::Quic(_) => self.sample(multipath),
         }
     }
 }
@@ -84,7 +100,11 @@ pub(crate) struct Stage {
     pub(crate) transport: Transport,
     pub(crate) pace: Pace,
     pub(crate) streams: Mutex<Vec<Stream>>,
+    /// Bytes of datagrams at a constant rate that arrived, by flow and direction.
+    pub(crate) steady: Mutex<Vec<(u32, DataDirection, Arc<AtomicU64>)>>,
     pub(crate) meters: Meters,
+    /// The programs of a lab, whose last one is the only flow.
+    pub(crate) cast: Option<Arc<Cast>>,
 }
 
 impl Stage {
@@ -112,6 +132,14 @@ pub(crate) struct Delivered {
     pub(crate) logs: Vec<DeliveryLog>,
 }
 
+/// What became of a flow's datagrams in one direction.
+#[derive(Debug, Clone)]
+pub(crate) struct Datagrams {
+    pub(crate) direction: DataDirection,
+    pub(crate) figures: DatagramFigures,
+    pub(crate) rows: Vec<DatagramRow>,
+}
+
 /// What came out of a flow.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -123,6 +151,8 @@ pub(crate) struct Outcome {
     pub(crate) messages: Vec<Message>,
     /// What became of datagrams, where they are sent by themselves.
     pub(crate) probes: Vec<Probe>,
+    /// The same, where a constant rate of them is sent.
+    pub(crate) datagrams: Vec<Datagrams>,
     /// What could not be done of it.
     pub(crate) warning: Option<String>,
 }
@@ -213,6 +243,15 @@ pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Lis
     socket.listen(128)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(Listener { kind: ListenerKind::Kernel(socket), port })
+}
+
+/// The ports at which this process listens for a scenario's flows.
+pub(crate) fn ports(scenario: &Scenario) -> BTreeSet<u16> {
+    let ours = |flow: &Flow| {
+        !matches!(flow.pattern, Pattern::Run { .. } | Pattern::Udping(_) | Pattern::Udp(_))
+    };
+    let flows = scenario.flows.iter().enumerate().filter(|(_, flow)| ours(flow));
+    flows.map(|(index, _)| FIRST_PORT + index as u16).collect()
 }
 
 /// Whether it is QUIC, with one path or several.

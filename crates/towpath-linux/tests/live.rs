@@ -143,7 +143,11 @@ fn every_pattern_runs_between_two_hosts() {
             assert!(summary.ok, "{transport} {flow}: {summary:?}");
             assert!(told > 0, "{flow}: nothing was told while it ran");
             let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
-            assert_eq!(summary.multipath.used, multipath, "{transport} {flow}");
+            assert_eq!(
+                summary.multipath.used, multipath,
+                "{transport} {flow} {:?}",
+                summary.multipath
+            );
             for figures in &summary.flows {
                 let messages = figures.messages.as_ref();
                 assert!(figures.bytes > 0 && figures.connect_ns.is_some(), "{flow}: {figures:?}");

@@ -94,7 +94,8 @@ impl Decisions {
         let count: u64 = switches.values().sum();
         if let Some(average) = run_bytes.checked_div(count) {
             let text = format!(
-                "{count} switches between subflows, after {} on average",
+                "{count} switch{} between subflows, after {} on average",
+                if count == 1 { "" } else { "es" },
                 format::bytes(average)
             );
             let mut said = event(EventKind::Scheduler, None, text, ("switches", u128::from(count)));

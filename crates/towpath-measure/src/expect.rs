@@ -10,9 +10,13 @@ use crate::result::{
 use crate::scenario::{Expectation, Transport, metric_names};
 
 mod answers;
+mod datagrams;
+mod latency;
 mod udping;
 
 pub use answers::{Answers, Rank};
+pub use datagrams::OfDatagrams;
+pub use latency::OfLatency;
 pub use udping::OfPath;
 
 /// What an expectation can be about. With several flows, amounts are summed and the worst of the
@@ -43,6 +47,10 @@ pub enum Metric {
     Share(String),
     /// `udping.lost.PATH` and its kin: what datagrams said of the path.
     Path(OfPath, String),
+    /// `udp.lost` and its kin: what became of datagrams at a constant rate.
+    Datagrams(OfDatagrams),
+    /// `latency.rise.down` and its kin: latency under load.
+    Latency(OfLatency),
     /// `connect`: seconds.
     Connect,
     /// `reinjected`: bytes sent again on another subflow.
@@ -70,6 +78,8 @@ pub enum Unit {
     Bytes,
     /// A number.
     Count,
+    /// A mean opinion score, 1 to 4.5.
+    Score,
     /// 0 to 1.
     Share,
     /// 1 for yes, 0 for no.
@@ -110,6 +120,10 @@ impl Metric {
                 let (figure, path) = OfPath::parse(name)?;
                 Self::Path(figure, path)
             }
+            _ if name.starts_with("udp.") || name.starts_with("call.") => {
+                Self::Datagrams(OfDatagrams::parse(name)?)
+            }
+            _ if name.starts_with("latency.") => Self::Latency(OfLatency::parse(name)?),
             _ => match (name.strip_prefix("share."), Answers::parse(name)) {
                 (None, Some(answers)) => Self::Answers(answers),
                 (None, None) | (Some(""), _) => return None,
@@ -136,6 +150,8 @@ impl Metric {
             Self::Answers(answers) => answers.unit(),
             Self::Share(_) => Unit::Share,
             Self::Path(figure, _) => figure.unit(),
+            Self::Datagrams(figure) => figure.unit(),
+            Self::Latency(figure) => figure.unit(),
         }
     }
 
@@ -153,6 +169,8 @@ impl Metric {
                 (total > 0.0).then(|| own / total)
             }
             Self::Path(figure, path) => figure.value(path, paths),
+            Self::Datagrams(figure) => figure.value(flows),
+            Self::Latency(figure) => figure.value(flows),
             _ if flows.is_empty() => None,
             Self::Goodput => Some(flows.iter().map(|flow| flow.goodput_bps).sum()),
             Self::Completed => Some(f64::from(u8::from(flows.iter().all(|flow| flow.completed)))),
@@ -201,6 +219,7 @@ impl Unit {
             Self::Time => format::time(Duration::try_from_secs_f64(value).unwrap_or_default()),
             Self::Bytes => format::bytes(value as u64),
             Self::Count => format!("{value:.0}"),
+            Self::Score => format!("{value:.2}"),
             Self::Share => format::share(value),
             Self::YesNo => if value > 0.5 { "yes" } else { "no" }.into(),
         }
@@ -291,6 +310,7 @@ mod tests {
             event_ns: 3_000_000_000,
             event: "wifi down".into(),
             reference_bps: 20e6,
+            capacity_bps: None,
             t90_ns,
             deficit_bytes: 1_500_000,
             longest_gap_ns: 310_000_000,
@@ -311,6 +331,7 @@ mod tests {
             retransmissions: 4,
             stack: None,
             messages: None,
+            datagrams: None,
         }
     }
 

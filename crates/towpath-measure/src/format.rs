@@ -30,6 +30,11 @@ pub fn seconds(span: Duration) -> String {
     if seconds < 9.995 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") }
 }
 
+/// How many there are of something: `1 flow`, `2 flows`.
+pub fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 /// A part of a whole between 0 and 1: `12.3 %`.
 pub fn share(share: f64) -> String {
     let text = format!("{:.1}", share * 100.0);

@@ -4,8 +4,9 @@
 //! [`network`] (addresses, links and endpoints of a scenario), [`decisions`] (what a stack of our
 //! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`]
 //! (checked after a run), [`input`] (which files are read), [`order`] (of repetitions), [`batch`] (many runs at once), [`mod@format`] (values for people), [`store`]
-//! (results as JSON Lines), [`live`] (what two real hosts say to each other).
+//! (results as JSON Lines), [`pcapng`] (captures), [`live`] (what two real hosts say to each other).
 
+pub mod account;
 pub mod batch;
 pub mod decisions;
 mod draw;
@@ -17,6 +18,7 @@ mod meta;
 pub mod metrics;
 pub mod network;
 pub mod order;
+pub mod pcapng;
 pub mod result;
 pub mod scenario;
 pub mod store;

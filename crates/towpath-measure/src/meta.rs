@@ -1,9 +1,7 @@
 //! The first record of a result, as far as the scenario says it.
 
-use std::collections::BTreeMap;
-
 use towpath_net::Rate;
-use towpath_net::config::{DirectionConfig, Loss, Queue, QueueLimit, Shaper};
+use towpath_net::config::{DirectionConfig, Distribution, Loss, Queue, QueueLimit, Shaper};
 
 use crate::format;
 use crate::metrics::disruption::describe;
@@ -41,7 +39,7 @@ impl Meta {
             flows: meta_flows(scenario),
             timeline: meta_timeline(scenario),
             order: None,
-            conditions: BTreeMap::new(),
+            conditions: scenario.remarks.clone(),
         }
     }
 }
@@ -59,7 +57,7 @@ fn meta_path(scenario: &Scenario, path: &Path) -> MetaPath {
         up_delay_ns: path.up.delay.base.as_nanos() as u64,
         down_delay_ns: path.down.delay.base.as_nanos() as u64,
         backup: path.backup,
-        text: path_text(path),
+        text: path_text(scenario, path),
     }
 }
 
@@ -72,8 +70,17 @@ fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
     }
 }
 
-fn path_text(path: &Path) -> String {
-    let (up, down) = (direction_text(&path.up), direction_text(&path.down));
+/// `40 Mbit/s, 15 ms, queue 80 ms, through wan (50 Mbit/s, 10 ms, queue 100 ms)`.
+fn path_text(scenario: &Scenario, path: &Path) -> String {
+    let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
+    let through = through.map(|shared| {
+        format!(", through {} ({})", shared.name, both_ways(&shared.up, &shared.down))
+    });
+    both_ways(&path.up, &path.down) + &through.collect::<String>()
+}
+
+fn both_ways(up: &DirectionConfig, down: &DirectionConfig) -> String {
+    let (up, down) = (direction_text(up), direction_text(down));
     if up == down { up } else { format!("up {up}; down {down}") }
 }
 
@@ -84,7 +91,7 @@ fn direction_text(config: &DirectionConfig) -> String {
         (_, Some(rate)) => rate.to_string(),
         (_, None) => "no rate limit".to_owned(),
     }];
-    parts.push(format::time(config.delay.base));
+    parts.push(delay_text(config));
     let limit = match config.queue {
         Queue::DropTail(limit) => Some(limit).filter(|limit| *limit != QueueLimit::Unlimited),
         Queue::CoDel { limit, .. } | Queue::Pie { limit, .. } => Some(limit),
@@ -101,6 +108,19 @@ fn direction_text(config: &DirectionConfig) -> String {
         Loss::GilbertElliott { .. } | Loss::Burst { .. } => parts.push("bursty loss".to_owned()),
     }
     parts.join(", ")
+}
+
+/// `15 ms`, `15 ms, jitter 5 ms (normal)`.
+fn delay_text(config: &DirectionConfig) -> String {
+    let base = format::time(config.delay.base);
+    let Some(jitter) = config.delay.jitter else { return base };
+    let shape = match jitter.distribution {
+        Distribution::Uniform => "uniform",
+        Distribution::Normal => "normal",
+        Distribution::Pareto => "pareto",
+        Distribution::ParetoNormal => "pareto-normal",
+    };
+    format!("{base}, jitter {} ({shape})", format::time(jitter.sd))
 }
 
 fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
@@ -126,6 +146,7 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
                 | Pattern::Exchange(_)
                 | Pattern::Web(_)
                 | Pattern::Udping(_)
+                | Pattern::Udp(_)
                 | Pattern::Run { .. } => None,
             },
         })
@@ -138,4 +159,25 @@ fn meta_timeline(scenario: &Scenario) -> Vec<MetaEvent> {
         MetaEvent { at_ns: event.at.as_nanos() as u64, target, text }
     });
     events.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::no_files;
+
+    #[test]
+    fn a_paths_line_says_its_jitter_and_the_bottlenecks_that_it_shares() {
+        let text = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[bottlenecks.wan]\nrate = \"50 Mbit/s\"\n\
+            delay = \"10 ms\"\nqueue = \"100 ms\"\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
+            rate = \"100 Mbit/s\"\ndelay = \"5 ms\"\nqueue = \"80 ms\"\n\
+            jitter = { distribution = \"uniform\", sd = \"2 ms\" }\nthrough = [\"wan\"]\n";
+        let scenario = Scenario::parse("t.toml", text, &no_files).unwrap();
+        let meta = Meta::of(&scenario, World::Sim, (Transport::Tcp, 1), 1);
+        assert_eq!(
+            meta.paths[0].text,
+            "100 Mbit/s, 5 ms, jitter 2 ms (uniform), queue 80 ms, through wan (50 Mbit/s, 10 ms, \
+             queue 100 ms)"
+        );
+    }
 }

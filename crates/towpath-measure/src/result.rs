@@ -1,8 +1,9 @@
 //! A result: one record a line (JSON Lines), the same in every world.
 //!
 //! The order of a file: `meta`, then `interval`, `subflow`, `link` and `event` records in order of
-//! time, then `message` and `probe` (in order of when they were due), `counter`, `interface`, `noise`,
-//! and `summary` last. Times are nanoseconds since the start of the traffic; every number says its unit in its name. `up` is the direction from the
+//! time, then `account` (in order of time), `message` and `probe` (in order of when they were due),
+//! `datagrams`, `counter`, `interface`, `noise`, `sequence`, and `summary` last. Times are nanoseconds
+//! since the start of the traffic; every number says its unit in its name. `up` is the direction from the
 //! host that opened the connection (for links: from the path's first host).
 
 use std::collections::BTreeMap;
@@ -12,19 +13,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::{DataDirection, Transport, World};
 
+mod account;
 mod capture;
 mod connection;
+mod datagrams;
+mod latency;
 mod message;
 mod probe;
 mod repeated;
+mod sequence;
 
+pub use account::{
+    Account, AccountSummary, Advice, Basis, Estimate, Held, LinkAccount, Part, PartGroup, Parts,
+};
 pub use capture::{
     CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
 };
 pub use connection::{Cause, ConnectionState, StackFigures};
+pub use datagrams::{CallFigures, DatagramFigures, DatagramRow, DelayBasis};
+pub use latency::{Load, LoadPath, LoadPhase};
 pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures, VideoPlan};
 pub use probe::{PathFigures, Probe};
 pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
+pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
 
 /// Version of the result format; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -41,14 +52,20 @@ pub enum Record {
     Subflow(Box<Subflow>),
     /// State of one direction of an emulated or simulated link.
     Link(Link),
+    /// Where the capacity of a link went in one period.
+    Account(Box<Account>),
     /// Something that happened.
     Event(Event),
     /// A request of a flow that exchanges messages, with what became of it.
     Message(Message),
     /// A datagram over a path, with what became of it.
     Probe(Probe),
+    /// Datagrams of a constant rate, period by period.
+    Datagrams(DatagramRow),
     /// A connection of a capture, with what no stack told.
     Capture(Box<CapturedConnection>),
+    /// A time–sequence picture of a subflow or connection.
+    Sequence(Box<Sequence>),
     /// A kernel counter that changed during the run.
     Counter(Counter),
     /// Totals of one interface at the end.
@@ -246,6 +263,9 @@ pub struct Subflow {
     pub retransmissions: u32,
     /// Maximum segment size.
     pub mss_bytes: u32,
+    /// What held the sender back (sender side, between two real hosts).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Box<Held>>,
 }
 
 /// State of one direction of a link; totals count from the start.
@@ -447,6 +467,9 @@ pub struct Summary {
     /// Processor time of both ends, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<ProcessorTime>,
+    /// Of what the paths could have carried, where it went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Box<AccountSummary>>,
     /// What to check before trusting the result.
     pub warnings: Vec<Warning>,
     /// Expectations with what was measured.
@@ -488,6 +511,9 @@ pub struct FlowSummary {
     /// How late answers were, where messages are exchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<MessageFigures>,
+    /// What became of datagrams, where a constant rate of them is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<DatagramFigures>,
 }
 
 /// Gaps in delivery, seen by the receiver; see `docs/metrics.md`.
@@ -513,6 +539,10 @@ pub struct Recovery {
     /// What the flow is expected to reach again: the smaller of its earlier goodput and what the
     /// remaining paths carry.
     pub reference_bps: f64,
+    /// Payload that the paths which are up after the event carry; absent when that has no limit,
+    /// is not known, or no path is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bps: Option<f64>,
     /// From the event until goodput is back to 90 % of the reference; `None` when it never was.
     pub t90_ns: Option<u64>,
     /// Bytes that the reference would have delivered more until then (or until the end).

@@ -133,12 +133,15 @@ pub fn read_run_within(input: impl BufRead, budget: &Budget) -> Result<RunResult
             Record::Interval(_)
             | Record::Subflow(_)
             | Record::Link(_)
+            | Record::Account(_)
             | Record::Event(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Message(_)
             | Record::Probe(_)
+            | Record::Datagrams(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Noise(_) => records.push(record),
         }
     }
@@ -164,12 +167,18 @@ struct Lines<'a, R> {
 /// Whether a record may have any number of parts.
 fn has_lists(record: &Record) -> bool {
     match record {
-        Record::Meta(_) | Record::Event(_) | Record::Capture(_) | Record::Summary(_) => true,
+        Record::Meta(_)
+        | Record::Account(_)
+        | Record::Event(_)
+        | Record::Capture(_)
+        | Record::Sequence(_)
+        | Record::Summary(_) => true,
         Record::Interval(_)
         | Record::Subflow(_)
         | Record::Link(_)
         | Record::Message(_)
         | Record::Probe(_)
+        | Record::Datagrams(_)
         | Record::Counter(_)
         | Record::Interface(_)
         | Record::Noise(_) => false,
@@ -189,14 +198,17 @@ struct Head {
     schema: Option<u32>,
 }
 
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 14] = [
     "meta",
     "interval",
     "subflow",
     "link",
+    "account",
     "event",
     "message",
+    "probe",
     "capture",
+    "sequence",
     "counter",
     "interface",
     "noise",

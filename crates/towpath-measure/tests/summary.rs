@@ -72,9 +72,11 @@ fn two_links(timeline: Vec<TimelineEvent>) -> Scenario {
             repeat: 1,
             sample: Duration::from_millis(100),
             congestion_control: "cubic".into(),
+            names_congestion_control: false,
         },
         expect: vec![],
         source: String::new(),
+        remarks: std::collections::BTreeMap::new(),
     }
 }
 
@@ -164,10 +166,42 @@ fn a_handover_is_told_with_its_recovery() {
     assert_eq!(
         summary.verdict,
         "mptcp delivered 148 MB at 119 Mbit/s over wifi and cellular; \
-         after `wifi down` it was back to 90 % in 0.32 s"
+         without gaps again 0.33 s after `wifi down`"
     );
     assert!(summary.ok && summary.warnings.is_empty(), "{summary:?}");
     assert!((summary.subflows[1].share - 0.75).abs() < 1e-9);
+}
+
+#[test]
+fn the_time_without_gaps_leads_where_goodput_is_back_before_it() {
+    // Back at 90 % on average after 0.3 s, but every second there is a pause of 0.3 s.
+    let pause = [(400, 0), (1_000, 150)];
+    let pieces: Vec<_> = [(3_000, 187), (330, 0)].into_iter().chain(pause.repeat(3)).collect();
+    let mut log = pieces;
+    log.push((2_470, 94));
+    let summary = mptcp(&two_links(vec![wifi_down()]), input(&log));
+    let said = &summary.verdict;
+    assert!(
+        said.contains("without gaps again ") && said.contains(" s after `wifi down`"),
+        "{said}"
+    );
+    let recovery = &summary.flows[0].recoveries[0];
+    assert!(recovery.t90_ns < recovery.smooth_ns, "{recovery:?}");
+    assert!(said.contains("(back to 90 % in "), "{said}");
+}
+
+#[test]
+fn a_recovery_is_held_against_what_the_remaining_paths_carry() {
+    let summary = mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (7_000, 50)]));
+    let recovery = &summary.flows[0].recoveries[0];
+    assert_eq!(recovery.capacity_bps, Some(recovery.reference_bps));
+    assert!(
+        summary
+            .verdict
+            .ends_with("never back to 90 % of the 94.3 Mbit/s that the remaining paths carry"),
+        "{}",
+        summary.verdict
+    );
 }
 
 #[test]
@@ -293,6 +327,35 @@ fn everything_that_makes_a_result_doubtful_is_a_warning() {
 }
 
 #[test]
+fn nobody_asked_a_program_for_a_congestion_control_that_the_scenario_does_not_name() {
+    let mut scenario = two_links(vec![]);
+    let command = "x".to_owned();
+    scenario.flows[0].pattern = Pattern::Run { command, duration: Duration::from_secs(10) };
+    let told = |scenario: &Scenario| {
+        let mut flow = input(&[(10_000, 96)]);
+        flow.congestion_control = vec!["bbr".into()];
+        warnings(&Summarizer::new(scenario, Transport::Tcp).flow(flow).finish()).len()
+    };
+    assert_eq!(told(&scenario), 0);
+    scenario.run.names_congestion_control = true;
+    assert_eq!(told(&scenario), 1);
+}
+
+#[test]
+fn a_single_expectation_is_not_counted() {
+    let mut scenario = two_links(vec![]);
+    scenario.expect = vec![Expectation {
+        transport: None,
+        metric: "goodput".into(),
+        operator: Operator::AtLeast,
+        bound: 190e6,
+        text: "goodput >= 190e6".into(),
+    }];
+    let verdict = mptcp(&scenario, input(&[(10_000, 187)])).verdict;
+    assert!(verdict.ends_with("; the expectation was missed"), "{verdict}");
+}
+
+#[test]
 fn a_missed_expectation_and_an_unmeasured_one_make_the_run_fail() {
     let mut scenario = two_links(vec![]);
     let expect = |metric: &str, bound| Expectation {
@@ -361,9 +424,21 @@ fn the_steps_of_a_fade_are_one_disruption() {
     assert_eq!(found.len(), 1);
     assert_eq!(
         (found[0].at.as_nanos(), found[0].text.as_str()),
-        (3_100_000_000, "wifi rate 10 Mbit/s")
+        (3_100_000_000, "wifi fades to 10 Mbit/s")
     );
+    assert_eq!(found[0].happened, "wifi faded to 10 Mbit/s");
     assert!((found[0].capacity_bps.unwrap() - 1.1 * 94.32e6).abs() < 0.1e6);
+}
+
+#[test]
+fn the_end_of_a_path_after_its_fade_is_an_event_of_its_own_and_the_last_step_is_the_fades() {
+    let rate =
+        |i: u64, mbits| event(3_000 + 100 * i, WIFI, Change::Rate(LinkSide::Both, mbit(mbits)));
+    let mut timeline: Vec<_> = (1..=8).map(|i| rate(i, 100 - 9 * i)).collect();
+    timeline.extend([rate(9, 10), event(3_900, WIFI, Change::Down(Down::Silent))]);
+    let found = of(&two_links(timeline), Transport::Mptcp);
+    let told: Vec<_> = found.iter().map(|one| (one.at.as_nanos(), one.text.as_str())).collect();
+    assert_eq!(told, [(3_100_000_000, "wifi fades to 10 Mbit/s"), (3_900_000_000, "wifi down")]);
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub struct Direction<P> {
     /// Has left, and waits to be fetched.
     departed: VecDeque<(Instant, P)>,
     counters: Counters,
+    /// Bytes that have passed the server, as it counts them.
+    served_bytes: u64,
 }
 
 impl<P: Packet> Direction<P> {
@@ -50,6 +52,7 @@ impl<P: Packet> Direction<P> {
             wire: DelayLine::new(config.delay, seed),
             departed: VecDeque::new(),
             counters: Counters::default(),
+            served_bytes: 0,
         }
     }
 
@@ -160,6 +163,20 @@ impl<P: Packet> Direction<P> {
     /// What became of all packets so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Bytes that have passed the server by `now`, as it counts them (overhead included), and those of
+    /// the packet that it is busy with which it has done. Unsent packets and those that were lost
+    /// before the server are in neither.
+    pub fn served_bytes(&mut self, now: Instant) -> (u64, u64) {
+        self.advance(now);
+        (self.served_bytes, self.stage.begun_bytes(self.now))
+    }
+
+    /// Whether the server is surely busy until then, whatever comes.
+    #[inline]
+    pub fn is_busy_until(&self, until: Instant) -> bool {
+        self.stage.is_busy_until(until)
     }
 
     /// Packets that wait for the shaper, without the one being sent.
@@ -333,10 +350,12 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    fn leave_server(&mut self, at: Instant, packet: P) {
+    fn leave_server(&mut self, at: Instant, mut packet: P) {
+        let charged = self.charged(&packet);
+        self.served_bytes = self.served_bytes.wrapping_add(u64::from(charged));
+        packet.served(0, at);
         match self.order {
             Order::ServerThenDelay => {
-                let charged = self.charged(&packet);
                 self.wire.push(at, packet, charged);
             }
             Order::DelayThenServer => self.departed.push_back((at, packet)),

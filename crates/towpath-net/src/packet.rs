@@ -1,5 +1,7 @@
 //! What travels over a link, what became of it, and how it is counted.
 
+use crate::Instant;
+
 /// What travels over a link.
 pub trait Packet: Clone {
     /// Length of the IP packet in bytes, without any link header; must not change on the way.
@@ -8,6 +10,11 @@ pub trait Packet: Clone {
     /// How many packets it is on a wire: a super-segment pays the link's header for each of them.
     fn packets(&self) -> u32 {
         1
+    }
+
+    /// It has passed the server of hop number `hop` of its route, at its logical time `at`.
+    fn served(&mut self, hop: usize, at: Instant) {
+        let _ = (hop, at);
     }
 
     /// Flips one bit, chosen by `random`.

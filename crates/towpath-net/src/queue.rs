@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use crate::aqm::{Codel, Pie};
 use crate::config::{Queue, QueueLimit, Shaper};
 use crate::packet::DropReason;
-use crate::server::Server;
+use crate::server::{Server, WORK_PER_BYTE};
 use crate::{Instant, Rate};
 
 /// A queue and its server.
@@ -107,6 +107,25 @@ impl<P> Stage<P> {
 
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
+    }
+
+    /// Whether a line is surely busy until then with what it has. Not known of other servers, and of
+    /// queues that drop packets which wait.
+    #[inline]
+    pub(crate) fn is_busy_until(&self, until: Instant) -> bool {
+        let Some(next) = self.next.filter(|_| self.in_service) else { return false };
+        next >= until
+            || matches!(self.aqm, Aqm::None)
+                && self.server.takes_until(next, self.waiting_bytes, until)
+    }
+
+    /// What a line has sent of the packet in service.
+    pub(crate) fn begun_bytes(&self, now: Instant) -> u64 {
+        let Some(head) = self.packets.front().filter(|_| self.in_service) else { return 0 };
+        let unsent = if self.paused { Some(self.unsent) } else { self.server.unsent(now) };
+        let Some(unsent) = unsent else { return 0 };
+        let left = u64::try_from(unsent.div_ceil(WORK_PER_BYTE.into())).unwrap_or(u64::MAX);
+        u64::from(head.charged_bytes).saturating_sub(left)
     }
 
     /// Whether a packet passes without being held at all.

@@ -13,7 +13,7 @@ use crate::{Instant, Rate};
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 /// Bits of a byte times nanoseconds of a second: a byte's work for a rate in bit/s.
-const WORK_PER_BYTE: u64 = 8 * NANOS_PER_SECOND;
+pub(crate) const WORK_PER_BYTE: u64 = 8 * NANOS_PER_SECOND;
 /// HTB forgets what lies longer back than this (`mbuffer`).
 const HTB_MEMORY_NANOS: i64 = 60 * 1_000_000_000;
 
@@ -120,6 +120,14 @@ impl Server {
             Self::Line(line) => Some(line.unsent(now)),
             Self::Unlimited | Self::TokenBucket(_) | Self::Htb(_) | Self::Trace(_) => None,
         }
+    }
+
+    /// Whether a line takes until `until` to send so many bytes from `now` on; no, where that is not known.
+    #[inline]
+    pub(crate) fn takes_until(&self, now: Instant, bytes: u64, until: Instant) -> bool {
+        let Self::Line(line) = self else { return false };
+        let work = u128::from(bytes) * u128::from(WORK_PER_BYTE);
+        work >= u128::from(until.nanos_since(now)) * u128::from(line.bps)
     }
 
     /// Goes on with a packet of which `unsent` is left and says when it is sent; `None` where it

@@ -10,9 +10,23 @@ use crate::{Counters, Direction, Instant, Packet, Verdict};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectionId(usize);
 
+impl DirectionId {
+    /// Its number: directions are counted from 0 as they are added.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Names a route of a [`Topology`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteId(usize);
+
+impl RouteId {
+    /// Its number: routes are counted from 0 as they are added.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// A route names a direction that does not exist in this topology, or none at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +74,10 @@ impl<P: Packet> Packet for Travelling<P> {
 
     fn packets(&self) -> u32 {
         self.packet.packets()
+    }
+
+    fn served(&mut self, _hop: usize, at: Instant) {
+        self.packet.served(self.hop, at);
     }
 
     fn corrupt(&mut self, random: u32) {
@@ -169,6 +187,36 @@ impl<P: Packet> Topology<P> {
     /// [`Direction::counters`] of one direction.
     pub fn counters(&self, id: DirectionId) -> Option<&Counters> {
         self.directions.get(id.0).map(Direction::counters)
+    }
+
+    /// The counters of all directions at `now`, in the order in which they were added, each with what
+    /// its server has sent: [`Direction::served_bytes`], the packet that it is busy with included.
+    pub fn all_counters(&mut self, now: Instant) -> Vec<(Counters, u64)> {
+        while let Some(arrival) = self.forward(now) {
+            self.arrived.push_back(arrival);
+        }
+        let mut all = Vec::new();
+        for index in 0..self.directions.len() {
+            if let Some(direction) = self.directions.get_mut(index) {
+                let (served, begun) = direction.served_bytes(now);
+                all.push((*direction.counters(), served + begun));
+            }
+            self.note_due(index);
+        }
+        all
+    }
+
+    /// [`Direction::served_bytes`] of one direction.
+    pub fn served_bytes(&mut self, now: Instant, id: DirectionId) -> Option<(u64, u64)> {
+        let served = self.directions.get_mut(id.0)?.served_bytes(now);
+        self.note_due(id.0);
+        Some(served)
+    }
+
+    /// [`Direction::is_busy_until`] of one direction.
+    #[inline]
+    pub fn is_busy_until(&self, until: Instant, id: DirectionId) -> bool {
+        self.directions.get(id.0).is_some_and(|direction| direction.is_busy_until(until))
     }
 
     /// [`Direction::queue_packets`] and [`Direction::queue_bytes`] of one direction.
@@ -293,6 +341,20 @@ mod tests {
         assert_eq!(topology.pop(Instant::MAX).unwrap().0, at(6));
     }
 
+    #[test]
+    fn a_server_tells_what_it_has_passed_whenever_it_is_asked() {
+        let mut topology = Topology::new();
+        let link = topology.add_direction(DirectionConfig { overhead_bytes: 14, ..line(20) }, 1);
+        let route = topology.add_route(&[link]).unwrap();
+        let _ = topology.push(at(0), route, Named('a'));
+        let _ = topology.push(at(0), route, Named('b'));
+        // 1,014 bytes take 1.014 ms, and arrive 20 ms later.
+        assert_eq!(topology.served_bytes(at(1), link), Some((0, 1_000)));
+        assert_eq!(topology.served_bytes(at(2), link), Some((1_014, 986)));
+        topology.set_up(at(2), link, false);
+        assert_eq!(topology.served_bytes(at(9), link), Some((1_014, 0)), "the second is lost");
+    }
+
     /// 1,000 bytes take 1 ms.
     fn line(delay_ms: u64) -> DirectionConfig {
         DirectionConfig {
@@ -327,6 +389,27 @@ mod tests {
         assert_eq!(arrivals, expected);
         assert_eq!(topology.next_due(), None);
         assert_eq!(topology.counters(shared).unwrap().delivered.packets, 3);
+    }
+
+    #[test]
+    fn what_was_served_counts_with_its_overhead_and_before_it_arrives() {
+        let mut topology = Topology::new();
+        let config = DirectionConfig { overhead_bytes: 1_000, ..line(100) };
+        let link = topology.add_direction(config, 1);
+        let route = topology.add_route(&[link]).unwrap();
+        for name in ['a', 'b'] {
+            let _ = topology.push(at(0), route, Named(name));
+        }
+        let served = |topology: &mut Topology<Named>, at| {
+            let (counters, served) = topology.all_counters(at)[link.index()];
+            (served, counters.delivered.packets)
+        };
+        assert_eq!(served(&mut topology, at(1)), (1_000, 0));
+        assert_eq!(served(&mut topology, at(3)), (3_000, 0));
+        assert_eq!(served(&mut topology, at(4)), (4_000, 0));
+        assert_eq!(topology.pop(at(101)), None, "being asked changes nothing");
+        assert_eq!(topology.pop(at(102)).unwrap().0, at(102));
+        assert_eq!(served(&mut topology, at(103)), (4_000, 1));
     }
 
     #[test]

@@ -115,13 +115,15 @@ pub fn proof(witnesses: &[Witness<'_>]) -> Proof {
         for (name, what) in [(PATHS_ESTABLISHED, "established"), (PATHS_ABANDONED, "abandoned")] {
             if let Some(count) = (witness.count)(name) {
                 let host = witness.host;
-                evidence.push(format!("{count} paths beside the first {what} on {host}"));
+                let s = if count == 1 { "" } else { "s" };
+                evidence.push(format!("{count} path{s} beside the first {what} on {host}"));
             }
         }
     }
     let spoke = format!("{good} of {all} ends of connections negotiated {MULTIPATH_DRAFT}");
     evidence.insert(0, spoke);
-    evidence.push(format!("{lost} packets were taken for lost; their data was sent again"));
+    let packets = if lost == 1 { "packet was" } else { "packets were" };
+    evidence.push(format!("{lost} {packets} taken for lost; the data was sent again"));
     let used = all > 0 && good == all;
     let reason =
         if all == 0 { "no connection was opened" } else { "a connection did not negotiate it" };

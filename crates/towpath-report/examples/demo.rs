@@ -1,6 +1,6 @@
 //! Writes `demo.html` (or the file named by the first argument) from modelled results, and prints
 //! their terminal summary. A second argument chooses: `repeated`, `four`,
-//! `three`, `own`, `fade`, `many`, or a stored result.
+//! `three`, `own`, `fade`, `many`, or stored results.
 
 use std::io::Write as _;
 
@@ -8,6 +8,12 @@ use towpath_measure::scenario::Transport;
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+
+fn stored(file: &str) -> std::io::Result<towpath_report::Run> {
+    let open = std::io::BufReader::new(std::fs::File::open(file)?);
+    let result = towpath_measure::store::read_run(open).map_err(std::io::Error::other)?;
+    Ok(towpath_report::Run::new(result, Some(file.to_owned())))
+}
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -26,9 +32,11 @@ fn main() -> std::io::Result<()> {
             vec![common::run(&common::Plan { streams: 20, sample_ms: 10, ..plan })]
         }
         Some(file) => {
-            let stored = std::io::BufReader::new(std::fs::File::open(file)?);
-            let result = towpath_measure::store::read_run(stored).map_err(std::io::Error::other)?;
-            vec![towpath_report::Run::new(result, Some(file.to_owned()))]
+            let mut runs = vec![stored(file)?];
+            for file in arguments {
+                runs.push(stored(&file)?);
+            }
+            runs
         }
         None => common::pair(),
     };

@@ -8,7 +8,13 @@ use crate::number;
 use crate::text::{clean, cut};
 
 mod answers;
+mod datagrams;
+mod headline;
+mod latency;
 mod paths;
+pub(crate) mod shares;
+
+pub(crate) use headline::headlines;
 
 /// A table cell.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -53,14 +59,11 @@ pub(crate) fn table(groups: &[Group<'_>]) -> Vec<Block> {
     let keys = flow_keys(groups);
     let paths = paths::blocks(groups);
     let several = keys.len() + paths.len() > 1;
-    let mut blocks: Vec<_> = keys
-        .iter()
-        .map(|&key| Block {
-            title: if several { flow_title(groups, key) } else { String::new() },
-            rows: flow_rows(groups, key),
-        })
-        .chain(paths)
-        .collect();
+    let flows = keys.iter().map(|&key| Block {
+        title: if several { flow_title(groups, key) } else { String::new() },
+        rows: flow_rows(groups, key),
+    });
+    let mut blocks: Vec<_> = shares::blocks(groups).into_iter().chain(flows).chain(paths).collect();
     let run =
         row("Multipath", "whether every connection spoke the multipath protocol to its end", {
             groups.iter().map(multipath)
@@ -94,6 +97,65 @@ pub(crate) fn direction(direction: DataDirection) -> &'static str {
     }
 }
 
+/// Rows that answer what people ask first; the others are detail. Beginnings of labels.
+const MAIN: [&str; 30] = [
+    "Share of ",
+    "Score",
+    "Rating R",
+    "Mouth to ear",
+    "Lost or not sent",
+    "Late",
+    "Frames in time",
+    "Jain",
+    "Answered",
+    "Delay, median",
+    "Delay, 99 %",
+    "Delay, largest",
+    "First picture after",
+    "Picture stood still",
+    "Page there after",
+    "Goodput",
+    "Completed",
+    "Longest stall",
+    "Without gaps again after",
+    "Back at 90 %",
+    "Paths used",
+    "Came back",
+    "Arrived",
+    "Idle, median",
+    "Loaded ",
+    "Round trips a minute",
+    "Lost in a row",
+    "Jitter",
+    "One way, median",
+    "Multipath",
+];
+/// A table of so many rows is shown whole.
+const SHORT: usize = 10;
+/// So many main rows stand before the charts; more flows than they have room for are detail.
+const MOST: usize = 24;
+
+/// The table in two parts: what is asked first, and the rest.
+pub(crate) fn parted(blocks: Vec<Block>) -> (Vec<Block>, Vec<Block>) {
+    let rows = |blocks: &[Block]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
+    if rows(&blocks) <= SHORT {
+        return (blocks, Vec::new());
+    }
+    let is_main = |row: &Row| MAIN.iter().any(|label| row.label.starts_with(label));
+    let (mut first, mut rest): (Vec<Block>, Vec<Block>) = (Vec::new(), Vec::new());
+    for Block { title, rows: all } in blocks {
+        let (main, detail): (Vec<Row>, Vec<Row>) =
+            all.into_iter().partition(|row| rows(&first) < MOST && is_main(row));
+        if !main.is_empty() {
+            first.push(Block { title: title.clone(), rows: main });
+        }
+        if !detail.is_empty() {
+            rest.push(Block { title, rows: detail });
+        }
+    }
+    (first, rest)
+}
+
 fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) -> Row {
     Row { label: label.to_owned(), meaning, cells: cells.collect() }
 }
@@ -108,7 +170,10 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         });
     bars(&mut goodput, groups, key);
     let exchange = answers::is_exchange(groups, key);
-    let mut rows = answers::rows(groups, key);
+    let steady = datagrams::is_steady(groups, key);
+    let mut rows = latency::rows(groups, key);
+    rows.extend(answers::rows(groups, key));
+    rows.extend(datagrams::rows(groups, key));
     rows.extend([
         goodput,
         of("Received", "application bytes that the receiver read", |f| {
@@ -118,15 +183,24 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
             "Completed",
             if exchange {
                 "every request was answered"
+            } else if steady {
+                "datagrams arrived, and no end met an error"
             } else {
                 "ended as planned: whole, or still delivering in the last second"
             },
             completed,
         ),
-        of("Connected after", "from the start of the flow until the connection was open", |f| {
-            figure(f.iter().filter_map(|flow| flow.connect_ns).map(|ns| ns as f64), number::time)
-        }),
     ]);
+    if !steady {
+        rows.push(of(
+            "Connected after",
+            "from the start of the flow until the connection was open",
+            |f| {
+                let known = f.iter().filter_map(|flow| flow.connect_ns);
+                figure(known.map(|ns| ns as f64), number::time)
+            },
+        ));
+    }
     if !exchange {
         rows.extend([
             of("Longest stall", "longest time without a byte at the receiver", longest_stall),
@@ -136,6 +210,19 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
     for event in events(groups, key) {
         rows.extend(recovery_rows(groups, key, &event));
     }
+    // Datagrams have no connection that could have more to say.
+    if !steady {
+        rows.extend(connection_rows(groups, key));
+    }
+    rows
+}
+
+/// What only a connection can say.
+fn connection_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
+        row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
+    };
+    let mut rows = Vec::new();
     rows.push(of("Retransmitted", "retransmitted packets of all subflows", |f| {
         figure(f.iter().map(|flow| flow.retransmissions as f64), number::count)
     }));
@@ -306,16 +393,18 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
         flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
     };
     let when = number::short_moment(event.0 as f64 / 1e9);
+    // Short enough for one line of its own: no line of a table begins with a word of a scenario's author.
+    let what = shortened(&clean(&event.1), 16);
     [
         row(
-            &format!("Back at 90 % after {} ({when})", cut(&clean(&event.1), 60)),
-            "time until goodput is back to 90 % of what it was, or of what the rest carries",
-            groups.iter().map(|group| when_known(&found(group), |r| r.t90_ns)),
-        ),
-        row(
-            "Without gaps again after",
+            &format!("Without gaps again after {what} ({when})"),
             "time until the end of the last gap of 100 ms and more that the event caused",
             groups.iter().map(|group| when_known(&found(group), |r| r.smooth_ns)),
+        ),
+        row(
+            "Back at 90 %",
+            "time until goodput is back to 90 % of what it was, or of what the remaining paths carry",
+            groups.iter().map(|group| back(&found(group))),
         ),
         row(
             "Bytes missed by then",
@@ -325,6 +414,16 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
             }),
         ),
     ]
+}
+
+/// The whole words of a text that have room, so that no number is cut in two.
+fn shortened(text: &str, room: usize) -> String {
+    let short = cut(text, room);
+    let whole = text.chars().count() <= room;
+    match short.rsplit_once(' ').filter(|_| !whole) {
+        Some((words, _)) => format!("{words}…"),
+        None => short,
+    }
 }
 
 /// Times that some runs reached and others never did.
@@ -340,6 +439,17 @@ fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) 
         }
         _ => figure(times, number::time),
     }
+}
+
+/// Back at 90 % of what: that is said where it is less than before.
+fn back(recoveries: &[Recovery]) -> Cell {
+    let mut cell = when_known(recoveries, |recovery| recovery.t90_ns);
+    if let [only] = recoveries
+        && cell.note.is_empty()
+    {
+        cell.note = format!("of {}", number::rate(only.reference_bps));
+    }
+    cell
 }
 
 fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
@@ -362,7 +472,7 @@ fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
         let shares = group.summaries().filter_map(|summary| share(summary, name));
         if let Some(spread) = Spread::of(shares).filter(|spread| spread.max > 0.0) {
             let share = number::percent(spread.median).replace(' ', "\u{a0}");
-            parts.push(format!("{}\u{a0}{share}", cut(&clean(name), 40)));
+            parts.push(format!("{} {share}", cut(&clean(name), 40)));
         }
     }
     if parts.is_empty() { missing() } else { plain(parts.join(", ")) }
@@ -462,37 +572,16 @@ fn measured(mut texts: Vec<String>) -> String {
     }
 }
 
-/// Which answers were later, where there are answers; else which flow was faster, when that can be
-/// said of exactly one.
-pub(crate) fn headline(groups: &[Group<'_>]) -> Option<String> {
-    if let Some(text) = answers::headline(groups) {
-        return Some(text);
-    }
-    let [key] = flow_keys(groups)[..] else { return None };
-    let mut figures: Vec<(f64, &str)> = Vec::new();
-    for group in groups {
-        let flows = group.flows(key);
-        let goodput = Spread::of(flows.iter().map(|flow| flow.goodput_bps))?;
-        figures.push((goodput.median, &group.label));
-    }
-    figures.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let [(best, winner), rest @ ..] = figures.as_slice() else { return None };
-    let (second, name) = rest.first()?;
-    if *second <= 0.0 {
-        return None;
-    }
-    let ratio = best / second;
-    Some(if ratio < 1.05 {
-        format!("{winner} and {name} reached about the same goodput ({}).", number::rate(*best))
-    } else {
-        let (best, second) = (number::rate(*best), number::rate(*second));
-        format!("Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much.")
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::measured;
+    use super::{measured, shortened};
+
+    #[test]
+    fn the_name_of_an_event_is_cut_between_words() {
+        assert_eq!(shortened("wifi down", 16), "wifi down");
+        assert_eq!(shortened("wifi fades to 10 Mbit/s", 16), "wifi fades to…");
+        assert_eq!(shortened("averylongnameofapath down", 16), "averylongnameof…");
+    }
 
     #[test]
     fn what_was_measured_is_ordered_by_size_whatever_its_unit() {

@@ -7,7 +7,7 @@ use crate::Run;
 use crate::text::{clean, cut};
 
 /// The repetitions of one measurement.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Group<'a> {
     /// Column title: what tells this group from the others, the transport always.
     pub(crate) label: String,
@@ -36,7 +36,7 @@ pub(crate) struct FlowKey {
 }
 
 impl FlowKey {
-    fn of(flow: &FlowSummary) -> Self {
+    pub(crate) fn of(flow: &FlowSummary) -> Self {
         Self { flow: flow.flow, direction: flow.direction }
     }
 }
@@ -81,16 +81,43 @@ fn repeats(a: &Meta, b: &Meta) -> bool {
         == (b.transport, b.world, &b.stack, &b.congestion_control, &b.scenario, &b.scenario_toml)
 }
 
+/// Whose TCP it is. QUIC is a library's in every world, whatever carries TCP beside it.
+fn stack(meta: &Meta) -> String {
+    match meta.transport {
+        Transport::Tcp | Transport::Mptcp => meta.stack.clone(),
+        Transport::Quic | Transport::Mpquic => String::new(),
+    }
+}
+
+/// Whether a pattern of this name sends datagrams at a constant rate.
+fn sends_datagrams(pattern: &str) -> bool {
+    matches!(pattern, "udp" | "call" | "call-video")
+}
+
+/// Whether all runs sent datagrams over the routes' path, and spoke of it over one transport: that is
+/// not what was measured.
+fn are_datagrams(runs: &[Run]) -> bool {
+    let own = |run: &Run| {
+        let flows = &run.meta.flows;
+        !flows.is_empty() && flows.iter().all(|flow| sends_datagrams(&flow.pattern))
+    };
+    let first = runs.first().map(|run| run.meta.transport);
+    runs.iter().all(|run| own(run) && Some(run.meta.transport) == first)
+}
+
 fn name(groups: &mut [Group<'_>], runs: &[Run]) {
+    let transport: fn(&Meta) -> String =
+        if are_datagrams(runs) { |_| "udp".to_owned() } else { |meta| meta.transport.to_string() };
     let parts: [fn(&Meta) -> String; 5] = [
-        |meta| meta.transport.to_string(),
+        transport,
         |meta| meta.world.to_string(),
-        |meta| meta.stack.clone(),
+        stack,
         |meta| meta.congestion_control.clone(),
         |meta| meta.scenario.clone(),
     ];
     let differs = |part: &fn(&Meta) -> String| {
-        let mut values = runs.iter().map(|run| part(&run.meta));
+        let values = runs.iter().map(|run| part(&run.meta));
+        let mut values = values.filter(|value| !value.is_empty());
         values.next().is_some_and(|first| values.any(|value| value != first))
     };
     let mut told: Vec<_> = parts.into_iter().enumerate().collect();
@@ -98,8 +125,9 @@ fn name(groups: &mut [Group<'_>], runs: &[Run]) {
     let mut used: Vec<String> = Vec::new();
     for group in groups {
         let Some(first) = group.runs.first() else { continue };
-        let words: Vec<_> =
+        let mut words: Vec<_> =
             told.iter().map(|(_, part)| cut(&clean(&part(&first.meta)), 40)).collect();
+        words.retain(|word| !word.is_empty());
         let label = words.join(" ");
         let taken = used.iter().filter(|other| **other == label).count();
         group.label = if taken == 0 { label.clone() } else { format!("{label} ({})", taken + 1) };

@@ -6,9 +6,11 @@
 //! `html` and `terminal` lay out. [`figure`] draws those that are made to be printed. Text from files is escaped in `text` and nowhere else;
 //! every page begins in `page`, which says what it may load and run: nothing but itself.
 
+mod account;
 mod chart;
 mod compare;
 mod comparison;
+mod csv;
 pub mod figure;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -19,6 +21,7 @@ mod live;
 mod number;
 mod page;
 mod series;
+mod sweep;
 mod terminal;
 mod text;
 pub mod trace;
@@ -26,9 +29,12 @@ pub mod trace;
 use towpath_measure::result::{Meta, Record, Summary};
 use towpath_measure::store::RunResult;
 
+pub use account::account_table;
 pub use comparison::Comparison;
+pub use csv::{CsvTable, csv};
 pub use html::html;
 pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
+pub use sweep::{SweepFigure, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};
 pub use text::deceives;
 

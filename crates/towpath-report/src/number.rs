@@ -35,6 +35,26 @@ pub(crate) fn short_moment(seconds: f64) -> String {
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// `2026-01-01 00:00:00.000 UTC`: nanoseconds since 1970 as a date.
+pub(crate) fn date(ns: u64) -> String {
+    const DAY_MS: u64 = 24 * 3_600_000;
+    let (days, ms) = (ns / 1_000_000 / DAY_MS, ns / 1_000_000 % DAY_MS);
+    // Years begin in March here, so that the leap day is a year's last; 400 of them have equal lengths.
+    let since = days + 719_468;
+    let (era, day) = (since / 146_097, since % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60);
+    format!(
+        "{year:04}-{month:02}-{date:02} {hours:02}:{minutes:02}:{seconds:02}.{:03} UTC",
+        ms % 1_000
+    )
+}
+
 /// `38.2 %`
 pub(crate) fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.000_5 { "< 0.1 %".to_owned() } else { format::share(share) }
@@ -107,6 +127,15 @@ mod tests {
     fn a_spread_says_a_shared_unit_once() {
         assert_eq!(spread("23.8 Mbit/s", "25.3 Mbit/s"), "23.8–25.3 Mbit/s");
         assert_eq!(spread("310 ms", "1.20 s"), "310 ms – 1.20 s");
+    }
+
+    #[test]
+    fn a_moment_since_1970_is_a_date() {
+        assert_eq!(date(0), "1970-01-01 00:00:00.000 UTC");
+        assert_eq!(date(1_767_225_600_000_000_000), "2026-01-01 00:00:00.000 UTC");
+        assert_eq!(date(951_782_399_999_000_000), "2000-02-28 23:59:59.999 UTC");
+        assert_eq!(date(951_782_400_000_000_000), "2000-02-29 00:00:00.000 UTC");
+        assert_eq!(&date(u64::MAX)[..10], "2554-07-21");
     }
 
     #[test]

@@ -27,7 +27,7 @@
     constructor(root, data) {
       Object.assign(this, { root, data, from: 0, to: data.end, at: null });
       this.points = Math.max(1, Math.round(data.end / data.step));
-      this.charts = [...root.querySelectorAll("figure")].map((figure) => this.chart(figure));
+      this.charts = [...root.querySelectorAll("figure[data-chart]")].map((figure) => this.chart(figure));
       this.tools();
       root.classList.add("interactive");
     }
@@ -75,7 +75,7 @@
       this.reset = add("whole run", "show the whole run", () => this.zoom(0, this.data.end));
       this.reset.disabled = true;
       this.time = html("output", bar);
-      html("span", bar, "Drag to zoom, double-click for the whole run, click a name to hide it.").className = "help";
+      html("span", bar, "Drag to zoom, double-click for the whole run, click a name to hide it. In a chart the arrow keys move the cursor (Shift: ten times as far), + and − zoom.").className = "help";
       this.spoken = html("span", bar);
       this.spoken.className = "spoken";
       this.spoken.setAttribute("aria-live", "polite");
@@ -180,20 +180,51 @@
       this.from = clamp((from + to - span) / 2, 0, end - span);
       this.to = this.from + span;
       this.reset.disabled = span >= end;
-      for (const { area, svg } of this.charts) {
+      this.root.classList.toggle("zoomed", span < end);
+      for (const { area, svg, fit } of this.charts) {
         const x = WIDTH * this.from / end;
-        area.setAttribute("viewBox", `${x} 0 ${WIDTH * span / end} ${HEIGHT}`);
+        const [top, height] = this.fit(fit, svg);
+        area.setAttribute("viewBox", `${x} ${top} ${WIDTH * span / end} ${height}`);
         this.ticks(svg.querySelector(".times"));
         for (const mark of svg.querySelectorAll(".marks > g")) this.move(mark);
       }
       this.show(this.at);
     }
 
-    ticks(group) {
-      const raw = (this.to - this.from) / 5;
+    /** Sequence numbers grow, so a part of the time is a part of the height: its top and height. */
+    fit(fit, svg) {
+      if (!fit) return [0, HEIGHT];
+      const { low, high, bottoms, tops } = fit;
+      const point = (time) => clamp(Math.floor(time / this.data.step + 1e-6), 0, tops.length - 1);
+      const whole = this.to - this.from >= this.data.end;
+      const [from, to] = [point(this.from), point(this.to - 1e-9)];
+      const room = 0.04 * (tops[to] - bottoms[from]) || 1e-6;
+      const [least, most] = whole ? [low, high] : [bottoms[from] - room, tops[to] + room];
+      const y = (value) => `${100 * (most - value) / (most - least)}%`;
+      const group = svg.querySelector(".levels");
+      group.replaceChildren();
+      const [step, digits] = this.step((most - least) / 5);
+      for (let n = Math.ceil(least / step - 1e-9); n * step <= most + step * 1e-9; n += 1) {
+        make("line", { class: n === 0 ? "zero" : "grid", x2: "100%", y1: y(n * step), y2: y(n * step) }, group);
+        make("text", { x: -6, y: y(n * step), dy: ".33em", "text-anchor": "end" }, group).textContent = (n * step).toFixed(digits);
+      }
+      for (const text of svg.querySelectorAll("[data-level]")) {
+        const value = Number(text.dataset.level);
+        text.setAttribute("y", y(value));
+        text.setAttribute("visibility", value < least || value > most ? "hidden" : "inherit");
+      }
+      return [HEIGHT * (high - most) / (high - low), HEIGHT * (most - least) / (high - low)];
+    }
+
+    /** A round step of an axis, and the decimals that it needs. */
+    step(raw) {
       const power = 10 ** Math.floor(Math.log10(raw));
-      const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
-      const digits = clamp(Math.ceil(-Math.log10(step) - 1e-9), 0, 6);
+      const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw * (1 - 1e-9));
+      return [step, clamp(Math.ceil(-Math.log10(step) - 1e-9), 0, 6)];
+    }
+
+    ticks(group) {
+      const [step, digits] = this.step((this.to - this.from) / 5);
       group.replaceChildren();
       for (let n = Math.ceil(this.from / step - 1e-9); n * step <= this.to + step * 1e-9; n += 1) {
         const x = this.percent(n * step);
@@ -216,7 +247,9 @@
           const off = key.classList.toggle("off");
           key.setAttribute("aria-pressed", String(!off));
           chart.area.querySelector(`g[data-s="${key.dataset.s}"]`).classList.toggle("off", off);
+          for (const mark of chart.svg.querySelectorAll(`g[data-of="${key.dataset.s}"]`)) mark.classList.toggle("off", off);
         }
+        chart.figure.classList.toggle("changed", chart.keys.some((key) => key.classList.contains("off")));
         this.stack(chart);
       }
     }
@@ -243,6 +276,6 @@
 
   const panels = JSON.parse(document.getElementById("data").textContent);
   for (const root of document.querySelectorAll("[data-panel]")) new Panel(root, panels[Number(root.dataset.panel)]);
-  // Paper has no folded parts.
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
+  // On paper every run is there; long lists stay as the reader left them.
+  addEventListener("beforeprint", () => document.querySelectorAll(".run > details").forEach((part) => { part.open = true; }));
 })();

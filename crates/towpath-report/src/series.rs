@@ -1,5 +1,6 @@
 //! From records to series on one regular grid of a run, so that all its charts share an axis.
 
+mod account;
 mod stack;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use crate::Run;
 use crate::number;
 use crate::text::{clean, cut};
 
+pub(crate) use account::account;
 pub(crate) use stack::{StackSeries, amount};
 
 /// More points than this cannot be told apart on a screen.
@@ -48,7 +50,7 @@ impl Grid {
         self.step_s() * self.points as f64
     }
 
-    fn empty(&self) -> Values {
+    pub(crate) fn empty(&self) -> Values {
         vec![None; self.points]
     }
 
@@ -102,11 +104,14 @@ fn last_sample(run: &Run) -> u64 {
         Record::Interval(interval) => Some(interval.t_ns),
         Record::Subflow(subflow) => Some(subflow.t_ns),
         Record::Link(link) => Some(link.t_ns),
+        Record::Account(account) => Some(account.t_ns),
         Record::Probe(probe) => Some(probe.due_ns),
+        Record::Datagrams(row) => Some(row.t_ns),
         Record::Meta(_)
         | Record::Event(_)
         | Record::Message(_)
         | Record::Capture(_)
+        | Record::Sequence(_)
         | Record::Counter(_)
         | Record::Interface(_)
         | Record::Noise(_)
@@ -119,7 +124,7 @@ fn last_sample(run: &Run) -> u64 {
 #[derive(Debug)]
 pub(crate) struct SubflowSeries {
     pub(crate) path: String,
-    /// `wifi`, `wifi #2` for a second subflow on the path, `wifi × 20` for many taken together.
+    /// `wifi`, `wifi, subflow 2` for a second one on the path, `wifi × 20` for many taken together.
     pub(crate) name: String,
     /// 0 for the first subflow on its path.
     pub(crate) occurrence: usize,
@@ -142,12 +147,15 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
         let direction = match record {
             Record::Interval(interval) => interval.direction,
             Record::Subflow(subflow) => subflow.direction,
+            Record::Datagrams(row) => row.direction,
             Record::Meta(_)
             | Record::Link(_)
+            | Record::Account(_)
             | Record::Event(_)
             | Record::Message(_)
             | Record::Probe(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_)
@@ -157,15 +165,40 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
             found.push(direction);
         }
     }
-    found
+    let bytes = |way: DataDirection| {
+        let flows = run.summary.iter().flat_map(|summary| &summary.flows);
+        flows.filter(|flow| flow.direction == way).map(|flow| flow.bytes).sum::<u64>()
+    };
+    // Requests are small beside what they ask for; of two of a kind the order is the usual one.
+    let small = |way: DataDirection| {
+        let all = found.iter().map(|other| bytes(*other)).max().unwrap_or_default();
+        bytes(way) < all / MUCH
+    };
+    let order: Vec<bool> = found.iter().map(|way| small(*way)).collect();
+    let of = |order_of: bool| found.iter().zip(&order).filter(move |(_, own)| **own == order_of);
+    of(false).chain(of(true)).map(|(way, _)| *way).collect()
 }
+
+/// A direction that carried so many times as much as the other one stands before it.
+const MUCH: u64 = 8;
 
 /// Goodput of all streams together, in bits per second.
 pub(crate) fn goodput(run: &Run, grid: &Grid, direction: DataDirection) -> Values {
+    goodput_of(run, grid, direction, None)
+}
+
+/// The same of one flow, if one is named.
+pub(crate) fn goodput_of(
+    run: &Run,
+    grid: &Grid,
+    direction: DataDirection,
+    flow: Option<u32>,
+) -> Values {
     let mut bits = grid.empty();
     for record in &run.records {
         if let Record::Interval(interval) = record
             && interval.direction == direction
+            && flow.is_none_or(|flow| flow == interval.flow)
         {
             grid.spread(&mut bits, interval.t_ns, interval.span_ns, interval.bytes as f64 * 8.0);
         }
@@ -216,7 +249,7 @@ fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
     let path = cut(&clean(&series.path), 40);
     let name = match (count, series.occurrence) {
         (1, 0) => path,
-        (1, before) => format!("{path} #{}", before + 1),
+        (1, before) => format!("{path}, subflow {}", before + 1),
         (count, _) => format!("{path} × {count}"),
     };
     SubflowSeries { name, ..series }
@@ -240,6 +273,10 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: Side) -> SubflowSeries
                 (&mut srtt, f64::from(record.srtt_us) / 1e3),
                 (&mut cwnd, f64::from(record.cwnd_packets)),
             ] {
+                // A round trip of 0 is one that nobody measured, and so is a window.
+                if value <= 0.0 {
+                    continue;
+                }
                 grid.note(values, record.t_ns, value);
                 let held = values.iter_mut().take(grid.index(record.t_ns)).skip(first + 1);
                 held.for_each(|held| *held = held.or(Some(value)));
@@ -343,8 +380,18 @@ pub(crate) struct Mark {
     pub(crate) text: String,
 }
 
+impl Mark {
+    /// What a chart has room for; how many steps a fade has stands below it.
+    pub(crate) fn label(&self) -> &str {
+        self.text.split_once(STEPS).map_or(&self.text, |(text, _)| text)
+    }
+}
+
+/// Before the number of a fade's steps.
+const STEPS: &str = ", in ";
+
 /// An event of the timeline, as recorded or planned.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Happening {
     t_ns: u64,
     target: String,
@@ -369,17 +416,29 @@ pub(crate) fn marks(run: &Run) -> Vec<Mark> {
             Happening { t_ns: event.at_ns, target: event.target.clone(), text }
         }));
     }
-    found.sort();
+    // At one time, a path comes up before its first step, and has made its last when it goes down.
+    let turn = |one: &Happening| match one.switches() {
+        false => 1,
+        true if one.text.ends_with("up") => 0,
+        true => 2,
+    };
+    found.sort_by(|a, b| {
+        let key = |one: &Happening| (one.t_ns, one.target.clone(), turn(one));
+        (key(a), &a.text).cmp(&(key(b), &b.text))
+    });
     let close_ns = run.meta.duration_ns / 40;
-    let near = |a: &Happening, b: &Happening| a.target == b.target && b.t_ns - a.t_ns <= close_ns;
+    let near = |a: &Happening, b: &Happening| {
+        // The end and the return of a path are no steps.
+        a.target == b.target && b.t_ns - a.t_ns <= close_ns && !a.switches() && !b.switches()
+    };
     let mut marks: Vec<Mark> = Vec::new();
     for steps in found.chunk_by(near) {
         match steps {
             [first, .., last] if steps.len() > 3 => {
                 let until_s = last.t_ns as f64 / 1e9;
+                let text = fade(steps).unwrap_or_else(|| format!("{}: {}", first.text, last.text));
                 let until = number::short_moment(until_s);
-                let text =
-                    format!("{} in {} steps to {until}: {}", first.text, steps.len(), last.text);
+                let text = format!("{text}{STEPS}{} steps until {until}", steps.len());
                 add_mark(&mut marks, first.t_ns, text, Some(until_s));
             }
             steps => {
@@ -390,6 +449,37 @@ pub(crate) fn marks(run: &Run) -> Vec<Mark> {
         }
     }
     marks
+}
+
+impl Happening {
+    fn switches(&self) -> bool {
+        let change = self.text.strip_prefix(&self.target).unwrap_or(&self.text).trim_start();
+        change == "up" || change.split(' ').next() == Some("down")
+    }
+
+    /// The rate that it sets, in words and in bit/s.
+    fn rate(&self) -> Option<(&str, f64)> {
+        let (_, rate) = self.text.split_once(" rate ")?;
+        let mut words = rate.split(' ');
+        let (number, unit) = (words.next()?.parse::<f64>().ok()?, words.next()?);
+        let size = match unit {
+            "bit/s" => 1.0,
+            "kbit/s" => 1e3,
+            "Mbit/s" => 1e6,
+            "Gbit/s" => 1e9,
+            _ => return None,
+        };
+        Some((rate, number * size))
+    }
+}
+
+/// Many steps of a rate, as a run's summary names them: `wifi fades to 1 Mbit/s`.
+fn fade(steps: &[Happening]) -> Option<String> {
+    let rates = || steps.iter().filter_map(Happening::rate);
+    let ((_, first), (last, to)) = (rates().next()?, rates().next_back()?);
+    let target = &steps.first()?.target;
+    let verb = if to < first { "fades" } else { "rises" };
+    Some(format!("{target} {verb} to {last}"))
 }
 
 /// Adds a mark; what happens at the same time shares one.
@@ -421,6 +511,12 @@ pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
     if !flows.is_empty() && flows.iter().all(|flow| flow.messages.is_some()) {
         return Vec::new();
     }
+    // Silence that is longer than any stall that was measured is not one: all had ended, but the run
+    // went on, as a lab does while its servers end.
+    let longest = flows.iter().map(|flow| flow.stall.longest_ns).max();
+    let longest =
+        longest.map_or(u64::MAX, |ns| ns.saturating_add(run.meta.sample_ns.saturating_mul(2)));
+    stalls.retain(|(from, to)| to.saturating_sub(*from) <= longest);
     if let [only] = flows.as_slice() {
         let stall = only.stall;
         stalls.push((stall.longest_at_ns, stall.longest_at_ns.saturating_add(stall.longest_ns)));

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::Warning;
+use towpath_measure::format;
+use towpath_measure::result::{Record, Warning};
 use towpath_measure::scenario::World;
 
 use crate::Run;
-use crate::chart::{tick_label, time_ticks};
-use crate::compare::{Block, Cell, Row, Tone, checks, headline, table as rows};
+use crate::chart::{robust_top, tick_label, time_ticks};
+use crate::compare::{Block, Cell, Row, Tone, checks, headlines, table as rows};
 use crate::comparison::noise;
 use crate::group::{Group, groups, verdict};
 use crate::number;
@@ -15,6 +16,8 @@ use crate::series::{self, Grid, Mark, Values};
 use crate::text::{clean, cut, pad, wrap};
 
 /// Narrower columns than this would break figures in two.
+/// Lines of a sentence: a file may hold one that has no end.
+const MOST_LINES: usize = 8;
 const MIN_COLUMN: usize = 16;
 /// Wider lines than this are hard to follow.
 const MAX_WIDTH: usize = 100;
@@ -82,21 +85,26 @@ pub fn warnings(runs: &[Run]) -> Vec<Warning> {
         let text = if concerned.len() == all {
             text
         } else {
-            format!("{}: {text}", names(&concerned, all))
+            format!("{}: {text}", names(&concerned, runs))
         };
         Warning { text, hint: warning.hint.as_deref().map(clean) }
     };
     found.into_iter().map(told).collect()
 }
 
-/// `tcp`, `tcp, mptcp 2`, `5 of 10 runs`
-fn names(runs: &[&Run], all: usize) -> String {
-    let name = |run: &&Run| match run.meta.repeat {
-        0 | 1 => run.meta.transport.to_string(),
-        n => format!("{} {n}", run.meta.transport),
+/// `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world where there are several: `tcp emu`
+fn names(runs: &[&Run], all: &[Run]) -> String {
+    let first = all.first().map(|run| run.meta.world);
+    let several = all.iter().any(|run| Some(run.meta.world) != first);
+    let name = |run: &&Run| {
+        let world = if several { format!(" {}", run.meta.world) } else { String::new() };
+        match run.meta.repeat {
+            0 | 1 => format!("{}{world}", run.meta.transport),
+            n => format!("{}{world} {n}", run.meta.transport),
+        }
     };
     if runs.len() > 3 {
-        return format!("{} of {all} runs", runs.len());
+        return format!("{} of {} runs", runs.len(), all.len());
     }
     runs.iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -141,22 +149,37 @@ fn header(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
     }
     let _ = writeln!(out, "{}", ink.bold(&cut(&names.join(", "), width)));
     let Some(run) = runs.first() else { return };
-    let kernel = clean(&run.meta.kernel);
-    let mut facts =
-        vec![run.meta.world.to_string(), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
+    let kernels = runs.iter().map(|run| clean(&run.meta.kernel));
+    let kernel = kernels.into_iter().find(|kernel| !kernel.is_empty()).unwrap_or_default();
+    let mut facts = vec![worlds(runs), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
     if !kernel.is_empty() {
         facts.push(format!("kernel {kernel}"));
     }
     let paths = run.meta.paths.iter();
     facts.extend(paths.map(|path| clean(&format!("{}: {}", path.name, path.text))));
-    for line in wrap(&facts.join(" · "), width).iter().take(6) {
+    for line in wrap(&facts.join(" · "), width).iter().take(8) {
         let _ = writeln!(out, "{}", ink.faint(line));
     }
     out.push('\n');
 }
 
+/// `sim`, `sim and emu`
+pub(crate) fn worlds(runs: &[Run]) -> String {
+    let mut all: Vec<String> = Vec::new();
+    let name = |run: &Run| {
+        let captured = run.records.iter().any(|record| matches!(record, Record::Capture(_)));
+        if captured { "capture".to_owned() } else { run.meta.world.to_string() }
+    };
+    for world in runs.iter().map(name) {
+        if !all.contains(&world) {
+            all.push(world);
+        }
+    }
+    format::list(&all)
+}
+
 fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
-    if let Some(text) = headline(groups) {
+    for text in headlines(groups) {
         for line in wrap(&text, width) {
             let _ = writeln!(out, "{}", ink.bold(&line));
         }
@@ -173,15 +196,20 @@ fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
         texts.dedup();
         let count = match group.runs.len() {
             1 => String::new(),
-            runs => format!(" ({good} of {runs} runs as planned)"),
+            runs => format!(" ({good} of {runs} runs as planned), run 1"),
         };
         let text = match texts.first() {
             Some(first) => format!("{}{count}: {first}", group.label),
             None => format!("{}: no summary", group.label),
         };
-        for (at, line) in wrap(&text, width - 2).iter().take(4).enumerate() {
+        for (at, line) in wrap(&text, width - 2).iter().take(MOST_LINES).enumerate() {
             let sign = if at == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
             let _ = writeln!(out, "{sign} {line}");
+        }
+        let account = all.first().and_then(|summary| summary.account.as_deref());
+        let said = account.map_or_else(String::new, |account| clean(&account.sentence));
+        for line in wrap(&said, width - 2).iter().filter(|line| !line.is_empty()).take(MOST_LINES) {
+            let _ = writeln!(out, "  {line}");
         }
     }
     out.push('\n');
@@ -284,12 +312,15 @@ fn sparklines(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
             lines.push((cut(&group.label, names), columns(&totals, room.min(grid.points * 2))));
         }
     }
-    let top = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let most = lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let robust = lines.iter().map(|(_, values)| robust_top(values.iter().copied().map(Some)));
+    let top = robust.fold(0.0, f64::max);
     if top <= 0.0 {
         return;
     }
     let end = number::short_moment(grid.end_s());
-    let title = format!("goodput, 0 to {end}; full height {}", number::rate(top));
+    let peak = if most > top { format!(", ^ up to {}", number::rate(most)) } else { String::new() };
+    let title = format!("goodput, 0 to {end}; full height {}{peak}", number::rate(top));
     let _ = writeln!(out, "{}", cut(&title, width));
     let drawn = lines.first().map_or(0, |(_, values)| values.len());
     for (name, values) in &lines {
@@ -317,6 +348,9 @@ fn columns(totals: &[Values], count: usize) -> Vec<f64> {
 }
 
 fn spark(value: f64, top: f64) -> char {
+    if value > top * 1.0001 {
+        return '^';
+    }
     let level = (value / top * 8.0).round() as usize;
     // A little is not nothing: only a true zero leaves the column empty.
     let level = if value > 0.0 { level.clamp(1, 8) } else { 0 };

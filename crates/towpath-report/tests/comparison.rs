@@ -99,6 +99,44 @@ fn simulated_runs_are_paired_by_their_seeds() {
 }
 
 #[test]
+fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
+    let mut runs: Vec<Run> = turns(1);
+    for run in &mut runs {
+        (run.meta.order, run.meta.world) = (None, World::Sim);
+    }
+    let again = |number: u32| {
+        runs.iter().cloned().map(move |mut run| {
+            (run.meta.repeat, run.meta.seed) = (number, u64::from(number));
+            run
+        })
+    };
+    let equal: Vec<Run> = (1..=6).flat_map(again).collect();
+    let text = Comparison::of(&equal, 1).table(200, false);
+    assert!(text.contains("in every repetition: nothing is drawn at random."), "{text}");
+    assert!(!text.contains("more than chance"), "{text}");
+}
+
+#[test]
+fn a_headline_of_four_transports_has_the_usual_pair_too() {
+    let mut runs = turns(8);
+    for (transport, more) in [(Transport::Quic, 3.0), (Transport::Mpquic, 4.0)] {
+        let tcp = runs.iter().filter(|run| run.meta.transport == Transport::Tcp).cloned();
+        let own: Vec<Run> = tcp
+            .map(|mut run| {
+                run.meta.transport = transport;
+                run.summary.as_mut().unwrap().flows[0].goodput_bps *= more;
+                run
+            })
+            .collect();
+        runs.extend(own);
+    }
+    let text = Comparison::of(&runs, 1).table(300, false);
+    let best = text.lines().find(|line| line.starts_with("Goodput: ")).unwrap();
+    assert!(best.starts_with("Goodput: mpquic "), "{best}");
+    assert!(best.contains(" mptcp ") && best.contains(" tcp "), "{best}");
+}
+
+#[test]
 fn equal_results_and_seed_give_an_equal_comparison() {
     let runs = turns(7);
     let [one, two] = [1, 1].map(|seed| Comparison::of(&runs, seed));

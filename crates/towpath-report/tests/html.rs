@@ -7,8 +7,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
-use towpath_measure::result::{Counter, Message, MessageFigures, Probe, Record, Warning};
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_measure::result::{
+    Counter, DatagramRow, FlowSummary, Interval, Message, MessageFigures, MetaFlow, Noise, Probe,
+    Record, Stall, Warning,
+};
+use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{Comparison, Run, html};
 
 /// The page without script and style, whose text is not markup.
@@ -202,12 +205,45 @@ fn poison(run: &mut Run, text: &str) {
     }
 }
 
+/// Datagrams at a constant rate: ten each 100 ms, of which one is lost in every second row.
+fn steady() -> impl Iterator<Item = DatagramRow> {
+    (1..=20_u64).map(|at| DatagramRow {
+        t_ns: at * 100_000_000,
+        span_ns: 100_000_000,
+        flow: 0,
+        direction: DataDirection::Up,
+        path: "wifi".to_owned(),
+        sent: Some(10),
+        unsent: 0,
+        received: 10 - at % 2,
+        lost: Some(at % 2),
+        duplicated: 0,
+        out_of_order: 0,
+        jitter_ns: Some(1_000_000),
+        variation_mean_ns: Some(2_000_000),
+        variation_max_ns: Some(5_000_000),
+    })
+}
+
+#[test]
+fn datagrams_at_a_constant_rate_have_a_chart_with_their_losses() {
+    let mut runs = pair();
+    runs[0].records.extend(steady().map(Record::Datagrams));
+    let page = html(&runs);
+    assert_well_formed(&page);
+    assert!(page.contains("interarrival jitter (RFC 3550)"), "no such chart");
+    assert!(page.contains("delay over the smallest, largest"), "no such line");
+    assert!(!html(&pair()).contains("interarrival jitter"), "a chart of nothing");
+}
+
 fn poison_record(record: &mut Record, text: &str) {
     let poisoned = || text.to_owned();
     match record {
         Record::Subflow(subflow) => (subflow.path, subflow.state) = (poisoned(), poisoned()),
         Record::Link(link) => link.path = poisoned(),
+        Record::Account(account) => account.path = poisoned(),
         Record::Probe(probe) => probe.path = poisoned(),
+        Record::Datagrams(row) => row.path = poisoned(),
         Record::Event(event) => {
             (event.host, event.path, event.text) = (Some(poisoned()), Some(poisoned()), poisoned());
             event.detail = BTreeMap::from([(poisoned(), poisoned())]);
@@ -220,6 +256,7 @@ fn poison_record(record: &mut Record, text: &str) {
                 (subflow.path, subflow.state) = (poisoned(), poisoned());
             }
         }
+        Record::Sequence(sequence) => sequence.paths = vec![poisoned(); 3],
         Record::Meta(_)
         | Record::Interval(_)
         | Record::Message(_)
@@ -339,6 +376,7 @@ fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time()
 fn hostile_numbers_and_huge_names_do_not_panic() {
     let mut runs = pair();
     runs[1].records.extend(probes().map(Record::Probe));
+    runs[1].records.extend(steady().map(Record::Datagrams));
     poison(&mut runs[0], &"name ".repeat(2_000));
     for record in &mut runs[1].records {
         match record {
@@ -347,11 +385,17 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             Record::Link(l) => {
                 (l.t_ns, l.backlog_bytes, l.dropped_down_packets) = (u64::MAX, u64::MAX, u64::MAX);
             }
+            Record::Account(a) => (a.t_ns, a.parts.capacity_bytes) = (u64::MAX, u64::MAX),
             Record::Event(e) => e.t_ns = u64::MAX,
             Record::Counter(Counter { before, .. }) => *before = u64::MAX,
             Record::Probe(p) => (p.due_ns, p.answered_ns) = (u64::MAX, Some(0)),
+            Record::Datagrams(row) => {
+                (row.t_ns, row.span_ns, row.lost) = (u64::MAX, 0, Some(u64::MAX));
+                (row.jitter_ns, row.variation_max_ns) = (Some(u64::MAX), Some(u64::MAX));
+            }
             Record::Meta(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Message(_)
             | Record::Interface(_)
             | Record::Noise(_)
@@ -507,6 +551,184 @@ fn an_older_result_without_causes_is_drawn_without_them() {
     let page = html(&[run]);
     assert!(page.contains("<span>sent again</span>"));
     assert!(page.contains("the receive buffer has 1.00 MB"), "too far above to be drawn");
+}
+
+/// Adds a second transfer, from another host, that gets so many times less than the first.
+fn rival(run: &mut Run, times: u64) {
+    let mut more: Vec<Record> = Vec::new();
+    for record in &run.records {
+        if let Record::Interval(interval) = record {
+            let bytes = interval.bytes / times;
+            more.push(Record::Interval(Interval { flow: 1, bytes, ..interval.clone() }));
+        }
+    }
+    run.records.extend(more);
+    let first = run.meta.flows.first().unwrap().clone();
+    let flow = MetaFlow { flow: 1, from: "rival".to_owned(), ..first };
+    run.meta.flows.push(flow);
+    if let Some(summary) = &mut run.summary {
+        let first = summary.flows.first().unwrap().clone();
+        let goodput_bps = first.goodput_bps / times as f64;
+        summary.flows.push(FlowSummary { flow: 1, goodput_bps, ..first });
+    }
+}
+
+/// The page up to its numbers.
+fn told(page: &str) -> &str {
+    page.split("id=\"data\"").next().unwrap()
+}
+
+#[test]
+fn a_spike_is_cut_off_with_a_mark_and_its_value_is_said() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    let spiked = one.records.iter_mut().find_map(|record| {
+        let Record::Interval(interval) = record else { return None };
+        Some(interval).filter(|interval| interval.t_ns > 1_500_000_000)
+    });
+    let interval = spiked.unwrap();
+    interval.bytes *= 9;
+    let rate = interval.bytes as f64 * 8.0 / (interval.span_ns as f64 / 1e9) / 1e6;
+    let page = html(&[one]);
+    let chart = charts(&page).into_iter().find(|chart| chart.contains(">Mbit/s<")).unwrap();
+    assert_eq!(chart.matches("class=\"peak\"").count(), 1, "{chart}");
+    assert!(chart.contains(&format!("▲ {rate:.0}</text>")), "{rate}: {chart}");
+    assert!(told(&page).contains(&format!("▲ goes beyond the axis, to {rate:.0}\u{a0}Mbit/s at")));
+    let calm = html(&[run(&handover(Transport::Mptcp, 1))]);
+    assert!(!calm.contains("class=\"peak\"") && !calm.contains("goes beyond the axis"));
+}
+
+#[test]
+fn silence_after_all_has_ended_is_not_shaded() {
+    let mut one = run(&handover(Transport::Tcp, 1));
+    assert!(html(std::slice::from_ref(&one)).contains("nothing delivered"));
+    // A connection that was over when nothing more came: the summary knows of no stall.
+    one.summary.as_mut().unwrap().flows.iter_mut().for_each(|flow| flow.stall = Stall::default());
+    assert!(!html(&[one]).contains("nothing delivered"));
+}
+
+#[test]
+fn quic_is_not_called_the_kernels_and_grey_is_what_was_not_delivered() {
+    let mut runs: Vec<Run> =
+        [Transport::Mptcp, Transport::Quic].map(|one| run(&handover(one, 1))).into();
+    let mut own = runs[0].clone();
+    own.meta.stack = "towpath".to_owned();
+    runs.push(own);
+    let page = html(&runs);
+    assert!(page.contains("<h2>mptcp kernel</h2>") && page.contains("<h2>quic</h2>"), "{page}");
+    assert!(!page.contains("quic kernel"));
+    assert!(page.contains("<dt>stack</dt><dd>a QUIC library over the kernel\u{2019}s UDP</dd>"));
+    assert!(page.contains("nothing delivered") && !page.contains("<span>nothing arrived"));
+}
+
+#[test]
+fn a_headline_never_compares_two_worlds_and_says_that_the_machine_was_the_limit() {
+    let mut runs = pair();
+    let simulated = pair().into_iter().map(|mut run| {
+        run.meta.world = World::Sim;
+        run
+    });
+    runs.extend(simulated);
+    let reason = "other work used 85 % of the processors".to_owned();
+    let noise = Noise { degraded: true, reason: Some(reason), ..Noise::default() };
+    runs[0].records.push(Record::Noise(noise));
+    let page = html(&runs);
+    let lines: Vec<&str> = page.split("<p class=\"headline\">").skip(1).collect();
+    let lines: Vec<&str> = lines.iter().map(|line| line.split('<').next().unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].starts_with("In emu: ") && !lines[0].contains("sim"), "{lines:?}");
+    assert!(lines[1].starts_with("In sim: ") && !lines[1].contains("emu"), "{lines:?}");
+    let said = "The machine limited 1 of 2 runs: other work used 85 % of the processors.";
+    assert!(lines[0].ends_with(said) && !lines[1].contains("machine"), "{lines:?}");
+    assert!(page.contains("emu and sim · "));
+}
+
+#[test]
+fn a_live_run_is_repeated_with_a_command_that_exists() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    one.meta.world = World::Live;
+    one.meta.conditions.insert("server".to_owned(), "lab.example".to_owned());
+    let page = html(&[one.clone()]);
+    let pattern = &one.meta.flows[0].pattern;
+    let command = format!("towpath measure lab.example {pattern} --transport mptcp --time 10s");
+    assert!(page.contains(&command) && !page.contains("towpath run "), "{page}");
+    one.meta.conditions.clear();
+    one.meta.scenario_toml = "# no scenario: towpath exec -- curl\n".to_owned();
+    let page = html(&[one]);
+    assert!(page.contains("<code>towpath exec -- curl</code>") && !page.contains("towpath run "));
+}
+
+#[test]
+fn who_gets_how_much_is_said_and_drawn_where_transfers_compete() {
+    let mut runs = pair();
+    for run in &mut runs {
+        rival(run, 3);
+    }
+    let page = html(&runs);
+    let first = page.split("<p class=\"headline\">").nth(1).unwrap().split('<').next().unwrap();
+    assert!(first.starts_with("Who gets how much? "), "{first}");
+    assert!(first.contains("(75 %)") && first.contains("(25 %)"), "{first}");
+    // (3 + 1)² / (2 · (9 + 1))
+    assert_eq!(first.matches("Jain\u{2019}s index 0.800").count(), 2, "{first}");
+    assert_eq!(page.matches(": who gets how much</strong>").count(), 2);
+    assert_eq!(page.matches("<strong>Goodput of each flow</strong>").count(), 2);
+}
+
+#[test]
+fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    rival(&mut one, 1_000);
+    let page = html(&[one]);
+    let title = "<strong>Goodput of small flows</strong>";
+    let small = page.split(title).nth(1).unwrap();
+    assert!(small.split("</figure>").next().unwrap().contains(">kbit/s<"), "{small}");
+}
+
+#[test]
+fn what_is_asked_first_stands_before_the_charts_and_the_rest_is_folded() {
+    let page = html(&pair());
+    let first = page.split("more figures</summary>").next().unwrap();
+    let rows = first.matches("<th scope=\"row\"").count();
+    assert!((6..=24).contains(&rows), "{rows} rows before the fold");
+    assert!(first.contains(">Goodput</th>") && !first.contains(">Connected after</th>"));
+    assert!(page.contains(">Connected after</th>"));
+    assert!(page.contains("arrow keys move the cursor"));
+}
+
+#[test]
+fn a_round_trip_that_nobody_measured_is_a_gap_and_not_0() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    for record in &mut one.records {
+        if let Record::Subflow(subflow) = record {
+            subflow.srtt_us = if subflow.t_ns > 6_000_000_000 { 0 } else { 600_000 };
+        }
+    }
+    for subflow in &mut one.summary.as_mut().unwrap().subflows {
+        subflow.srtt_us = 0;
+    }
+    let page = html(&[one]);
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let panels: serde_json::Value = serde_json::from_str(data).unwrap();
+    let all: Vec<Option<f64>> = panels[0]["charts"][1]["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|series| series["v"].as_array().unwrap().iter().map(serde_json::Value::as_f64))
+        .collect();
+    assert!(all.contains(&Some(600.0)) && all.contains(&None) && !all.contains(&Some(0.0)));
+    assert!(!told(&page).contains("<td class=\"n\">0 s</td>"), "a last srtt of nothing");
+}
+
+#[test]
+fn a_second_subflow_on_a_path_does_not_look_like_the_first() {
+    let mut one = run(&handover(Transport::Mptcp, 1));
+    for record in &mut one.records {
+        if let Record::Subflow(subflow) = record {
+            "wifi".clone_into(&mut subflow.path);
+        }
+    }
+    let page = html(&[one]);
+    assert!(page.contains("p0 band o0") && page.contains("p0 band o1"), "{page}");
+    assert!(page.contains("p0 line o0") && page.contains("p0 line o1"));
 }
 
 #[test]

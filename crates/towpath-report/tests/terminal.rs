@@ -4,7 +4,7 @@ mod common;
 
 use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
 use towpath_measure::result::{Delays, MessageFigures, StackFigures, VideoFigures};
-use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
 #[test]
@@ -83,8 +83,8 @@ fn what_never_happened_has_no_row() {
 #[test]
 fn the_steps_of_a_fade_are_one_event() {
     let text = table(&[fade()], 100, false);
-    assert_eq!(text.matches("cellular rate").count(), 2, "{text}");
-    assert!(text.contains("in 40 steps to 5.95 s"), "{text}");
+    assert!(!text.contains("cellular rate"), "{text}");
+    assert!(text.contains("cellular fades to 4400 kbit/s, in 40 steps until 5.95 s"), "{text}");
 }
 
 #[test]
@@ -139,6 +139,15 @@ fn a_warning_is_said_once_with_the_runs_that_it_concerns() {
     let warnings = warnings(&repeated());
     assert_eq!(warnings.len(), 1);
     assert!(warnings[0].text.starts_with("5 of 10 runs: "), "{}", warnings[0].text);
+    // Of two worlds, the one that it concerns is named.
+    let mut two = pair();
+    let warning = repeated().into_iter().find_map(|run| run.summary?.warnings.pop());
+    two[0].meta.world = World::Sim;
+    two[1].summary.as_mut().unwrap().warnings.extend(warning);
+    two[0].summary.as_mut().unwrap().warnings.clear();
+    let told: Vec<String> =
+        towpath_report::warnings(&two).into_iter().map(|one| one.text).collect();
+    assert!(told.iter().any(|text| text.contains(" emu: ")), "{told:?}");
 }
 
 #[test]

@@ -75,14 +75,14 @@ fn cases(share: u32) -> Vec<Case> {
 }
 
 fn with_duration(mut scenario: Scenario, lasting: Duration) -> Scenario {
-    use towpath_measure::scenario::Pattern::{Bulk, Exchange, Iperf, Run, Udping, Video, Web};
+    use towpath_measure::scenario::Pattern::{Bulk, Exchange, Iperf, Run, Udp, Udping, Video, Web};
     for flow in &mut scenario.flows {
         match &mut flow.pattern {
             Bulk { duration, .. } | Iperf { duration, .. } | Run { duration, .. } => {
                 *duration = lasting;
             }
             // The measured scenarios have transfers only.
-            Exchange(_) | Video(_) | Web(_) | Udping(_) => {}
+            Exchange(_) | Video(_) | Web(_) | Udp(_) | Udping(_) => {}
         }
     }
     scenario

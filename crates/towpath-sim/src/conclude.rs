@@ -1,17 +1,21 @@
 //! Everything that is known only at the end.
 
+use towpath_measure::account::Sizes;
+use towpath_measure::format;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{
-    Counter, Message, Multipath, Noise, Record, SubflowSummary, Warning,
+    Basis, Counter, DatagramRow, Message, Multipath, Noise, Probe, Record, SubflowSummary, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::traffic::{messages, summary_directions};
 use towpath_mptcp::stack::Status;
 use towpath_net::Instant;
 
+use crate::account::Read;
 use crate::error::SimError;
 use crate::quic_flow::is_quic;
 use crate::quic_record::{quic_proof, quic_warnings};
+use crate::socket::Socket;
 use crate::traffic::Stream;
 use crate::world::World;
 
@@ -34,21 +38,31 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
         summarizer = summarizer.flow(input);
     }
     messages.sort_by_key(|message| message.due_ns);
-    let mut probes: Vec<_> = { world.flows.iter().enumerate() }
-        .filter_map(|(index, flow)| Some((index, flow.pings.as_ref()?)))
-        .flat_map(|(index, pings)| pings.finish(world.now, index, world.scenario))
-        .collect();
-    probes.sort_by_key(|probe| probe.due_ns);
+    let (probes, rows) = datagrams(&mut world, &mut summarizer);
     for warning in warnings(&world) {
         summarizer = summarizer.warning(warning);
     }
-    let World { scenario, network, mut recorder, .. } = world;
-    let interfaces = network.finish(scenario)?;
+    world.network.close_accounts(world.now);
+    let (read, sizes) = (read(&world), sizes(&world));
+    let basis = if world.streams.iter().any(|stream| is_quic(stream.transport)) {
+        Basis::Sampled
+    } else {
+        Basis::Model
+    };
+    let World { scenario, network, mut recorder, now, .. } = world;
+    let (interfaces, accounts) = network.finish(now, scenario)?;
+    let (accounts, account) = accounts.finish(&read).finish(basis, &sizes);
+    for account in accounts {
+        recorder.add(&Record::Account(Box::new(account)));
+    }
     for message in messages {
         recorder.add(&Record::Message(message));
     }
     for probe in &probes {
         recorder.add(&Record::Probe(probe.clone()));
+    }
+    for row in rows {
+        recorder.add(&Record::Datagrams(row));
     }
     for counter in &counters {
         recorder.add(&Record::Counter(counter.clone()));
@@ -61,11 +75,33 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
         .subflows(subflows)
         .probes(&probes)
         .multipath(multipath)
+        .account(account)
         .noise(&noise)
         .counters(&counters)
         .finish();
     recorder.add(&Record::Summary(Box::new(summary)));
     recorder.check()
+}
+
+/// What became of datagrams, those at a constant rate in the summary, too.
+fn datagrams(
+    world: &mut World<'_>,
+    summarizer: &mut Summarizer<'_>,
+) -> (Vec<Probe>, Vec<DatagramRow>) {
+    let mut rows = Vec::new();
+    for (index, flow) in world.flows.iter_mut().enumerate() {
+        let Some(steady) = flow.steady.take() else { continue };
+        for (direction, figures, periods) in steady.finish(index, world.scenario) {
+            summarizer.add_datagrams(index as u32, direction, figures);
+            rows.extend(periods);
+        }
+    }
+    let mut probes: Vec<_> = { world.flows.iter().enumerate() }
+        .filter_map(|(index, flow)| Some((index, flow.pings.as_ref()?)))
+        .flat_map(|(index, pings)| pings.finish(world.now, index, world.scenario))
+        .collect();
+    probes.sort_by_key(|probe| probe.due_ns);
+    (probes, rows)
 }
 
 fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
@@ -76,7 +112,8 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
         for direction in summary_directions(&flow.pattern) {
             let until = world.now.min(run.deadline);
             let own = world.streams.iter().filter(|stream| stream.flow == index);
-            let logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
+            let mut logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
+            logs.extend(run.steady.as_ref().and_then(|steady| steady.log(*direction, until)));
             let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| {
                 let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
                 log.watch_until(until);
@@ -107,6 +144,43 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
         }
     }
     inputs
+}
+
+/// What applications read.
+fn read(world: &World<'_>) -> Read {
+    let mut read = Read::default();
+    for stream in &world.streams {
+        let via = world.scenario.flows.get(stream.flow).map_or(0, |flow| flow.via);
+        let first = world.scenario.paths.get(via).map(|path| path.between[0]);
+        let [opener, acceptor] = &stream.ends;
+        for (sender, receiver) in [(opener, acceptor), (acceptor, opener)] {
+            let side = usize::from(first != Some(sender.host));
+            if let Some(connection) = sender.socket.and_then(Socket::tcp) {
+                read.streams.insert((sender.host, connection), receiver.received_bytes);
+            } else if let Some(sum) = read.of_quic.get_mut(side) {
+                *sum += receiver.received_bytes;
+            }
+        }
+    }
+    read
+}
+
+/// Sizes that explain a full window or buffer.
+fn sizes(world: &World<'_>) -> Sizes {
+    let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
+    let windows = ends().filter_map(|end| {
+        let host = world.hosts.get(end.host)?;
+        Some(host.stack.largest_window_bytes(end.socket?.tcp()?))
+    });
+    let sending = world.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
+    let buffers = sending.filter_map(|host| world.hosts.get(host));
+    let buffers = buffers.map(|host| host.settings.connection.send_buffer_bytes);
+    Sizes {
+        receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
+        send_buffer_bytes: buffers.min(),
+        enough_bytes: Some(world.network.accounts.enough_bytes(world.recorder.longest_srtt)),
+        ..Sizes::default()
+    }
 }
 
 /// Status of both ends of every stream.
@@ -179,13 +253,16 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
     });
     let (good, all) = (good.count(), world.streams.iter().filter(meant).count());
     let mut evidence = vec![format!(
-        "{good} of {all} connections spoke Multipath TCP without fallback on both ends"
+        "{good} of {} spoke Multipath TCP without fallback on both ends",
+        format::count(all as u64, "connection")
     )];
     evidence.extend(
-        counters
-            .iter()
-            .filter(|counter| counter.name == "Towpath.SubflowsEstablished")
-            .map(|counter| format!("{} subflows established on {}", counter.after, counter.host)),
+        counters.iter().filter(|counter| counter.name == "Towpath.SubflowsEstablished").map(
+            |counter| {
+                let subflows = format::count(counter.after, "subflow");
+                format!("{subflows} established on {}", counter.host)
+            },
+        ),
     );
     let again: u64 =
         statuses(world).map(|(_, status)| status.reinjected_bytes.iter().sum::<u64>()).sum();

@@ -256,6 +256,16 @@ impl Host {
         self.touched = true;
     }
 
+    /// Whether packets wait for its processor.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Whether its processor keeps it from sending.
+    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        !self.settings.cpu_per_packet.is_zero() && self.busy_until > now
+    }
+
     /// Runs what is due: packets for which the processor has had its time, then timers.
     pub(crate) fn wake(&mut self, now: Instant) {
         while self.busy_until <= now {
@@ -300,8 +310,10 @@ impl Host {
     pub(crate) fn settle(&mut self, now: Instant) {
         let soon = now + Duration::from_nanos(1);
         let next = earliest(self.stack.next_deadline(), self.quic.host.poll_timeout());
-        let stack = next.map(|at| at.max(soon));
         let busy = Some(self.busy_until).filter(|until| *until > now);
+        // What it was to do now needs the processor: asking each nanosecond until that is free helps
+        // nobody.
+        let stack = next.map(|at| at.max(if at <= now { busy.unwrap_or(soon) } else { soon }));
         self.deadline = match (stack, busy) {
             (Some(stack), Some(busy)) => Some(stack.min(busy)),
             (stack, busy) => stack.or(busy),

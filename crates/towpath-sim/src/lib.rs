@@ -9,9 +9,11 @@
 //! what happens at the same time), `host` and `network` (what is between the applications and the
 //! links), `traffic` (the applications), `record` (what the result says).
 
+mod account;
 mod conclude;
 mod content;
 mod error;
+pub mod explain;
 mod host;
 mod middlebox;
 mod network;
@@ -25,7 +27,10 @@ mod record;
 mod run;
 mod socket;
 mod traffic;
+mod udp;
+mod why;
 mod world;
 
 pub use error::SimError;
-pub use run::{Job, Report, known_names, known_quic_names, run};
+pub use pcap::{Captures, EPOCH};
+pub use run::{Job, Report, known_names, known_quic_names, run, run_captured};

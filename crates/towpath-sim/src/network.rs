@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use towpath_measure::network::{Directions, Reported, end_of, path_of, split, topology};
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
-use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent};
+use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent, Transport};
 use towpath_mptcp::wire::{self, Cutter};
 use towpath_net::config::{DirectionConfig, Position, Shaper};
-use towpath_net::topology::RouteError;
+use towpath_net::topology::{RouteError, RouteId};
 use towpath_net::{Instant, Topology};
 
+use crate::account::Accounts;
 use crate::error::SimError;
 use crate::middlebox::{Boxes, Direction};
 use crate::packet::Packet;
-use crate::pcap::{Capture, Way};
+use crate::pcap::{Capture, Way, unix_ns};
+use crate::why::Look;
 
 /// TCP small queues let a socket have this time's worth of its rate in the host's own queue (Linux:
 /// `pacing_rate >> 10`).
@@ -27,6 +29,9 @@ const PAIRS: usize = 64;
 
 /// Packets whose memory is kept for others.
 const SPARE: usize = 4_096;
+
+/// What has not arrived so long after the end never will.
+const ON_ITS_WAY: Duration = Duration::from_secs(600);
 
 /// One end of a path: an interface of a host.
 #[derive(Debug, Default)]
@@ -69,6 +74,8 @@ pub(crate) struct Network<'a> {
     small_queue_bytes: Vec<[u64; 2]>,
     /// One for each host, or none.
     captures: Vec<Capture<'a>>,
+    /// They are looked at and not kept: headers will do, without checksums over the payload.
+    pub(crate) headers_only: bool,
     passing: VecDeque<wire::Packet>,
     /// The paths of pairs of IPv4 addresses, as they stand in a header.
     pairs: Vec<([u8; 8], usize)>,
@@ -77,11 +84,13 @@ pub(crate) struct Network<'a> {
     spare: Vec<Box<wire::Packet>>,
     arrived: VecDeque<Arrival>,
     pub(crate) delivered_packets: u64,
+    pub(crate) accounts: Accounts,
 }
 
 impl<'a> Network<'a> {
     pub(crate) fn new(
         scenario: &Scenario,
+        transport: Transport,
         seed: u64,
         captures: Vec<Capture<'a>>,
     ) -> Result<Self, RouteError> {
@@ -112,6 +121,7 @@ impl<'a> Network<'a> {
         let whole = |index: usize| boxes.get(index).is_none_or(Boxes::is_empty);
         Ok(Self {
             topology,
+            accounts: Accounts::new(scenario, transport, &links),
             reported: links.reported(scenario),
             links,
             any_pushes_back: interfaces.iter().flatten().any(|interface| interface.pushes_back),
@@ -126,6 +136,7 @@ impl<'a> Network<'a> {
                 .map(|path| [&path.up, &path.down].map(small_queue_bytes))
                 .collect(),
             captures,
+            headers_only: false,
             passing: VecDeque::new(),
             pairs: Vec::new(),
             spare: Vec::new(),
@@ -228,7 +239,9 @@ impl<'a> Network<'a> {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         if let Some(route) = route {
             // A drop shows in the link's counters; TCP finds out as it does on a real link.
-            let _ = self.topology.push(now, *route, Packet(packet));
+            let hop = self.accounts.hop(path, end);
+            let packet = Packet { inner: packet, hop, served_at: None };
+            let _ = self.topology.push(now, *route, packet);
         }
     }
 
@@ -242,13 +255,14 @@ impl<'a> Network<'a> {
                 return Some(arrival);
             }
             let (time, route, packet) = self.topology.pop(now)?;
-            let place = self.links.routes.iter().enumerate().find_map(|(path, routes)| {
-                routes.iter().position(|own| *own == route).map(|side| (path, 1 - side))
-            });
-            let Some((path, end)) = place else { continue };
+            let Some((path, end)) = self.place(route).map(|(path, side)| (path, 1 - side)) else {
+                continue;
+            };
+            self.account(path, end, &packet);
+            let packet = packet.inner;
             let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
             if end == 1 || no_boxes {
-                let arrival = self.arrive(time, path, end, packet.0);
+                let arrival = self.arrive(time, path, end, packet);
                 if arrival.is_some() {
                     return arrival;
                 }
@@ -256,7 +270,7 @@ impl<'a> Network<'a> {
             }
             let mut passing = std::mem::take(&mut self.passing);
             if let Some(boxes) = self.boxes.get_mut(path) {
-                boxes.pass(time, Direction::Down, *packet.0, &mut passing);
+                boxes.pass(time, Direction::Down, *packet, &mut passing);
             }
             for packet in passing.drain(..) {
                 let arrival = self.arrive(time, path, end, Box::new(packet));
@@ -294,7 +308,13 @@ impl<'a> Network<'a> {
         let interface = self.interfaces.get(path).and_then(|ends| ends.get(end));
         let Some(Interface { host, number, .. }) = interface else { return };
         if let Some(capture) = self.captures.get_mut(*host) {
-            capture.packet(now, *number, way, packet);
+            let place = (*number, way);
+            if self.headers_only {
+                capture.packet(unix_ns(now), place, packet.headers(), packet.len());
+            } else {
+                let data = packet.to_vec();
+                capture.packet(unix_ns(now), place, &data, data.len());
+            }
         }
     }
 
@@ -418,19 +438,61 @@ impl<'a> Network<'a> {
         }
     }
 
+    /// A packet has left the network at this end of a path: what it was is noted, if it is not lost
+    /// even there.
+    fn account(&mut self, path: usize, end: usize, packet: &Packet) {
+        let Some(ends) = self.interfaces.get(path) else { return };
+        let [Some(here), Some(there)] = [end, 1 - end].map(|end| ends.get(end)) else { return };
+        if here.up {
+            self.accounts.on_arrival((path, 1 - end, there.host), packet);
+        }
+    }
+
+    /// Notes what holds senders back until something happens again.
+    pub(crate) fn note_limits(&mut self, look: &Look<'_>, until: Instant) {
+        self.accounts.note(&mut self.topology, look, until);
+    }
+
+    /// Ends a period of the account.
+    pub(crate) fn close_accounts(&mut self, now: Instant) {
+        self.accounts.close(now, &mut self.topology);
+    }
+
     /// State of every link.
     pub(crate) fn link_records(&self, now: Instant) -> impl Iterator<Item = Link> {
         let t_ns = now.as_nanos();
         self.reported.iter().filter_map(move |link| link.record(t_ns, &self.topology))
     }
 
+    /// Notes what is still on its way, by letting it arrive.
+    fn empty(&mut self, now: Instant) {
+        while let Some((_, route, packet)) = self.topology.pop(now + ON_ITS_WAY) {
+            if let Some((path, side)) = self.place(route) {
+                self.accounts.on_its_way((path, side), &packet);
+            }
+        }
+    }
+
+    /// The path of a route, and the end from which it leads.
+    fn place(&self, route: RouteId) -> Option<(usize, usize)> {
+        self.links.routes.iter().enumerate().find_map(|(path, routes)| {
+            routes.iter().position(|own| *own == route).map(|side| (path, side))
+        })
+    }
+
     /// Totals of every interface, and the end of the captures.
-    pub(crate) fn finish(self, scenario: &Scenario) -> Result<Vec<InterfaceTotals>, SimError> {
+    pub(crate) fn finish(
+        mut self,
+        now: Instant,
+        scenario: &Scenario,
+    ) -> Result<(Vec<InterfaceTotals>, Accounts), SimError> {
+        self.empty(now);
         for (capture, host) in self.captures.into_iter().zip(&scenario.hosts) {
             let host = || host.name.clone();
             capture.finish().map_err(|source| SimError::Capture { host: host(), source })?;
         }
-        Ok(self.interfaces.into_iter().flatten().map(|interface| interface.totals).collect())
+        let totals = self.interfaces.into_iter().flatten().map(|interface| interface.totals);
+        Ok((totals.collect(), self.accounts))
     }
 }
 

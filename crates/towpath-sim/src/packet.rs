@@ -1,22 +1,35 @@
 //! What travels over the simulated links: the stack's own packets.
 
 use towpath_mptcp::wire;
+use towpath_net::Instant;
 
 /// A packet, or a super-segment on a path that carries them whole. Boxed: it is moved from queue to
 /// queue, and most of it is header.
 #[derive(Debug, Clone)]
-pub(crate) struct Packet(pub(crate) Box<wire::Packet>);
+pub(crate) struct Packet {
+    pub(crate) inner: Box<wire::Packet>,
+    /// The hop of its route whose capacity it uses.
+    pub(crate) hop: usize,
+    /// When that hop's server let it go.
+    pub(crate) served_at: Option<Instant>,
+}
 
 impl towpath_net::Packet for Packet {
     fn len_bytes(&self) -> u32 {
-        self.0.len_bytes()
+        self.inner.len_bytes()
     }
 
     fn packets(&self) -> u32 {
-        self.0.packets()
+        self.inner.packets()
+    }
+
+    fn served(&mut self, hop: usize, at: Instant) {
+        if hop == self.hop {
+            self.served_at = Some(at);
+        }
     }
 
     fn corrupt(&mut self, random: u32) {
-        self.0.corrupt(random);
+        self.inner.corrupt(random);
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Recorder<'a> {
     blocked: BTreeMap<(usize, usize), Duration>,
     decisions: BTreeMap<(usize, ConnectionId), Decisions>,
     pub(crate) log: StackLog,
+    /// The longest smoothed round-trip time seen.
+    pub(crate) longest_srtt: Duration,
     pub(crate) fallbacks: Vec<(String, Fallback)>,
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
 }
@@ -84,6 +86,7 @@ impl<'a> Recorder<'a> {
             blocked: BTreeMap::new(),
             decisions: BTreeMap::new(),
             log: StackLog::default(),
+            longest_srtt: Duration::ZERO,
             fallbacks: Vec::new(),
             notices: BTreeMap::new(),
         }
@@ -349,6 +352,7 @@ impl<'a> Recorder<'a> {
             };
             self.subflows.insert(key, known);
         }
+        self.longest_srtt = self.longest_srtt.max(subflow.tcp.srtt);
         let known = self.subflows.get_mut(&key)?;
         if subflow.state == State::Closed {
             let late = known.closed.is_some_and(|closed| closed < at);
@@ -474,6 +478,7 @@ fn describe(
         in_flight_packets: packets(now.in_flight_bytes),
         retransmissions: narrow(now.retransmissions),
         mss_bytes: now.mss_bytes,
+        held: None,
     }
 }
 

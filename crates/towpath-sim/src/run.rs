@@ -13,7 +13,7 @@ use towpath_net::Instant;
 
 use crate::conclude::conclude;
 use crate::error::SimError;
-use crate::pcap::Capture;
+use crate::pcap::{Capture, Captures};
 use crate::quic_flow::is_quic;
 use crate::world::World;
 
@@ -62,15 +62,26 @@ pub fn run(
     captures: Vec<&mut (dyn io::Write + Send)>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<Report, SimError> {
+    run_captured(job, Captures { outs: captures, ..Captures::default() }, write)
+}
+
+/// The same, with a limit to what is kept of each packet.
+pub fn run_captured(
+    job: &Job,
+    captures: Captures<'_>,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<Report, SimError> {
+    let Captures { outs, snap_bytes, headers_only } = captures;
     let scenario = &*job.scenario;
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     write(&Record::Meta(Box::new(meta(job, seed)))).map_err(SimError::Write)?;
-    let captures = captures.into_iter().enumerate().map(|(host, out)| {
+    let captures = outs.into_iter().enumerate().map(|(host, out)| {
         let paths = scenario.paths.iter().filter(|path| end_of(path, host).is_some());
-        Capture::begin(out, paths.map(|path| path.name.as_str()))
+        Capture::begin(out, paths.map(|path| path.name.as_str()), snap_bytes)
     });
     let captures = captures.collect();
     let mut world = World::new(scenario, job.transport, (seed, job.trace), captures, write)?;
+    world.network.headers_only = headers_only;
     world.run()?;
     let virtual_time = world.now.saturating_since(Instant::ZERO);
     let packets = world.network.delivered_packets;

@@ -15,6 +15,7 @@ use crate::content::Content;
 use crate::host::Host;
 use crate::ping::Pings;
 use crate::socket::Socket;
+use crate::udp::Steady;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
 const FIRST_PORT: u16 = 5_201;
@@ -252,6 +253,8 @@ pub(crate) struct FlowRun {
     pub(crate) talks: Option<[Talk; 2]>,
     /// Its datagrams, where it sends such.
     pub(crate) pings: Option<Pings>,
+    /// The same, at a constant rate.
+    pub(crate) steady: Option<Steady>,
 }
 
 impl FlowRun {
@@ -270,6 +273,7 @@ impl FlowRun {
                 .zip(Talk::new(&flow.pattern, Role::Server, start))
                 .map(|(client, server)| [client, server]),
             pings: Pings::new(scenario, (index, flow)),
+            steady: Steady::new(scenario, (index, flow)),
         }
     }
 
@@ -284,6 +288,9 @@ impl FlowRun {
             Self { over: true, .. } => None,
             Self { pings: Some(pings), deadline, .. } => {
                 Some(pings.next_due().map_or(*deadline, |due| due.min(*deadline)))
+            }
+            Self { steady: Some(steady), deadline, .. } => {
+                Some(steady.next_due().map_or(*deadline, |due| due.min(*deadline)))
             }
             Self { opening: false, streams_opened: 0, failure: None, .. } => Some(self.start),
             _ => Some(self.deadline),

@@ -13,7 +13,7 @@
 use std::net::SocketAddr;
 
 use towpath_measure::metrics::disruption::describe;
-use towpath_measure::result::{Event, EventKind};
+use towpath_measure::result::{Event, EventKind, Record};
 use towpath_measure::scenario::{Change, Down, Scenario, Target, TimelineEvent, Transport};
 use towpath_measure::traffic::Plan;
 use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
@@ -28,6 +28,7 @@ use crate::quic_flow::is_quic;
 use crate::record::{Recorder, Write, event};
 use crate::socket::Socket;
 use crate::traffic::{FlowRun, Stream, port, refusal};
+use crate::why::Look;
 
 /// Everything that moves.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl<'a> World<'a> {
         captures: Vec<Capture<'a>>,
         write: Write<'a>,
     ) -> Result<Self, SimError> {
-        let network = Network::new(scenario, seed, captures)?;
+        let network = Network::new(scenario, transport, seed, captures)?;
         let mut hosts = Vec::new();
         for index in 0..scenario.hosts.len() {
             hosts.push(Host::new(scenario, index, (seed, trace))?);
@@ -80,10 +81,10 @@ impl<'a> World<'a> {
                 .map(|host| host.settings.small_queues && !is_quic(transport))
                 .collect(),
             hosts,
-            pings: scenario
-                .flows
-                .iter()
-                .any(|flow| matches!(Plan::from(&flow.pattern), Plan::Datagrams(_))),
+            pings: scenario.flows.iter().any(|flow| {
+                let plan = Plan::from(&flow.pattern);
+                matches!(plan, Plan::Datagrams(_) | Plan::Constant(_))
+            }),
             flows: { scenario.flows.iter().enumerate() }
                 .map(|flow| FlowRun::new(scenario, flow))
                 .collect(),
@@ -103,6 +104,7 @@ impl<'a> World<'a> {
         let mut sample = Instant::ZERO + period;
         while self.flows.iter().any(|flow| !flow.over) {
             let Some(next) = self.next_due().map(|due| due.min(sample)) else { break };
+            self.note_limits(next);
             self.now = next;
             self.play_timeline();
             self.deliver();
@@ -216,8 +218,11 @@ impl<'a> World<'a> {
     fn is_ping(&mut self, arrival: &Arrival) -> bool {
         let Self { flows, network, now, .. } = self;
         let place = (arrival.host, arrival.path);
-        let mut all = flows.iter_mut().filter_map(|flow| flow.pings.as_mut());
-        all.any(|pings| pings.take(*now, place, &arrival.packet, network))
+        flows.iter_mut().any(|flow| {
+            let packet = &arrival.packet;
+            flow.pings.as_mut().is_some_and(|pings| pings.take(*now, place, packet, network))
+                || flow.steady.as_mut().is_some_and(|steady| steady.take(*now, place, packet))
+        })
     }
 
     fn begin_and_end_flows(&mut self) {
@@ -228,6 +233,7 @@ impl<'a> World<'a> {
             let Some(flow) = self.flows.get_mut(index).filter(|flow| !flow.over) else { continue };
             if self.now >= flow.deadline {
                 flow.over = true;
+                self.network.accounts.dirty = true;
                 if flow.opening && flow.failure.is_none() {
                     let failure = self.refusal(index, None);
                     if let Some(flow) = self.flows.get_mut(index) {
@@ -237,6 +243,9 @@ impl<'a> World<'a> {
                 self.end_senders(index);
             } else if let Some(pings) = &mut flow.pings {
                 pings.ask(self.now, &self.hosts, &mut self.network);
+            } else if let Some(steady) = &mut flow.steady {
+                steady.send(self.now, &self.hosts, &mut self.network);
+                flow.failure.clone_from(&steady.failure);
             } else if self.now >= flow.start && !flow.opening && flow.streams_opened == 0 {
                 self.open(index);
             }
@@ -301,6 +310,7 @@ impl<'a> World<'a> {
             return self.open_quic((index, flow), local, remote);
         }
         host.touched = true;
+        self.network.accounts.dirty = true;
         let config = host.connection(flow, self.transport);
         match host.stack.connect(self.now, local, remote, config) {
             Ok(connection) => {
@@ -438,6 +448,7 @@ impl<'a> World<'a> {
         if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
             acceptor.socket = Some(Socket::Tcp(connection));
             acceptor.open = true;
+            self.network.accounts.dirty = true;
             self.tell_open(number, 1);
         }
     }
@@ -450,6 +461,7 @@ impl<'a> World<'a> {
         };
         let [opener, _] = &mut stream.ends;
         opener.open = true;
+        self.network.accounts.dirty = true;
         let flow = stream.flow;
         if let Some((number, _)) = place {
             self.tell_open(number, 0);
@@ -537,15 +549,33 @@ impl<'a> World<'a> {
             run.over = pings.is_over(self.now);
             return;
         }
+        if let Some(steady) = &run.steady {
+            run.over = steady.is_over();
+            return;
+        }
         let opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
         let given_up = run.failure.is_some();
         let mut own = self.streams.iter().filter(|stream| stream.flow == index);
         run.over = (opened || given_up) && !own.any(Stream::is_busy);
+        self.network.accounts.dirty |= run.over;
+    }
+
+    /// What holds senders back from now until `next`, when something happens again.
+    fn note_limits(&mut self, next: Instant) {
+        let Self { scenario, network, hosts, streams, flows, now, .. } = self;
+        network.note_limits(&Look { now: *now, scenario, hosts, streams, flows }, next);
     }
 
     fn sample(&mut self, at: Instant, span: std::time::Duration) {
         self.quic_look();
-        let Self { recorder, network, hosts, streams, .. } = self;
+        self.network.close_accounts(at);
+        // The library tells of its paths only now.
+        self.network.accounts.dirty |= is_quic(self.transport);
+        let Self { recorder, network, hosts, streams, flows, .. } = self;
         recorder.sample((at, span), network, hosts, streams);
+        let steady = flows.iter_mut().filter_map(|flow| flow.steady.as_mut());
+        for interval in steady.flat_map(|steady| steady.intervals((at, span))) {
+            recorder.add(&Record::Interval(interval));
+        }
     }
 }

@@ -38,10 +38,13 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
             Record::Interval(_)
             | Record::Subflow(_)
             | Record::Link(_)
+            | Record::Account(_)
             | Record::Event(_)
             | Record::Message(_)
             | Record::Probe(_)
+            | Record::Datagrams(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_) => records.push(format!("{record:?}")),

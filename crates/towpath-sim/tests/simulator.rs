@@ -3,6 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod account;
 mod datagrams;
 mod ended;
 
@@ -261,7 +262,9 @@ fn check_capture(capture: &[u8]) -> u64 {
                 assert!(time >= latest);
                 latest = time;
                 let len = word(at + 20) as usize;
-                check_tcp(&capture[at + 28..at + 28 + len]);
+                // IPv4, behind its family.
+                assert_eq!(word(at + 28), 2);
+                check_tcp(&capture[at + 32..at + 28 + len]);
                 // The flags' option stands behind the padded packet: 1 is in, 2 is out.
                 packets[word(at + 28 + len.next_multiple_of(4) + 4) as usize] += 1;
             }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use towpath_measure::input::{Budget, RESULT_BYTES};
+
 use crate::plan::Plan;
 use crate::runs::Selection;
 use crate::{summary, sweep, table};
@@ -11,7 +13,8 @@ const LOOKED_AT: usize = 3;
 
 /// The same bytes as a table of rows, as what says what a folder holds, and as a plan.
 pub fn sweep(data: &[u8]) {
-    let rows = table::read(data.to_vec()).unwrap_or_default();
+    let rows =
+        table::read(data.to_vec(), usize::MAX, &Budget::of(RESULT_BYTES)).unwrap_or_default();
     if !rows.is_empty() {
         // What may be read may be printed.
         assert!(table::csv(&rows).lines().count() > rows.len());

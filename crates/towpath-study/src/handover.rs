@@ -367,6 +367,7 @@ mod tests {
             in_flight_packets: 0,
             retransmissions: 0,
             mss_bytes: 1_420,
+            held: None,
         }
     }
 

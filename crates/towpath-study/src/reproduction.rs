@@ -180,11 +180,14 @@ pub fn verdict(verdicts: &[Verdict]) -> String {
     let holds = count(&|verdict| verdict.found == Some(Outcome::Holds));
     let fails = checked - holds;
     let surprises = count(&|verdict| !verdict.as_expected());
+    let all = verdicts.len();
     let claims = |n: usize| if n == 1 { "1 claim".to_owned() } else { format!("{n} claims") };
     let text = match (checked, holds, fails) {
         (0, _, _) => return "no claim was checked".to_owned(),
-        (1, 1, _) => "the claim holds".to_owned(),
-        (_, _, 0) => format!("all {checked} claims hold"),
+        (1, 1, _) if all == 1 => "the claim holds".to_owned(),
+        (1, 1, _) => format!("the one claim of {all} that was checked holds"),
+        (_, _, 0) if checked == all => format!("all {checked} claims hold"),
+        (_, _, 0) => format!("all {checked} claims of {all} that were checked hold"),
         (1, 0, _) => "the claim does not hold".to_owned(),
         (_, 0, _) => format!("none of {checked} claims holds"),
         (_, _, 1) => format!("{holds} of {checked} claims hold, 1 does not"),
@@ -262,7 +265,7 @@ mod tests {
         );
         assert_eq!(
             entry.verdict,
-            "in `sim` the claim holds; in `emu` none of 2 claims holds; 2 claims came out otherwise \
+            "in `sim` the one claim of 2 that was checked holds; in `emu` none of 2 claims holds; 2 claims came out otherwise \
              than expected"
         );
         let entry = read.entry(&rows[..1], &[World::Sim], false);
@@ -282,6 +285,12 @@ mod tests {
         };
         assert_eq!(of(&[]), "no claim was checked");
         assert_eq!(of(&[(Holds, Holds)]), "the claim holds");
+        let open = || Verdict { found: None, expected: Holds, checks: vec![] };
+        let held = || Verdict { found: Some(Holds), ..open() };
+        assert_eq!(verdict(&[held(), held()]), "all 2 claims hold");
+        let some = [held(), held(), open()];
+        assert_eq!(verdict(&some), "all 2 claims of 3 that were checked hold");
+        assert_eq!(verdict(&some[1..]), "the one claim of 2 that was checked holds");
         let known = "1 of 2 claims hold, 1 does not, for a reason that is known";
         assert_eq!(of(&[(Holds, Holds), (Fails, Fails)]), known);
         let surprise = "none of 2 claims holds; 1 claim came out otherwise than expected";

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use towpath_measure::expect::{Metric, Unit};
 use towpath_measure::metrics::statistics::Sample;
+use towpath_measure::scenario::World;
+use towpath_report::{SweepFigure, SweepPage, SweepPoint, sweep_page};
 
 use crate::plan::Plan;
 use crate::row::Row;
@@ -49,6 +51,60 @@ pub fn table(rows: &[Row], plan: &Plan, figures: &[String]) -> String {
         }
     }
     aligned(&lines)
+}
+
+/// Figures of a page, those that are there.
+const SHOWN: [&str; 10] = [
+    "goodput",
+    "delay.p50",
+    "delay.p99",
+    "delay.max",
+    "udping.p50",
+    "recovery",
+    "smooth",
+    "stall.longest",
+    "stall.total",
+    "retransmissions",
+];
+
+/// The page of a sweep: each figure with its spread over the seeds, those that were asked for first.
+pub fn page(rows: &[Row], plan: &Plan, world: World, asked: &[String]) -> String {
+    let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let points = points(rows, &axes);
+    let mut names: Vec<&str> = asked.iter().map(String::as_str).collect();
+    names.extend(SHOWN.into_iter().filter(|name| !asked.iter().any(|other| other == name)));
+    names.retain(|name| rows.iter().any(|row| row.figures.contains_key(*name)));
+    let style = |variant: &str| {
+        plan.variants.iter().position(|one| one.name == variant).unwrap_or_default()
+    };
+    let figure = |name: &str| SweepFigure {
+        name: name.to_owned(),
+        unit: unit(name),
+        points: points
+            .iter()
+            .filter_map(|(point, rows)| {
+                let (variant, parameters) = point.split_first()?;
+                let values = rows.iter().filter_map(|row| row.figures.get(name).copied());
+                Some(SweepPoint {
+                    variant: variant.clone(),
+                    style: style(variant),
+                    parameters: parameters.to_vec(),
+                    values: values.collect(),
+                })
+            })
+            .collect(),
+    };
+    let failed = rows.iter().filter(|row| row.error.is_some()).count();
+    let mut facts = vec![world.to_string(), format!("{} runs", rows.len())];
+    facts.extend((failed > 0).then(|| format!("{failed} failed")));
+    facts.push(format!("scenario {}", plan.scenario_name));
+    sweep_page(&SweepPage {
+        name: plan.name.clone(),
+        about: plan.title.clone(),
+        facts,
+        axes: axes.into_iter().map(str::to_owned).collect(),
+        figures: names.into_iter().map(figure).collect(),
+    })
 }
 
 /// Rows by variant and point, in the order in which they come first.

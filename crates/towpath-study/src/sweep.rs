@@ -392,11 +392,14 @@ impl Sweep {
     pub fn rows(&self) -> Result<Vec<Row>, SweepError> {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
-            for Chunk { path, .. } in self.chunks(runs) {
-                // A sweep may have any number of tables, each of at most a thousand rows.
-                match Budget::new(RESULT_BYTES).and_then(|budget| budget.read(&path)) {
+            let budget = || Budget::new(RESULT_BYTES);
+            let held = budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
+            for Chunk { path, runs, .. } in self.chunks(runs) {
+                // A file's bytes go when its rows are there.
+                match budget().and_then(|stored| stored.read(&path)) {
                     Ok(bytes) => rows.extend(
-                        table::read(bytes).map_err(|error| SweepError::Table(path, error))?,
+                        table::read(bytes, runs.len(), &held)
+                            .map_err(|error| SweepError::Table(path, error))?,
                     ),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(SweepError::File(path, error)),

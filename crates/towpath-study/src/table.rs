@@ -2,12 +2,15 @@
 //!
 //! `key`, `variant`, `world`, `transport` and `error` are texts, `seed` is a number. A parameter is a
 //! text called like the parameter, and where it is a quantity also a number (in base units) called
-//! `NAME (number)`. Every figure is a number; one that is called like a parameter is `NAME (figure)`. What a row has not is null. Which column is what also
-//! stands in the file's own metadata, `towpath.parameters` and `towpath.figures`. Equal rows give
-//! equal bytes.
+//! `NAME (number)`. Every figure is a number; one that is called like a parameter is `NAME (figure)`.
+//! What a row has not is null. Which column is what also stands in the file's own metadata,
+//! `towpath.parameters` and `towpath.figures`. Equal rows give equal bytes.
+
+mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,9 +18,9 @@ use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use towpath_measure::input::{Budget, RESULT_BYTES, Refused};
@@ -27,8 +30,11 @@ use crate::runs::ENGINE;
 
 /// Columns that every table has.
 const FIXED: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
-/// What a cell counts for, at least; a number takes as much.
-const CELL_BYTES: u64 = 8;
+/// Memory of a cell while its table is read, apart from what a text says: level and value as they are
+/// stored, and the value beside them as it is taken.
+const CELL_BYTES: u64 = 80;
+/// What an allocation takes besides its content.
+const ALLOCATION_BYTES: u64 = 16;
 const PARAMETERS: &str = "towpath.parameters";
 const FIGURES: &str = "towpath.figures";
 
@@ -37,7 +43,7 @@ const FIGURES: &str = "towpath.figures";
 pub enum TableError {
     /// It is not Parquet.
     #[error("{0}")]
-    Parquet(#[from] ParquetError),
+    Parquet(ParquetError),
     /// It is, but not one of ours.
     #[error("column `{0}` is missing, or is of another kind")]
     Column(String),
@@ -47,9 +53,22 @@ pub enum TableError {
     /// The environment names no limit.
     #[error("{0}")]
     Limit(#[from] io::Error),
+    /// It has another number of rows than it may have.
+    #[error("it has {0} rows, and there are {1} runs")]
+    Rows(i64, usize),
     /// What is said of the columns is not readable.
     #[error("it does not say which columns it has")]
     Metadata,
+}
+
+impl From<ParquetError> for TableError {
+    fn from(error: ParquetError) -> Self {
+        let ParquetError::External(inside) = error else { return Self::Parquet(error) };
+        match inside.downcast() {
+            Ok(refused) => Self::TooMuch(*refused),
+            Err(inside) => Self::Parquet(ParquetError::External(inside)),
+        }
+    }
 }
 
 /// Whether a parameter may not have this name, because a column has.
@@ -178,50 +197,77 @@ fn put<W: io::Write + Send>(
     Ok(())
 }
 
-/// The rows of a file that [`write`] made, of at most the usual size.
+/// The rows of a file that [`write`] made, and that holds `most` at most.
 ///
-/// A table of nothing takes no room in its file, so what counts is what is made of it.
-pub fn read(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
-    read_within(bytes, &Budget::new(RESULT_BYTES)?)
+/// A table of nothing takes hardly any room in its file, so what counts is what is made of it: the rows are taken
+/// from `held`, and what is needed to make them is limited for each table.
+pub fn read(bytes: Vec<u8>, most: usize, held: &Budget) -> Result<Vec<Row>, TableError> {
+    // The library panics at some files. Those that are known are refused before.
+    let bytes = Bytes::from(bytes);
+    let read = || read_checked(&bytes, most, held);
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(TableError::Metadata))
 }
 
-fn read_within(bytes: Vec<u8>, budget: &Budget) -> Result<Vec<Row>, TableError> {
-    let reader = SerializedFileReader::new(Bytes::from(bytes))?;
-    let about = reader.metadata().file_metadata().key_value_metadata().cloned().unwrap_or_default();
+fn read_checked(bytes: &Bytes, most: usize, held: &Budget) -> Result<Vec<Row>, TableError> {
+    let reader = SerializedFileReader::new(bytes.clone())?;
+    let file = reader.metadata().file_metadata();
+    let count = usize::try_from(file.num_rows());
+    if count.is_ok_and(|count| count > most) {
+        return Err(TableError::Rows(file.num_rows(), most));
+    }
+    let about = file.key_value_metadata().cloned().unwrap_or_default();
     let listed = |key: &str| -> Result<Vec<String>, TableError> {
         let entry = about.iter().find(|entry| entry.key == key);
         let text = entry.and_then(|entry| entry.value.as_deref()).ok_or(TableError::Metadata)?;
         serde_json::from_str(text).map_err(|_| TableError::Metadata)
     };
     let (parameters, figures) = (listed(PARAMETERS)?, listed(FIGURES)?);
-    let columns = reader.metadata().file_metadata().schema_descr().num_columns();
+    let columns = file.schema_descr().num_columns();
     if parameters.len().saturating_add(figures.len()) > columns {
         return Err(TableError::Metadata);
     }
+    let decoded = Arc::new(Budget::new(RESULT_BYTES)?);
     let mut rows = Vec::new();
     for number in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(number)?;
-        let columns = take(&*group, budget)?;
-        let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        let group = reader.metadata().row_group(number);
+        let columns = take(bytes, group, &decoded)?;
+        let count = usize::try_from(group.num_rows()).unwrap_or(0);
         for place in 0..count {
-            rows.push(row(&columns, place, (&parameters, &figures))?);
+            let row = row(&columns, place, (&parameters, &figures))?;
+            held.take(bytes_held(&row))?;
+            rows.push(row);
         }
     }
     Ok(rows)
 }
 
+/// Memory of a row. Nodes of a map are half full.
+fn bytes_held(row: &Row) -> u64 {
+    let text = |text: &str| text.len() as u64 + ALLOCATION_BYTES;
+    let entry = |bytes: usize| 2 * (size_of::<String>() + bytes) as u64;
+    let parameters = row.parameters.iter().map(|(name, parameter)| {
+        entry(size_of::<Parameter>()) + text(name) + text(&parameter.text)
+    });
+    let figures = row.figures.keys().map(|name| entry(size_of::<f64>()) + text(name));
+    let texts = [&row.key, &row.variant].into_iter().chain(&row.error);
+    size_of::<Row>() as u64
+        + texts.map(|each| text(each)).sum::<u64>()
+        + parameters.chain(figures).sum::<u64>()
+}
+
 /// Every column of a group, by name.
 fn take(
-    group: &dyn RowGroupReader,
-    budget: &Budget,
+    file: &Bytes,
+    group: &RowGroupMetaData,
+    budget: &Arc<Budget>,
 ) -> Result<BTreeMap<String, Column>, TableError> {
-    let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+    let count = usize::try_from(group.num_rows()).unwrap_or(0);
     let mut columns = BTreeMap::new();
-    for (number, about) in group.metadata().columns().iter().enumerate() {
+    for about in group.columns() {
         budget.take((count as u64).saturating_mul(CELL_BYTES))?;
         let name = about.column_descr().name().to_owned();
         let mut levels = Vec::new();
-        let column = match group.get_column_reader(number)? {
+        let column = match pages::column(file, about, count, budget)? {
             ColumnReader::Int64ColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, None, None, &mut values)?;
@@ -375,11 +421,15 @@ mod tests {
         ]
     }
 
+    fn all(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
+        read(bytes, usize::MAX, &Budget::of(u64::MAX))
+    }
+
     #[test]
     fn rows_survive_a_round_trip_and_equal_rows_are_equal_bytes() {
         let bytes = write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap();
         assert_eq!(bytes, write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap());
-        assert_eq!(read(bytes).unwrap(), rows());
+        assert_eq!(all(bytes).unwrap(), rows());
     }
 
     #[test]
@@ -387,7 +437,7 @@ mod tests {
         let bytes = write(&rows(), &[]).unwrap();
         for length in [0, 4, 100, bytes.len() - 1] {
             let cut = bytes.get(..length).unwrap().to_vec();
-            assert!(read(cut).is_err(), "{length}");
+            assert!(all(cut).is_err(), "{length}");
         }
     }
 
@@ -396,9 +446,28 @@ mod tests {
         let row = Row { variant: "v".repeat(1_000), ..rows()[2].clone() };
         let bytes = write(&vec![row; 1_000], &[]).unwrap();
         assert!(bytes.len() < 10_000, "{}", bytes.len());
-        let refused = read_within(bytes.clone(), &Budget::of(1_000_000)).unwrap_err();
+        let refused = read(bytes.clone(), 1_000, &Budget::of(1_000_000)).unwrap_err();
         assert!(matches!(refused, TableError::TooMuch(_)), "{refused}");
-        assert_eq!(read_within(bytes, &Budget::of(2_000_000)).unwrap().len(), 1_000);
+        assert_eq!(read(bytes, 1_000, &Budget::of(2_000_000)).unwrap().len(), 1_000);
+    }
+
+    #[test]
+    fn a_table_has_no_more_rows_than_there_are_runs() {
+        let bytes = write(&rows(), &[]).unwrap();
+        let refused = read(bytes, 2, &Budget::of(u64::MAX)).unwrap_err();
+        assert_eq!(refused.to_string(), "it has 3 rows, and there are 2 runs");
+    }
+
+    /// Cells without a value take no room in a file: a column of them is one run of equal levels.
+    #[test]
+    fn cells_without_a_value_count_as_the_memory_they_take() {
+        let row = Row { figures: BTreeMap::new(), ..rows()[2].clone() };
+        let mut table = vec![row; 40_000];
+        table[0].figures = (0..100).map(|number| (number.to_string(), 0.0)).collect();
+        let bytes = write(&table, &[]).unwrap();
+        assert!(bytes.len() < 100_000, "{}", bytes.len());
+        let refused = read(bytes, 40_000, &Budget::of(u64::MAX)).unwrap_err();
+        assert!(matches!(refused, TableError::TooMuch(_)), "{refused}");
     }
 
     #[test]
@@ -414,7 +483,7 @@ mod tests {
             row.parameters.insert("subflows".to_owned(), parameter);
             row.figures.insert("subflows".to_owned(), 1.0);
         }
-        assert_eq!(read(write(&rows, &[]).unwrap()).unwrap(), rows);
+        assert_eq!(all(write(&rows, &[]).unwrap()).unwrap(), rows);
         assert!(is_taken("key") && is_taken("x (number)") && !is_taken("subflows"));
     }
 }

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use towpath_measure::pcapng::LEAST_SNAP_BYTES;
 use towpath_measure::result::OrderKind;
-use towpath_measure::scenario::{Transport, World, units};
+use towpath_measure::scenario::{Transport, World};
 use towpath_report::trace::TakenAt;
 
+use crate::changes::Changes;
 use crate::check::CheckArguments;
 use crate::doctor::DoctorArguments;
-use crate::measure::MeasureArguments;
+use crate::generate::{CompletionsArguments, ManArguments};
+use crate::measure::{MeasureArguments, amounts};
 use crate::monitor::MonitorArguments;
 use crate::reproduce::ReproduceArguments;
 use crate::server::ServerArguments;
@@ -25,10 +28,26 @@ use crate::sweep::SweepArguments;
 /// One scenario file describes hosts, paths, what happens to them and what is sent; towpath runs it
 /// over real kernels in an emulated network, without root, and reports what every subflow did.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version = env!("VERSION_WITH_COMMIT"), max_term_width = 100)]
 pub(crate) struct Arguments {
+    /// Without the configuration file (`~/.config/towpath/config.toml`)
+    #[arg(long, global = true)]
+    pub(crate) no_config: bool,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+impl Arguments {
+    /// Notes what came from the configuration file, for the conditions of results.
+    pub(crate) fn configure(&mut self, defaults: Vec<String>) {
+        if let Verb::Run(arguments) = &mut self.verb {
+            arguments.how.changes.defaults = defaults;
+        } else if let Verb::Compare(arguments) = &mut self.verb {
+            arguments.how.changes.defaults = defaults;
+        } else if let Verb::Measure(arguments) = &mut self.verb {
+            arguments.defaults = defaults;
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -38,6 +57,7 @@ pub(crate) enum Verb {
     Sweep(SweepArguments),
     Reproduce(ReproduceArguments),
     Lab(LabArguments),
+    On(OnArguments),
     Setup(SetupArguments),
     Exec(ExecArguments),
     Server(ServerArguments),
@@ -49,6 +69,8 @@ pub(crate) enum Verb {
     Trace(TraceArguments),
     Scenarios(ScenariosArguments),
     Schema(SchemaArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
 }
 
 /// Run a scenario over every transport, and compare them
@@ -57,20 +79,19 @@ pub(crate) struct RunArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     pub(crate) scenario: String,
     /// Transports, in place of the scenario's: tcp, mptcp, quic, mpquic
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
     pub(crate) how: HowArguments,
     /// Repetitions of each transport, in place of the scenario's
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
     /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
     /// fixed]; simulated runs have none
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub(crate) order: Option<OrderKind>,
-    /// Folder for captures of simulated runs (pcapng, one file for each host)
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) pcap: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) capture: CaptureArguments,
     /// Folder for results and report [default: towpath-results/SCENARIO/NUMBER]
     #[arg(short, long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -78,23 +99,44 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// Print summaries as JSON, one line a run, in place of the table
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Simulate each run again with one limit lifted, and say what it would bring
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) explain: bool,
+}
+
+/// What is kept of the packets.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CaptureArguments {
+    /// Folder for captures (pcapng, one file for each host)
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Bytes of each packet that captures keep; 100 hold all headers [default: whole packets]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = snap())]
+    pub(crate) snap: Option<u32>,
+    /// Whether time–sequence pictures are made of what is simulated.
+    #[arg(skip = true)]
+    pub(crate) pictures: bool,
+}
+
+fn snap() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(LEAST_SNAP_BYTES)..=65_535)
 }
 
 /// How a scenario's runs are made, whatever is done with their results.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HowArguments {
     /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     pub(crate) world: Vec<World>,
     /// Seed of all randomness, in place of the scenario's
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Pause between two runs, such as 2s; simulated runs have none
+    /// Pause between two runs, as `2` (seconds) or `200ms`; simulated runs have none
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Simulated runs at once [default: the number of processors]
@@ -103,6 +145,8 @@ pub(crate) struct HowArguments {
     /// Whose TCP and MPTCP, in place of the scenario's: kernel or towpath; towpath:HOST for one host
     #[arg(long, value_delimiter = ',', value_name = "STACK")]
     pub(crate) stack: Vec<StackChoice>,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
 }
 
 /// Compare transports: run a scenario many times over each, or take stored results
@@ -115,12 +159,12 @@ pub(crate) struct CompareArguments {
     #[arg(required = true, value_name = "SCENARIO|RESULT")]
     pub(crate) inputs: Vec<String>,
     /// Transports [default: all that the world has]
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
     pub(crate) how: HowArguments,
     /// Repetitions of each transport [default: 10]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
     /// Order of the transports in each repetition: random (drawn from the seed), fixed [default:
     /// random]; simulated runs have none
@@ -134,24 +178,27 @@ pub(crate) struct CompareArguments {
     #[arg(long, value_enum)]
     pub(crate) backend: Option<BackendChoice>,
     /// Print the comparison as JSON, in place of the tables
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
-/// Run any program in a scenario's network
+/// Run any programs in a scenario's network
 ///
-/// With a command, the scenario's timeline starts with it and its exit code is passed on. Without
-/// one, a shell is opened in a network that stays as it is. Addresses are in variables such as
-/// `TOWPATH_SERVER_WIFI`.
+/// Programs start in the order of the command line, each when the one before listens, or has opened
+/// another socket. With the last one the scenario's timeline starts; when it ends, the others are
+/// ended and its exit code is passed on. Without a program, a shell is opened in a network that stays
+/// as it is. `client` and `server` are the hosts of the first flow where none is called so. Addresses
+/// are in variables such as `TOWPATH_SERVER`, and `TOWPATH_SERVER_WIFI` for one path.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     subcommand_negates_reqs = true,
-    override_usage = "towpath lab [OPTIONS] <SCENARIO> [-- <COMMAND>...]\n       \
+    override_usage = "towpath lab [OPTIONS] <SCENARIO> --on <HOST> <COMMAND> --on <HOST> <COMMAND>...\n       \
+                      towpath lab [OPTIONS] <SCENARIO> [-- <COMMAND>...]\n       \
                       towpath lab break [NAME] [-- <COMMAND>...]"
 )]
 pub(crate) struct LabArguments {
@@ -160,14 +207,36 @@ pub(crate) struct LabArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     #[arg(required = true)]
     pub(crate) scenario: Option<String>,
-    /// Host in which the program runs [default: the first one]
+    /// Run a command for `sh -c` on a host; again for the next one. What they move is measured
+    #[arg(long, num_args = 2, value_names = ["HOST", "COMMAND"], action = clap::ArgAction::Append)]
+    pub(crate) on: Vec<OsString>,
+    /// Host in which the program behind `--`, or the shell, runs [default: the first one]
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
+    /// Measure what the programs move: folder for result and report [default with --on:
+    /// towpath-results/SCENARIO/NUMBER; else none]
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) capture: CaptureArguments,
+    /// No table at the end
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// How the emulator exchanges packets with the kernel
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
-    /// Program and its arguments; your shell when left out
+    /// Program and its arguments, after those of `--on`; without any of them your shell
     #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a command on another host of the lab that this shell is in
+#[derive(Debug, Args)]
+pub(crate) struct OnArguments {
+    /// Host, as `towpath lab` has named it
+    pub(crate) host: String,
+    /// Program and its arguments; your shell when left out
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -185,7 +254,7 @@ pub(crate) struct BreakArguments {
     /// Name of a situation; all are listed when left out
     pub(crate) name: Option<String>,
     /// Print the list as JSON
-    #[arg(long, conflicts_with = "command")]
+    #[arg(short = 'J', long, conflicts_with = "command")]
     pub(crate) json: bool,
     /// Print the list as a Markdown page for people
     #[arg(long, conflicts_with_all = ["command", "json", "name"])]
@@ -212,7 +281,7 @@ pub(crate) struct ExecArguments {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Say at the end what became of the sockets as one line of JSON
-    #[arg(long, conflicts_with = "quiet")]
+    #[arg(short = 'J', long, conflicts_with = "quiet")]
     pub(crate) json: bool,
     /// Program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -232,24 +301,30 @@ pub(crate) enum ExecMethod {
 pub(crate) struct ReportArguments {
     /// Result files (`*.jsonl.zst`, `*.jsonl`), or folders of them; together at most 256 MB without
     /// compression, unless the environment says otherwise (`TOWPATH_MAX_INPUT=2GB`)
-    #[arg(required = true, value_name = "RESULT")]
+    #[arg(required_unless_present = "csv", value_name = "RESULT")]
     pub(crate) results: Vec<PathBuf>,
     /// Where the report is written [default: report.html beside the first result]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
     /// Print summaries as JSON, one line a run, in place of the table
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
-    /// Print goodput in each second as CSV, one line a run and direction, in place of the table
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) csv: bool,
+    /// Print as CSV in place of the table: seconds (goodput in each, one line a run and direction), flows,
+    /// subflow-totals, recoveries, paths, expectations, shares, intervals, subflows, links, events,
+    /// messages, probes, sequence, datagrams, latency, counters or interfaces; without a name: seconds
+    #[arg(long, conflicts_with = "json", value_name = "TABLE", num_args = 0..=1)]
+    #[arg(default_missing_value = "seconds")]
+    pub(crate) csv: Option<String>,
+    /// Print where the capacity of each link went, in place of the table
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub(crate) account: bool,
 }
 
 /// Say what a capture of packets holds: connections, subflows, figures
 ///
 /// Reads pcap and pcapng, Multipath TCP of both versions and TCP, in one pass and without root. With
-/// a capture of the other host as second file, also the delay of each direction. With -i, what passes
-/// an interface from now on, until Ctrl-C.
+/// a capture of the other host as second file, also the delay of each direction. With --interface,
+/// what passes an interface from now on, until Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArguments {
     /// Capture (`*.pcap`, `*.pcapng`); `-` for standard input
@@ -259,13 +334,13 @@ pub(crate) struct TraceArguments {
     #[arg(value_name = "FILE2")]
     pub(crate) other: Option<PathBuf>,
     /// Capture here and now: an interface of this host, or `any`; needs `CAP_NET_RAW`
-    #[arg(short, long, value_name = "IF", conflicts_with_all = ["file", "other"])]
+    #[arg(long, value_name = "IF", conflicts_with_all = ["file", "other"])]
     pub(crate) interface: Option<String>,
-    /// End of a capture, such as 10s [default: Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = time, requires = "interface")]
+    /// End of a capture, as `10s` [default: Ctrl-C]
+    #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = time, requires = "interface")]
     pub(crate) duration: Option<Duration>,
     /// Keep the headers of what was captured, as pcap
-    #[arg(short, long, value_name = "FILE", requires = "interface")]
+    #[arg(long, value_name = "FILE", requires = "interface")]
     pub(crate) write: Option<PathBuf>,
     /// Where it was taken, if the capture does not show that by itself
     #[arg(long, value_enum, value_name = "END")]
@@ -274,11 +349,17 @@ pub(crate) struct TraceArguments {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) top: u32,
     /// Also write an HTML report
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
     /// Print a result (JSON Lines, as `towpath report` reads it), in place of the table
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
+    /// Print where the capacity of each path went, in place of the table
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) account: bool,
+    /// Print a table as CSV, in place of the table; `sequence` has every packet
+    #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "account"])]
+    pub(crate) csv: Option<String>,
 }
 
 /// At which end of its connections a capture was taken.
@@ -308,7 +389,7 @@ pub(crate) struct ScenariosArguments {
     #[command(subcommand)]
     pub(crate) action: Option<ScenariosAction>,
     /// Print the list as JSON
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }
 
@@ -367,11 +448,12 @@ impl BackendChoice {
     }
 }
 
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+/// The time from one look at something to the next.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let in_range =
         |span: &Duration| (Duration::from_millis(10)..=Duration::from_secs(3600)).contains(span);
-    seconds.filter(in_range).ok_or_else(|| "expected seconds, from 0.01 to 3600".to_owned())
+    let span = Some(time(text)?).filter(in_range);
+    span.ok_or_else(|| "expected 10 ms to 1 h".to_owned())
 }
 
 pub(crate) fn transport(text: &str) -> Result<Transport, String> {
@@ -402,5 +484,94 @@ pub(crate) fn order(text: &str) -> Result<OrderKind, String> {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    units::duration(text).map_err(|error| error.to_string())
+    amounts::time(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+
+    /// The long options that each letter stands for, over all verbs.
+    fn letters(command: &Command, found: &mut BTreeMap<char, BTreeSet<String>>) {
+        for argument in command.get_arguments() {
+            let letters = argument.get_short_and_visible_aliases().unwrap_or_default();
+            for letter in
+                letters.into_iter().chain(argument.get_all_short_aliases().unwrap_or_default())
+            {
+                let name = argument.get_long().unwrap_or_default().to_owned();
+                found.entry(letter).or_default().insert(name);
+            }
+        }
+        command.get_subcommands().for_each(|verb| letters(verb, found));
+    }
+
+    #[test]
+    fn a_letter_means_the_same_in_every_verb() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut found = BTreeMap::new();
+        letters(&command, &mut found);
+        for (letter, names) in &found {
+            assert_eq!(names.len(), 1, "-{letter} is {names:?}");
+        }
+        // Where iperf3 has the letter, its meaning.
+        let iperf3 = [
+            ('p', "port"),
+            ('i', "interval"),
+            ('B', "bind"),
+            ('t', "duration"),
+            ('n', "bytes"),
+            ('b', "bitrate"),
+            ('P', "parallel"),
+            ('R', "reverse"),
+            ('l', "length"),
+            ('w', "window"),
+            ('C', "congestion-control"),
+            ('J', "json"),
+            ('1', "once"),
+        ];
+        for (letter, name) in iperf3 {
+            assert!(found[&letter].contains(name), "-{letter} is {:?}", found[&letter]);
+        }
+        let page = include_str!("../../../docs/command-line.md");
+        for (letter, names) in found.iter().filter(|(letter, _)| !"hV".contains(**letter)) {
+            for name in names {
+                let (letter, name) = (format!("`-{letter}`"), format!("`--{name}`"));
+                let row = |line: &str| line.contains(&letter) && line.contains(&name);
+                assert!(page.lines().any(row), "docs/command-line.md has no {letter}, {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_reference_names_what_there_is_to_choose_from() {
+        let page = towpath_measure::scenario::reference_markdown();
+        let [schedulers, managers, controls] = towpath_sim::known_names();
+        let own = ["newreno", "noq-cubic", "bbr"];
+        for (key, names) in [
+            ("scheduler", &schedulers[..]),
+            ("path-manager", &managers),
+            ("congestion-control", &controls),
+            ("quic-congestion-control", &own),
+        ] {
+            let start = format!("| `{key}` |");
+            let rows: Vec<_> = page.lines().filter(|line| line.starts_with(&start)).collect();
+            for name in names {
+                let name = format!("`{name}`");
+                assert!(rows.iter().any(|row| row.contains(&name)), "{key}: no {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        for text in ["2", "2s", "2 s", "2000ms", "2000 ms"] {
+            assert_eq!(time(text), Ok(Duration::from_secs(2)), "{text}");
+        }
+        assert!(interval("1 us").is_err() && interval("0.01").is_ok());
+    }
 }

@@ -31,7 +31,7 @@ pub(crate) struct CheckArguments {
     #[arg(short = '6', long = "ipv6")]
     pub(crate) v6: bool,
     /// Print what was found as JSON, one line for each way
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }
 

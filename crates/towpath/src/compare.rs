@@ -5,19 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use towpath_linux::interrupt;
-use towpath_measure::result::OrderKind;
-use towpath_measure::scenario::Transport;
+use towpath_measure::result::{OrderKind, Warning};
+use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_report::{Comparison, Run};
 
-use crate::arguments::{BackendChoice, CompareArguments, HowArguments, RunArguments};
+use crate::arguments::{
+    BackendChoice, CaptureArguments, CompareArguments, HowArguments, RunArguments,
+};
 use crate::error::CliError;
 use crate::files::{self, read_all, results_in};
-use crate::load::{is_scenario, load};
+use crate::load::{is_scenario, load_changed};
 use crate::run::{Measured, measure};
 use crate::ui::Ui;
 
 /// Repetitions of each transport: with fewer than six there is no interval.
 const REPEAT: u32 = 10;
+/// Repetitions where all are equal, as nothing is drawn at random: the second one shows it.
+const REPEAT_OF_EQUALS: u32 = 2;
 /// Width of the tables: what fits everywhere.
 const COLUMNS: usize = 100;
 /// The page, in the folder of the results.
@@ -36,7 +40,7 @@ fn measured(
     scenario: &str,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    let loaded = load(scenario)?;
+    let loaded = load_changed(scenario, &arguments.how.changes)?;
     let worlds = match arguments.how.world.as_slice() {
         [] => loaded.run.worlds.clone(),
         given => given.to_vec(),
@@ -44,14 +48,15 @@ fn measured(
     let wanted = RunArguments {
         scenario: scenario.to_owned(),
         transport: transports(arguments),
-        how: HowArguments { world: worlds, ..arguments.how.clone() },
-        repeat: Some(arguments.repeat.unwrap_or(REPEAT)),
+        how: HowArguments { world: worlds.clone(), ..arguments.how.clone() },
+        repeat: Some(arguments.repeat.unwrap_or_else(|| usual(&loaded, &worlds, ui))),
         order: Some(arguments.order.unwrap_or(OrderKind::Random)),
-        pcap: None,
+        capture: CaptureArguments { pcap: None, snap: None, pictures: false },
         out: arguments.out.clone(),
         backend: arguments.backend.unwrap_or(BackendChoice::Auto),
         json: arguments.json,
         quiet: arguments.quiet,
+        explain: false,
     };
     let Some(Measured { runs, folder, complete }) = measure(&wanted, ui)? else {
         return Ok(ExitCode::from(2));
@@ -63,6 +68,20 @@ fn measured(
     ui.progress(&format!("page:    {}", page.display()));
     let whole = complete && runs.iter().all(|run| run.summary.is_some());
     Ok(if interrupt::seen() { ExitCode::from(130) } else { ExitCode::from(u8::from(!whole)) })
+}
+
+/// How many repetitions are made if nobody says so. Simulated runs differ by what is drawn only.
+fn usual(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
+    if scenario.draws() || worlds.iter().any(|world| *world != World::Sim) {
+        return REPEAT;
+    }
+    let text = format!(
+        "nothing in `{}` is drawn at random, so {REPEAT_OF_EQUALS} repetitions in place of {REPEAT}",
+        scenario.name
+    );
+    let hint = "jitter or loss makes them differ: `--set paths.*.loss=0.1%`; or say `--repeat`";
+    ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
+    REPEAT_OF_EQUALS
 }
 
 /// What was asked for, or all.
@@ -80,6 +99,12 @@ fn stored(
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     if let Some(option) = in_vain(arguments) {
+        if let Some(name) = results.iter().find(|name| is_scenario(name)) {
+            return Err(CliError::Unavailable {
+                what: format!("`{name}` is a scenario, and only one can be measured at a time"),
+                hint: "run each (`towpath run`), then compare the folders of results".to_owned(),
+            });
+        }
         return Err(CliError::Unavailable {
             what: format!("stored results are compared as they are, so `{option}` is in vain"),
             hint: "leave it out, or name a scenario to measure".to_owned(),
@@ -114,7 +139,8 @@ fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
         (!arguments.how.stack.is_empty(), "--stack"),
         (arguments.backend.is_some(), "--backend"),
     ];
-    given.into_iter().find_map(|(given, name)| given.then_some(name))
+    let named = given.into_iter().find_map(|(given, name)| given.then_some(name));
+    named.or_else(|| arguments.how.changes.first())
 }
 
 /// Prints the table, and gives the page to `keep`.

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use towpath_linux::doctor::{
-    Action, Confidence, Finding, Order, Report, Verdict, Whose, actions, diagnose, examine,
+    Action, Confidence, Finding, Order, PathShare, Report, Verdict, Whose, actions, diagnose,
+    examine,
 };
 
 use crate::error::CliError;
@@ -42,7 +43,7 @@ pub(crate) struct DoctorArguments {
     #[arg(long)]
     pub(crate) fix: bool,
     /// Print what was found as JSON
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     pub(crate) json: bool,
     /// Also print everything that was seen, for a bug report or a test (JSON)
     #[arg(long, hide = true)]
@@ -66,7 +67,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         });
     }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
-    let order = Order { connect, peer, secret, programs };
+    let name = arguments.connect.as_deref().map(host).unwrap_or_default().to_owned();
+    let order = Order { connect, name, peer, secret, programs };
     let observation = examine(&order);
     let report = diagnose(&observation);
     let json = |text: Result<String, serde_json::Error>| {
@@ -82,8 +84,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     if arguments.fix {
         mend(&actions(&observation), ui)?;
     }
-    let healthy = report.verdict == Verdict::Healthy;
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let wrong = matches!(report.verdict, Verdict::Impaired | Verdict::Broken);
+    Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Says what is done, and does it.
@@ -101,31 +103,32 @@ fn mend(actions: &[Action], ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-/// `HOST:PORT`, with an IPv6 address in brackets.
+/// The host of `HOST:PORT`.
+fn host(text: &str) -> &str {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// `HOST:PORT`, with an IPv6 address in brackets; of several addresses the one that programs take, in
+/// the system's order (RFC 6724).
 fn resolve(text: &str) -> Result<SocketAddr, CliError> {
     let wrong = |reason: String| CliError::Unavailable {
         what: format!("`{text}` cannot be used: {reason}"),
         hint: "expected HOST:PORT, such as example.org:443 or [2001:db8::1]:5210".to_owned(),
     };
-    let found = text.to_socket_addrs().map_err(|error| {
+    let mut found = text.to_socket_addrs().map_err(|error| {
         let reason = error.to_string();
         wrong(reason.split(": ").last().unwrap_or_default().to_lowercase())
     })?;
-    let mut found: Vec<_> = found.collect();
-    found.sort_by_key(|one| !one.is_ipv4());
-    found.first().copied().ok_or_else(|| wrong("the host has no address".to_owned()))
+    found.next().ok_or_else(|| wrong("the host has no address".to_owned()))
 }
 
 fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
     let (count, out) = (report.findings.len(), &mut ui.out);
-    let verdict = match report.verdict {
-        Verdict::Healthy => {
-            "healthy: nothing is wrong with Multipath TCP, as far as it was looked at"
-        }
-        Verdict::Impaired => "impaired: Multipath TCP works, and less well than it could",
-        Verdict::Broken => "broken: Multipath TCP does not work here",
-    };
-    writeln!(out, "{verdict}")?;
+    writeln!(out, "{}", wrap("", &verdict(report)))?;
+    if !report.paths.is_empty() {
+        writeln!(out, "{}", wrap("paths: ", &shares(&report.paths)))?;
+    }
     for (number, finding) in report.findings.iter().enumerate() {
         writeln!(out)?;
         let label = if count > 1 { format!("{}. ", number + 1) } else { String::new() };
@@ -144,6 +147,38 @@ fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
         writeln!(out, "{}", wrap("not looked at: ", &format!("{}: {}", one.what, one.why)))?;
     }
     Ok(())
+}
+
+/// All in all, in a sentence.
+fn verdict(report: &Report) -> String {
+    let reason = report.reason.as_deref().unwrap_or_default();
+    match report.verdict {
+        Verdict::Healthy => {
+            "healthy: Multipath TCP is used, and every path carries data".to_owned()
+        }
+        Verdict::OnePath => {
+            format!(
+                "one path only: Multipath TCP works, over {reason} alone: there is no other path"
+            )
+        }
+        Verdict::NotJudged => {
+            format!("not judged: nothing was found to be wrong, but {reason}")
+        }
+        Verdict::Impaired => {
+            "impaired: Multipath TCP works, and less well than it could".to_owned()
+        }
+        Verdict::Broken => "broken: Multipath TCP does not work here".to_owned(),
+    }
+}
+
+/// Each subflow with its share: `c1 52 %, c2 48 %`.
+fn shares(paths: &[PathShare]) -> String {
+    let share = |path: &PathShare| {
+        let name = path.interface.clone().unwrap_or_else(|| path.local.to_string());
+        let backup = if path.backup { ", backup" } else { "" };
+        format!("{name} {} % ({} -> {}{backup})", path.percent, path.local, path.remote)
+    };
+    paths.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
 fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {

@@ -1,10 +1,10 @@
 //! Errors as people see them: what, where, what was expected, and a hint.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use thiserror::Error;
 use towpath_linux::exec::ExecError;
 use towpath_linux::files::Refusal;
 use towpath_linux::lab::LabError;
@@ -19,10 +19,13 @@ use towpath_study::reproduction::ReproductionError;
 use towpath_study::sweep::SweepError;
 
 /// Why a verb could not do its work. All of them are exit code 2.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error("{0}")]
     Scenario(#[from] ScenarioErrors),
+    /// In what the command line has made of a scenario.
+    #[error("{errors}")]
+    Changed { errors: ScenarioErrors, hint: String },
     #[error("no scenario `{name}`: there is neither a file nor a built-in one of that name")]
     UnknownScenario { name: String, hint: String },
     #[error("cannot read `{}`: {source}", path.display())]
@@ -72,10 +75,14 @@ impl CliError {
 
     /// The way out, if there is one to tell.
     pub(crate) fn hint(&self) -> Option<String> {
+        mixed_up(self).map(str::to_owned).or_else(|| self.own_hint())
+    }
+
+    fn own_hint(&self) -> Option<String> {
         match self {
-            Self::UnknownScenario { hint, .. } | Self::Unavailable { hint, .. } => {
-                Some(hint.clone())
-            }
+            Self::UnknownScenario { hint, .. }
+            | Self::Unavailable { hint, .. }
+            | Self::Changed { hint, .. } => Some(hint.clone()),
             Self::Write { hint, .. } => hint.clone(),
             Self::Sandbox(error) => error.hint(),
             Self::Live(error) => error.hint(),
@@ -83,6 +90,13 @@ impl CliError {
             Self::NoResult { .. } => {
                 Some("results are files named *.jsonl.zst, made by `towpath run`".to_owned())
             }
+            Self::Run(RunError::Capture(error))
+            | Self::Lab(LabError::Run(RunError::Capture(error))) => {
+                let refused = Refusal::of(&error.source).map(Refusal::hint);
+                Some(refused.unwrap_or("name a folder that you may write to").to_owned())
+            }
+            Self::Run(_) => None,
+            Self::Lab(error) => error.hint(),
             Self::Exec(error) => error.hint(),
             Self::Setup(error) => error.hint(),
             Self::Capture { .. } => Some(
@@ -92,10 +106,8 @@ impl CliError {
             Self::Scenario(_)
             | Self::Read { .. }
             | Self::Result { .. }
-            | Self::Run(_)
             | Self::Sim(_)
             | Self::Reproduction(_)
-            | Self::Lab(_)
             | Self::Spawn(_)
             | Self::Print(_)
             | Self::Internal(_) => None,
@@ -110,6 +122,36 @@ impl CliError {
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// The way out where a file was taken for a folder, or a folder for a file.
+fn mixed_up(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::NotADirectory) => {
+                return Some("a file stands where a folder is expected: name a folder");
+            }
+            Some(io::ErrorKind::IsADirectory) => {
+                return Some("a folder stands where a file is expected: name a file in it");
+            }
+            _ => next = error.source(),
+        }
+    }
+    None
+}
+
+/// An error in our words: "Not a directory (os error 20)" is the system's.
+pub(crate) fn in_our_words(text: &str) -> String {
+    let Some((before, after)) = text.split_once(" (os error ") else { return text.to_owned() };
+    let Some((_, after)) = after.split_once(')') else { return text.to_owned() };
+    let (head, reason) = before
+        .rsplit_once(": ")
+        .map_or(("", before), |(_, reason)| before.split_at(before.len() - reason.len()));
+    let mut letters = reason.chars();
+    let reason: String =
+        letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
+    format!("{head}{reason}{}", in_our_words(after))
 }
 
 impl From<SweepError> for CliError {
@@ -130,5 +172,35 @@ impl From<ReproductionError> for CliError {
                 Self::Reproduction(error)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_words_become_ours() {
+        let of = in_our_words;
+        assert_eq!(
+            of("cannot read `a: b`: Not a directory (os error 20)"),
+            "cannot read `a: b`: not a directory"
+        );
+        assert_eq!(of("No such file or directory (os error 2)"), "no such file or directory");
+        assert_eq!(of("`x`: Is a directory (os error 21), or"), "`x`: is a directory, or");
+        assert_eq!(of("no scenario `X`: there is none"), "no scenario `X`: there is none");
+    }
+
+    #[test]
+    fn a_file_in_place_of_a_folder_has_a_way_out_wherever_it_was_met() {
+        let not = || io::Error::from(io::ErrorKind::NotADirectory);
+        let read = CliError::Read { path: "x".into(), source: not() };
+        let sweep = CliError::Sweep(SweepError::File("x".into(), not()));
+        for error in [read, sweep] {
+            assert!(error.hint().unwrap().contains("name a folder"), "{error}");
+        }
+        let source = io::Error::from(io::ErrorKind::IsADirectory);
+        let capture = CliError::Capture { path: "x".into(), source: CaptureError::Io(source) };
+        assert!(capture.hint().unwrap().contains("name a file in it"), "{capture}");
     }
 }

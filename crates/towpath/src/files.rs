@@ -1,12 +1,13 @@
 //! Result files: written line by line while a run goes on, compressed when it has ended. How files are
 //! written at all is [`towpath_linux::files`]'s.
 
+mod zstd;
+
 use std::fs::{self, File};
-use std::io::{self, BufReader, Seek as _, Write as _};
+use std::io::{BufReader, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Folder, Named, Readers};
 use towpath_measure::input::{self, Budget, RESULT_BYTES};
@@ -14,6 +15,8 @@ use towpath_measure::store::read_run_within;
 use towpath_report::Run;
 
 use crate::error::CliError;
+
+use self::zstd::Frames;
 
 /// Ending of a compressed result.
 const COMPRESSED: &str = "jsonl.zst";
@@ -157,10 +160,7 @@ fn read(path: &Path, stored: &Budget, held: &Budget) -> Result<Run, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
     let found = if path.extension().is_some_and(|ending| ending == "zst") {
-        let decoder = StreamingDecoder::new(file).map_err(|_| {
-            unreadable(io::Error::other("it is not compressed with zstd, as its name says"))
-        })?;
-        read_run_within(BufReader::new(decoder), held)
+        read_run_within(BufReader::new(Frames::new(file).map_err(unreadable)?), held)
     } else {
         read_run_within(file, held)
     };
@@ -225,8 +225,8 @@ mod tests {
         let mut inputs = 0;
         for entry in fs::read_dir(corpus).unwrap() {
             let bytes = fs::read(entry.unwrap().path()).unwrap();
-            if let Ok(decoder) = StreamingDecoder::new(&bytes[..]) {
-                towpath_report::fuzzing::result(BufReader::new(decoder));
+            if let Ok(frames) = Frames::new(&bytes[..]) {
+                towpath_report::fuzzing::result(BufReader::new(frames));
                 inputs += 1;
             }
         }

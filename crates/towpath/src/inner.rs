@@ -4,14 +4,16 @@
 //! [`towpath_linux::sandbox`]). What the inner process prints on standard output is the result.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use towpath_linux::lab::{Lab, LabError, Said};
-use towpath_linux::run::Job;
+use towpath_linux::lab::{Lab, LabError, Program, Said};
+use towpath_linux::run::{Job, Pcap};
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_linux::zoo::Opened;
 use towpath_linux::{interrupt, sandbox};
@@ -19,12 +21,14 @@ use towpath_measure::result::{RunOrder, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_measure::store::write_record;
 
-use crate::arguments::BackendChoice;
+use crate::arguments::{BackendChoice, CaptureArguments};
+use crate::changes::Changes;
 use crate::error::CliError;
+use crate::files;
 use crate::lab;
-use crate::load::load;
+use crate::load::load_changed;
 use crate::stacks::{self, StackChoice};
-use crate::ui::Ui;
+use crate::ui::{Ui, wrap};
 
 const OUTER: &str = "__outer";
 const INNER: &str = "__inner";
@@ -53,8 +57,26 @@ pub(crate) struct Order {
     pub(crate) scenario: String,
     pub(crate) seed: Option<u64>,
     pub(crate) stacks: Vec<StackChoice>,
+    pub(crate) changes: Changes,
     pub(crate) backend: BackendChoice,
+    #[serde(default)]
+    pub(crate) pcap: Option<CaptureOrder>,
     pub(crate) work: Work,
+}
+
+/// Where captures go, beginning of their names, and how much of a packet is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CaptureOrder {
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    pub(crate) snap_bytes: Option<u32>,
+}
+
+impl CaptureOrder {
+    pub(crate) fn of(arguments: &CaptureArguments, name: String) -> Option<Self> {
+        let folder = arguments.pcap.clone()?;
+        Some(Self { folder, name, snap_bytes: arguments.snap })
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,8 +88,10 @@ pub(crate) enum Work {
     },
     /// Arguments that are not UTF-8 cannot be handed down, and are refused before.
     Lab {
-        host: usize,
-        command: Vec<String>,
+        /// Hosts and what is run there.
+        programs: Vec<(usize, Vec<String>)>,
+        /// Folder and name of the result, if there is to be one.
+        result: Option<(PathBuf, String)>,
     },
     /// The scenario is the name of a situation.
     Break {
@@ -83,7 +107,7 @@ impl Order {
     }
 
     fn load(&self) -> Result<Arc<Scenario>, CliError> {
-        let mut scenario = load(&self.scenario)?;
+        let mut scenario = load_changed(&self.scenario, &self.changes)?;
         scenario.run.seed = self.seed.unwrap_or(scenario.run.seed);
         stacks::choose(&mut scenario, &self.stacks)?;
         Ok(Arc::new(scenario))
@@ -115,13 +139,24 @@ pub(crate) fn stage(
 
 fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let backend = order.backend.wanted();
+    let pcap = order.pcap.clone().map(|CaptureOrder { folder, name, snap_bytes }| Pcap {
+        folder,
+        name,
+        snap_bytes,
+    });
     match &order.work {
         Work::Run { transport, repeat, order: turn } => {
             let scenario = order.load()?;
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
-            let job =
-                Job { scenario, transport: *transport, repeat: *repeat, backend, order: *turn };
+            let job = Job {
+                scenario,
+                transport: *transport,
+                repeat: *repeat,
+                backend,
+                order: *turn,
+                pcap,
+            };
             let mut out = io::BufWriter::new(io::stdout());
             towpath_linux::run::run(&job, thread, &mut |record| {
                 write_record(&mut out, record)?;
@@ -129,14 +164,25 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
             })?;
             Ok(ExitCode::SUCCESS)
         }
-        Work::Lab { host, command } => {
+        Work::Lab { programs, result } => {
             let scenario = order.load()?;
-            let command = command.iter().map(OsString::from).collect();
-            let lab = Lab { scenario, host: *host, command, backend };
-            let status = towpath_linux::lab::lab(&lab, thread, &mut |said| match said {
-                Said::Map(text) => ui.progress(text),
+            let programs = programs.iter().map(|(host, command)| Program {
+                host: *host,
+                command: command.iter().map(OsString::from).collect(),
+            });
+            let lab = Lab { scenario, programs: programs.collect(), backend, pcap };
+            let say = &mut |said: Said<'_>| match said {
+                Said::Map(text) | Said::Note(text) => ui.progress(text),
                 Said::Warning(text) => ui.warn(&Warning { text: text.to_owned(), hint: None }),
-            })?;
+                Said::Hint(text) => ui.progress(&wrap("hint: ", text)),
+            };
+            let mut out = result.as_ref().map(|(folder, name)| kept(folder, name)).transpose()?;
+            let mut write =
+                |record: &_| out.as_mut().map_or(Ok(()), |out| write_record(out, record));
+            let status = match result {
+                Some(_) => towpath_linux::lab::lab(&lab, thread, say, Some(&mut write))?,
+                None => towpath_linux::lab::lab(&lab, thread, say, None)?,
+            };
             Ok(passed_on(status))
         }
         Work::Break { command } => {
@@ -147,6 +193,13 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
             Ok(passed_on(opened.run(&command)?))
         }
     }
+}
+
+/// A result that is being written in a folder that is there.
+fn kept(folder: &Path, name: &str) -> Result<File, CliError> {
+    let path = folder.join(name);
+    let file = files::folder(folder)?.create(name);
+    file.map_err(|source| CliError::unwritable(&path, source, None))
 }
 
 /// A program's own exit code; 128 and its number when a signal ended it, as shells say it.

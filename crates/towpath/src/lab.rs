@@ -1,19 +1,33 @@
-//! `towpath lab`, and `towpath lab break`.
+//! `towpath lab`, `towpath on`, and `towpath lab break`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
-use towpath_linux::zoo::{self, Situation};
+use towpath_linux::doctor::Cause;
+use towpath_linux::lab::Roles;
+use towpath_linux::zoo::{self, Situation, Truth};
 use towpath_linux::{interrupt, sandbox};
+use towpath_measure::result::FlowSummary;
+use towpath_measure::scenario::{Scenario, Transport};
+use towpath_report::{table, warnings};
 
-use crate::arguments::{BackendChoice, BreakArguments, LabAction, LabArguments};
+use crate::arguments::{BackendChoice, BreakArguments, LabAction, LabArguments, OnArguments};
+use crate::changes::Changes;
 use crate::error::CliError;
-use crate::inner::{Order, Work, passed_on};
+use crate::files::{self, ResultFolder};
+use crate::inner::{CaptureOrder, Order, Work, passed_on};
 use crate::load::load;
+use crate::report::keep_report;
 use crate::ui::Ui;
+
+/// Name of a lab's result.
+const RESULT: &str = "lab-1";
+/// Width of the table.
+const COLUMNS: usize = 100;
 
 pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if let Some(LabAction::Break(arguments)) = &arguments.action {
@@ -21,24 +35,99 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     }
     let name = arguments.scenario.clone().unwrap_or_default();
     let scenario = load(&name)?;
-    let names: Vec<&str> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
-    let host = match &arguments.host {
-        None => 0,
-        Some(name) => {
-            names.iter().position(|known| known == name).ok_or_else(|| CliError::Unavailable {
-                what: format!("`{}` has no host `{name}`", scenario.name),
-                hint: format!("its hosts are: {}", names.join(", ")),
-            })?
-        }
-    };
-    let command = texts(&arguments.command)?;
-    start(&Order {
+    let programs = programs(arguments, &scenario)?;
+    let measured = !arguments.on.is_empty() || arguments.out.is_some();
+    let folder = || ResultFolder::create(arguments.out.as_deref(), &scenario.name);
+    let folder = measured.then(folder).transpose()?;
+    let raw = format!("{RESULT}.jsonl");
+    let ended = start(&Order {
         scenario: name,
         seed: None,
         stacks: Vec::new(),
+        changes: Changes::default(),
         backend: arguments.backend,
-        work: Work::Lab { host, command },
-    })
+        pcap: CaptureOrder::of(&arguments.capture, RESULT.to_owned()),
+        work: Work::Lab {
+            programs,
+            result: folder.as_ref().map(|folder| (folder.path.clone(), raw.clone())),
+        },
+    });
+    if let Some(folder) = &folder {
+        let path = folder.path.join(&raw);
+        if fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
+            conclude(folder, &raw, arguments.quiet, ui)?;
+        } else {
+            // The last program has not begun.
+            let _there_is_none = fs::remove_file(&path);
+            folder.remove_if_empty();
+        }
+    }
+    ended
+}
+
+/// Completes the result, shows it and makes a report of it.
+fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Result<(), CliError> {
+    let mut run = files::read_back(&folder.path.join(raw))?;
+    if let Some(summary) = &run.summary {
+        // What they speak, and for how long, is known only when the programs have ended.
+        let multipath = summary.multipath.requested;
+        run.meta.transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
+        let length = |flow: &FlowSummary| flow.duration_ns;
+        run.meta.duration_ns = summary.flows.iter().map(length).max().unwrap_or_default();
+    }
+    run.meta.run = format!("{}-{RESULT}", run.meta.scenario);
+    let mut file = folder.begin(RESULT)?;
+    for line in run.lines() {
+        file.add(&format!("{line}\n"))?;
+    }
+    let run = files::read_back(&file.finish()?)?;
+    let runs = [run];
+    let report = keep_report(&runs, folder)?;
+    if !quiet {
+        ui.progress("");
+        ui.progress(&table(&runs, COLUMNS, false));
+        for warning in warnings(&runs) {
+            ui.warn(&warning);
+        }
+        ui.progress(&format!("results: {}", folder.path.display()));
+        ui.progress(&format!("report:  {}", report.display()));
+    }
+    Ok(())
+}
+
+/// The programs of the command line, in its order.
+fn programs(
+    arguments: &LabArguments,
+    scenario: &Scenario,
+) -> Result<Vec<(usize, Vec<String>)>, CliError> {
+    let roles = Roles::of(scenario);
+    let find = |name: &str| {
+        roles.find(scenario, name).ok_or_else(|| {
+            let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
+            CliError::Unavailable {
+                what: format!("`{}` has no host `{name}`", scenario.name),
+                hint: format!("its hosts are: {}", names.join(", ")),
+            }
+        })
+    };
+    let mut programs = Vec::new();
+    for pair in texts(&arguments.on)?.chunks_exact(2) {
+        if let [host, command] = pair {
+            let words = ["sh", "-c", command].map(str::to_owned);
+            programs.push((find(host)?, words.to_vec()));
+        }
+    }
+    let host = arguments.host.as_deref().map(find).transpose()?.unwrap_or(0);
+    if !arguments.command.is_empty() || programs.is_empty() {
+        programs.push((host, texts(&arguments.command)?));
+    }
+    Ok(programs)
+}
+
+/// `towpath on`: another host's namespace, from within a lab.
+pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
+    let status = towpath_linux::lab::on(&arguments.host, &arguments.command);
+    Ok(passed_on(status.map_err(CliError::from)?))
 }
 
 /// The words of a command, which are handed down as text.
@@ -63,7 +152,20 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     };
     let situation = find(name)?;
     if arguments.json {
-        writeln!(ui.out, "{:#}", as_json(situation))?;
+        let mut json = as_json(situation);
+        if let (Some(drawn), Some(fields)) = (zoo::drawn(name), json.as_object_mut()) {
+            let Truth { causes, accepted, decidable, all_decidable, paths, drawn } = drawn.truth;
+            let layer = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
+            let areas: Vec<_> = causes.iter().filter_map(layer).map(|one| one.layer()).collect();
+            fields.insert("areas".to_owned(), json!(areas));
+            fields.insert("causes".to_owned(), json!(causes));
+            fields.insert("accepted".to_owned(), json!(accepted));
+            fields.insert("decidable".to_owned(), json!(decidable));
+            fields.insert("all_decidable".to_owned(), json!(all_decidable));
+            fields.insert("paths".to_owned(), json!(paths));
+            fields.insert("drawn".to_owned(), json!(drawn));
+        }
+        writeln!(ui.out, "{json:#}")?;
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.command.is_empty() && !io::stdin().is_terminal() {
@@ -74,7 +176,9 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
         scenario: name.clone(),
         seed: None,
         stacks: Vec::new(),
+        changes: Changes::default(),
         backend: BackendChoice::Auto,
+        pcap: None,
         work: Work::Break { command: texts(&arguments.command)? },
     })
 }

@@ -29,6 +29,8 @@ pub(crate) struct Live {
     transport: Transport,
     period_ns: u64,
     from_ns: u64,
+    /// Until when anything was told.
+    told_ns: u64,
     bytes: BTreeMap<DataDirection, u64>,
     subflows: BTreeMap<(DataDirection, Key), Sum>,
     events: Vec<String>,
@@ -45,6 +47,7 @@ impl Live {
             transport,
             period_ns: period.as_nanos() as u64,
             from_ns: 0,
+            told_ns: 0,
             bytes: BTreeMap::new(),
             subflows: BTreeMap::new(),
             events: Vec::new(),
@@ -57,10 +60,12 @@ impl Live {
         match record {
             Record::Interval(interval) => {
                 lines = self.flush_before(interval.t_ns);
+                self.told_ns = self.told_ns.max(interval.t_ns);
                 *self.bytes.entry(interval.direction).or_default() += interval.bytes;
             }
             Record::Subflow(subflow) => {
                 lines = self.flush_before(subflow.t_ns);
+                self.told_ns = self.told_ns.max(subflow.t_ns);
                 let key = (subflow.flow, subflow.stream, subflow.subflow);
                 let sum = self.subflows.entry((subflow.direction, key)).or_default();
                 match subflow.side {
@@ -83,13 +88,16 @@ impl Live {
                 let seconds = event.t_ns as f64 / 1e9;
                 self.events.push(format!("{seconds:.2} s  {}{host}", event.text));
             }
-            Record::Summary(_) => lines = self.flush(self.from_ns + self.period_ns),
+            Record::Summary(_) => lines = self.rest(),
             Record::Event(_)
             | Record::Meta(_)
             | Record::Link(_)
+            | Record::Account(_)
             | Record::Message(_)
             | Record::Probe(_)
+            | Record::Datagrams(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
             | Record::Noise(_) => {}
@@ -97,9 +105,10 @@ impl Live {
         lines
     }
 
-    /// Lines of what came since the last ones.
+    /// Lines of what came since the last ones: that is as long as anything was told of it.
     pub(crate) fn rest(&mut self) -> Option<String> {
-        self.flush(self.from_ns + self.period_ns)
+        let longest = self.from_ns + self.period_ns;
+        self.flush(if self.told_ns > self.from_ns { self.told_ns.min(longest) } else { longest })
     }
 
     fn flush_before(&mut self, now_ns: u64) -> Option<String> {
@@ -157,5 +166,34 @@ impl Sum {
             state: latest.state,
             backup: latest.backup,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::result::Interval;
+
+    use super::*;
+
+    fn arrived(t_ms: u64, bytes: u64) -> Record {
+        Record::Interval(Interval {
+            t_ns: t_ms * 1_000_000,
+            span_ns: 100_000_000,
+            flow: 0,
+            stream: 0,
+            direction: DataDirection::Up,
+            bytes,
+            connection: None,
+        })
+    }
+
+    #[test]
+    fn the_tail_of_a_second_is_shown_as_long_as_it_is() {
+        let mut live = Live::new(Transport::Tcp);
+        assert_eq!(live.take(&arrived(1_000, 125_000)), None);
+        let first = live.take(&arrived(1_100, 12_500)).unwrap();
+        assert!(first.contains("[   0.0 –   1.0 s]") && first.contains("1.00 Mbit/s"), "{first}");
+        let rest = live.rest().unwrap();
+        assert!(rest.contains("[   1.0 –   1.1 s]") && rest.contains("1.00 Mbit/s"), "{rest}");
     }
 }

@@ -4,23 +4,74 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use towpath_measure::input::{self, Budget, TEXT_BYTES};
-use towpath_measure::scenario::{Scenario, builtin, no_files};
+use towpath_measure::scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
 
+use crate::changes::Changes;
 use crate::error::CliError;
 
 /// Reads a scenario: a file if there is one of that name, else a built-in one.
 pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
+    load_changed(name, &Changes::default())
+}
+
+/// The same with what the command line changes of it.
+pub(crate) fn load_changed(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
+    let mut scenario = read(name, changes)?;
+    scenario.remarks = changes.remarks();
+    Ok(scenario)
+}
+
+fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
+    let change = |text: &str| {
+        changes
+            .apply(text)
+            .map_err(|error| CliError::Unavailable { what: error.to_string(), hint: error.hint })
+    };
+    // Whoever looks for a line will not find it in the file.
+    let shown = if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
     let path = Path::new(name);
-    if path.is_file() || looks_like_a_path(name) {
+    if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
         let bytes = Budget::new(TEXT_BYTES).and_then(|budget| budget.read(path));
         let bytes = bytes.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
         let traces = input::beside(path.parent().unwrap_or(Path::new("")));
-        return Ok(Scenario::parse_bytes(name, &bytes, &traces)?);
+        return match std::str::from_utf8(&bytes) {
+            Ok(text) if !changes.is_empty() => {
+                // What is wrong without the changes is told with the file's own lines.
+                Scenario::parse_bytes(name, &bytes, &traces)?;
+                let text = change(text)?;
+                Scenario::parse(&shown, &text, &traces)
+                    .map_err(|errors| changed(name, &text, errors))
+            }
+            Ok(_) | Err(_) => Ok(Scenario::parse_bytes(name, &bytes, &traces)?),
+        };
     }
     match builtin().iter().find(|builtin| builtin.name == name) {
-        Some(found) => Ok(Scenario::parse(name, found.text, &no_files)?),
+        Some(found) => {
+            let text = change(found.text)?;
+            Scenario::parse(&shown, &text, &no_files).map_err(|errors| changed(name, &text, errors))
+        }
         None => Err(unknown(name)),
     }
+}
+
+/// What is wrong in a scenario that the command line has changed. Nobody sees the line of an event
+/// that comes too late now.
+fn changed(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
+    let late = errors.problems().iter().find(|problem| problem.message.contains(AFTER_LAST_FLOW));
+    let number = late.and_then(|problem| {
+        let (line, _) = problem.position?;
+        let before = text.lines().take(line).filter(|line| line.trim() == "[[timeline]]").count();
+        before.checked_sub(1)
+    });
+    let Some(number) = number else { return CliError::Scenario(errors) };
+    let is_file = Path::new(name).is_file() || looks_like_a_path(name);
+    let seen = if is_file {
+        format!("the event is in `{name}`")
+    } else {
+        format!("`towpath scenarios show {name}` prints the event")
+    };
+    let hint = format!("run longer, or move it: `--set timeline.{number}.at=1s`; {seen}");
+    CliError::Changed { errors, hint }
 }
 
 /// Whether `name` is meant as a scenario, where it could be a result as well. A folder that is named

@@ -7,21 +7,27 @@
 //! namespaces), [`sim`] (the same in virtual time), [`compare`], [`sweep`](mod@sweep),
 //! [`reproduce`](mod@reproduce), [`lab`], [`server`], [`measure`] and
 //! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
-//! [`trace`](mod@trace) (this host), [`report`], [`ui`].
+//! [`trace`](mod@trace) (this host), [`report`], [`ui`]. Before all that: [`defaults`] (the configuration file) and [`slips`] (wrong
+//! command lines).
 
 mod arguments;
+mod changes;
 mod check;
 mod compare;
+mod defaults;
 mod doctor;
 mod error;
 mod exec;
+mod explain;
 mod files;
+mod generate;
 mod inner;
 mod lab;
 mod live;
 mod load;
 mod measure;
 mod monitor;
+mod pictures;
 mod report;
 mod reproduce;
 mod run;
@@ -29,6 +35,7 @@ mod scenarios;
 mod server;
 mod setup;
 mod sim;
+mod slips;
 mod stacks;
 mod sweep;
 mod trace;
@@ -37,7 +44,8 @@ mod worlds;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::arguments::{Arguments, Verb};
 use crate::error::CliError;
@@ -52,12 +60,66 @@ fn main() -> ExitCode {
     let done = match stage {
         Some(stage) => inner::stage(stage, raw.next(), &mut ui),
         None if first.is_some_and(|first| first == exec::SUPERVISE) => exec::supervise(raw),
-        None => dispatch(Arguments::parse(), &mut ui),
+        None => match arguments(&mut ui) {
+            Ok(Some(arguments)) => dispatch(arguments, &mut ui),
+            Ok(None) => return ExitCode::from(2),
+            Err(error) => Err(error),
+        },
     };
     done.unwrap_or_else(|error| {
         ui.error(&error);
         error.exit_code()
     })
+}
+
+/// What was typed, with the defaults of the configuration file; `None` when clap has refused it (and
+/// said why).
+fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
+    let command = Arguments::command();
+    let typed: Vec<_> = std::env::args_os().collect();
+    let words: Vec<String> =
+        typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let matches = match command.clone().try_get_matches_from(&typed) {
+        Ok(matches) => matches,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => error.exit(),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => error.exit(),
+        Err(error) => {
+            ui.progress(&slips::explain(&error, &words));
+            return Ok(None);
+        }
+    };
+    let read = |matches: &clap::ArgMatches| {
+        Arguments::from_arg_matches(matches).map_err(|error| CliError::Internal(error.to_string()))
+    };
+    let plain = read(&matches)?;
+    if plain.no_config {
+        return Ok(Some(plain));
+    }
+    let defaults = defaults::read(&command, &matches)?;
+    if defaults.words.is_empty() {
+        return Ok(Some(plain));
+    }
+    // Before what was typed, right after the verb.
+    let verb = matches.subcommand_name().unwrap_or_default();
+    let place = typed.iter().skip(1).position(|word| word == verb);
+    let place = place.map_or(typed.len(), |at| at + 2);
+    let mut all = typed;
+    drop(all.splice(place..place, defaults.words.iter().map(Into::into)));
+    match command.try_get_matches_from(&all) {
+        Ok(matches) => {
+            let mut arguments = read(&matches)?;
+            arguments.configure(defaults.shown);
+            Ok(Some(arguments))
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            Err(CliError::Unavailable {
+                what: format!("`{}` does not fit this command: {first}", defaults.path.display()),
+                hint: "change the file, or leave it out: `--no-config`".to_owned(),
+            })
+        }
+    }
 }
 
 fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -67,6 +129,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Sweep(arguments) => sweep::sweep(&arguments, ui),
         Verb::Reproduce(arguments) => reproduce::reproduce(&arguments, ui),
         Verb::Lab(arguments) => lab::lab(&arguments, ui),
+        Verb::On(arguments) => lab::on(&arguments),
         Verb::Setup(arguments) => setup::setup(&arguments, ui),
         Verb::Exec(arguments) => exec::exec(&arguments, ui),
         Verb::Server(arguments) => server::server(&arguments, ui),
@@ -78,5 +141,7 @@ fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         Verb::Trace(arguments) => trace::trace(&arguments, ui),
         Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
         Verb::Schema(arguments) => scenarios::schema(&arguments, ui),
+        Verb::Completions(arguments) => generate::completions(&arguments, ui),
+        Verb::Man(arguments) => generate::man(&arguments, ui),
     }
 }

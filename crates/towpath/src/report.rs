@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use towpath_measure::result::Record;
-use towpath_measure::scenario::DataDirection;
-use towpath_report::{Run, html, table, warnings};
+use towpath_measure::scenario::{DataDirection, Transport, World};
+use towpath_report::{CsvTable, Run, account_table, csv, html, table, warnings};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;
@@ -24,18 +24,38 @@ const MOST_SECONDS: u64 = 7 * 24 * 3_600;
 const COLUMNS: usize = 100;
 
 pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let mut paths = Vec::new();
-    for given in &arguments.results {
+    let (table, first) = csv_table(arguments)?;
+    let (mut paths, mut folders) = (Vec::new(), Vec::new());
+    for given in first.iter().chain(&arguments.results) {
+        let before = paths.len();
         paths.extend(results_in(given)?);
+        folders.extend(given.is_dir().then_some(before..paths.len()));
     }
-    let runs = read_all(&paths)?;
-    if arguments.csv {
-        per_second(&runs, ui)?;
-    } else {
-        print(&runs, arguments.json, ui)?;
+    if paths.is_empty() {
+        return Err(CliError::Unavailable {
+            what: "no result was named".to_owned(),
+            hint: "name result files or a folder of them: `towpath report RESULTS --csv subflows`"
+                .to_owned(),
+        });
+    }
+    let mut runs = read_all(&paths)?;
+    // Files are named by hand in an order; a folder's have one of their names, which says nothing.
+    for own in folders {
+        if let Some(own) = runs.get_mut(own) {
+            own.sort_by_key(usual_order);
+        }
+    }
+    match table {
+        None if arguments.account => {
+            ui.out.write_all(account_table(&runs, COLUMNS).as_bytes())?;
+            ui.out.flush()?;
+        }
+        None => print(&runs, arguments.json, ui)?,
+        Some(Table::Seconds) => per_second(&runs, ui)?,
+        Some(Table::Named(table)) => ui.out.write_all(csv(&runs, table).as_bytes())?,
     }
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
-    let output = match &arguments.output {
+    let output = match &arguments.out {
         Some(output) => {
             write_report(&runs, output)?;
             output.clone()
@@ -44,6 +64,49 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
     };
     ui.progress(&format!("report: {}", output.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The order of columns, the same for every world: that of `towpath run`.
+fn usual_order(run: &Run) -> (u8, Transport, u32) {
+    let world = match run.meta.world {
+        World::Live => 0,
+        World::Emu => 1,
+        World::Sim => 2,
+    };
+    (world, run.meta.transport, run.meta.repeat)
+}
+
+/// What `--csv` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    Seconds,
+    Named(CsvTable),
+}
+
+/// What `--csv` was given: a table, or the first result, as in `--csv results`.
+fn csv_table(arguments: &ReportArguments) -> Result<(Option<Table>, Option<PathBuf>), CliError> {
+    let Some(name) = &arguments.csv else { return Ok((None, None)) };
+    if name == "seconds" {
+        return Ok((Some(Table::Seconds), None));
+    }
+    if let Some(table) = CsvTable::of(name) {
+        return Ok((Some(Table::Named(table)), None));
+    }
+    let path = PathBuf::from(name);
+    if path.exists() {
+        return Ok((Some(Table::Seconds), Some(path)));
+    }
+    Err(no_table(name, &["seconds"]))
+}
+
+/// That there is no table of this name, and which there are.
+pub(crate) fn no_table(name: &str, others: &[&'static str]) -> CliError {
+    let all = CsvTable::ALL.into_iter().map(CsvTable::name);
+    let names: Vec<&str> = others.iter().copied().chain(all).collect();
+    CliError::Unavailable {
+        what: format!("`--csv` knows no table `{name}`"),
+        hint: format!("there are {}", names.join(", ")),
+    }
 }
 
 /// The table (or JSON) on standard output, warnings on standard error.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use towpath_study::reproduction::{self, Reproduction};
 use towpath_study::row::Row;
 use towpath_study::runs::Selection;
 use towpath_study::sweep::{Order, Shard, Sweep};
-use towpath_study::table;
+use towpath_study::table::{self, TableError};
 
 use crate::arguments::world;
 use crate::error::CliError;
@@ -39,13 +39,13 @@ pub(crate) struct ReproduceArguments {
     names: Vec<String>,
     /// World: sim (virtual time, our own stack), emu (real kernels), or sim,emu: both in one figure
     /// [default: the plan's first]
-    #[arg(short, long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
+    #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     world: Vec<World>,
     /// Only what the plan runs when there is little time
     #[arg(long)]
     thin: bool,
     /// Seeds of each point, in place of the plan's
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
     /// Runs at once [default: as many as processors; emulated 1, more only where links are slow
     /// beside the machine]
@@ -58,7 +58,7 @@ pub(crate) struct ReproduceArguments {
     #[arg(short, long, value_name = "FOLDER", default_value = "towpath-reproductions")]
     out: PathBuf,
     /// Print JSON, one line for each figure
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     json: bool,
     /// With `all`: write reproductions.md (or reproductions-sim-emu.md) and its pictures into this
     /// folder of documents, too
@@ -67,7 +67,7 @@ pub(crate) struct ReproduceArguments {
 }
 
 /// Gives the text of a file of a reproduction.
-type Files = dyn Fn(&str) -> std::io::Result<String> + Sync;
+type Files = dyn Fn(&str) -> io::Result<String> + Sync;
 
 /// A reproduction, and where its files are.
 struct Found {
@@ -303,10 +303,18 @@ fn stored(found: &Found, selection: Selection, folder: &Path) -> Result<Vec<Row>
     files.sort();
     let mut known = BTreeMap::new();
     let budget = Budget::new(RESULT_BYTES).map_err(unreadable)?;
+    let held = Budget::new(RESULT_BYTES).map_err(unreadable)?;
     for (_, path) in files {
-        let bytes = budget.read(&path).map_err(|source| CliError::Read { path, source })?;
-        // What is no table of ours has no rows of ours.
-        let rows = table::read(bytes).unwrap_or_default();
+        let unreadable = |source| CliError::Read { path: path.clone(), source };
+        let bytes = budget.read(&path).map_err(unreadable)?;
+        let rows = match table::read(bytes, usize::MAX, &held) {
+            Ok(rows) => rows,
+            Err(error @ (TableError::TooMuch(_) | TableError::Limit(_))) => {
+                return Err(CliError::Read { path, source: io::Error::other(error) });
+            }
+            // What is no table of ours has no rows of ours.
+            Err(_) => Vec::new(),
+        };
         known.extend(rows.into_iter().map(|row| (row.key.clone(), row)));
     }
     let runs = plan.runs(selection, &*found.load);

@@ -7,21 +7,26 @@ use std::time::Duration;
 use serde_json::json;
 use towpath_linux::quic::known_quic_names;
 use towpath_linux::{Clock, interrupt, sandbox};
-use towpath_measure::order;
 use towpath_measure::result::{Record, RunOrder, Summary, Warning};
 use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
+use towpath_measure::{format, order};
 use towpath_report::{Run, live_header};
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;
+use crate::explain::explain;
 use crate::files::{self, ResultFile, ResultFolder};
-use crate::inner::{Order, Work};
+use crate::inner::{CaptureOrder, Order, Work};
 use crate::live::Live;
-use crate::load::load;
+use crate::load::{load, load_changed};
+use crate::pictures::Held;
 use crate::report::{keep_report, print};
 use crate::sim;
 use crate::stacks;
-use crate::ui::Ui;
+use crate::ui::{Ui, wrap};
+
+/// What an emulated run takes beside its traffic, about.
+const OVERHEAD: Duration = Duration::from_secs(1);
 
 /// What is run, in which order.
 pub(crate) struct Plan {
@@ -43,19 +48,51 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         return Ok(ExitCode::from(2));
     };
     print(&runs, arguments.json, ui)?;
+    if arguments.explain {
+        let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
+        stacks::choose(&mut scenario, &arguments.how.stack)?;
+        explain(&scenario, &runs, sim::threads(arguments), ui)?;
+    }
+    if let Some(hint) = written_for(arguments, &runs)? {
+        ui.progress(&wrap("hint: ", &hint));
+    }
     let report = keep_report(&runs, &folder)?;
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("report:  {}", report.display()));
     Ok(exit_code(&runs, complete))
 }
 
+/// What to know of expectations that were missed by a changed scenario.
+fn written_for(arguments: &RunArguments, runs: &[Run]) -> Result<Option<String>, CliError> {
+    let checked = runs.iter().flat_map(|run| &run.summary).flat_map(|one| &one.expectations);
+    let changes = &arguments.how.changes;
+    if changes.is_empty() || checked.filter(|one| one.held != Some(true)).count() == 0 {
+        return Ok(None);
+    }
+    let length = |scenario: &Scenario| {
+        let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
+        ends.max().unwrap_or_default()
+    };
+    let written = length(&load(&arguments.scenario)?);
+    let run = length(&load_changed(&arguments.scenario, changes)?);
+    let name = &arguments.scenario;
+    Ok(Some(if written == run {
+        format!("the expectations were written for `{name}` without these changes")
+    } else {
+        let short = |span| format::time(span).replace(".00 s", " s").replace(".0 s", " s");
+        let (written, run) = (short(written), short(run));
+        format!("the expectations of `{name}` were written for {written}, and this ran for {run}")
+    }))
+}
+
 /// Runs everything; `None` when nothing came of it (it has said why).
 pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Measured>, CliError> {
-    let mut scenario = load(&arguments.scenario)?;
+    let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
     stacks::choose(&mut scenario, &arguments.how.stack)?;
     let plan = plan(arguments, &scenario, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
+    announce(arguments, &scenario, &plan, ui);
     let mut runs = Vec::new();
     for world in &plan.worlds {
         match world {
@@ -76,6 +113,28 @@ pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Me
     let world = |run: &Run| plan.worlds.iter().position(|one| *one == run.meta.world);
     runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
     Ok(Some(Measured { runs, folder, complete }))
+}
+
+/// Says how long several runs will take, before they begin.
+fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &Plan, ui: &mut Ui) {
+    let each = plan.transports.len() * plan.repeat as usize;
+    let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
+    let length = ends.max().unwrap_or_default();
+    for world in &plan.worlds {
+        if each < 2 {
+            continue;
+        }
+        let runs = format!("{each} runs of at most {}", format::time(length));
+        let text = match world {
+            World::Sim => format!("{runs} of virtual time, on {}", sim::processors(arguments)),
+            World::Emu | World::Live => {
+                let wait = arguments.how.wait.unwrap_or_default();
+                let whole = length * each as u32 + (wait + OVERHEAD) * each as u32;
+                format!("{runs} in real time, at most {}", format::time(whole))
+            }
+        };
+        ui.progress(&format!("{}: {text}", scenario.name));
+    }
 }
 
 /// Runs everything in the emulated world, one after the other in turn, so that a change of the
@@ -140,13 +199,19 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         }
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     }
+    if arguments.explain && !simulated {
+        return Err(CliError::Unavailable {
+            what: "`--explain` tries changes in the simulator, and nothing is simulated".to_owned(),
+            hint: "add `--world sim`".to_owned(),
+        });
+    }
     if simulated {
         sim::check(scenario, &transports, &arguments.how.stack)?;
     }
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;
         check_quic(scenario, &transports)?;
-        warn_of_the_kernels_stack(arguments, scenario, ui);
+        warn_of_the_kernels_stack(scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
     Ok(Plan { transports, worlds, repeat })
@@ -184,7 +249,7 @@ pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Resul
 }
 
 /// What of the scenario has no effect where the stack is the kernel's.
-fn warn_of_the_kernels_stack(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) {
+fn warn_of_the_kernels_stack(scenario: &Scenario, ui: &mut Ui) {
     let mut warn = |text: String, hint: &str| {
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     };
@@ -204,10 +269,6 @@ fn warn_of_the_kernels_stack(arguments: &RunArguments, scenario: &Scenario, ui: 
         let text = "middleboxes stand in the simulated world only; here there are none";
         warn(text.to_owned(), "simulate it with `--world sim`");
     }
-    if arguments.pcap.is_some() {
-        let text = "`--pcap` captures simulated runs only";
-        warn(text.to_owned(), "`towpath lab` can run tcpdump in the emulated network");
-    }
 }
 
 /// One run in processes of its own; `None` when it gave no result (it has said why).
@@ -222,7 +283,9 @@ fn one(
         scenario: arguments.scenario.clone(),
         seed: arguments.how.seed,
         stacks: arguments.how.stack.clone(),
+        changes: arguments.how.changes.clone(),
         backend: arguments.backend,
+        pcap: CaptureOrder::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
         work: Work::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
     };
     if !arguments.quiet {
@@ -232,6 +295,7 @@ fn one(
     let mut child = sandbox::spawn(&order.arguments()?, Stdio::piped(), Stdio::piped())
         .map_err(CliError::Spawn)?;
     let mut file = None;
+    let mut held = Held::of(order.pcap);
     if let Some(pipe) = child.stdout.take() {
         let mut live = Live::new(transport);
         // The run goes on while this is open.
@@ -245,8 +309,10 @@ fn one(
                 Some(file) => file,
                 none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
             };
-            file.add(&text)?;
             let record = serde_json::from_str::<Record>(&text).ok();
+            if !held.takes(record.as_ref(), &text) {
+                file.add(&text)?;
+            }
             let shown = record.and_then(|record| live.take(&record));
             if let Some(shown) = shown.filter(|_| !arguments.quiet) {
                 ui.progress(&shown);
@@ -254,7 +320,10 @@ fn one(
         }
     }
     let status = sandbox::wait(&mut child).map_err(CliError::Spawn)?;
-    let Some(file) = file else { return Ok(None) };
+    let Some(mut file) = file else { return Ok(None) };
+    for line in held.lines()? {
+        file.add(&line)?;
+    }
     let path = file.finish()?;
     let run = files::read_back(&path)?;
     if !status.success() && run.summary.is_none() {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
+use towpath_measure::format;
 use towpath_measure::scenario::{Builtin, builtin, json_schema, reference_markdown};
 use towpath_measure::store::result_schema;
 
@@ -24,16 +25,15 @@ pub(crate) fn scenarios(arguments: &ScenariosArguments, ui: &mut Ui) -> Result<E
         }
         Some(ScenariosAction::Check { scenario }) => {
             let found = load(scenario)?;
-            writeln!(
-                ui.out,
-                "{}: {} hosts, {} paths, {} flows, {} events, {} expectations",
-                found.name,
-                found.hosts.len(),
-                found.paths.len(),
-                found.flows.len(),
-                found.timeline.len(),
-                found.expect.len()
-            )?;
+            let parts = [
+                (found.hosts.len(), "host"),
+                (found.paths.len(), "path"),
+                (found.flows.len(), "flow"),
+                (found.timeline.len(), "event"),
+                (found.expect.len(), "expectation"),
+            ];
+            let parts = parts.map(|(count, what)| format::count(count as u64, what));
+            writeln!(ui.out, "{}: {}", found.name, parts.join(", "))?;
         }
     }
     Ok(ExitCode::SUCCESS)

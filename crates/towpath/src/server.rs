@@ -74,7 +74,7 @@ pub(crate) struct ServerArguments {
     #[arg(long, value_name = "SIZE", default_value = "160M", value_parser = amounts::size)]
     pub(crate) max_memory: u64,
     /// End after one test
-    #[arg(short = '1', long)]
+    #[arg(short = '1', long, alias = "one-off")]
     pub(crate) once: bool,
     /// Print what happens as JSON, one line an event
     #[arg(short = 'J', long)]

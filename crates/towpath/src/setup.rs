@@ -42,7 +42,7 @@ pub(crate) struct SetupArguments {
     #[arg(long, value_name = "FOLDER", requires = "persist")]
     out: Option<PathBuf>,
     /// Print the plan as JSON
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     json: bool,
 }
 

@@ -1,6 +1,5 @@
 //! `towpath run --world sim`: the same runs in virtual time, in this process.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,14 +9,18 @@ use std::time::Duration;
 use towpath_linux::{Clock, interrupt};
 use towpath_measure::batch;
 use towpath_measure::format;
+use towpath_measure::result::Record;
 use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
 use towpath_measure::store::write_record;
+use towpath_net::Instant;
 use towpath_report::Run;
-use towpath_sim::{Job, Report, SimError, known_names, known_quic_names};
+use towpath_report::trace::{Feed, Trace};
+use towpath_sim::{Captures, Job, Report, SimError, known_names, known_quic_names};
 
-use crate::arguments::RunArguments;
+use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;
 use crate::files::{self, ResultFolder};
+use crate::pictures::{self, Tee};
 use crate::run::Plan;
 use crate::stacks::StackChoice;
 use crate::ui::Ui;
@@ -85,7 +88,7 @@ pub(crate) fn run_all(
     runs: &mut Vec<Run>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    if let Some(folder) = &arguments.pcap {
+    if let Some(folder) = &arguments.capture.pcap {
         // Before anything is run.
         files::folder(folder)?;
     }
@@ -103,21 +106,23 @@ pub(crate) fn run_all(
             trace: true,
         })
         .collect();
-    let processors = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize);
+    let threads = threads(arguments);
     let mut failed = None;
+    let clock = Clock::start();
     ui.bar(0, jobs.len());
     batch::in_order(
         jobs.len(),
         threads,
-        |index| jobs.get(index).map(|job| simulate(job, arguments.pcap.as_deref())),
+        |index| jobs.get(index).map(|job| simulate(job, &arguments.capture)),
         |index, ended| {
             let (Some(job), Some(ended)) = (jobs.get(index), ended) else { return false };
             match ended.and_then(|ended| keep(&ended, job, folder, arguments.quiet, ui)) {
                 Ok(run) => runs.push(run),
                 Err(error) => failed = Some(error),
             }
-            ui.bar(index + 1, jobs.len());
+            let (done, all) = (index + 1, jobs.len());
+            let each = clock.now().saturating_since(Instant::ZERO) / done as u32;
+            ui.bar_with_time(done, all, each * (all - done) as u32);
             failed.is_none() && !interrupt::seen()
         },
     );
@@ -129,23 +134,43 @@ pub(crate) fn run_all(
     }
 }
 
+/// How many runs are made at once.
+pub(crate) fn threads(arguments: &RunArguments) -> usize {
+    let processors = || thread::available_parallelism().map_or(1, usize::from);
+    arguments.how.jobs.map_or_else(processors, |jobs| jobs as usize)
+}
+
+/// The same in words.
+pub(crate) fn processors(arguments: &RunArguments) -> String {
+    match threads(arguments) {
+        1 => "one processor".to_owned(),
+        several => format!("{several} processors"),
+    }
+}
+
 fn name(transport: Transport, repeat: u32) -> String {
     format!("sim-{transport}-{repeat}")
 }
 
 /// One run, on whichever thread.
-fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
+fn simulate(job: &Job, kept: &CaptureArguments) -> Result<Ended, CliError> {
     let clock = Clock::start();
     let began = clock.now();
     let mut lines = Vec::new();
-    let mut captures = match captures {
-        Some(folder) => begin_captures(folder, job)?,
-        None => Vec::new(),
-    };
+    let pictures = kept.pictures && job.repeat == 1 && pictures::readable(job.transport);
+    let mut captures = begin_captures(kept.pcap.as_deref(), pictures, job)?;
     let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
-    let report = towpath_sim::run(job, outs.collect(), &mut |record| {
+    let headers_only = kept.pcap.is_none();
+    let outs = Captures { outs: outs.collect(), snap_bytes: kept.snap, headers_only };
+    let mut summary = None;
+    let report = towpath_sim::run_captured(job, outs, &mut |record| {
         if interrupt::seen() {
             return Err(io::ErrorKind::Interrupted.into());
+        }
+        if let Record::Summary(last) = record {
+            // Pictures come before it, and need it.
+            summary = Some(last.clone());
+            return Ok(());
         }
         write_record(&mut lines, record)
     });
@@ -161,6 +186,16 @@ fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
         | SimError::Name { .. }
         | SimError::Write(_)) => CliError::Sim(error.to_string()),
     })?;
+    if let Some(summary) = summary {
+        let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
+        let traces: Vec<Trace> = feeds.filter_map(Feed::end).collect();
+        let zero_ns = towpath_sim::EPOCH.as_nanos() as u64;
+        let pictures = pictures::records(&traces, zero_ns, &summary).into_iter();
+        for record in pictures.chain([Record::Summary(summary)]) {
+            // Into the memory, which does not fail.
+            write_record(&mut lines, &record).map_err(|error| CliError::Sim(error.to_string()))?;
+        }
+    }
     Ok(Ended { lines, report, took: clock.now().saturating_since(began) })
 }
 
@@ -168,16 +203,26 @@ fn simulate(job: &Job, captures: Option<&Path>) -> Result<Ended, CliError> {
 struct HostCapture {
     host: String,
     path: PathBuf,
-    out: BufWriter<File>,
+    out: Tee,
 }
 
-fn begin_captures(folder: &Path, job: &Job) -> Result<Vec<HostCapture>, CliError> {
-    let folder = files::folder(folder)?;
+/// What each host sees, if somebody wants it: kept in `folder`, looked at, or both.
+fn begin_captures(
+    folder: Option<&Path>,
+    pictures: bool,
+    job: &Job,
+) -> Result<Vec<HostCapture>, CliError> {
+    if folder.is_none() && !pictures {
+        return Ok(Vec::new());
+    }
+    let folder = folder.map(files::folder).transpose()?;
     let begin = |host: &Host| {
         let name = format!("{}-{}.pcapng", name(job.transport, job.repeat), host.name);
-        let path = folder.path().join(&name);
-        let file = folder.create(&name).map_err(|source| unwritable(&path, source))?;
-        Ok(HostCapture { host: host.name.clone(), path, out: BufWriter::new(file) })
+        let path = folder.as_ref().map_or(PathBuf::new(), |folder| folder.path().join(&name));
+        let file = folder.as_ref().map(|folder| folder.create(&name)).transpose();
+        let file = file.map_err(|source| unwritable(&path, source))?.map(BufWriter::new);
+        let out = Tee { file, feed: pictures.then(Feed::default) };
+        Ok(HostCapture { host: host.name.clone(), path, out })
     };
     job.scenario.hosts.iter().map(begin).collect()
 }

@@ -1,5 +1,6 @@
 //! `towpath sweep`: many runs of a plan, kept as Parquet.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use towpath_linux::interrupt;
 use towpath_measure::input;
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
+use towpath_measure::scenario::document::nearest;
 use towpath_study::plan::{EXAMPLE, Plan};
 use towpath_study::row::Row;
 use towpath_study::runs::Selection;
@@ -20,6 +22,9 @@ use crate::error::CliError;
 use crate::files;
 use crate::ui::Ui;
 use crate::worlds::Worlds;
+
+/// The page beside the rows.
+const PAGE: &str = "sweep.html";
 
 /// Run every point of a plan with every seed, on all processors, and keep the figures
 ///
@@ -37,13 +42,13 @@ pub(crate) struct SweepArguments {
     #[arg(short, long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// World: sim (virtual time, our own stack), emu (real kernels) [default: the plan's first]
-    #[arg(short, long, value_parser = world)]
+    #[arg(short = 'W', long, value_parser = world)]
     world: Option<World>,
     /// Only what the plan runs when there is little time
     #[arg(long)]
     thin: bool,
     /// Seeds of each point, in place of the plan's
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: Option<u32>,
     /// Runs at once [default: as many as processors; emulated 1, more only where links are slow
     /// beside the machine]
@@ -65,7 +70,7 @@ struct ShownArguments {
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     figures: Vec<String>,
     /// Print rows as JSON, one line a run, in place of the table
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     json: bool,
     /// Write the rows as CSV, too
     #[arg(long, value_name = "FILE")]
@@ -149,7 +154,9 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     })?;
     sweep.tidy();
     let whole = show(&sweep, &arguments.shown, ui)?;
+    let page = page(&sweep, &folder, &arguments.shown.figures)?;
     ui.progress(&format!("rows: {}", folder.display()));
+    ui.progress(&format!("page: {}", page.display()));
     if worlds.over() && !whole {
         let status = sweep.status();
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
@@ -202,6 +209,7 @@ fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliE
         ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.figures).as_bytes())?;
     }
     ui.out.flush()?;
+    warn_of_figures(&rows, &shown.figures, ui);
     let failed: Vec<&Row> = rows.iter().filter(|row| row.error.is_some()).collect();
     if let [first, ..] = failed.as_slice() {
         let why = first.error.as_deref().unwrap_or_default();
@@ -220,9 +228,17 @@ fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliE
     Ok(failed.is_empty() && status.done == status.runs)
 }
 
+/// Puts the page beside the rows that are there.
+fn page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
+    let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), figures);
+    files::write_in(&files::folder(folder)?, PAGE, page.as_bytes())
+}
+
 fn status(folder: &Path, shown: &ShownArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let sweep = Sweep::open(folder)?;
     let whole = show(&sweep, shown, ui)?;
+    // Who may only read the folder still learns how far the sweep is.
+    let page = page(&sweep, folder, &shown.figures).ok();
     let status = sweep.status();
     let plan = &sweep.plan().name;
     ui.progress(&format!(
@@ -233,6 +249,9 @@ fn status(folder: &Path, shown: &ShownArguments, ui: &mut Ui) -> Result<ExitCode
         status.chunks_done,
         status.chunks
     ));
+    if let Some(page) = page {
+        ui.progress(&format!("page: {}", page.display()));
+    }
     Ok(ExitCode::from(u8::from(!whole)))
 }
 
@@ -294,5 +313,21 @@ fn change(old: &Row, new: &Row) -> String {
             };
             format!("`{name}` is {}, was {} ({} figures)", value(new), value(old), names.len())
         }
+    }
+}
+/// Warns of figures that no row has.
+fn warn_of_figures(rows: &[Row], wanted: &[String], ui: &mut Ui) {
+    let known: BTreeSet<&str> =
+        rows.iter().flat_map(|row| row.figures.keys().map(String::as_str)).collect();
+    if known.is_empty() {
+        return;
+    }
+    for figure in wanted.iter().filter(|figure| !known.contains(figure.as_str())) {
+        let hint = match nearest(figure, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("they have {}", known.iter().copied().collect::<Vec<_>>().join(", ")),
+        };
+        let text = format!("no row has a figure `{figure}`");
+        ui.warn(&Warning { text, hint: Some(hint) });
     }
 }

@@ -9,13 +9,13 @@ use towpath_linux::capture::Capture;
 use towpath_linux::files::Named;
 use towpath_linux::interrupt;
 use towpath_measure::input;
-use towpath_measure::result::Warning;
-use towpath_report::Run;
+use towpath_measure::result::{Record, Warning};
 use towpath_report::trace::{self, TakenAt, Trace};
+use towpath_report::{CsvTable, Run, account_table, csv};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;
-use crate::report::write_report;
+use crate::report::{no_table, write_report};
 use crate::ui::Ui;
 
 /// Width of the terminal table: what fits everywhere.
@@ -37,8 +37,19 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
         (None, None) => return Err(CliError::Internal("neither file nor interface".to_owned())),
     };
     let top = arguments.top as usize;
-    if arguments.json {
+    if let Some(table) = csv_table(arguments)? {
+        let mut run = trace.run(&name, top);
+        if table == CsvTable::Sequence {
+            // All there is, and not what a page shows of it.
+            let all = trace.all_marks(top).into_iter();
+            run.records = all.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
+        }
+        ui.out.write_all(csv(&[run], table).as_bytes())?;
+    } else if arguments.json {
         print_records(&trace.run(&name, top), ui)?;
+    } else if arguments.account {
+        let runs = [trace.run(&name, top)];
+        ui.out.write_all(account_table(&runs, COLUMNS).as_bytes())?;
     } else {
         ui.out.write_all(trace.table(&[], COLUMNS, top).as_bytes())?;
     }
@@ -46,12 +57,18 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
     for warning in trace.warnings() {
         ui.warn(&warning);
     }
-    if let Some(output) = &arguments.output {
+    if let Some(output) = &arguments.out {
         write_report(&[trace.run(&name, top)], output)?;
         ui.progress(&format!("report: {}", output.display()));
     }
     let none = trace.connections.is_empty();
     Ok(if none { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The table that `--csv` names.
+fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
+    let Some(name) = &arguments.csv else { return Ok(None) };
+    CsvTable::of(name).map(Some).ok_or_else(|| no_table(name, &[]))
 }
 
 /// Adds what both captures tell together; the clocks' offset goes to standard error.

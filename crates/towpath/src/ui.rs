@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use towpath_measure::result::Warning;
 
-use crate::error::CliError;
+use crate::error::{CliError, in_our_words};
 
 pub(crate) use screen::Screen;
 
@@ -18,6 +18,8 @@ pub(crate) struct Ui {
     err: Screen<Stderr>,
     /// Whether data may be coloured.
     pub(crate) colour: bool,
+    /// Whether the cursor stands behind a bar.
+    behind_bar: bool,
 }
 
 impl Ui {
@@ -25,11 +27,13 @@ impl Ui {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let out = io::stdout();
         let colour = !no_colour && out.is_terminal();
-        Self { out: Screen::new(out).with_colour(colour), err: Screen::new(io::stderr()), colour }
+        let (out, err) = (Screen::new(out).with_colour(colour), Screen::new(io::stderr()));
+        Self { out, err, colour, behind_bar: false }
     }
 
     /// A line or lines of progress. Whoever closed standard error does not want them.
     pub(crate) fn progress(&mut self, text: &str) {
+        self.leave_bar();
         let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
     }
 
@@ -49,14 +53,24 @@ impl Ui {
         if !self.err.is_terminal() || all < 2 {
             return;
         }
+        let more = if done == all { "" } else { more };
         let full = done * WIDTH / all;
         let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
         let end = if done == all { "\n" } else { "" };
         let line = format!("\r[{bar}{rest}] {done} of {all} runs{more}{end}");
         let _closed = self.err.raw().write_all(line.as_bytes());
+        self.behind_bar = done < all;
+    }
+
+    /// Other lines come in its place; it is drawn again below them.
+    fn leave_bar(&mut self) {
+        if std::mem::take(&mut self.behind_bar) {
+            let _closed = self.err.raw().write_all(b"\r\x1b[K");
+        }
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {
+        self.leave_bar();
         let _closed = writeln!(self.err, "{}", wrap("warning: ", &warning.text));
         if let Some(hint) = &warning.hint {
             let _closed = writeln!(self.err, "{}", wrap("hint: ", hint));
@@ -67,9 +81,10 @@ impl Ui {
         if error.is_broken_pipe() {
             return;
         }
-        let text = error.to_string();
+        self.leave_bar();
+        let text = in_our_words(&error.to_string());
         // Scenario errors come laid out, with source lines and carets.
-        let laid_out = matches!(error, CliError::Scenario(_));
+        let laid_out = matches!(error, CliError::Scenario(_) | CliError::Changed { .. });
         let text = if laid_out { text } else { wrap("error: ", &text) };
         let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
         if let Some(hint) = error.hint() {

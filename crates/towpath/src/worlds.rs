@@ -16,6 +16,7 @@ use towpath_sim::Job;
 use towpath_study::runs::Run;
 
 use crate::arguments::BackendChoice;
+use crate::changes::Changes;
 use crate::error::CliError;
 use crate::inner::{Order, Work};
 use crate::run::{check_commands, check_quic};
@@ -76,7 +77,9 @@ impl Worlds {
             scenario: scenario.to_string_lossy().into_owned(),
             seed: None,
             stacks: Vec::new(),
+            changes: Changes::default(),
             backend: BackendChoice::Auto,
+            pcap: None,
             work: Work::Run { transport: run.row.transport, repeat: 1, order: None },
         };
         let arguments = order.arguments().map_err(|error| error.to_string())?;

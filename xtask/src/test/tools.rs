@@ -28,7 +28,7 @@ struct Tool {
     skipped_in: &'static str,
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 10] = [
     Tool {
         name: "chromium",
         programs: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
@@ -61,7 +61,7 @@ const TOOLS: [Tool; 8] = [
         programs: &["curl"],
         version: "--version",
         package: "curl",
-        purpose: "that `towpath exec` gives curl Multipath TCP",
+        purpose: "that `towpath exec` gives curl Multipath TCP, and programs of a lab",
         found_in: None,
         skipped_in: "TOWPATH_SKIP_CURL",
     },
@@ -88,7 +88,7 @@ const TOOLS: [Tool; 8] = [
         programs: &["iperf3"],
         version: "--version",
         package: "iperf3",
-        purpose: "that `towpath exec` gives iperf3 Multipath TCP at both ends",
+        purpose: "that `towpath exec` gives iperf3 Multipath TCP at both ends, and labs of two programs",
         found_in: None,
         skipped_in: "TOWPATH_SKIP_IPERF3",
     },
@@ -100,6 +100,25 @@ const TOOLS: [Tool; 8] = [
         purpose: "that `towpath exec` gives nginx and its workers Multipath TCP",
         found_in: None,
         skipped_in: "TOWPATH_SKIP_NGINX",
+    },
+    Tool {
+        name: "tcpdump",
+        programs: &["tcpdump"],
+        version: "--version",
+        package: "tcpdump",
+        purpose: "that a capture in a lab begins before what it shall see",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_TCPDUMP",
+    },
+    // Without a service that its package would start.
+    Tool {
+        name: "dropbear",
+        programs: &["dropbear"],
+        version: "-V",
+        package: "dropbear-bin",
+        purpose: "that SSH in a lab shows what it moves",
+        found_in: None,
+        skipped_in: "TOWPATH_SKIP_DROPBEAR",
     },
 ];
 
@@ -282,7 +301,17 @@ mod tests {
     fn a_package_is_installed_once() {
         assert_eq!(
             packages(&TOOLS.iter().collect::<Vec<_>>()),
-            ["chromium", "util-linux", "curl", "python3", "golang-go", "iperf3", "nginx"]
+            [
+                "chromium",
+                "util-linux",
+                "curl",
+                "python3",
+                "golang-go",
+                "iperf3",
+                "nginx",
+                "tcpdump",
+                "dropbear-bin"
+            ]
         );
     }
 

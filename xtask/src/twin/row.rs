@@ -63,6 +63,22 @@ impl Runs {
         }
     }
 
+    /// The first, third, … run, and the second, fourth, …: as if they were two sides.
+    fn halves(&self) -> [Self; 2] {
+        [0, 1].map(|first| {
+            let half = |all: &[f64]| all.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
+            // A run in which nothing arrived has no shares: which of them is whose cannot be told then.
+            let whole = self.shares.iter().filter(|(_, all)| all.len() == self.goodput.len());
+            Self {
+                goodput: half(&self.goodput),
+                stall: half(&self.stall),
+                retransmissions: half(&self.retransmissions),
+                p99: half(&self.p99),
+                shares: whole.map(|(path, all)| (path.clone(), half(all))).collect(),
+            }
+        })
+    }
+
     fn json(&self) -> Value {
         let Self { goodput, stall, retransmissions, p99, shares } = self;
         json!({
@@ -87,6 +103,13 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// One half of the kernel's runs held against the other: no model can be nearer than that.
+    pub(super) fn kernel_beside_itself(&self) -> Option<Self> {
+        let [ours, kernel] = self.kernel.halves();
+        let row = Self { scenario: self.scenario, ours, kernel, left_out: self.left_out };
+        row.is_whole().then_some(row)
+    }
+
     /// Whether there is anything to compare.
     pub(super) fn is_whole(&self) -> bool {
         !self.ours.goodput.is_empty() && !self.kernel.goodput.is_empty()
@@ -95,6 +118,12 @@ impl Row<'_> {
     /// How many times as large the larger median of goodput is.
     pub(super) fn factor(&self) -> f64 {
         factor(median(&self.ours.goodput), median(&self.kernel.goodput))
+    }
+
+    /// Whether the kernel's own runs are within the bound of each other.
+    pub(super) fn kernel_is_certain(&self) -> bool {
+        let [least, most] = span(&self.kernel.goodput);
+        factor(most, least) <= GOODPUT
     }
 
     /// Whether the intervals of goodput have anything in common.
@@ -267,6 +296,32 @@ mod tests {
         assert_eq!((&runs.goodput[..], &runs.stall[..]), (&[3.0][..], &[7.0][..]));
         assert_eq!((&runs.retransmissions[..], &runs.p99[..]), (&[7.0][..], &[9.0][..]));
         assert_eq!(runs.shares["a"], [0.75]);
+    }
+
+    #[test]
+    fn the_kernel_is_held_against_itself_run_by_run() {
+        let scenario = scenario();
+        let kernel = Runs {
+            goodput: vec![10.0, 20.0, 12.0],
+            stall: vec![1.0, 500.0, 3.0],
+            retransmissions: vec![0.0, 90.0, 0.0],
+            p99: vec![],
+            shares: [("a".to_owned(), vec![0.5, 0.7, 0.5]), ("b".to_owned(), vec![1.0])].into(),
+        };
+        let row = Row { scenario: &scenario, ours: Runs::default(), kernel, left_out: 0 };
+        let halves = row.kernel_beside_itself().unwrap();
+        assert_eq!(
+            (&halves.ours.goodput[..], &halves.kernel.goodput[..]),
+            (&[10.0, 12.0][..], &[20.0][..])
+        );
+        assert!(
+            !halves.goodput_agrees() && !halves.stall_agrees() && !halves.retransmissions_agree()
+        );
+        assert!((halves.share_off() - 0.2).abs() < 1e-9);
+        assert!(!row.kernel_is_certain());
+        let one = Row { kernel: runs(&[1.0], 0.0, 0.0), ..row };
+        assert!(one.kernel_is_certain());
+        assert!(one.kernel_beside_itself().is_none());
     }
 
     #[test]

@@ -92,6 +92,12 @@ pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
          |---|---|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     class("**all**", &whole, out)?;
+    let halves: Vec<_> = whole.iter().filter_map(|row| row.kernel_beside_itself()).collect();
+    class("the kernel beside itself", &halves.iter().collect::<Vec<_>>(), out)?;
+    let (certain, uncertain): (Vec<_>, Vec<_>) =
+        whole.iter().copied().partition(|row| row.kernel_is_certain());
+    class("the kernel's runs within 1.12", &certain, out)?;
+    class("the kernel's runs further apart", &uncertain, out)?;
     for (name, rows) in classes {
         class(name, &rows, out)?;
     }
@@ -184,6 +190,7 @@ mod tests {
         assert!(text.contains("| `twin-1-1` | 10 | 21 [20–22] | 2.10 |"), "{text}");
         assert!(!text.contains("twin-1-2"), "{text}");
         assert!(text.contains("| **all** | 2 | 1.60 | 2.10 | 2.10 | 50 % | 50 % |"), "{text}");
+        assert!(text.contains("| the kernel beside itself | 1 | 1.10 | 1.10 | 1.10 |"), "{text}");
         assert!(text.contains("in common: 2.10"), "{text}");
         let [first, second] =
             ["- `twin-1-1`, factor 2.10", "- `twin-1-0`"].map(|name| text.find(name));

@@ -134,8 +134,14 @@ fn emulated(
 ) -> Result<(), Failure> {
     let text = scenario(case, segments, length)?;
     let scenario = Arc::new(Scenario::parse("bench.toml", &text, &no_files)?);
-    let job =
-        Job { scenario, transport: Transport::Tcp, repeat: 1, backend: Some(backend), order: None };
+    let job = Job {
+        scenario,
+        transport: Transport::Tcp,
+        repeat: 1,
+        backend: Some(backend),
+        order: None,
+        pcap: None,
+    };
     let mut delivered: Vec<(f64, f64)> = Vec::new();
     towpath_linux::run::run(&job, thread, &mut |record| {
         match record {
@@ -165,8 +171,11 @@ fn emulated(
             | Record::Subflow(_)
             | Record::Event(_)
             | Record::Message(_)
+            | Record::Account(_)
             | Record::Probe(_)
+            | Record::Datagrams(_)
             | Record::Capture(_)
+            | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_) => {}
         }

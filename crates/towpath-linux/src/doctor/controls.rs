@@ -105,6 +105,8 @@ fn control(
         refused: attempt.refused,
         small: None,
         large: None,
+        small_again: None,
+        large_again: None,
         packets: 0,
         resent: 0,
         answers: 0,
@@ -112,6 +114,8 @@ fn control(
         min_rtt_us: 0,
         multipath: None,
     };
+    // That of the handshake, until there is more.
+    control.min_rtt_us = socket.as_ref().map_or(0, |socket| Counted::of(socket).min_rtt_us);
     if is_plain && socket.is_some() {
         let manner = Manner { multipath: true, patience: MULTIPATH, ..manner.clone() };
         let (_, socket) = attempt::connect(path.remote, &manner, clock);
@@ -223,11 +227,38 @@ fn send(control: &mut Control, lanes: &mut [Lane], (clock, end): (Clock, Instant
         let known = Some(control.min_rtt_us).filter(|time| *time > 0);
         control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
     }
-    let free = lanes.iter_mut().find(|lane| lane.exchanging.is_even());
-    if let Some(lane) = free.filter(|_| even) {
-        control.small = Some(true);
-        control.large = Some(lane.comes_back(LARGE_BYTES, patience()));
+    let free = lanes.iter().position(|lane| lane.exchanging.is_even()).filter(|_| even);
+    let Some((place, lane)) = free.and_then(|place| Some((place, lanes.get_mut(place)?))) else {
+        return;
+    };
+    control.small = Some(true);
+    let large = lane.comes_back(LARGE_BYTES, patience());
+    control.large = Some(large);
+    if large {
+        return;
     }
+    let free = |(at, lane): &(usize, &mut Lane)| *at != place && lane.exchanging.is_even();
+    if let Some((_, another)) = lanes.iter_mut().enumerate().find(free) {
+        control.small_again = Some(another.comes_back(SMALL_BYTES, patience()));
+    }
+    control.large_again = large_again(lanes, place, patience);
+}
+
+/// One packet lost by chance makes large ones late: they are sent anew, over every connection that
+/// waits for nothing, and the first ones may have come back meanwhile.
+fn large_again(lanes: &mut [Lane], first: usize, patience: impl Fn() -> Duration) -> Option<bool> {
+    let mut tried = false;
+    for (place, lane) in lanes.iter_mut().enumerate().rev() {
+        if place == first || !lane.exchanging.is_even() || patience().is_zero() {
+            continue;
+        }
+        tried = true;
+        if lane.comes_back(LARGE_BYTES, patience()) {
+            return Some(true);
+        }
+    }
+    let late = lanes.get_mut(first).is_some_and(|lane| lane.comes_back(0, Duration::ZERO));
+    (tried || late).then_some(late)
 }
 
 /// Sends so much over each, and waits until it is back over all. Whether it came back over any.

@@ -1,6 +1,7 @@
 //! What a diagnosis says.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// All in all.
     pub verdict: Verdict,
+    /// Why it is not judged, or what there is one path of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Subflows of the connection that was tried, with their shares of its data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathShare>,
     /// Causes before their consequences.
     pub findings: Vec<Finding>,
     /// What was looked at.
@@ -21,12 +28,35 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Nothing is wrong, as far as it was looked at.
+    /// Every path that is configured was seen to carry data, and there are several.
     Healthy,
+    /// Multipath TCP works, and there is one path.
+    OnePath,
+    /// Nothing is known to be wrong, and that several paths carry data was not seen.
+    NotJudged,
     /// Multipath TCP works, and less well than it could.
     Impaired,
     /// There is no Multipath TCP, or no connection at all.
     Broken,
+}
+
+/// A subflow and what it carried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathShare {
+    /// The interface of its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+    /// Acknowledged and received.
+    pub bytes: u64,
+    /// Of all bytes of the connection.
+    pub percent: u8,
+    /// It is a backup, for one of both ends at least.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
 }
 
 /// One thing that is wrong.
@@ -166,6 +196,9 @@ causes! {
     PathLossy = "path-lossy" in Path,
     PathMuchSlower = "path-much-slower" in Path,
     ReceiveBufferTooSmall = "receive-buffer-too-small" in Path,
+    SlowReader = "slow-reader" in Application,
+    ReceiveWindowFull = "receive-window-full" in Connection,
+    SendBufferFull = "send-buffer-full" in Configuration,
 }
 
 impl fmt::Display for Cause {

@@ -2,7 +2,7 @@
 //!
 //! First everything is read or tried, and kept as an [`Observation`], which is pure data. Then
 //! [`diagnose`] concludes from that alone. Reading order: [`observation`], [`finding`], `rules`;
-//! `look` (a host from inside), `trial` (a connection of our own), `watch` (its subflows), `controls`
+//! `look` (a host from inside), `held` (what holds its connections back), `trial` (a connection of our own), `watch` (its subflows), `controls`
 //! (plain TCP over single paths), `probe` (packets with rising time to live).
 //!
 //! Nothing is changed on the host, unless `fix` is asked to, and no program is run. What the other host
@@ -13,12 +13,14 @@ mod controls;
 mod exchange;
 pub mod finding;
 mod fix;
+mod held;
 mod look;
 pub mod observation;
 mod own;
 mod probe;
 mod programs;
 mod rules;
+mod server;
 mod session;
 mod trial;
 mod watch;
@@ -32,12 +34,13 @@ use std::time::Duration;
 
 use towpath_measure::live::Secret;
 
-pub use finding::{Cause, Confidence, Finding, Layer, NotChecked, Report, Verdict};
+pub use finding::{Cause, Confidence, Finding, Layer, NotChecked, PathShare, Report, Verdict};
 pub use fix::{Action, FixError, actions};
 pub(crate) use look::{Question, look, look_at_port};
 pub use observation::Observation;
 pub use programs::Whose;
 pub use rules::diagnose;
+pub use server::ServerKind;
 
 use self::observation::{Peer, ProbeOption, Rights};
 use crate::clock::Clock;
@@ -55,6 +58,8 @@ const MOST_PROBES: usize = 12;
 pub struct Order {
     /// Whom to connect to.
     pub connect: Option<SocketAddr>,
+    /// How that one was called, without its port; servers of several names want to hear it.
+    pub name: String,
     /// A towpath server that is asked how its host looks; the one that is connected to, if it is one,
     /// when none is named.
     pub peer: Option<SocketAddr>,
@@ -89,7 +94,8 @@ pub fn examine(order: &Order) -> Observation {
         let mut before = None;
         let until = began + CONNECTION;
         let look = |session: &mut session::Session| before = Some(session.look());
-        let mut done = trial::run(target, secret, (clock, until), look);
+        let whom = trial::Whom { target, name: &order.name, secret };
+        let mut done = trial::run(whom, (clock, until), look);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
             let peer = |before| (session, Peer { address: target, before, after: None });
             asked = Some(before.map(peer));
@@ -98,15 +104,18 @@ pub fn examine(order: &Order) -> Observation {
     });
     conclude(&mut observation, asked, done);
     let end = began + LONGEST;
-    let (controls, probes) = thread::scope(|scope| {
+    let (controls, probes, held) = thread::scope(|scope| {
         let probes = scope.spawn(|| probe::probe(&probes(&observation), clock, end));
-        (controls::controls(&observation, clock, end), probes.join().unwrap_or_default())
+        let held = scope.spawn(|| held::watch(order.programs, clock, end));
+        let controls = controls::controls(&observation, clock, end);
+        (controls, probes.join().unwrap_or_default(), held.join().unwrap_or_default())
     });
     if let Some(trial) = &mut observation.trial {
         (trial.controls, trial.probes) = (controls, probes);
     }
     // At the end: a connection that has just begun has its other subflows by now.
     observation.programs = programs::programs(order.programs).ok();
+    held::tell(observation.programs.as_deref_mut().unwrap_or_default(), &held);
     observation
 }
 

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use towpath_measure::live::Look;
 
+use super::server::ServerKind;
+
 /// What is known of a host, its connections and its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -83,6 +85,33 @@ pub struct Program {
     /// Subflows, if it is Multipath TCP.
     #[serde(default)]
     pub subflows: Vec<SubflowSeen>,
+    /// What held it back while it was looked at, if it sent.
+    #[serde(default)]
+    pub held_back: Option<HeldBack>,
+}
+
+/// What held a connection's sender back, over about a second. Times are those of all its subflows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBack {
+    /// How long it was looked at.
+    pub span_ms: u64,
+    /// With anything to send.
+    pub busy_ms: u64,
+    /// Of that, with a full window of the peer.
+    pub receive_window_ms: u64,
+    /// Of that, with a full send buffer of which all was sent.
+    pub send_buffer_ms: u64,
+    /// The largest and the smallest window that the peer offered.
+    pub window_bytes: u64,
+    /// The smallest.
+    pub smallest_window_bytes: u64,
+    /// Size of the send buffer, with the kernel's own overhead.
+    pub buffer_bytes: u64,
+    /// Payload that was acknowledged meanwhile.
+    pub acked_bytes: u64,
+    /// The longest smoothed round trip.
+    pub srtt_us: u32,
 }
 
 /// What a socket is for.
@@ -121,6 +150,9 @@ pub struct Trial {
     /// It takes a preamble first: it is a towpath server.
     #[serde(default)]
     pub is_towpath: bool,
+    /// Who it is.
+    #[serde(default)]
+    pub server: ServerKind,
     /// Where plain TCP came back changed.
     #[serde(default)]
     pub plain_changed_at: Option<u64>,
@@ -325,6 +357,13 @@ pub struct Control {
     /// So did packets of full size.
     #[serde(default)]
     pub large: Option<bool>,
+    /// When those of full size had not: a few bytes did, once more, over another connection.
+    #[serde(default)]
+    pub small_again: Option<bool>,
+    /// After that, packets of full size did: those sent anew over another connection, or the first
+    /// ones at last.
+    #[serde(default)]
+    pub large_again: Option<bool>,
     /// Small packets sent one after the other, with room between them.
     #[serde(default)]
     pub packets: u32,
@@ -421,6 +460,7 @@ impl Trial {
             attempts: Vec::new(),
             echoes: false,
             is_towpath: false,
+            server: ServerKind::Unknown,
             plain_changed_at: None,
             multipath: false,
             multipath_at_end: false,

@@ -102,6 +102,7 @@ fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<
         remote,
         speaks: Speaks::Tcp,
         subflows: Vec::new(),
+        held_back: None,
     })
 }
 

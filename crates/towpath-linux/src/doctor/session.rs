@@ -46,14 +46,21 @@ pub(super) enum Greeted {
         /// The first byte that came back as another one, counted from 0.
         changed_at: Changed,
     },
-    /// Somebody else, in words.
-    Stranger(String),
+    /// Somebody who cannot be asked.
+    Stranger {
+        /// In words.
+        why: String,
+        /// What he said first; none if he is a towpath server that does not let us in.
+        came: Option<Vec<u8>>,
+    },
 }
 
 /// The first answer.
 enum Heard {
     Word(Box<Speaker>, Option<FromServer>),
     Echo(Changed),
+    /// None of our words.
+    Foreign(String),
 }
 
 /// The first byte that came back as another one, counted from 0.
@@ -68,7 +75,8 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         }
         plain(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
     };
-    let hear = || -> io::Result<Heard> {
+    let mut first_words = Vec::new();
+    let mut hear = || -> io::Result<Heard> {
         let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
         let words = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
         let words = [&greeting()[..], &words].concat();
@@ -83,29 +91,35 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
             let changed = words.iter().zip(came).position(|(sent, came)| sent != came);
             return Ok(Heard::Echo(changed.map(|at| at as u64)));
         }
-        let word = speaker.hear(PATIENCE)?;
-        Ok(Heard::Word(Box::new(speaker), word))
+        first_words = came.to_vec();
+        match speaker.hear(PATIENCE) {
+            Ok(word) => Ok(Heard::Word(Box::new(speaker), word)),
+            Err(error) => Ok(Heard::Foreign(say(&error))),
+        }
     };
-    let (speaker, word) = match hear() {
+    let heard = hear();
+    let (speaker, word) = match heard {
         Ok(Heard::Word(speaker, word)) => (*speaker, word),
         Ok(Heard::Echo(changed_at)) => return Greeted::Echo { changed_at },
-        Err(error) => return Greeted::Stranger(say(&error)),
+        Ok(Heard::Foreign(why)) => return Greeted::Stranger { why, came: Some(first_words) },
+        Err(error) => {
+            return Greeted::Stranger { why: say(&error), came: Some(first_words) };
+        }
     };
     let Some(FromServer::Welcome { challenge, .. }) = word else {
         let what = "it accepts connections and is no towpath server";
-        return Greeted::Stranger(what.to_owned());
+        return Greeted::Stranger { why: what.to_owned(), came: Some(first_words) };
     };
+    let stranger = |why: String| Greeted::Stranger { why, came: None };
     match (challenge, secret) {
         (None, None) => Greeted::Server(Session { speaker, port, echoes: true }),
-        (Some(_), None) => {
-            Greeted::Stranger("it wants a secret: give it with --secret-file".to_owned())
-        }
-        (None, Some(_)) => Greeted::Stranger(introduction::asks_for_nothing().why),
+        (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
+        (None, Some(_)) => stranger(introduction::asks_for_nothing().why),
         // What is said about a secret is said on an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match known(socket, secret, clock) {
             Ok(Ok(speaker)) => Greeted::Server(Session { speaker, port, echoes: false }),
-            Ok(Err(why)) => Greeted::Stranger(why),
-            Err(error) => Greeted::Stranger(say(&error)),
+            Ok(Err(why)) => stranger(why),
+            Err(error) => stranger(say(&error)),
         },
     }
 }
@@ -197,7 +211,7 @@ pub(super) fn connect_and_open(
     match greet(&socket, port, secret, clock) {
         Greeted::Server(session) => Ok(session),
         Greeted::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
-        Greeted::Stranger(why) => Err(why),
+        Greeted::Stranger { why, .. } => Err(why),
     }
 }
 

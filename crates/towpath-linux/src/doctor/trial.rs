@@ -16,6 +16,7 @@ use towpath_net::Instant;
 use super::attempt::{self, Manner, PATIENCE};
 use super::exchange::Exchanging;
 use super::observation::{Attempt, Outcome, Trial};
+use super::server::{self, ServerKind};
 use super::session::{self, Greeted, Session};
 use super::watch::Watch;
 use crate::clock::Clock;
@@ -55,14 +56,23 @@ pub(super) struct Done {
     pub(super) socket: Option<Socket>,
 }
 
-/// Connects, sends, watches, until about `until`. `on_session` is called before anything is sent over Multipath TCP, if
-/// plain TCP gets through in time.
+/// To whom the connection goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whom<'a> {
+    pub(super) target: SocketAddr,
+    /// How it is called; servers of several names want to hear it.
+    pub(super) name: &'a str,
+    pub(super) secret: Option<&'a Secret>,
+}
+
+/// Connects, sends, watches, until about `until`. `on_session` is called before anything is sent over
+/// Multipath TCP, if plain TCP gets through in time.
 pub(super) fn run(
-    target: SocketAddr,
-    secret: Option<&Secret>,
+    whom: Whom<'_>,
     (clock, until): (Clock, Instant),
     on_session: impl FnOnce(&mut Session),
 ) -> Done {
+    let target = whom.target;
     let events = MptcpEvents::open().ok();
     let mut done = Done { trial: Trial::new(target), session: None, stranger: None, socket: None };
     let multipath = thread::scope(|scope| {
@@ -76,7 +86,7 @@ pub(super) fn run(
         connect(Manner::tcp(), tell.clone());
         met.hear(&told, FIRST, true);
         if let Some(plain) = met.plain.take() {
-            greet(&mut done, &plain, secret, clock, on_session);
+            greet(&mut done, &plain, whom, clock, on_session);
         }
         connect(Manner::mptcp(), tell.clone());
         met.hear(&told, DOUBT, true);
@@ -92,7 +102,7 @@ pub(super) fn run(
         met.multipath
     });
     if let Some(socket) = multipath {
-        follow(&mut done.trial, &socket, events, (clock, until));
+        follow(&mut done.trial, &socket, (events, whom.name), (clock, until));
         done.socket = Some(socket);
     }
     done
@@ -139,20 +149,35 @@ impl Met {
 fn greet(
     done: &mut Done,
     plain: &Socket,
-    secret: Option<&Secret>,
+    whom: Whom<'_>,
     clock: Clock,
     on_session: impl FnOnce(&mut Session),
 ) {
-    match session::greet(plain, done.trial.target.port(), secret, clock) {
+    match session::greet(plain, whom.target.port(), whom.secret, clock) {
         Greeted::Server(mut session) => {
             on_session(&mut session);
+            done.trial.server = ServerKind::Towpath;
             (done.trial.is_towpath, done.trial.echoes) = (true, session.echoes);
             done.session = Some(session);
         }
         Greeted::Echo { changed_at } => {
             (done.trial.echoes, done.trial.plain_changed_at) = (true, changed_at);
+            done.trial.server = ServerKind::Echo;
         }
-        Greeted::Stranger(why) => done.stranger = Some(why),
+        Greeted::Stranger { why, came } => {
+            done.trial.server = match came {
+                Some(came) => server::identify(&came, whom.target, whom.name, clock),
+                None => ServerKind::Towpath,
+            };
+            done.stranger = Some(match done.trial.server {
+                ServerKind::Towpath | ServerKind::Echo | ServerKind::Unknown => why,
+                ServerKind::Web
+                | ServerKind::Tls
+                | ServerKind::Ssh
+                | ServerKind::Mail
+                | ServerKind::HangsUp => format!("it is {}", done.trial.server.name()),
+            });
+        }
     }
 }
 
@@ -160,7 +185,7 @@ fn greet(
 fn follow(
     trial: &mut Trial,
     socket: &Socket,
-    events: Option<MptcpEvents>,
+    (events, name): (Option<MptcpEvents>, &str),
     (clock, until): (Clock, Instant),
 ) {
     trial.multipath = is_multipath(socket);
@@ -175,7 +200,7 @@ fn follow(
     }
     let _small_at_once = socket.set_tcp_nodelay(true);
     if trial.is_towpath || !trial.echoes {
-        let word = if trial.echoes { session::echo() } else { session::greeting() };
+        let word = if trial.echoes { session::echo().to_vec() } else { trial.server.hello(name) };
         let mut writer = socket;
         let _shows_below = std::io::Write::write(&mut writer, &word);
     }
@@ -193,6 +218,10 @@ fn follow(
             let sent = exchanging.sent();
             turn(&mut watch, &mut exchanging, socket, sent, clock);
         }
+    }
+    let burst = if trial.echoes { Vec::new() } else { trial.server.burst(name) };
+    if !burst.is_empty() {
+        send(&burst, socket, &mut watch, &mut exchanging, (clock, until));
     }
     trial.multipath_at_end = is_multipath(socket);
     trial.closed_by_peer = exchanging.has_ended();
@@ -221,6 +250,26 @@ fn settle(
         let settled = now.saturating_since(watch.changed()) > quiet && !watch.is_trying();
         let over = now >= until || now.saturating_since(began) > SETTLING;
         if over || exchanging.has_ended() || (settled && exchanging.is_even()) {
+            return;
+        }
+    }
+}
+
+/// Sends words to a server that does not give them back, until they have arrived; what it answers is
+/// thrown away.
+fn send(
+    mut words: &[u8],
+    mut socket: &Socket,
+    watch: &mut Watch,
+    exchanging: &mut Exchanging,
+    (clock, until): (Clock, Instant),
+) {
+    let deadline = until.max(clock.now()).min(clock.now() + DATA_TIME);
+    while clock.now() < deadline && !exchanging.has_ended() {
+        let written = std::io::Write::write(&mut socket, words).unwrap_or(0);
+        words = words.get(written..).unwrap_or_default();
+        turn(watch, exchanging, socket, 0, clock);
+        if words.is_empty() && !watch.is_waiting() {
             return;
         }
     }

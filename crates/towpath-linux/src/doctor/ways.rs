@@ -1,15 +1,18 @@
 //! Asks the kernel which way packets would go.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use towpath_measure::live::Look;
 use towpath_measure::live::look::Link;
 
 use super::observation::{Observation, Way};
 use super::rules::on_link;
-use crate::netlink::{Route, RouteQuery};
+use crate::netlink::{Route, RouteEntry, RouteQuery};
 
+/// A port to name where none is used (RFC 863).
+const DISCARD: u16 = 9;
 /// Questions that are asked at most.
 const MOST: usize = 128;
 /// Addresses that stand for everywhere else (RFC 5737, RFC 3849); nothing is sent there.
@@ -37,16 +40,44 @@ pub(super) fn ways(look: &Look, targets: &BTreeSet<IpAddr>) -> Vec<Way> {
         let link = bound_to.and_then(|index| look.link(index)).map(|link| link.name.as_str());
         let answer = route.lookup(&RouteQuery { to, from, link });
         let found = answer.as_ref().ok();
-        Way {
+        let way = Way {
             to,
             from,
             bound_to,
             link: found.and_then(|entry| entry.link_index),
             gateway: found.and_then(|entry| entry.gateway),
             errno: answer.as_ref().err().map(|error| error.errno().unwrap_or(-1)),
+        };
+        match (link, from) {
+            (Some(name), Some(from)) if way.link != bound_to && leads(to, from, name) => {
+                let gateway = bound_to.and_then(|index| gateway(&mut route, to, index));
+                Way { link: bound_to, gateway, errno: None, ..way }
+            }
+            _ => way,
         }
     };
     questions.into_iter().map(&mut ask).collect()
+}
+
+/// Whether a socket that is bound to an interface finds a way by it. Over IPv6 a lookup answers with
+/// the best route of all, and a socket takes only those of its interface. Nothing is sent.
+fn leads(to: IpAddr, from: IpAddr, link: &str) -> bool {
+    let finds = || {
+        let socket = Socket::new(Domain::for_address((to, 0).into()), Type::DGRAM, None)?;
+        socket.bind_device(Some(link.as_bytes()))?;
+        socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
+        socket.connect(&SockAddr::from(SocketAddr::new(to, DISCARD)))
+    };
+    to.is_ipv6() && finds().is_ok()
+}
+
+/// The next hop of an interface's route that covers a destination.
+fn gateway(route: &mut Route, to: IpAddr, link: u32) -> Option<IpAddr> {
+    let routes = route.routes().unwrap_or_default();
+    let covers = |one: &&RouteEntry| {
+        one.link_index == Some(link) && one.gateway.is_some() && one.to.contains(to)
+    };
+    routes.iter().filter(covers).max_by_key(|one| one.to.length()).and_then(|one| one.gateway)
 }
 
 /// A further link that both hosts seem to share: an interface of this host that the connection does

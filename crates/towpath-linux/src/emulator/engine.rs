@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use towpath_measure::format;
 use towpath_measure::metrics::Histogram;
+use towpath_measure::pcapng::Way as Crossing;
 use towpath_measure::result::Record;
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
-use towpath_net::{Instant, Topology};
+use towpath_net::{Counters, Instant, Packet, Topology};
 
 use super::alarm::{Alarm, Waiting};
+use super::capture::Tape;
 use super::frame::{Frame, Segment, VirtioHeader};
 use super::port::{Arrival, Pool, Port};
 use crate::clock::Clock;
@@ -61,12 +63,37 @@ pub(crate) enum Command {
     Schedule(Vec<(Instant, DirectionId, LinkChange)>),
     /// Report the links' state every so often, with times counted from `zero`.
     Report { zero: Instant, period: Duration, to: Sender<Record> },
+    /// Tell what the links have carried every so often, with times counted from `zero`.
+    Watch { zero: Instant, period: Duration, to: Sender<Watched> },
     /// No more reports.
     Quiet,
+    /// Note every packet from now on.
+    Capture(Tape),
     /// The router of a lane does this from now on.
     Rules(usize, Vec<Rule>),
     /// End.
     Stop,
+}
+
+/// What links have carried from the beginning until now.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    /// Now, since the start of the traffic.
+    pub(crate) at: Duration,
+    /// In the order in which directions were added, with the bytes that each has served.
+    pub(crate) directions: Vec<(Counters, u64)>,
+    /// What arrived at the ends, in the order in which routes were added.
+    pub(crate) routes: Vec<Arrived>,
+}
+
+/// Packets that arrived at the end of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Arrived {
+    pub(crate) packets: u64,
+    /// IP packets, with their headers.
+    pub(crate) bytes: u64,
+    /// Of these, payload of TCP and of UDP.
+    pub(crate) payload_bytes: [u64; 2],
 }
 
 /// What the emulator leaves behind.
@@ -165,6 +192,13 @@ struct Reporting {
     to: Sender<Record>,
 }
 
+struct Watching {
+    zero: Instant,
+    period: Duration,
+    next: Instant,
+    to: Sender<Watched>,
+}
+
 struct Engine {
     clock: Clock,
     topology: Topology<Segment>,
@@ -176,6 +210,10 @@ struct Engine {
     bell: PipeReader,
     changes: VecDeque<(Instant, DirectionId, LinkChange)>,
     reporting: Option<Reporting>,
+    tape: Option<Tape>,
+    watching: Option<Watching>,
+    /// For each route.
+    arrived: Vec<Arrived>,
     lateness: Histogram,
     pool: Pool,
     stopped: bool,
@@ -199,6 +237,8 @@ impl Engine {
             .enumerate()
             .flat_map(|(lane, Lane { routes: [up, down], .. })| [(*up, lane, 1), (*down, lane, 0)])
             .collect();
+        // Routes are numbered from 0, two for each lane.
+        let arrived = vec![Arrived::default(); 2 * lanes.len()];
         let started = clock.now();
         let real_time = sys::has_real_time_priority();
         let longest_awake = if real_time { LONGEST_AWAKE } else { LONGEST_AWAKE_IN_TURNS };
@@ -212,6 +252,9 @@ impl Engine {
             bell,
             changes: VecDeque::new(),
             reporting: None,
+            tape: None,
+            watching: None,
+            arrived,
             lateness: Histogram::default(),
             pool: Pool::new(),
             stopped: false,
@@ -230,6 +273,7 @@ impl Engine {
             self.apply_changes();
             self.deliver_due();
             self.report_links();
+            self.tell_watched();
             self.wait(&mut fds)?;
             let ready: Vec<usize> = fds
                 .iter()
@@ -281,8 +325,9 @@ impl Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let report = self.reporting.as_ref().map(|reporting| reporting.next);
+        let watch = self.watching.as_ref().map(|watching| watching.next);
         let change = self.changes.front().map(|(at, _, _)| *at);
-        [self.topology.next_due(), report, change].into_iter().flatten().min()
+        [self.topology.next_due(), report, watch, change].into_iter().flatten().min()
     }
 
     fn obey(&mut self) -> io::Result<()> {
@@ -298,7 +343,16 @@ impl Engine {
                 Command::Report { zero, period, to } => {
                     self.reporting = Some(Reporting { zero, period, next: zero + period, to });
                 }
-                Command::Quiet => self.reporting = None,
+                Command::Watch { zero, period, to } => {
+                    self.watching = Some(Watching { zero, period, next: zero + period, to });
+                }
+                Command::Quiet => {
+                    self.reporting = None;
+                    if let Some(last) = self.watching.take() {
+                        self.tell(&last);
+                    }
+                }
+                Command::Capture(tape) => self.tape = Some(tape),
                 Command::Rules(lane, rules) => {
                     let lane = self.lanes.get_mut(lane);
                     if let Some(hop) = lane.and_then(|lane| lane.hop.as_mut()) {
@@ -337,12 +391,18 @@ impl Engine {
                     let segment = Segment::whole(Frame::new(VirtioHeader::default(), bytes));
                     let _counted = self.topology.push(now, route, segment);
                 }
-            } else if *split {
-                for segment in Segment::split(frame) {
-                    let _counted = self.topology.push(now, route, segment);
-                }
             } else {
-                let _counted = self.topology.push(now, route, Segment::whole(frame));
+                let whole = Segment::whole(frame);
+                if let Some(tape) = &self.tape {
+                    tape.note((lane, port), Crossing::Out, now, &whole);
+                }
+                if *split {
+                    for segment in whole.packets_alone() {
+                        let _counted = self.topology.push(now, route, segment);
+                    }
+                } else {
+                    let _counted = self.topology.push(now, route, whole);
+                }
             }
             if self.topology.next_due().is_some_and(|due| due <= read) {
                 self.deliver_due();
@@ -357,6 +417,12 @@ impl Engine {
         let mut written = now;
         let mut waiting: Option<(RouteId, Segment)> = None;
         while let Some((due, route, segment)) = self.topology.pop(now) {
+            if let Some(tape) = &self.tape
+                && let Some((_, lane, port)) = self.exits.iter().find(|(id, _, _)| *id == route)
+            {
+                tape.note((*lane, *port), Crossing::In, written, &segment);
+            }
+            self.note_arrival(route, &segment);
             let joined =
                 waiting.as_mut().is_some_and(|(same, head)| *same == route && head.join(&segment));
             if !joined && let Some((route, head)) = waiting.replace((route, segment)) {
@@ -368,6 +434,15 @@ impl Engine {
         }
         if let Some((route, head)) = waiting {
             self.write(route, head);
+        }
+    }
+
+    fn note_arrival(&mut self, route: RouteId, segment: &Segment) {
+        let Some(arrived) = self.arrived.get_mut(route.index()) else { return };
+        arrived.packets += u64::from(segment.packets());
+        arrived.bytes += u64::from(segment.len_bytes());
+        for (sum, bytes) in arrived.payload_bytes.iter_mut().zip(segment.payload_bytes()) {
+            *sum += bytes;
         }
     }
 
@@ -395,6 +470,26 @@ impl Engine {
                 LinkChange::Loss(loss) => self.topology.set_loss(at, id, loss),
             }
         }
+    }
+
+    fn tell_watched(&mut self) {
+        let now = self.clock.now();
+        let Some(mut watching) = self.watching.take_if(|watching| watching.next <= now) else {
+            return;
+        };
+        while watching.next <= now {
+            watching.next += watching.period;
+        }
+        self.tell(&watching);
+        self.watching = Some(watching);
+    }
+
+    fn tell(&mut self, watching: &Watching) {
+        let _nobody_listens = watching.to.send(Watched {
+            at: self.modelled.saturating_since(watching.zero),
+            directions: self.topology.all_counters(self.modelled),
+            routes: self.arrived.clone(),
+        });
     }
 
     fn report_links(&mut self) {

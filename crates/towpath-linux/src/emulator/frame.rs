@@ -130,6 +130,14 @@ impl Segment {
         })
     }
 
+    /// Bytes of payload of TCP and of UDP, in this order.
+    pub(crate) fn payload_bytes(&self) -> [u64; 2] {
+        match self.frame.headers {
+            Some(headers) => [self.payload(headers).len() as u64, 0],
+            None => Headers::payload(&self.frame.bytes),
+        }
+    }
+
     /// Joins `next` to this segment when it directly follows in the same frame: packets that leave
     /// the link at the same moment go back to the kernel in one piece.
     pub(crate) fn join(&mut self, next: &Self) -> bool {
@@ -205,6 +213,16 @@ impl Segment {
     /// The packet as it is on a wire: in one piece, with its checksum. A super-segment has none yet.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.emit(complete)
+    }
+
+    /// Each packet of it by itself.
+    pub(crate) fn packets_alone(&self) -> impl Iterator<Item = Self> {
+        (self.first..self.first + self.count).map(|first| Self { first, count: 1, ..self.clone() })
+    }
+
+    /// The first bytes of the packet, whose checksum may not be complete.
+    pub(crate) fn beginning(&self, bytes: usize) -> Vec<u8> {
+        self.emit(|_, head, tail| head.iter().chain(tail).take(bytes).copied().collect())
     }
 
     /// The packet with its checksum completed and then one bit flipped, so that the receiver's

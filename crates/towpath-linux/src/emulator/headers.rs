@@ -6,6 +6,7 @@ pub(crate) const MAX_BYTES: usize = 120;
 pub(crate) const TCP_CHECKSUM_OFFSET: u16 = 16;
 
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const FIN_OR_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
@@ -47,6 +48,28 @@ impl Headers {
         let tcp_bytes = usize::from(offset >> 4) * 4;
         let valid = ip_bytes >= 20 && tcp_bytes >= 20 && ip_bytes + tcp_bytes <= packet.len();
         valid.then_some(Self { version, ip_bytes: ip_bytes as u16, tcp_bytes: tcp_bytes as u16 })
+    }
+
+    /// Bytes of payload in an IP packet of TCP or of UDP, in this order; of anything else none.
+    pub(crate) fn payload(packet: &[u8]) -> [u64; 2] {
+        if let Some(headers) = Self::parse(packet) {
+            // A short packet may be padded behind its end.
+            let total = match (headers.version, packet) {
+                (Version::V4, [_, _, high, low, ..]) => {
+                    usize::from(u16::from_be_bytes([*high, *low]))
+                }
+                (Version::V4 | Version::V6, _) => packet.len(),
+            };
+            return [total.min(packet.len()).saturating_sub(headers.bytes()) as u64, 0];
+        }
+        let udp = match packet {
+            [first, _, _, _, _, _, _, _, _, UDP, ..] if first >> 4 == 4 => {
+                usize::from(first & 0x0f) * 4
+            }
+            [first, _, _, _, _, _, UDP, ..] if first >> 4 == 6 => 40,
+            _ => return [0, 0],
+        };
+        [0, packet.len().saturating_sub(udp + 8) as u64]
     }
 
     /// Bytes of both headers.
@@ -235,6 +258,22 @@ pub(crate) mod tests {
             Version::V6 => usize::from(u16::from_be_bytes([ip[4], ip[5]])) + 40 == packet.len(),
         };
         length_is_right && fold(headers.pseudo_sum(ip, tcp.len()) + sum(tcp)) == 0xffff
+    }
+
+    #[test]
+    fn payload_is_what_follows_the_headers_of_tcp_or_udp() {
+        for packet in [tcp_v4(1, &[7; 100]), tcp_v6(1, &[7; 100])] {
+            assert_eq!(Headers::payload(&packet), [100, 0]);
+        }
+        // An acknowledgement that a link layer has padded has none.
+        let mut padded = tcp_v4(1, &[]);
+        padded.extend([0; 9]);
+        assert_eq!(Headers::payload(&padded), [0, 0]);
+        let mut datagram = tcp_v4(1, &[7; 100]);
+        datagram[9] = UDP;
+        assert_eq!(Headers::payload(&datagram), [0, 124], "the TCP header is payload then");
+        datagram[9] = 1;
+        assert_eq!((Headers::payload(&datagram), Headers::payload(&[])), ([0, 0], [0, 0]));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! [`Topology`]: towpath_net::Topology
 
 pub(crate) mod alarm;
+pub(crate) mod capture;
 pub(crate) mod engine;
 pub(crate) mod frame;
 pub(crate) mod headers;

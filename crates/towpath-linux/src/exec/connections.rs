@@ -6,10 +6,10 @@
 //! accepted MPTCP socket that of its listener (seen with 6.18).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 use crate::netlink::{DiagSocket, SocketState};
 use crate::sample::MptcpInfo;
+use crate::subflow::ends;
 
 /// One look at all sockets of the network namespace.
 #[derive(Debug, Default)]
@@ -208,12 +208,6 @@ impl Connections {
     }
 }
 
-/// Both ends, with IPv4 as IPv4.
-pub(super) fn ends(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
-    let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
-    (plain(socket.local), plain(socket.remote))
-}
-
 /// What one more look says of a socket. A connection that has fallen back never returns.
 fn fate(before: Fate, socket: &DiagSocket) -> Fate {
     let info = MptcpInfo::parse(&socket.info);
@@ -245,6 +239,7 @@ mod tests {
             send_queue: 0,
             info: Vec::new(),
             congestion: None,
+            send_buffer: (0, 0),
             subflow: None,
         }
     }

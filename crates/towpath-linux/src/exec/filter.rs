@@ -57,6 +57,28 @@ pub(crate) fn without_multipath() -> Option<Vec<libc::sock_filter>> {
     decide(vec![libc::IPPROTO_MPTCP as u32], refused)
 }
 
+/// A filter for a user namespace that has but one user: who wants to become another one, or to give
+/// it a file, as servers and captures do that are root, is told that it did. `None` as above.
+pub(crate) fn only_user() -> Option<Vec<libc::sock_filter>> {
+    let mut calls = vec![
+        libc::SYS_setgroups,
+        libc::SYS_setgid,
+        libc::SYS_setuid,
+        libc::SYS_setresgid,
+        libc::SYS_setresuid,
+        libc::SYS_fchown,
+        libc::SYS_fchownat,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([libc::SYS_chown, libc::SYS_lchown]);
+    let checks = [
+        (ARCHITECTURE_AT, None, vec![ARCHITECTURE?]),
+        (NUMBER_AT, None, calls.into_iter().map(|number| number as u32).collect()),
+    ];
+    // An error of zero is success.
+    Some(answer(checks, libc::SECCOMP_RET_ERRNO))
+}
+
 /// Does `verdict` to every stream socket of the Internet with one of the `protocols`.
 fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
     // The low half of each argument: the kernel looks at no more of these.
@@ -71,6 +93,14 @@ fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
         (argument(1), Some(TYPE_MASK), vec![libc::SOCK_STREAM as u32]),
         (argument(2), None, protocols),
     ];
+    Some(answer(checks, verdict))
+}
+
+/// Where to look, what of it counts, and which values match.
+type Check = (u32, Option<u32>, Vec<u32>);
+
+/// Does `verdict` to what matches all checks.
+fn answer(checks: impl IntoIterator<Item = Check>, verdict: u32) -> Vec<libc::sock_filter> {
     let mut program = Vec::new();
     for (offset, mask, accepted) in checks {
         program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
@@ -87,7 +117,7 @@ fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, verdict));
-    Some(program)
+    program
 }
 
 fn statement(code: u32, k: u32) -> libc::sock_filter {
@@ -140,6 +170,20 @@ mod tests {
     const INET: u64 = libc::AF_INET as u64;
     const STREAM: u64 = libc::SOCK_STREAM as u64;
     const TCP: u64 = libc::IPPROTO_TCP as u64;
+
+    #[test]
+    fn who_would_be_another_user_is_told_so_and_all_else_is_the_kernels() {
+        let filter = only_user().unwrap();
+        let verdict = |number: i64| run(&filter, ARCHITECTURE.unwrap(), number as u32, [7; 3]);
+        for number in [libc::SYS_setgroups, libc::SYS_setuid, libc::SYS_setresgid] {
+            assert_eq!(verdict(number), libc::SECCOMP_RET_ERRNO);
+        }
+        for number in [libc::SYS_getuid, libc::SYS_socket, libc::SYS_fchmod] {
+            assert_eq!(verdict(number), libc::SECCOMP_RET_ALLOW);
+        }
+        let foreign = run(&filter, 1, libc::SYS_setuid as u32, [7; 3]);
+        assert_eq!(foreign, libc::SECCOMP_RET_ALLOW);
+    }
 
     #[test]
     fn a_tcp_socket_is_asked_about_however_it_is_written() {

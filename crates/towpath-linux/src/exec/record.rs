@@ -20,15 +20,13 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_measure::{format, store::write_record};
 use towpath_net::Instant;
 
-use super::connections::{Connections, Fate, Id, Look, Role, ends};
+use super::connections::{Connections, Fate, Id, Look, Role};
 use super::tally::Tally;
 use crate::files;
 use crate::netlink::{DiagSocket, Route};
 use crate::sample::{MptcpInfo, TcpInfo};
-use crate::subflow::Named;
+use crate::subflow::{Named, ends};
 
-/// What is delivered in one period is taken to arrive evenly, in steps of this length.
-const STEP: Duration = Duration::from_millis(10);
 const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
 /// Writes a result line by line.
@@ -265,7 +263,8 @@ impl Recorder {
             self.write(record);
         }
         for (log, bytes) in self.delivery.iter_mut().zip(sums) {
-            spread(log, bytes, (at, span));
+            log.record_evenly(bytes, (at, span));
+            log.watch_until(at);
         }
     }
 
@@ -366,6 +365,7 @@ impl Recorder {
             warnings: Vec::new(),
             expectations: Vec::new(),
             cpu: None,
+            account: None,
         }
     }
 
@@ -392,6 +392,7 @@ impl Recorder {
             retransmissions: sent,
             stack: None,
             messages: None,
+            datagrams: None,
         }
     }
 
@@ -489,16 +490,4 @@ fn is_backup(socket: &DiagSocket) -> bool {
     socket.subflow.is_some_and(|subflow| {
         subflow.flags.contains(Flags::BACKUP_LOCAL) || subflow.flags.contains(Flags::BACKUP_REMOTE)
     })
-}
-
-/// Notes bytes as if they had come evenly over the period.
-fn spread(log: &mut DeliveryLog, bytes: u64, (at, span): (Instant, Duration)) {
-    let steps = (span.as_nanos() / STEP.as_nanos()).clamp(1, 1_000) as u64;
-    let mut left = bytes;
-    for step in (0..steps).rev() {
-        let part = left / (step + 1);
-        left -= part;
-        let before = span.mul_f64(step as f64 / steps as f64);
-        log.record(at - before, part);
-    }
 }

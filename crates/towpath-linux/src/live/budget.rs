@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use towpath_measure::live::guesses::source;
 use towpath_measure::live::{Limits, Refusal};
 use towpath_net::{Instant, Rate};
 
@@ -35,13 +36,7 @@ pub(super) struct Source(Option<IpAddr>);
 impl Source {
     /// Of an address; of nobody, who is one source, too.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
-        Self(address.map(|address| match address.to_canonical() {
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
-            v4 @ IpAddr::V4(_) => v4,
-        }))
+        Self(address.map(source))
     }
 
     pub(super) fn of_peer(peer: Option<SocketAddr>) -> Self {

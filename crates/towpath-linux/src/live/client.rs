@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use towpath_measure::live::limits::length;
-use towpath_measure::live::{FromClient, HOSTS, Half, Merged, Offset, Plan, Secret, merge};
+use towpath_measure::live::{
+    FromClient, HOSTS, Half, Merged, Offset, Plan, Secret, account, merge,
+};
 use towpath_measure::metrics::Summarizer;
 use towpath_measure::result::{
     Counted, Event, EventKind, Meta, ProcessorTime, Record, RunOrder, Summary, Warning,
@@ -151,8 +153,10 @@ fn play(
         aim: opened.way.targets.first().map(|target| Aim {
             target: *target,
             token: opened.way.token.name(),
+            source: order.source.clone(),
             departure: departure.clone(),
         }),
+        served: None,
     };
     let Opened { talk, streams, .. } = opened;
     let speaker = &mut talk.speaker;
@@ -290,6 +294,7 @@ fn meta(order: &Order, offset: Offset, dialer: &Dialer) -> Meta {
         ("server".to_owned(), order.name.clone()),
         ("clock offset error".to_owned(), format!("{:?}", offset.error)),
     ]);
+    conditions.extend(order.scenario.remarks.clone());
     let settings = &order.plan.settings;
     let mut note = |name: &str, value: Option<String>| {
         conditions.extend(value.map(|value| (name.to_owned(), value)));
@@ -359,7 +364,8 @@ fn conditions(
     match other {
         Ok((_, 0)) => {}
         Ok((_, lost)) => {
-            let text = format!("the control connection was lost {lost} times; nothing is missing");
+            let lost = if *lost == 1 { "once".to_owned() } else { format!("{lost} times") };
+            let text = format!("the control connection was lost {lost}; nothing is missing");
             meta.conditions.insert("control".to_owned(), text);
         }
         Err(why) => warnings.push(Warning {
@@ -408,10 +414,14 @@ fn conclude(
     }
     let transport = order.plan.transport;
     let proved = proof_of(transport, &merged, (own, other.ok()));
+    let (accounts, account) = account(&order.scenario, transport, &merged);
     let Merged { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
     let mut summarizer = Summarizer::new(&order.scenario, transport);
     for input in inputs {
         summarizer = summarizer.flow(input);
+    }
+    for (flow, direction, figures) in merged.datagrams {
+        summarizer.add_datagrams(flow, direction, figures);
     }
     let mut warnings = warnings;
     if !probes.is_empty() && probes.iter().all(|probe| probe.answered_ns.is_none()) {
@@ -436,10 +446,13 @@ fn conclude(
         .probes(&probes)
         .multipath(proved)
         .counters(&counters)
+        .account(account)
         .cpu(Some(cpu));
     records.extend(series);
+    records.extend(accounts.into_iter().map(|one| Record::Account(Box::new(one))));
     records.extend(messages.into_iter().map(Record::Message));
     records.extend(probes.into_iter().map(Record::Probe));
+    records.extend(merged.rows.into_iter().map(Record::Datagrams));
     records.extend(counters.into_iter().map(Record::Counter));
     let mut summary = summarizer.finish();
     if let Some(Early { departed: Some((since, why)), .. }) = ended {

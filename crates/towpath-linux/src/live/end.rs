@@ -18,10 +18,13 @@ use towpath_measure::traffic::talk::TalkHalf;
 use towpath_measure::traffic::{Role, Sender, Talk, directions, streams};
 use towpath_net::{Instant, Rate};
 
+use super::held::LOOK;
 use super::host::Before;
 use super::line::Line;
 use super::probe::Aim;
 use super::series::Series;
+use super::steady::{self, AtServer, Counted};
+use crate::limit;
 use crate::pace::Pace;
 use crate::ping;
 use crate::traffic::end::{self, Halves};
@@ -63,6 +66,8 @@ pub(super) struct End<'a> {
     pub(super) is_client: bool,
     /// Whom a client asks for single paths.
     pub(super) aim: Option<Aim>,
+    /// What a server has for datagrams at a constant rate.
+    pub(super) served: Option<AtServer<'a>>,
 }
 
 /// Streams that a scenario has in all.
@@ -88,8 +93,12 @@ impl End<'_> {
         let others = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
         let (alone, left) = (others == 0, AtomicUsize::new(others));
         let probes = Mutex::new(Vec::new());
+        let counted = match self.served {
+            Some(served) => served.counted(),
+            None => steady::counters(self.scenario, self.is_client),
+        };
         let (flows, series) = thread::scope(|scope| {
-            let (left, probes) = (&left, &probes);
+            let (left, probes, counted) = (&left, &probes, &counted);
             let flows = self.scenario.flows.iter().enumerate().map(|(index, flow)| {
                 let own: Vec<_> =
                     streams.iter().filter(|stream| stream.flow as usize == index).collect();
@@ -102,23 +111,26 @@ impl End<'_> {
                         probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
                         return FlowHalf { flow: index as u32, ..FlowHalf::default() };
                     }
-                    let half = self.flow(index as u32, flow, &own);
+                    let half = match flow.pattern.udp() {
+                        Some(plan) => self.steady((index as u32, flow), plan, counted),
+                        None => self.flow(index as u32, flow, &own),
+                    };
                     left.fetch_sub(1, Ordering::Release);
                     half
                 };
                 let spawned = thread::Builder::new().spawn_scoped(scope, body);
                 spawned.map_err(|error| {
                     left.fetch_sub(usize::from(is_ping(&flow).not()), Ordering::Release);
-                    without_thread(index as u32, &error)
+                    Box::new(without_thread(index as u32, &error))
                 })
             });
             let flows: Vec<_> = flows.collect();
             let done = &done;
-            let body = move || self.sample(streams, done, tell);
+            let body = move || self.sample((streams, counted), done, tell);
             let series = thread::Builder::new().spawn_scoped(scope, body);
             let join = |flow: ScopedJoinHandle<'_, FlowHalf>| flow.join().unwrap_or_default();
             let flows: Vec<_> =
-                flows.into_iter().map(|flow| flow.map_or_else(|half| half, join)).collect();
+                flows.into_iter().map(|flow| flow.map_or_else(|half| *half, join)).collect();
             done.store(true, Ordering::Release);
             (flows, series.ok().and_then(|series| series.join().ok()))
         });
@@ -127,7 +139,9 @@ impl End<'_> {
         let probes = probes.into_inner().unwrap_or_else(PoisonError::into_inner);
         records.extend(probes.into_iter().map(Record::Probe));
         records.extend(before.changes().into_iter().map(Record::Counter));
-        Half { host: before.host(), flows, connections, subflows, records }
+        let (mut flows, mut host) = (flows, before.host());
+        steady::note(&mut flows, &mut host);
+        Half { host, flows, connections, subflows, records }
     }
 
     fn series(&self) -> Series {
@@ -297,10 +311,34 @@ impl End<'_> {
         })
     }
 
+    /// Streams on which this end sends, each with whether its source never runs dry.
+    fn senders<'b>(&self, streams: &'b [Stream]) -> Vec<(&'b Stream, bool)> {
+        let sending = streams.iter().filter(|stream| {
+            stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client))
+        });
+        let each = sending.map(|stream| {
+            let flow = self.scenario.flows.get(stream.flow as usize);
+            let endless = flow.is_some_and(|flow| limit::is_endless(&flow.pattern));
+            (stream, endless && self.settings.rate_bps.is_none())
+        });
+        each.collect()
+    }
+
+    /// Those whose flow has begun and is not over.
+    fn sending<'b>(&self, all: &[(&'b Stream, bool)], now: Instant) -> Vec<(&'b Stream, bool)> {
+        let runs = |(stream, _): &&(&Stream, bool)| {
+            self.scenario.flows.get(stream.flow as usize).is_some_and(|flow| {
+                let begin = Instant::ZERO + flow.start;
+                (begin..=begin + flow.pattern.limit()).contains(&now)
+            })
+        };
+        all.iter().filter(runs).copied().collect()
+    }
+
     /// Samples at every multiple of the period until the flows have ended, and once at their end.
     fn sample(
         &self,
-        streams: &[Stream],
+        (streams, counted): (&[Stream], &Counted),
         done: &AtomicBool,
         tell: &mut (dyn FnMut(&Record) + Send),
     ) -> Series {
@@ -308,20 +346,26 @@ impl End<'_> {
         let period = self.scenario.run.sample;
         let mut next = Instant::ZERO + period;
         let mut told = 0;
+        let senders = self.senders(streams);
+        let nap = if senders.is_empty() { NAP } else { LOOK };
         loop {
             while self.pace.now() < next && !done.load(Ordering::Acquire) {
-                self.pace.sleep_until(next.min(self.pace.now() + NAP));
+                let now = self.pace.now();
+                series.look_at_senders(&self.sending(&senders, now), now, false);
+                self.pace.sleep_until(next.min(now + nap));
             }
             let now = self.pace.now();
+            series.look_at_senders(&self.sending(&senders, now), now, true);
             let last = done.load(Ordering::Acquire);
             if last {
                 // A sliver of a period would only blur the curves.
                 let rest = now.saturating_since(next - period);
-                if rest * 2 >= period {
-                    series.sample(streams, now.min(next), true);
+                // But what ends within its first period is seen then, or never.
+                if rest * 2 >= period || told == 0 {
+                    series.sample((streams, counted), now.min(next), true);
                 }
             } else {
-                series.sample(streams, next, false);
+                series.sample((streams, counted), next, false);
             }
             series.records().iter().skip(told).for_each(&mut *tell);
             self.pace.note((series.records().len() - told) as u64 * RECORD_BYTES);

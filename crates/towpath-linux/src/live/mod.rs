@@ -3,7 +3,7 @@
 //! What they say is in `towpath_measure::live`; here are the sockets, threads and clocks. Reading
 //! order: [`server`] (who listens), `door` and `reception` (which connections get in, over TCP and
 //! over UDP), `line` (what bytes go over), `end` (one end's traffic, the
-//! same for both), `series` (what its kernel says meanwhile), [`client`] (a measurement from
+//! same for both), `series` and `held` (what its kernel says meanwhile), [`client`] (a measurement from
 //! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
 
 mod budget;
@@ -15,6 +15,7 @@ mod door;
 mod echo;
 mod end;
 mod fetch;
+mod held;
 mod host;
 mod identity;
 pub(crate) mod introduction;
@@ -28,6 +29,7 @@ mod server;
 mod session;
 pub(crate) mod socket;
 pub(crate) mod speaker;
+mod steady;
 mod test;
 mod watch;
 
@@ -125,6 +127,12 @@ impl LiveError {
                 Some("use TLS (--tls) or QUIC, or leave out --server-cert".to_owned())
             }
             Self::Refused(refusal) => refusal.hint.clone(),
+            Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrNotAvailable => {
+                Some(
+                    "no interface of this host has it: `ip address` lists those that are"
+                        .to_owned(),
+                )
+            }
             Self::Listen { .. } => {
                 Some("another server may be running; name another port with --port".to_owned())
             }

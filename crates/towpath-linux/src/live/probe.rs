@@ -10,6 +10,7 @@ use towpath_net::Instant;
 
 use super::host::{interfaces, path_name};
 use super::session::{Shared, lock};
+use super::socket::Source;
 use crate::ping::{self, Path, Way};
 
 /// Whom a client asks.
@@ -18,6 +19,8 @@ pub(super) struct Aim {
     pub(super) target: SocketAddr,
     /// Of the test: where a secret is needed, nobody else gets an answer.
     pub(super) token: Token,
+    /// Where connections start.
+    pub(super) source: Source,
     /// Who wants to know that a path works.
     pub(super) departure: Option<Shared>,
 }

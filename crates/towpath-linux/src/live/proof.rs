@@ -25,6 +25,7 @@ pub(super) fn proof_of(
             reinjected_bytes: merged.reinjected_bytes,
             multipath: merged.multipath,
             single: merged.single,
+            plain: 0,
             reason: merged.reason.clone(),
             stack: StackLog::default(),
         };

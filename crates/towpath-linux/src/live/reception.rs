@@ -10,12 +10,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
+use towpath_measure::live::stamp::Stamp;
 use towpath_measure::live::{Limits, Preamble, Token, datagram};
 use towpath_net::Instant;
 use towpath_quic::{Config, ConnectionId, Identity, StreamId, Validation};
 
 use super::dial::IDLE;
 use super::line::Hold;
+use super::steady::Outlets;
 use crate::clock::Clock;
 use crate::quic::{Happened, Host, HostConfig, Interfaces, Turn};
 use crate::traffic::quic::Log;
@@ -41,6 +43,9 @@ pub(super) struct Guest {
 
 /// Decides what becomes of a guest; runs in the thread that speaks QUIC.
 pub(super) type LetIn = Arc<dyn Fn(&mut Turn<'_>, Guest) + Send + Sync>;
+/// Takes a datagram of a constant rate, with its length, from whom and where to; what is answered.
+pub(super) type Hears =
+    Arc<dyn Fn(&Stamp, usize, (SocketAddr, SocketAddr)) -> Option<Stamp> + Send + Sync>;
 /// Whose datagrams are sent back.
 pub(super) type Admits = Arc<dyn Fn(Token, SocketAddr) -> bool + Send + Sync>;
 
@@ -151,7 +156,7 @@ impl Reception {
         &self,
         address: Option<IpAddr>,
         port: u16,
-        (let_in, admits): (LetIn, Admits),
+        (let_in, admits, hears): (LetIn, Admits, Hears),
     ) -> io::Result<()> {
         // The thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
@@ -164,11 +169,23 @@ impl Reception {
                     Desk { host: Weak::clone(&host), callers: Arc::clone(&callers), port, id };
                 desk.accept(turn, most, &let_in);
             })?;
-            turn.answer_others(port, move |question, peer| {
+            turn.answer_others(port, move |question, (peer, local)| {
+                if let Some(stamp) = Stamp::parse(question) {
+                    let answer = hears(&stamp, question.len(), (peer, local));
+                    return answer.map(|answer| Bytes::copy_from_slice(&answer.to_bytes()));
+                }
                 let answer = datagram::answer(question, |token| admits(token, peer));
                 answer.map(|answer| Bytes::copy_from_slice(&answer))
             });
             Ok(())
+        })?
+    }
+
+    /// The sockets of its ports, for whoever sends datagrams of his own from them.
+    pub(super) fn outlets(&self) -> io::Result<Outlets> {
+        self.host.call(|turn| {
+            let each = turn.outlets().into_iter();
+            each.map(|outlet| Ok(((outlet.port, outlet.v4), outlet))).collect()
         })?
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use towpath_measure::live::{ConnectionHalf, SubflowHalf};
@@ -12,8 +12,10 @@ use towpath_net::Instant;
 use towpath_quic::Notice;
 
 use super::end::Stream;
+use super::held::Looks;
 use super::host::PathNames;
 use super::line::Line;
+use super::steady::Counted;
 use crate::sample::{Connection, SubflowSample, TcpInfo};
 use crate::subflow::{Named, of_kernel};
 use crate::traffic::quic::{Connection as QuicConnection, Noticed};
@@ -23,7 +25,7 @@ use crate::traffic::sends;
 const READ_BACK: Duration = Duration::from_secs(1);
 
 /// Flow, stream, own address, the other's, and the number of a path of QUIC.
-type Key = (u32, u32, SocketAddr, SocketAddr, u32);
+pub(super) type Key = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// A subflow over the whole run.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub(super) struct Series {
     asked: Instant,
     /// How often what happened to paths of QUIC, by name; of each flow.
     counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
+    /// What holds senders back.
+    looks: Looks,
     /// Everything so far.
     records: Vec<Record>,
 }
@@ -69,12 +73,28 @@ impl Series {
             unasked: false,
             asked: Instant::ZERO,
             counts: BTreeMap::new(),
+            looks: Looks::new(multipath),
             records: Vec::new(),
         }
     }
 
+    /// Looks at streams that send, each with whether its source never runs dry; `closing` a period.
+    pub(super) fn look_at_senders(
+        &mut self,
+        streams: &[(&Stream, bool)],
+        at: Instant,
+        closing: bool,
+    ) {
+        self.looks.look(streams, at, closing);
+    }
+
     /// Samples at `at`, which ends a period; what is new is the end of [`Self::records`].
-    pub(super) fn sample(&mut self, streams: &[Stream], at: Instant, last: bool) {
+    pub(super) fn sample(
+        &mut self,
+        (streams, counted): (&[Stream], &Counted),
+        at: Instant,
+        last: bool,
+    ) {
         let span = at.saturating_since(self.at);
         if span.is_zero() {
             return;
@@ -86,6 +106,10 @@ impl Series {
                 self.tell_notices(stream.flow, connection);
             }
             self.look(stream, at, span);
+        }
+        self.looks.begin_period();
+        for (flow, direction, received) in counted {
+            self.tell_bytes((*flow, 0, *direction), received, (at, span));
         }
         // At the end everything closes.
         if !last {
@@ -167,22 +191,31 @@ impl Series {
     }
 
     fn count(&mut self, stream: &Stream, at: Instant, span: Duration) {
+        let is_client = self.is_client;
         let incoming =
-            stream.received.iter().filter(|(direction, _)| !sends(*direction, self.is_client));
+            stream.received.iter().filter(|(direction, _)| !sends(*direction, is_client));
         for (direction, received) in incoming {
-            let total = received.load(Ordering::Relaxed);
-            let key = (stream.flow, stream.number, *direction);
-            let before = self.counted.insert(key, total).unwrap_or(0);
-            self.records.push(Record::Interval(Interval {
-                t_ns: at.as_nanos(),
-                span_ns: span.as_nanos() as u64,
-                flow: stream.flow,
-                stream: stream.number,
-                direction: *direction,
-                bytes: total.saturating_sub(before),
-                connection: None,
-            }));
+            self.tell_bytes((stream.flow, stream.number, *direction), received, (at, span));
         }
+    }
+
+    fn tell_bytes(
+        &mut self,
+        (flow, stream, direction): (u32, u32, DataDirection),
+        received: &AtomicU64,
+        (at, span): (Instant, Duration),
+    ) {
+        let total = received.load(Ordering::Relaxed);
+        let before = self.counted.insert((flow, stream, direction), total).unwrap_or(0);
+        self.records.push(Record::Interval(Interval {
+            t_ns: at.as_nanos(),
+            span_ns: span.as_nanos() as u64,
+            flow,
+            stream,
+            direction,
+            bytes: total.saturating_sub(before),
+            connection: None,
+        }));
     }
 
     fn look(&mut self, stream: &Stream, at: Instant, span: Duration) {
@@ -209,13 +242,13 @@ impl Series {
         let whole = |sample: &SubflowSample| {
             sample.remote.port() != 0 && !sample.local.ip().is_unspecified()
         };
-        for sample in samples.into_iter().filter(whole) {
+        for sample in samples.iter().filter(|sample| whole(sample)) {
             self.note(stream, sample, at, span);
         }
     }
 
-    fn note(&mut self, stream: &Stream, sample: SubflowSample, at: Instant, span: Duration) {
-        let key = key_of(stream, &sample);
+    fn note(&mut self, stream: &Stream, sample: &SubflowSample, at: Instant, span: Duration) {
+        let key = key_of(stream, sample);
         if !self.subflows.contains_key(&key) {
             self.first_sight(key, sample.stream_frames.is_some(), at);
         }
@@ -228,7 +261,15 @@ impl Series {
             }
         }
         known.last_seen = at;
-        let before = known.take(&sample);
+        let before = known.take(sample);
+        let told = self.looks.tell(&key);
+        let number = |key: &Key| self.subflows.get(key).map(|known| known.half.subflow);
+        let held = told.map(|(mut held, waits_for)| {
+            let waits = waits_for.iter().filter_map(|(key, span)| Some((number(key)?, *span)));
+            held.waits_for_ns = waits.collect();
+            Box::new(held)
+        });
+        let Some(known) = self.subflows.get(&key) else { return };
         let half = &known.half;
         let named = Named {
             flow: half.flow,
@@ -239,7 +280,8 @@ impl Series {
         };
         for (direction, _) in &stream.received {
             let sends = sends(*direction, is_client);
-            let record = named.record(*direction, sends, (&before, &sample.info), (at, span));
+            let mut record = named.record(*direction, sends, (&before, &sample.info), (at, span));
+            record.held = held.clone().filter(|_| sends);
             self.records.push(Record::Subflow(Box::new(record)));
         }
     }
@@ -344,6 +386,6 @@ impl Known {
     }
 }
 
-fn key_of(stream: &Stream, sample: &SubflowSample) -> Key {
+pub(super) fn key_of(stream: &Stream, sample: &SubflowSample) -> Key {
     (stream.flow, stream.number, sample.local, sample.remote, sample.number)
 }

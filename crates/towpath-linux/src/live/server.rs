@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
+use towpath_measure::live::stamp::{Stamp, StampKind};
 use towpath_measure::live::{Kind, Limits, Preamble, Secret, Seen, Token};
 use towpath_measure::scenario::Transport;
 use towpath_net::Instant;
@@ -16,8 +17,9 @@ use towpath_quic::{Fingerprint, Identity};
 
 use super::budget::{self, Allowed, Budget, Close, Seat, Source};
 use super::door::Door;
-use super::reception::{Admits, LetIn, Reception};
+use super::reception::{Admits, Hears, LetIn, Reception};
 use super::speaker::Speaker;
+use super::steady::{AtServer, Outlets};
 use super::test::{Attendance, Test, Tests};
 use super::{LiveError, socket};
 use crate::clock::Clock;
@@ -112,6 +114,8 @@ struct Shared {
     /// Ports on which QUIC is spoken and datagrams are sent back.
     udp: OnceLock<BTreeSet<u16>>,
     tell: OnceLock<Tell>,
+    /// From where datagrams are sent.
+    outlets: OnceLock<Outlets>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -153,6 +157,7 @@ impl Server {
             multipath: socket::speaks_multipath(),
             udp: OnceLock::new(),
             tell: OnceLock::new(),
+            outlets: OnceLock::new(),
             config,
         });
         let mut warnings = Vec::new();
@@ -178,6 +183,8 @@ impl Server {
             }
             listeners.push(listener);
         }
+        let outlets = reception.as_ref().map(Reception::outlets).transpose();
+        let _only_here = shared.outlets.set(outlets.ok().flatten().unwrap_or_default());
         let _only_here = shared.udp.set(udp);
         let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
@@ -268,8 +275,10 @@ impl Shared {
             let (inside, asked) = (Arc::clone(self), Arc::clone(self));
             let let_in: LetIn = Arc::new(move |turn, guest| inside.let_in_over_quic(turn, guest));
             let admits: Admits = Arc::new(move |token, peer| asked.admits(token, peer));
+            let told = Arc::clone(self);
+            let hears: Hears = Arc::new(move |stamp, length, ends| told.hear(stamp, length, ends));
             attempts -= 1;
-            match reception.listen(bind, bound.port(), (let_in, admits)) {
+            match reception.listen(bind, bound.port(), (let_in, admits, hears)) {
                 Ok(()) => return Ok((listener, None)),
                 Err(error) if attempts == 0 => return Ok((listener, Some(error))),
                 Err(_) => {}
@@ -327,6 +336,39 @@ impl Shared {
         let bytes = towpath_measure::live::datagram::Datagram::BYTES as u64;
         (open || known.is_some())
             && self.budget.allowed(Source::of_peer(Some(peer))).may_answer(now, bytes)
+    }
+
+    /// A datagram of a flow that sends them at a constant rate; what is answered is as long as what was
+    /// said.
+    fn hear(
+        &self,
+        stamp: &Stamp,
+        length: usize,
+        (peer, local): (SocketAddr, SocketAddr),
+    ) -> Option<Stamp> {
+        let test = self.tests.find(stamp.token)?;
+        match stamp.kind {
+            StampKind::Data => {
+                test.take_datagram(stamp, length);
+                None
+            }
+            StampKind::Wanted => {
+                let now = self.clock.now();
+                test.sign(now);
+                let own = test.steady.get(&stamp.flow)?;
+                let allowed = self.budget.allowed(Source::of_peer(Some(peer)));
+                let may = allowed.may_answer(now, length as u64);
+                if may { own.want(now, stamp, (peer, local)) } else { None }
+            }
+            StampKind::Challenge => None,
+        }
+    }
+
+    /// What a test's datagrams at a constant rate need here.
+    fn served<'a>(&'a self, test: &'a Test) -> AtServer<'a> {
+        static NONE: Outlets = Outlets::new();
+        let outlets = self.outlets.get().unwrap_or(&NONE);
+        AtServer { flows: &test.steady, outlets, name: test.name }
     }
 
     /// What the client of a connection cannot see itself.

@@ -8,9 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
+use towpath_measure::live::stamp::Stamp;
 use towpath_measure::live::{Limits, Plan, Refusal, Token, length};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
 use towpath_measure::traffic::talk::{ASKED_BYTES, HEARD_BYTES};
+use towpath_measure::traffic::udp::{RECEIVER_BYTES, ROW_BYTES, planned_rows};
 use towpath_measure::traffic::{directions, planned_requests, streams};
 use towpath_net::Instant;
 use towpath_quic::tls::Session;
@@ -20,6 +22,7 @@ use super::end::{Stream, wanted};
 use super::line::Line;
 use super::session::patience;
 use super::socket;
+use super::steady::Served;
 use crate::clock::Clock;
 use crate::pace::Pace;
 use crate::purse::{Purse, Rates};
@@ -50,6 +53,10 @@ pub(super) struct Test {
     pub(super) plan: Plan,
     pub(super) scenario: Scenario,
     pub(super) purse: Arc<Purse>,
+    /// What its data and datagrams name it by.
+    pub(super) name: Token,
+    /// Its flows of datagrams at a constant rate.
+    pub(super) steady: BTreeMap<u32, Arc<Served>>,
     owner: Source,
     demand: Demand,
     state: Mutex<State>,
@@ -74,16 +81,28 @@ struct Signs {
     moved: AtomicU64,
 }
 
-/// Held by a control connection of a test.
+/// Held by a control connection of a test. However that ends, its client has left, unless it was
+/// lost.
 #[derive(Debug)]
 pub(super) struct Attendance {
     test: Arc<Test>,
     clock: Clock,
+    lost: bool,
+}
+
+impl Attendance {
+    /// Its connection was not closed: nothing comes over it any more.
+    pub(super) fn is_lost(&mut self) {
+        self.lost = true;
+    }
 }
 
 impl Drop for Attendance {
     fn drop(&mut self) {
         self.test.sign(self.clock.now());
+        if !self.lost {
+            self.test.signs.left.store(true, Ordering::Release);
+        }
         self.test.signs.attending.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -104,12 +123,7 @@ impl Test {
     pub(super) fn attend(self: &Arc<Self>, clock: Clock) -> (Attendance, bool) {
         let before = self.signs.attending.fetch_add(1, Ordering::AcqRel);
         self.signs.left.store(false, Ordering::Release);
-        (Attendance { test: Arc::clone(self), clock }, before < MOST_ATTENDING)
-    }
-
-    /// Notes that its client has closed a control connection, and not lost it.
-    pub(super) fn leave(&self) {
-        self.signs.left.store(true, Ordering::Release);
+        (Attendance { test: Arc::clone(self), clock, lost: false }, before < MOST_ATTENDING)
     }
 
     /// Notes that something of its client was seen.
@@ -247,6 +261,17 @@ impl Test {
         Some(streams.collect())
     }
 
+    /// Takes a datagram of its traffic.
+    pub(super) fn take_datagram(&self, stamp: &Stamp, length: usize) {
+        let pace = match &*self.lock() {
+            State::Running(pace) => Arc::clone(pace),
+            State::Gathering(_) | State::Ended { .. } => return,
+        };
+        if let Some(own) = self.steady.get(&stamp.flow) {
+            own.take(&pace, stamp, length);
+        }
+    }
+
     /// Ends the traffic early.
     pub(super) fn stop(&self) {
         if let State::Running(pace) = &*self.lock() {
@@ -321,7 +346,11 @@ impl Tests {
         if let Place::Soon = make_place(&mut all, owner, limits, now)? {
             return Ok(None);
         }
+        let steady = Served::all(&scenario)
+            .map_err(|_| Refusal::new("it has no randomness", "try again later"))?;
         let test = Arc::new(Test {
+            name: token,
+            steady,
             plan,
             scenario,
             purse: Arc::new(Purse::new(limits.bytes, rates)),
@@ -488,7 +517,11 @@ fn demand(plan: &Plan, scenario: &Scenario) -> Demand {
         let asked = planned_requests(&flow.pattern, DataDirection::Down);
         let heard = planned_requests(&flow.pattern, DataDirection::Up);
         all.bytes += asked * ASKED_BYTES + heard * HEARD_BYTES;
-        if is_quic(plan.transport) {
+        if let Pattern::Udp(udp) = &flow.pattern {
+            let rows = planned_rows(udp, scenario.run.sample) * ROW_BYTES;
+            let ways = directions(&flow.pattern).len() as u64;
+            all.bytes += ways * (RECEIVER_BYTES + rows) + u64::from(udp.bytes);
+        } else if is_quic(plan.transport) {
             all.bytes += CONNECTION_BYTES + halves * block;
         } else if talks {
             all.bytes += BLOCK as u64;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use towpath_measure::format;
 
+use super::limits::{self, Limited, Spent};
 use super::{Condition, Connection, LastWords, Subflow};
+use crate::sample::TcpInfo;
 
 /// A subflow that moved something within this time is active.
 const ACTIVE: Duration = Duration::from_millis(1_500);
@@ -30,6 +32,8 @@ pub struct Watch {
     connections: BTreeMap<u64, Whole>,
     /// Of subflows that are remembered.
     words: BTreeMap<u64, LastWords>,
+    /// When it last looked.
+    looked: Option<Duration>,
 }
 
 /// What was known of a subflow.
@@ -50,6 +54,10 @@ struct Memory {
     was_trying: bool,
     /// It has gone, and its last words may come yet.
     has_gone: bool,
+    /// At the last look.
+    info: TcpInfo,
+    /// What held it back.
+    spent: Spent,
 }
 
 /// What was known of a connection.
@@ -125,6 +133,8 @@ pub struct SeenSubflow {
     pub up_bps: f64,
     /// Its part of what the connection moves now, 0 to 1; `None` if that is nothing.
     pub share: Option<f64>,
+    /// What held its sender back in the last second, longest first; nothing where it sends nothing.
+    pub limits: Vec<Limited>,
 }
 
 /// What a subflow does.
@@ -178,10 +188,15 @@ impl Watch {
             }
             self.remember(&connection);
             let mut subflows = Vec::new();
+            let mut spent = self.note_limits(now, &connection, &before).into_iter();
             for subflow in &connection.subflows {
                 let old = before.remove(&subflow.cookie);
                 let of = connection.cookie;
-                let (seen, memory) = see(now, of, subflow, old, interface, &mut seeing.events);
+                let (mut seen, mut memory) =
+                    see(now, of, subflow, old, interface, &mut seeing.events);
+                memory.spent = spent.next().unwrap_or_default();
+                memory.info = subflow.inside.tcp;
+                seen.limits = memory.spent.limits();
                 self.subflows.insert(subflow.cookie, memory);
                 subflows.push(seen);
             }
@@ -205,7 +220,24 @@ impl Watch {
             self.gone(cookie, memory, words.is_some(), &mut seeing);
         }
         self.conclude(&mut seeing);
+        self.looked = Some(now);
         seeing
+    }
+
+    /// What held the senders of a connection back since the look before.
+    fn note_limits(
+        &self,
+        now: Duration,
+        connection: &Connection,
+        before: &BTreeMap<u64, Memory>,
+    ) -> Vec<Spent> {
+        let old = || connection.subflows.iter().map(|subflow| before.get(&subflow.cookie));
+        let infos: Vec<_> = old().map(|memory| memory.map(|memory| memory.info)).collect();
+        let spent = old().map(|memory| memory.map(|memory| memory.spent.clone()));
+        let mut spent: Vec<Spent> = spent.map(Option::unwrap_or_default).collect();
+        let span = now.saturating_sub(self.looked.unwrap_or(now));
+        limits::note(connection, &infos, &mut spent, (now, span), WINDOW);
+        spent
     }
 
     fn remember(&mut self, connection: &Connection) {
@@ -333,6 +365,8 @@ fn see(
         was_stale: false,
         was_trying: false,
         has_gone: false,
+        info: TcpInfo::default(),
+        spent: Spent::default(),
     });
     memory.has_gone = false;
     memory.retransmissions = subflow.retransmissions;
@@ -362,7 +396,8 @@ fn see(
     let interface = own.map(|(name, _)| name);
     // What has lost its address had it on that interface.
     memory.interface = interface.clone().or(memory.interface);
-    let seen = SeenSubflow { status, why, is_inferred, interface, down_bps, up_bps, share: None };
+    let (share, limits) = (None, Vec::new());
+    let seen = SeenSubflow { status, why, is_inferred, interface, down_bps, up_bps, share, limits };
     (seen, memory)
 }
 
@@ -458,6 +493,7 @@ mod tests {
             cookie: 7,
             since_ack: Duration::ZERO,
             since_sent: Duration::ZERO,
+            inside: super::super::Inside::default(),
         }
     }
 
@@ -476,6 +512,7 @@ mod tests {
             bytes_reinjected: 0,
             cookie: 1,
             subflows,
+            inside: super::super::Inside::default(),
         }
     }
 
@@ -595,6 +632,32 @@ mod tests {
         assert_eq!(look(200, 1_000, true), Status::Active);
         assert_eq!(look(400, 1_000, false), Status::Active, "it may have moved a moment ago");
         assert_eq!(look(600, 1_000, false), Status::Stale);
+    }
+
+    #[test]
+    fn what_holds_a_sender_back_is_told_with_its_share() {
+        let mut watch = Watch::default();
+        let mut look = |at_ms: u64, sent: u64, unacked: u32| {
+            let mut one = subflow(Condition::Established);
+            one.inside.tcp = TcpInfo {
+                state: TcpInfo::ESTABLISHED,
+                mss_bytes: 1_000,
+                bytes_sent: sent,
+                unacked,
+                cwnd: 100,
+                snd_wnd_bytes: Some(20_000),
+                notsent_bytes: if unacked > 0 { 50_000 } else { 0 },
+                ..TcpInfo::default()
+            };
+            let now = Duration::from_millis(at_ms);
+            let seeing = watch.look(now, vec![connection(vec![one])], None, &all_run);
+            seeing.connections[0].subflows[0].limits.clone()
+        };
+        assert_eq!(look(0, 0, 20), [], "one look tells nothing");
+        let limits = look(500, 1_000_000, 20);
+        assert_eq!((limits[0].name(), limits[0].share), ("receive window", 1.0));
+        look(1_000, 1_000_000, 0);
+        assert_eq!(look(3_000, 1_000_000, 0), [], "nothing is sent");
     }
 
     #[test]

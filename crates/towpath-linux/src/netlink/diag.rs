@@ -22,9 +22,13 @@ const DESTROY_GROUPS: [u32; 2] = [1, 3];
 /// `INET_DIAG_*` attributes of an answer.
 const INFO: u16 = 2;
 const CONG: u16 = 4;
+const MEMORY: u16 = 7;
 const ULP_INFO: u16 = 19;
-/// Ask for [`INFO`] and [`CONG`].
-const EXTENSIONS: u8 = 1 << (INFO - 1) | 1 << (CONG - 1);
+/// Ask for [`INFO`], [`CONG`] and [`MEMORY`].
+const EXTENSIONS: u8 = 1 << (INFO - 1) | 1 << (CONG - 1) | 1 << (MEMORY - 1);
+/// `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in [`MEMORY`] (`linux/sock_diag.h`).
+const MEMORY_SEND_BUFFER: usize = 3;
+const MEMORY_SEND_QUEUED: usize = 5;
 /// `INET_ULP_INFO_MPTCP`, nested in [`ULP_INFO`].
 const ULP_MPTCP: u16 = 3;
 
@@ -66,6 +70,8 @@ pub struct DiagSocket {
     pub info: Vec<u8>,
     /// Name of the congestion control.
     pub congestion: Option<String>,
+    /// Bytes in the send buffer with their overhead, and how many there may be.
+    pub send_buffer: (u64, u64),
     /// What makes a TCP socket a subflow; a destroyed socket does not tell it any more.
     pub subflow: Option<SubflowInfo>,
 }
@@ -279,12 +285,14 @@ impl DiagSocket {
             inode: reader.u32()?,
             info: Vec::new(),
             congestion: None,
+            send_buffer: (0, 0),
             subflow: None,
         };
         for attribute in Attributes::new(reader.rest()) {
             let attribute = attribute?;
             match attribute.kind {
                 INFO => socket.info = attribute.value.to_vec(),
+                MEMORY => socket.send_buffer = send_buffer(attribute.value),
                 CONG => socket.congestion = Some(attribute.text()),
                 ULP_INFO => socket.subflow = SubflowInfo::find(attribute)?,
                 _ => {}
@@ -292,6 +300,12 @@ impl DiagSocket {
         }
         Ok(Some(socket))
     }
+}
+
+/// What is in a send buffer, and how much may be.
+fn send_buffer(memory: &[u8]) -> (u64, u64) {
+    let word = |place: usize| u64::from(crate::sample::u32_at(memory, place * 4));
+    (word(MEMORY_SEND_QUEUED), word(MEMORY_SEND_BUFFER))
 }
 
 impl SubflowInfo {

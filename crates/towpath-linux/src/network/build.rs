@@ -96,6 +96,7 @@ pub(crate) fn build(
     Ok(Network {
         scenario: Arc::clone(scenario),
         clock,
+        seed,
         hosts,
         emulator,
         backend,

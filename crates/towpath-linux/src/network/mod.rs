@@ -6,6 +6,7 @@
 
 pub(crate) mod address;
 pub(crate) mod build;
+mod counted;
 mod links;
 mod quic_hosts;
 pub(crate) mod timeline;
@@ -102,6 +103,8 @@ impl HostSpace {
 pub(crate) struct Network {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) clock: Clock,
+    /// Of all that is random in it.
+    pub(crate) seed: u64,
     pub(crate) hosts: Vec<HostSpace>,
     pub(crate) emulator: Emulator,
     pub(crate) backend: Backend,

@@ -21,7 +21,7 @@ use towpath_quic::{
 
 use super::addresses::{Addresses, Interfaces};
 use super::others::{self, Answer};
-use super::sockets::{self, Sent, Sockets};
+use super::sockets::{self, Outlet, Sent, Sockets};
 use crate::Namespace;
 use crate::clock::Clock;
 use crate::pipe::Pipe;
@@ -178,14 +178,19 @@ impl Turn<'_> {
         self.net.close_unused(self.host);
     }
 
-    /// Lets `answer` answer the datagrams on a listener's port that are no packets of QUIC: those
+    /// Lets `answer` answer (given its peer's address and ours) the datagrams on a listener's port that are no packets of QUIC: those
     /// all have the bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3).
     pub fn answer_others(
         &mut self,
         port: u16,
-        answer: impl Fn(&[u8], SocketAddr) -> Option<Bytes> + Send + 'static,
+        answer: impl Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send + 'static,
     ) {
         self.ends.others.insert(port, Box::new(answer));
+    }
+
+    /// The listeners' sockets, for whoever sends datagrams of his own from them.
+    pub(crate) fn outlets(&self) -> Vec<Outlet> {
+        self.net.sockets.outlets()
     }
 
     /// Lets `hear` hear what happens to a connection.

@@ -14,6 +14,7 @@ mod tests;
 
 pub use addresses::{Interfaces, Usage};
 pub use driver::{End, Happened, Host, HostConfig, Turn};
+pub(crate) use sockets::Outlet;
 pub(crate) use stream::in_steps;
 pub use stream::{Connection, Listener, Stream};
 

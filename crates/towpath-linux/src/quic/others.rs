@@ -7,7 +7,7 @@ use towpath_net::Instant;
 use towpath_quic::{Arrival, Departure};
 
 /// The answer to a datagram of somebody, if it gets one.
-pub(super) type Answer = Box<dyn Fn(&[u8], SocketAddr) -> Option<Bytes> + Send>;
+pub(super) type Answer = Box<dyn Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send>;
 
 /// The bit that is set in the first byte of all packets of QUIC (RFC 9000 §17.2, §17.3).
 const FIXED_BIT: u8 = 0x40;
@@ -30,7 +30,7 @@ pub(super) fn sort_out(
         let one = payload.split_to(length);
         if !is_other(&one) {
             host.receive(now, arrival, one);
-        } else if let Some(answer) = answer(&one, arrival.remote) {
+        } else if let Some(answer) = answer(&one, (arrival.remote, arrival.local)) {
             let Arrival { local, remote, .. } = arrival;
             let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
             answers.push((departure, answer));

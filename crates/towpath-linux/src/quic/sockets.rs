@@ -100,6 +100,35 @@ impl Udp {
     }
 }
 
+/// A listener's socket for whoever sends datagrams of his own from it, in another thread.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) port: u16,
+    pub(crate) v4: bool,
+    place: Place,
+    socket: Socket,
+    state: UdpSocketState,
+}
+
+impl Outlet {
+    /// Sends at once, or says why not.
+    pub(crate) fn send(
+        &self,
+        local: IpAddr,
+        destination: SocketAddr,
+        contents: &[u8],
+    ) -> io::Result<()> {
+        let source = match self.place {
+            Place::Address(_) | Place::Only(_) => None,
+            Place::Everywhere | Place::Interface(_) => Some(local),
+        };
+        let src_ip = source.filter(|ip| !ip.is_unspecified());
+        let (ecn, segment_size) = (None, None);
+        let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
+        self.state.try_send((&self.socket).into(), &transmit)
+    }
+}
+
 /// Whether a port belongs to a listener or a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spread {
@@ -225,6 +254,16 @@ impl Sockets {
         if changed {
             self.generation += 1;
         }
+    }
+
+    /// The sockets of listeners, once more.
+    pub(super) fn outlets(&self) -> Vec<Outlet> {
+        let each = self.all.iter().filter_map(|udp| {
+            let socket = udp.socket.try_clone().ok()?;
+            let state = UdpSocketState::new((&socket).into()).ok()?;
+            Some(Outlet { port: udp.port, v4: udp.v4, place: udp.place, socket, state })
+        });
+        each.collect()
     }
 
     /// How many ports are in use.

@@ -112,6 +112,7 @@ fn conditions(network: &Network, transport: Transport) -> BTreeMap<String, Strin
         ("processors".to_owned(), processors.to_string()),
         ("load before".to_owned(), read("/proc/loadavg")),
     ]);
+    all.extend(network.scenario.remarks.clone());
     if is_quic(transport) {
         all.insert("quic".to_owned(), towpath_quic::LIBRARY.to_owned());
         let what = "UDP payload, with everything that QUIC adds to the data".to_owned();

@@ -4,6 +4,7 @@
 //! the timeline, one for the series, one for events, one for the emulator; the calling thread
 //! writes the records in the order in which they come.
 
+mod account;
 mod conditions;
 pub(crate) mod proof;
 mod quic;
@@ -11,6 +12,8 @@ pub(crate) mod series;
 mod watch;
 
 pub(crate) use proof::FALLBACKS;
+
+pub use crate::emulator::capture::{Pcap, PcapError};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +26,9 @@ use std::time::Duration;
 use thiserror::Error;
 use towpath_measure::metrics::disruption::describe;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
-use towpath_measure::result::{Event, EventKind, ProcessorTime, Record, RunOrder, Warning};
+use towpath_measure::result::{
+    Counter, Event, EventKind, Interface, Probe, ProcessorTime, Record, RunOrder, Warning,
+};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_measure::traffic::summary_directions;
 use towpath_mptcp::stack::Notice;
@@ -31,9 +36,12 @@ use towpath_net::Instant;
 
 use crate::clock::Clock;
 use crate::cost::{Began, Meters};
-use crate::emulator::engine::Command;
-use crate::network::{self, Backend, NetworkError};
+use crate::emulator::capture::{self, Writing};
+use crate::emulator::engine::{Command, EmulatorReport};
+use crate::lab::Cast;
+use crate::network::{self, Backend, Network, NetworkError};
 use crate::pace::Pace;
+use crate::programs::Programs;
 use crate::sandbox::EmulatorThread;
 use crate::stack::status::notice_text;
 use crate::traffic::{self, Delivered, Outcome, Stage};
@@ -47,6 +55,10 @@ use watch::{LastWords, Watcher};
 const LEAD: Duration = Duration::from_millis(250);
 /// The longest sleep of a thread that must notice an interrupt.
 const NAP: Duration = Duration::from_millis(50);
+/// How often somebody is asked who is about to be ready.
+const BREATH: Duration = Duration::from_millis(1);
+/// It is not waited for for ever.
+const MOST_BREATHS: u32 = 5_000;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -61,6 +73,8 @@ pub struct Job {
     pub backend: Option<Backend>,
     /// Its place among other runs.
     pub order: Option<RunOrder>,
+    /// Whether the packets are captured.
+    pub pcap: Option<Pcap>,
 }
 
 /// Why there is no result.
@@ -72,6 +86,9 @@ pub enum RunError {
     /// The emulator failed during the run.
     #[error("the emulator failed: {0}")]
     Emulator(io::Error),
+    /// The packets cannot be kept.
+    #[error(transparent)]
+    Capture(#[from] PcapError),
     /// The reader of the records is gone.
     #[error("cannot write the result: {0}")]
     Write(io::Error),
@@ -87,6 +104,24 @@ pub fn run(
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     let mut network = network::build(thread, &scenario, Clock::start(), seed, job.backend)?;
     network.speak_quic(job.transport, seed)?;
+    perform(job, network, None, write)
+}
+
+/// The same in a network that is there already; a cast has the only flow.
+pub(crate) fn perform(
+    job: &Job,
+    network: Network,
+    cast: Option<Arc<Cast>>,
+    write: &mut dyn FnMut(&Record) -> io::Result<()>,
+) -> Result<(), RunError> {
+    let writing = match &job.pcap {
+        Some(pcap) => {
+            let (tape, writing) = capture::begin(pcap, &network.scenario, network.clock)?;
+            network.emulator.tell(Command::Capture(tape));
+            Some(writing)
+        }
+        None => None,
+    };
     let network = Arc::new(network);
     let before = Before::read(&network);
     let watcher = Watcher::open(&network.hosts)?;
@@ -95,15 +130,24 @@ pub fn run(
         network,
         transport: job.transport,
         streams: Mutex::default(),
+        steady: Mutex::default(),
         meters: Meters::default(),
+        cast,
     };
-    let meta = conditions::meta(job, &stage.network, seed);
+    let mut meta = conditions::meta(job, &stage.network, stage.network.seed);
+    if writing.is_some() {
+        let zero = stage.pace.zero().saturating_since(Instant::ZERO).as_nanos() as u64;
+        let zero_ns = stage.network.clock.epoch_ns() + zero;
+        let text = format!("{zero_ns} ns since 1970");
+        meta.conditions.insert("time 0 of captures".to_owned(), text);
+    }
     write(&Record::Meta(Box::new(meta))).map_err(RunError::Write)?;
     let played = play(&stage, watcher, write)?;
-    conclude(job, stage, &before, played, write)
+    conclude(job, stage, &before, Played { writing, ..played }, write)
 }
 
 /// What the threads leave.
+#[derive(Default)]
 struct Played {
     outcomes: Vec<Outcome>,
     totals: Totals,
@@ -111,6 +155,9 @@ struct Played {
     congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
     cpu: Option<ProcessorTime>,
+    /// Of captures.
+    writing: Option<Writing>,
+    account: account::Closed,
 }
 
 /// Runs the traffic and everything beside it; writes records until all threads have ended.
@@ -150,7 +197,11 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         period: scenario.run.sample,
         to: records.clone(),
     });
+    let (counts, counted) = mpsc::channel();
+    emulator.tell(Command::Watch { zero: stage.pace.zero(), period: account::LOOK, to: counts });
     listen_to_stacks(stage, records);
+    let programs = Programs::open(&stage.network);
+    let looked = &AtomicBool::new(programs.is_none());
     let began = Began::now(&stage.network);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
@@ -160,9 +211,18 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
             .map(|(index, flow)| scope.spawn(move || run_flow(stage, index, flow)))
             .collect();
         let timeline = scope.spawn(|| play_timeline(stage, records, done));
+        let follower = programs.map(|mut programs| {
+            scope.spawn(move || {
+                programs.follow(stage, done);
+                looked.store(true, Ordering::Release);
+                programs
+            })
+        });
         let words = scope.spawn(|| watcher.run(stage, records, done));
-        let series = scope.spawn(|| sample(stage, records.clone(), done));
-        let outcomes = flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
+        let series = scope.spawn(|| sample(stage, records.clone(), (done, looked)));
+        let account = scope.spawn(move || account::keep(stage, &counted));
+        let mut outcomes: Vec<_> =
+            flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
         let cpu = began.until_now(&stage.network, &stage.meters);
         done.store(true, Ordering::Release);
         emulator.tell(Command::Quiet);
@@ -170,17 +230,46 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
             let _ended_by_itself = stack.call(|turn| turn.on_notice(|_, _, _| {}));
         }
-        let warnings = timeline.join().unwrap_or_default();
+        let mut warnings = timeline.join().unwrap_or_default();
+        let programs = follower.and_then(|follower| follower.join().ok());
         let words: Vec<LastWords> = words.join().unwrap_or_default();
-        let mut series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
-        series.look_last(stage);
-        for (local, remote, info) in words {
-            series.last_words(local, remote, info);
+        let series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
+        if let Some(programs) = &programs {
+            attribute(programs, &stage.network.scenario, &mut outcomes);
+            warnings.extend(programs.warning());
         }
-        let streams = stage.streams();
-        let congestion_control = series.congestion_control(&stage.network, &streams);
-        Played { outcomes, totals: series.totals(&streams), congestion_control, warnings, cpu }
+        let account = account.join().unwrap_or_default();
+        let played = Played { outcomes, warnings, cpu, account, ..Played::default() };
+        add_up(stage, series, words, played)
     })
+}
+
+/// Adds what the series has seen, and what was said at the end of it.
+fn add_up(stage: &Stage, mut series: Series, words: Vec<LastWords>, played: Played) -> Played {
+    series.look_last(stage);
+    for (local, remote, info) in words {
+        series.last_words(local, remote, info);
+    }
+    let streams = stage.streams();
+    let congestion_control = series.congestion_control(&stage.network, &streams);
+    Played { totals: series.totals(&streams), congestion_control, ..played }
+}
+
+/// What commands moved is theirs.
+fn attribute(programs: &Programs, scenario: &Scenario, outcomes: &mut [Outcome]) {
+    for ((index, flow), outcome) in (0_u32..).zip(&scenario.flows).zip(outcomes) {
+        if !matches!(flow.pattern, Pattern::Run { .. }) {
+            continue;
+        }
+        let moved: Vec<_> = programs
+            .logs(index)
+            .into_iter()
+            .map(|(direction, log)| Delivered { direction, logs: vec![log.clone()] })
+            .collect();
+        if !moved.is_empty() {
+            outcome.delivered = moved;
+        }
+    }
 }
 
 /// What the hosts' own stacks notice becomes events, as what kernels notice does.
@@ -222,6 +311,10 @@ fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow)
 }
 
 fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
+    if let Some(cast) = &stage.cast {
+        stage.pace.sleep_until(Instant::ZERO + flow.start);
+        return cast.lead(&stage.network);
+    }
     let hosts = &stage.network.hosts;
     let own = |host: usize| hosts.get(host).is_some_and(|host| host.stack.is_some());
     if let Pattern::Run { command, duration } = &flow.pattern {
@@ -234,6 +327,9 @@ fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::F
     if let Pattern::Udping(plan) = &flow.pattern {
         let (probes, warning) = traffic::ping::run(stage, (index, flow), plan);
         return Outcome { probes, warning, ..Outcome::default() };
+    }
+    if let Pattern::Udp(plan) = &flow.pattern {
+        return traffic::udp::run(stage, (index, flow), plan);
     }
     match traffic::listen(stage, index, flow) {
         Ok(listener) => traffic::run(stage, index, flow, &listener),
@@ -289,7 +385,11 @@ pub(crate) fn play_timeline(
 }
 
 /// Samples at every multiple of the period until the flows have ended, and once at their end.
-fn sample(stage: &Stage, records: Sender<Record>, done: &AtomicBool) -> Series {
+fn sample(
+    stage: &Stage,
+    records: Sender<Record>,
+    (done, looked): (&AtomicBool, &AtomicBool),
+) -> Series {
     let mut series = Series::new(records);
     let period = stage.network.scenario.run.sample;
     let mut next = Instant::ZERO + period;
@@ -305,9 +405,17 @@ fn sample(stage: &Stage, records: Sender<Record>, done: &AtomicBool) -> Series {
         }
         let now = stage.now();
         if done.load(Ordering::Acquire) {
-            // The last period may be cut short; a sliver of one would only blur the curves.
+            for _ in 0..MOST_BREATHS {
+                if looked.load(Ordering::Acquire) {
+                    break;
+                }
+                thread::sleep(BREATH);
+            }
+            // The last period may be cut short; a sliver of one would only blur the curves, unless it
+            // is all there is.
             let rest = now.saturating_since(next - period);
-            if rest * 2 >= period && end.is_none_or(|end| next - period < end) {
+            let only = next == Instant::ZERO + period;
+            if (rest * 2 >= period || only) && end.is_none_or(|end| next - period < end) {
                 series.sample(stage, now.min(next));
             }
             return series;
@@ -337,17 +445,22 @@ fn conclude(
     let interfaces = conditions::interfaces(&stage.network);
     let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);
     let connections = quic::connections(&stage);
-    let multipath = match job.transport {
+    let transport = match &stage.cast {
+        Some(_) => spoken(&played.totals, &counters),
+        None => job.transport,
+    };
+    let multipath = match transport {
         Transport::Mpquic => quic::proof(&stage, &connections),
         transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
             proof::proof(transport, &played.totals, &counters)
         }
     };
     let counters = [counters, quic::counters(&connections)].concat();
-    let mut summarizer = Summarizer::new(scenario, job.transport);
+    let mut summarizer = Summarizer::new(scenario, transport);
     for flow in flow_inputs(&played) {
         summarizer = summarizer.flow(flow);
     }
+    add_datagrams(&mut summarizer, &played.outcomes);
     let mut probes: Vec<_> = played.outcomes.iter().flat_map(|o| o.probes.clone()).collect();
     probes.sort_by_key(|probe| probe.due_ns);
     let of_flows = played.outcomes.iter().filter_map(|outcome| outcome.warning.as_ref());
@@ -359,24 +472,18 @@ fn conclude(
         summarizer = summarizer.warning(warning);
     }
     drop(connections);
-    let Stage { network, streams, .. } = stage;
-    drop(streams);
-    let emulator = Arc::into_inner(network)
-        .ok_or_else(|| RunError::Emulator(io::Error::other("the network is still in use")))?
-        .emulator;
-    let report = emulator.finish().map_err(RunError::Emulator)?;
+    let report = stop(stage)?;
+    let missed = played.writing.map(Writing::finish).transpose()?.flatten();
+    if let Some(text) = missed {
+        let hint = Some("keep less of each packet: `--snap 128`".to_owned());
+        summarizer = summarizer.warning(Warning { text, hint });
+    }
     let noise = conditions::noise(&report, before, lost + report.lost_packets);
-    let mut messages: Vec<_> = played.outcomes.iter().flat_map(|o| &o.messages).copied().collect();
-    messages.sort_by_key(|message| message.due_ns);
-    let messages = messages.into_iter().map(Record::Message);
-    let sent = probes.iter().cloned().map(Record::Probe);
-    let counted = counters
-        .iter()
-        .cloned()
-        .map(Record::Counter)
-        .chain(interfaces.into_iter().map(Record::Interface))
-        .chain([Record::Noise(noise.clone())]);
-    for record in messages.chain(sent).chain(counted) {
+    summarizer = summarizer.interfaces(&interfaces);
+    let (accounts, account) = played.account;
+    let accounted = accounts.into_iter().map(|one| Record::Account(Box::new(one)));
+    let records = last_records(&played.outcomes, &probes, &counters, interfaces);
+    for record in accounted.chain(records).chain([Record::Noise(noise.clone())]) {
         write(&record).map_err(RunError::Write)?;
     }
     let summary = summarizer
@@ -384,10 +491,53 @@ fn conclude(
         .probes(&probes)
         .multipath(multipath)
         .cpu(played.cpu)
+        .account(account)
         .noise(&noise)
         .counters(&counters)
         .finish();
     write(&Record::Summary(Box::new(summary))).map_err(RunError::Write)
+}
+
+/// Adds what became of datagrams at a constant rate.
+fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[Outcome]) {
+    for (flow, outcome) in (0_u32..).zip(outcomes) {
+        for one in &outcome.datagrams {
+            summarizer.add_datagrams(flow, one.direction, one.figures.clone());
+        }
+    }
+}
+
+/// Ends the emulator.
+fn stop(stage: Stage) -> Result<EmulatorReport, RunError> {
+    let Stage { network, streams, .. } = stage;
+    drop(streams);
+    let network = Arc::into_inner(network);
+    let in_use = || RunError::Emulator(io::Error::other("the network is still in use"));
+    network.ok_or_else(in_use)?.emulator.finish().map_err(RunError::Emulator)
+}
+
+/// What is told when all has ended, in its order.
+fn last_records(
+    outcomes: &[Outcome],
+    probes: &[Probe],
+    counters: &[Counter],
+    interfaces: Vec<Interface>,
+) -> Vec<Record> {
+    let mut messages: Vec<_> = outcomes.iter().flat_map(|o| &o.messages).copied().collect();
+    messages.sort_by_key(|message| message.due_ns);
+    let messages = messages.into_iter().map(Record::Message);
+    let probes = probes.iter().cloned().map(Record::Probe);
+    let counters = counters.iter().cloned().map(Record::Counter);
+    let interfaces = interfaces.into_iter().map(Record::Interface);
+    let rows = outcomes.iter().flat_map(|o| &o.datagrams).flat_map(|one| one.rows.clone());
+    let rows = rows.map(Record::Datagrams);
+    messages.chain(probes).chain(rows).chain(counters).chain(interfaces).collect()
+}
+
+/// What the programs of a lab meant to speak: Multipath TCP if one of them asked for it.
+fn spoken(totals: &Totals, counters: &[Counter]) -> Transport {
+    let asked = counters.iter().any(|counter| counter.name == "MPTcpExt.MPCapableSYNTX");
+    if asked || totals.multipath > 0 { Transport::Mptcp } else { Transport::Tcp }
 }
 
 fn flow_inputs(played: &Played) -> Vec<FlowInput> {

@@ -1,5 +1,6 @@
 //! Proof that Multipath TCP was used, or the reason why not.
 
+use towpath_measure::format;
 use towpath_measure::result::{Counter, Multipath};
 use towpath_measure::scenario::Transport;
 
@@ -39,9 +40,16 @@ pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter])
     if requested {
         let all = totals.multipath + totals.single;
         evidence.push(format!(
-            "{} of {all} connections reported Multipath TCP without fallback on both ends",
-            totals.multipath
+            "{} of {} reported Multipath TCP without fallback on both ends",
+            totals.multipath,
+            format::count(all as u64, "connection")
         ));
+        if totals.plain > 0 {
+            let plain = totals.plain;
+            let (s, be) = if plain == 1 { ("", "was") } else { ("s", "were") };
+            evidence
+                .push(format!("{plain} more connection{s} of programs {be} plain TCP by choice"));
+        }
         evidence.extend(counters.iter().filter(|counter| is_telling(&counter.name)).map(
             |counter| {
                 format!("{} +{} on {}", counter.name, counter.after - counter.before, counter.host)
@@ -68,7 +76,11 @@ fn is_telling(name: &str) -> bool {
 
 fn reason(totals: &Totals, counters: &[Counter]) -> String {
     if totals.multipath + totals.single == 0 {
-        return "no connection was opened".to_owned();
+        let opened = match totals.plain {
+            0 => "no connection was opened",
+            _ => "the program opened plain TCP; `towpath exec -- PROGRAM` changes that",
+        };
+        return opened.to_owned();
     }
     let rose = |name: &str| {
         counters
@@ -97,6 +109,7 @@ mod tests {
             reinjected_bytes: 0,
             multipath,
             single,
+            plain: 0,
             reason: None,
             stack: StackLog::default(),
         }

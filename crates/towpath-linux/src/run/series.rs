@@ -1,7 +1,8 @@
 //! The series: every period, what each connection and each of its subflows did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -56,18 +57,22 @@ pub(super) struct Series {
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
     /// Whether either end of a stream's connection was plain TCP when last seen.
     fallbacks: BTreeMap<(u32, u32), bool>,
+    /// Connections of programs that asked for no more than TCP.
+    plain: BTreeSet<(u32, u32)>,
     /// Why, in the words of the first end that could tell, with its host.
     reason: Option<String>,
 }
 
 /// What the series leaves for the summary.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) subflows: Vec<SubflowSummary>,
     pub(crate) reinjected_bytes: u64,
     /// Connections that were Multipath TCP when last seen, and those that were not.
     pub(crate) multipath: usize,
     pub(crate) single: usize,
+    /// Connections of programs that asked for no more than TCP.
+    pub(crate) plain: usize,
     /// Why a connection was not, if an end could tell.
     pub(crate) reason: Option<String>,
     pub(crate) stack: StackLog,
@@ -85,6 +90,7 @@ impl Series {
             unasked: false,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
+            plain: BTreeSet::new(),
             reason: None,
         }
     }
@@ -101,10 +107,32 @@ impl Series {
             self.count(&stream, &looks, at, span);
             self.look(stage, &stream, at, span);
         }
+        self.count_datagrams(stage, at, span);
         self.notice_closed(at);
         if self.unasked {
             // Once they are closed, nobody can say it any more.
             self.read_back(&stage.network);
+        }
+    }
+
+    /// Datagrams at a constant rate have no stream that could be asked.
+    fn count_datagrams(&mut self, stage: &Stage, at: Instant, span: Duration) {
+        let steady = stage.steady.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (flow, direction, received) in steady {
+            let total = received.load(Ordering::Relaxed);
+            let before = self.counted.insert((flow, 0, direction), total).unwrap_or(0);
+            let (t_ns, span_ns) = (at.as_nanos(), span.as_nanos() as u64);
+            let bytes = total.saturating_sub(before);
+            let (stream, connection) = (0, None);
+            self.emit(Record::Interval(Interval {
+                t_ns,
+                span_ns,
+                flow,
+                stream,
+                direction,
+                bytes,
+                connection,
+            }));
         }
     }
 
@@ -116,7 +144,7 @@ impl Series {
     /// Asks the ends that have our own stack what they did, and tells it; returns their state.
     fn ask(&self, stage: &Stage, stream: &Stream, at: Instant) -> [Option<Look>; 2] {
         let ask = |end: &StreamEnd| match end {
-            StreamEnd::Kernel(_) => None,
+            StreamEnd::Kernel(_) | StreamEnd::Program(_) => None,
             StreamEnd::Own(connection) => {
                 let mut look = connection.look(&stage.network.scenario, stage.pace.zero())?;
                 let host = connection.host.name();
@@ -164,9 +192,13 @@ impl Series {
         }
     }
 
-    /// Looks once more at the paths of QUIC, for the sums: they have no last words of their own.
+    /// Looks once more at the connections of programs, and at the paths of QUIC, for the sums: they
+    /// have no last words of their own.
     pub(super) fn look_last(&mut self, stage: &Stage) {
         for stream in stage.streams() {
+            if matches!(stream.client, StreamEnd::Program(_)) {
+                self.look(stage, &stream, stage.now(), Duration::ZERO);
+            }
             for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
                 let StreamEnd::Quic(own) = asked else { continue };
                 self.tell_notices(stage, own);
@@ -225,9 +257,12 @@ impl Series {
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
-        for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
+        let ends = [&stream.client, &stream.server];
+        let own = |end: &&StreamEnd| matches!(end, StreamEnd::Program(end) if end.is_plain());
+        let plain = ends.iter().all(own);
+        for (end, asked) in ends.into_iter().enumerate() {
             // A socket whose connection is gone has nothing to say any more.
-            let Ok(connection) = asked.sample(multipath) else { continue };
+            let Ok(connection) = asked.sample_last(multipath) else { continue };
             let (fallback, samples) = match connection {
                 Connection::Multipath(info, samples) => {
                     let bytes = self.reinjected_bytes.entry(id).or_default();
@@ -244,13 +279,20 @@ impl Series {
             };
             // One end that has fallen back is enough: the proof needs both.
             fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
-            for sample in samples {
+            for sample in &samples {
                 self.note(stage, stream, end, sample, at, span);
             }
         }
-        // A flow that was never meant to speak Multipath TCP proves nothing.
-        if let Some(fallback) = fallen_back.filter(|_| multipath) {
-            self.fallbacks.insert(id, fallback);
+        let of_program = matches!(stream.client, StreamEnd::Program(_));
+        match fallen_back {
+            // What it was not known to be at first sight it may be later.
+            Some(_) if plain => drop(self.plain.insert(id)),
+            // A flow that was never meant to speak Multipath TCP proves nothing.
+            Some(fallback) if multipath || of_program => {
+                self.plain.remove(&id);
+                self.fallbacks.insert(id, fallback);
+            }
+            Some(_) | None => {}
         }
     }
 
@@ -259,11 +301,11 @@ impl Series {
         stage: &Stage,
         stream: &Stream,
         end: usize,
-        sample: SubflowSample,
+        sample: &SubflowSample,
         at: Instant,
         span: Duration,
     ) {
-        let key = key_of(stream, end, &sample);
+        let key = key_of(stream, end, sample);
         if !self.subflows.contains_key(&key) {
             self.first_sight(stage, key, at);
         }
@@ -406,7 +448,11 @@ impl Series {
             } else {
                 continue;
             };
-            if let Some(latest) = known.ends.get_mut(end) {
+            // Linux wipes the figures of a connection's first subflow before it is destroyed.
+            let wiped = |latest: &TcpInfo| {
+                info.bytes_received < latest.bytes_received || info.bytes_acked < latest.bytes_acked
+            };
+            if let Some(latest) = known.ends.get_mut(end).filter(|latest| !wiped(latest)) {
                 *latest = info;
             }
         }
@@ -430,6 +476,7 @@ impl Series {
             reinjected_bytes: self.reinjected_bytes.values().sum(),
             multipath: self.fallbacks.len() - single,
             single,
+            plain: self.plain.len(),
             reason: self.reason.clone(),
             stack: self.log.clone(),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use towpath_measure::result::{Cause, ConnectionState, Event};
 use towpath_measure::scenario::Scenario;
+use towpath_mptcp::connection::HeldBack;
 use towpath_mptcp::stack::{ConnectionId, Notice, Status, SubflowStatus};
 use towpath_mptcp::subflow::State;
 use towpath_net::Instant;
@@ -27,6 +28,16 @@ impl Connection {
         let id = self.id;
         let status = self.host.call(move |turn| turn.stack.status(id))?;
         status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// What holds each of its subflows back now, and whether it has nothing to send.
+    pub(crate) fn held_back(&self) -> Option<(Vec<HeldBack>, bool)> {
+        let id = self.id;
+        let asked = self.host.call(move |turn| {
+            let held = turn.stack.held_back(id).collect();
+            (held, turn.stack.has_nothing_to_send(id))
+        });
+        asked.ok()
     }
 
     /// The connection's own state, and what it decided since the last time, for traffic that
@@ -128,11 +139,6 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
             rto_us: micros(tcp.rto),
             mss_bytes: tcp.mss_bytes,
             unacked: packets(tcp.in_flight_bytes.saturating_add(mss - 1)),
-            sacked: 0,
-            lost: 0,
-            retrans_now: 0,
-            last_data_sent_ms: 0,
-            last_ack_received_ms: 0,
             srtt_us: micros(tcp.srtt),
             rttvar_us: micros(tcp.rttvar),
             // The kernel's "not yet" is a very large number of packets.
@@ -142,6 +148,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
             bytes_acked: tcp.acked_bytes,
             bytes_received: tcp.received_bytes,
             bytes_sent: tcp.sent_bytes,
+            ..TcpInfo::default()
         },
     }
 }

@@ -115,3 +115,13 @@ pub(crate) fn send_signal(id: u32, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::kill(id, signal) }).map(drop)
 }
+
+/// Sends a signal to every process of a group.
+pub(crate) fn signal_group(leader: u32, signal: libc::c_int) -> io::Result<()> {
+    let group = i32::try_from(leader).map_err(|_| io::ErrorKind::InvalidInput)?;
+    if group <= 1 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::kill(-group, signal) }).map(drop)
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::servers;
 use super::situation::{self, Listener};
 use crate::live::socket::is_multipath;
 use crate::namespace::Namespace;
@@ -21,7 +22,12 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Res
     let protocol = match kind {
         Listener::Nothing => return Ok(()),
         Listener::Plain => Protocol::TCP,
-        Listener::Multipath | Listener::Once => Protocol::MPTCP,
+        Listener::Multipath
+        | Listener::Once
+        | Listener::Web
+        | Listener::Tls
+        | Listener::Ssh
+        | Listener::HangsUp => Protocol::MPTCP,
     };
     let socket = namespace.run(|| {
         // As programs do that have learnt of Multipath TCP: plain TCP where there is none.
@@ -37,8 +43,14 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Res
         while let Ok((connection, _)) = socket.accept() {
             let last = kind == Listener::Once && is_multipath(&connection);
             // Out of threads: the connection is closed, and the next may fare better.
-            let _served =
-                thread::Builder::new().name("echo".into()).spawn(move || echo(&connection));
+            let _served = thread::Builder::new().name("server".into()).spawn(move || match kind {
+                Listener::Web | Listener::Tls | Listener::Ssh | Listener::HangsUp => {
+                    let _he_has_gone = servers::serve(kind, &connection);
+                }
+                Listener::Multipath | Listener::Plain | Listener::Once | Listener::Nothing => {
+                    echo(&connection);
+                }
+            });
             if last {
                 return;
             }

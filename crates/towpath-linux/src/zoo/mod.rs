@@ -9,6 +9,8 @@ mod endpoint;
 mod list;
 mod listener;
 mod network;
+mod random;
+mod servers;
 mod situation;
 
 use std::ffi::OsString;
@@ -20,6 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use list::{find, situations, variations};
+pub use random::{Drawn, Truth, drawn};
 pub use situation::Situation;
 
 use self::network::{SERVERS, ZooNetwork};

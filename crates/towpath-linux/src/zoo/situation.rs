@@ -134,6 +134,14 @@ pub(crate) enum Listener {
     /// Takes one connection of Multipath TCP, and no longer listens.
     Once,
     Nothing,
+    /// Answers requests over HTTP/1.1, and hangs up on all else.
+    Web,
+    /// Answers a client's hello over TLS, and hangs up on all else.
+    Tls,
+    /// Says its banner, and hangs up on who does not say one.
+    Ssh,
+    /// Hangs up with the first bytes.
+    HangsUp,
 }
 
 /// A kind of socket.

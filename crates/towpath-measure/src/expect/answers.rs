@@ -128,6 +128,7 @@ mod tests {
             retransmissions: 0,
             stack: None,
             messages,
+            datagrams: None,
         }
     }
 

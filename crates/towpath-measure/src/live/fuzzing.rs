@@ -14,10 +14,12 @@ use super::merge::merge;
 use super::message::{FromClient, FromServer};
 use super::preamble::{Kind, Preamble, Token};
 use super::secret::{Binding, Challenge, Secret};
+use super::stamp::Stamp;
 use crate::live::Act;
 use crate::metrics::Summarizer;
-use crate::scenario::{Scenario, Transport, Udping, no_files};
-use crate::traffic::Pinger;
+use crate::scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
+use crate::traffic::udp::planned_datagrams;
+use crate::traffic::{Pinger, UdpReceiver};
 
 /// A connection to a server from its first byte on; then the same bytes as an answer of a server.
 pub fn control(data: &[u8]) {
@@ -56,6 +58,24 @@ pub fn datagram(data: &[u8]) {
         let answer = datagram::answer(data, |_| admitted);
         assert!(answer.is_none_or(|answer| admitted && answer.len() <= data.len()));
     }
+    let plan = Udp {
+        rate_bps: 1_000_000,
+        bytes: 1_000,
+        direction: DataDirection::Up,
+        duration: Duration::from_secs(1),
+        patience: Duration::from_secs(1),
+        is_bound: false,
+        call: None,
+    };
+    let sample = Duration::from_millis(100);
+    let mut receiver = UdpReceiver::new(&plan, Instant::ZERO, sample);
+    for part in data.chunks(Stamp::BYTES) {
+        if let Some(stamp) = Stamp::parse(part) {
+            receiver.take(stamp.sent(), (stamp.number, stamp.sent()), part.len());
+            receiver.take(Instant::ZERO, (stamp.number, stamp.sent()), part.len());
+        }
+    }
+    assert!(receiver.finish(true).received <= planned_datagrams(&plan));
     let plan = Udping {
         period: Duration::from_millis(100),
         duration: Duration::from_secs(1),
@@ -80,9 +100,11 @@ pub fn half(data: &[u8]) {
     for client in [&Half::default(), &half] {
         let merged = merge(&scenario, client, Ok(&half));
         let start = Summarizer::new(&scenario, Transport::Mptcp);
-        let inputs = merged.inputs.into_iter();
-        let summary = inputs
-            .fold(start, Summarizer::flow)
+        let mut start = merged.inputs.into_iter().fold(start, Summarizer::flow);
+        for (flow, direction, figures) in merged.datagrams {
+            start.add_datagrams(flow, direction, figures);
+        }
+        let summary = start
             .subflows(merged.subflows)
             .probes(&merged.probes)
             .counters(&merged.counters)
@@ -132,6 +154,15 @@ pattern = "web"
 from = "client"
 to = "server"
 pattern = "udping"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "udp"
+direction = "both"
+[[flows]]
+from = "client"
+to = "server"
+pattern = "call"
 "#;
 
 #[cfg(test)]
@@ -141,6 +172,6 @@ mod tests {
     #[test]
     fn halves_are_merged_into_a_test_that_there_can_be() {
         let scenario = Scenario::parse("half", TESTED, &no_files).unwrap();
-        assert_eq!((scenario.flows.len(), scenario.timeline.len()), (6, 1));
+        assert_eq!((scenario.flows.len(), scenario.timeline.len()), (8, 1));
     }
 }

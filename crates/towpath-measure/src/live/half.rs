@@ -10,6 +10,7 @@ use crate::result::Record;
 use crate::scenario::DataDirection;
 use crate::store::{LEAST_LINE_BYTES, MOST_SUBFLOWS, Variety};
 use crate::traffic::talk::TalkHalf;
+use crate::traffic::udp::{Received, Sent};
 
 /// Most bytes of a half: logs of an hour have a slot for every millisecond of each stream.
 const MOST_BYTES: u64 = 1 << 30;
@@ -62,6 +63,28 @@ pub struct FlowHalf {
     /// Its messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub talk: Option<TalkHalf>,
+    /// Its datagrams at a constant rate, in each direction.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datagrams: Vec<DatagramHalf>,
+    /// What to check before it is trusted; becomes the host's.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// What one end knows of a flow's datagrams in one direction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatagramHalf {
+    /// `up` or `down`.
+    pub direction: DataDirection,
+    /// Path, where this end knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Of the end that sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+    /// Of the end that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
 }
 
 /// A connection.

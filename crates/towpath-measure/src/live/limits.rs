@@ -8,8 +8,9 @@ use towpath_net::Rate;
 use super::HOSTS;
 use super::message::{FromServer, Plan};
 use crate::format;
-use crate::scenario::{Pattern, Scenario, no_files};
-use crate::traffic::streams;
+use crate::scenario::{Pattern, Scenario, Udp, no_files};
+use crate::traffic::udp::planned_datagrams;
+use crate::traffic::{directions, streams};
 
 /// No block is larger; nobody gains by more, and each stream's thread holds one.
 const LARGEST_BLOCK_BYTES: u32 = 4 << 20;
@@ -124,9 +125,25 @@ impl Limits {
             | Pattern::Video(_)
             | Pattern::Web(_)
             | Pattern::Udping(_)
+            | Pattern::Udp(_)
             | Pattern::Run { .. } => None,
         });
         let sized = sized.fold(0_u64, u64::saturating_add);
+        let of_udp = scenario
+            .flows
+            .iter()
+            .filter_map(|flow| Some((flow.pattern.udp()?, directions(&flow.pattern).len() as u64)));
+        let payload = |(udp, ways): (&Udp, u64)| {
+            planned_datagrams(udp).saturating_mul(udp.bytes.into()).saturating_mul(ways)
+        };
+        let sized = of_udp.clone().map(payload).fold(sized, u64::saturating_add);
+        let fastest = of_udp.map(|(udp, _)| udp.rate_bps).fold(0, u64::saturating_add);
+        if let Some(most) = self.rate.filter(|most| fastest > most.as_bps()) {
+            let (asked, most) = (format::rate(fastest as f64), format::rate(most.as_bps() as f64));
+            let why = format!("datagrams at {asked}, and this server allows {most}");
+            let hint = "ask for less (-b), or start the server with a larger --max-rate";
+            return Err(Refusal::new(why, hint));
+        }
         if let Some(most) = self.bytes.filter(|most| sized > *most) {
             let (asked, most) = (format::bytes(sized), format::bytes(most));
             let why = format!("{asked} are to be sent, and this server allows {most}");

@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 
 use super::HOSTS;
-use super::half::{FlowHalf, Half, SubflowHalf};
+use super::half::{DatagramHalf, FlowHalf, Half, SubflowHalf};
 use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
-use crate::result::{Counter, EventKind, Message, Probe, Record, SubflowSummary};
-use crate::scenario::{DataDirection, Flow, Scenario};
-use crate::traffic::{directions, talk};
+use crate::result::{
+    Counter, DatagramFigures, DatagramRow, DelayBasis, EventKind, Message, Probe, Record,
+    SubflowSummary,
+};
+use crate::scenario::{DataDirection, Flow, Pattern, Scenario};
+use crate::traffic::{directions, talk, udp};
 use towpath_net::Instant;
 
 /// What both halves come to.
@@ -24,6 +27,10 @@ pub struct Merged {
     pub messages: Vec<Message>,
     /// Datagrams over single paths, in order of when they were due.
     pub probes: Vec<Probe>,
+    /// What became of datagrams at a constant rate, and their periods.
+    pub datagrams: Vec<(u32, DataDirection, DatagramFigures)>,
+    /// The periods.
+    pub rows: Vec<DatagramRow>,
     /// Counters of both hosts.
     pub counters: Vec<Counter>,
     /// What the summary is made of.
@@ -81,6 +88,10 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
             input.messages.clone_from(&messages);
         }
         merged.messages.extend(messages);
+        for direction in directions(&flow.pattern) {
+            let halves = (client, server.ok());
+            datagrams(&mut merged, scenario, (number, flow), *direction, halves);
+        }
     }
     merged.messages.sort_by_key(|message| message.due_ns);
     merged.subflows = summaries(scenario, &pairs);
@@ -159,6 +170,51 @@ impl Pair<'_> {
             DataDirection::Down => (self.server, self.client),
         }
     }
+}
+
+/// What both ends know of datagrams at a constant rate.
+fn datagrams(
+    merged: &mut Merged,
+    scenario: &Scenario,
+    (number, flow): (u32, &Flow),
+    direction: DataDirection,
+    (client, server): (&Half, Option<&Half>),
+) {
+    let Pattern::Udp(plan) = &flow.pattern else { return };
+    let of = |half: &Half| -> Option<DatagramHalf> {
+        let own = half.flow(number)?.datagrams.iter();
+        { own }.find(|one| one.direction == direction).cloned()
+    };
+    let round = round_trip(number, [Some(client), server]);
+    let (client, server) = (of(client), server.and_then(of));
+    let path = client.as_ref().and_then(|own| own.path.clone());
+    let path = path.unwrap_or_else(|| "unknown".to_owned());
+    let (sends, counts) = match direction {
+        DataDirection::Up | DataDirection::Both => (client, server),
+        DataDirection::Down => (server, client),
+    };
+    let sent = sends.and_then(|one| one.sent);
+    let mut received = counts.and_then(|one| one.received);
+    if let (Some(heard), Some(round)) = (received.as_mut().and_then(|r| r.heard.as_mut()), round) {
+        (heard.least_ns, heard.basis) = (Some(round / 2), DelayBasis::HalfRoundTrip);
+    }
+    let what = (number, Instant::ZERO + flow.start, scenario.run.sample);
+    let joined = udp::join(plan, what, (direction, &path), (sent.as_ref(), received.as_ref()));
+    if let Some((figures, rows)) = joined {
+        merged.datagrams.push((number, direction, figures));
+        merged.rows.extend(rows);
+    }
+}
+
+/// What both directions of a call took together: whatever the clocks say cancels out.
+fn round_trip(flow: u32, halves: [Option<&Half>; 2]) -> Option<i64> {
+    let all = halves.into_iter().flatten().filter_map(|half| half.flow(flow));
+    let heard = all
+        .flat_map(|own| &own.datagrams)
+        .filter_map(|one| Some((one.direction, one.received.as_ref()?.heard?.least_ns?)));
+    let ways: BTreeMap<_, _> = heard.collect();
+    let (up, down) = (ways.get(&DataDirection::Up)?, ways.get(&DataDirection::Down)?);
+    up.checked_add(*down)
 }
 
 fn messages(flow: u32, client: &Half, server: Option<&Half>) -> Vec<Message> {
@@ -299,6 +355,13 @@ fn take(
                 let Some(pair) = numbers.get(&key) else { return };
                 subflow.subflow = pair.number;
                 subflow.path.clone_from(&pair.path);
+                if let Some(held) = &mut subflow.held {
+                    let waits = std::mem::take(&mut held.waits_for_ns).into_iter();
+                    let known = waits.filter_map(|(number, span)| {
+                        Some((numbers.get(&(key.0, key.1, number))?.number, span))
+                    });
+                    held.waits_for_ns = known.collect();
+                }
             }
         }
         Record::Event(event) => {
@@ -323,10 +386,13 @@ fn take(
         // None of these is one host's to say.
         Record::Meta(_)
         | Record::Link(_)
+        | Record::Account(_)
         | Record::Message(_)
         | Record::Probe(_)
+        | Record::Datagrams(_)
         | Record::Noise(_)
         | Record::Capture(_)
+        | Record::Sequence(_)
         | Record::Summary(_) => return,
     }
     merged.records.push(record);
@@ -338,13 +404,16 @@ fn time_of(record: &Record) -> u64 {
         Record::Subflow(subflow) => subflow.t_ns,
         Record::Event(event) => event.t_ns,
         Record::Link(link) => link.t_ns,
+        Record::Account(account) => account.t_ns,
         Record::Message(message) => message.due_ns,
         Record::Probe(probe) => probe.due_ns,
+        Record::Datagrams(row) => row.t_ns,
         Record::Meta(_) => 0,
         Record::Counter(_)
         | Record::Interface(_)
         | Record::Noise(_)
         | Record::Capture(_)
+        | Record::Sequence(_)
         | Record::Summary(_) => u64::MAX,
     }
 }

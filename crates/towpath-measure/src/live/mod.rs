@@ -7,6 +7,7 @@
 //!
 //! Nothing received can panic, and nothing received makes anything grow without a [limit](limits).
 
+pub mod account;
 pub mod clock;
 pub mod control;
 pub mod datagram;
@@ -21,12 +22,14 @@ pub mod merge;
 pub mod message;
 pub mod preamble;
 pub mod secret;
+pub mod stamp;
 
+pub use account::account;
 pub use clock::{Offset, Probes};
 pub use control::{Act, Control};
 pub use frame::{FrameError, Frames};
 pub use guesses::Guesses;
-pub use half::{ConnectionHalf, FlowHalf, Half, HostHalf, SubflowHalf};
+pub use half::{ConnectionHalf, DatagramHalf, FlowHalf, Half, HostHalf, SubflowHalf};
 pub use limits::{Limits, Refusal, length};
 pub use look::Look;
 pub use merge::{Merged, merge};

@@ -122,6 +122,20 @@ impl DeliveryLog {
         }
     }
 
+    /// Notes that `bytes` arrived during the `span` before `at`, as if evenly: in steps of [`BIN`].
+    pub fn record_evenly(&mut self, bytes: u64, (at, span): (Instant, Duration)) {
+        let steps = (span.as_nanos() / BIN.as_nanos()).clamp(1, 1_000) as u64;
+        let mut left = bytes;
+        for step in (0..steps).rev() {
+            let part = left / (step + 1);
+            left -= part;
+            let before = span.mul_f64(step as f64 / steps as f64);
+            if part > 0 {
+                self.record(at - before, part);
+            }
+        }
+    }
+
     /// Milliseconds in which something arrived: what the log's memory grows with.
     pub fn slots(&self) -> usize {
         self.slots.len()
@@ -326,6 +340,14 @@ mod tests {
         let merged = DeliveryLog::merge([&log_of(&[(0, 1), (9_000, 1)]), &log_of(&[(4_500, 1)])]);
         let longest = merged.unwrap().gaps(us(9_000)).map(Gap::length).max();
         assert_eq!(longest, Some(Duration::from_micros(4_500)));
+    }
+
+    #[test]
+    fn what_arrived_evenly_is_in_every_step_and_whole() {
+        let mut log = DeliveryLog::new(Instant::ZERO);
+        log.record_evenly(10, (us(40_000), Duration::from_millis(40)));
+        assert_eq!((log.total_bytes(), log.slots()), (10, 4));
+        assert_eq!((log.first(), log.last()), (Some(us(10_000)), Some(us(40_000))));
     }
 
     #[test]

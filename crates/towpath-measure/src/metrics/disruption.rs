@@ -15,6 +15,9 @@ use crate::scenario::{
 /// from the next event, and the steps of a fade belong together.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// A fade has more steps than this.
+const FEW_STEPS: usize = 3;
+
 /// A timeline event (or several in quick succession) that takes something from a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Disruption {
@@ -73,16 +76,25 @@ pub fn disruptions(
         let hits: Vec<_> = group.iter().filter(|event| network.apply(event)).collect();
         let Some(at) = hits.first().map(|event| event.at) else { continue };
         let capacity_bps = network.capacity_bps();
-        match found.last_mut() {
-            Some(chain)
-                if at < chain.last_at + TOGETHER && !hits.iter().any(|event| goes_down(event)) =>
-            {
-                chain.last_at = at;
-                chain.events.extend(hits);
-                chain.capacity_bps = capacity_bps;
+        let near = found.last_mut().filter(|chain| at < chain.last_at + TOGETHER);
+        let events = match near {
+            Some(chain) => {
+                // The last step of a fade may come with the end of the path.
+                let (ends, steps): (Vec<_>, Vec<_>) =
+                    hits.into_iter().partition(|event| goes_down(event));
+                if !steps.is_empty() {
+                    chain.last_at = at;
+                    chain.events.extend(steps);
+                }
+                if ends.is_empty() {
+                    chain.capacity_bps = capacity_bps;
+                    continue;
+                }
+                ends
             }
-            _ => found.push(Chain { at, last_at: at, events: hits, capacity_bps }),
-        }
+            None => hits,
+        };
+        found.push(Chain { at, last_at: at, events, capacity_bps });
     }
     found.into_iter().map(|chain| chain.finish(scenario)).collect()
 }
@@ -101,18 +113,29 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Of several events on one target, such as the steps of a fade, the last one is named.
+    /// Of several events on one target the last one is named; many steps are a fade to it.
     fn finish(self, scenario: &Scenario) -> Disruption {
         let mut named: Vec<&TimelineEvent> = Vec::new();
-        for event in self.events {
+        for event in &self.events {
             named.retain(|earlier| earlier.target != event.target);
             named.push(event);
         }
+        let fades = |event: &TimelineEvent| {
+            let own = self.events.iter().filter(|step| step.target == event.target);
+            matches!(event.change, Change::Rate(..)) && own.count() > FEW_STEPS
+        };
         let texts = named.iter().map(|event| {
             let (target, change) = describe(scenario, event);
-            format!("{target} {change}")
+            match change.strip_prefix("rate ").filter(|_| fades(event)) {
+                Some(rate) => format!("{target} fades to {rate}"),
+                None => format!("{target} {change}"),
+            }
         });
-        let clauses: Vec<_> = named.iter().map(|event| clause(scenario, event)).collect();
+        let clause = |event: &TimelineEvent| {
+            let text = clause(scenario, event);
+            if fades(event) { text.replacen(" slowed to ", " faded to ", 1) } else { text }
+        };
+        let clauses: Vec<_> = named.iter().map(|event| clause(event)).collect();
         Disruption {
             at: Instant::ZERO + self.at,
             text: texts.collect::<Vec<_>>().join(", "),

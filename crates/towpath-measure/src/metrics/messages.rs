@@ -36,6 +36,7 @@ pub fn figures(
         | Pattern::Exchange(_)
         | Pattern::Web(_)
         | Pattern::Udping(_)
+        | Pattern::Udp(_)
         | Pattern::Run { .. } => None,
     };
     let page = match pattern {
@@ -51,6 +52,7 @@ pub fn figures(
         | Pattern::Exchange(_)
         | Pattern::Video(_)
         | Pattern::Udping(_)
+        | Pattern::Udp(_)
         | Pattern::Run { .. } => None,
     };
     Some(MessageFigures {
@@ -61,6 +63,7 @@ pub fn figures(
         reply: delays(own.iter().filter_map(|m| Some(since(m, m.replied_ns?)))),
         video,
         page,
+        phases: Vec::new(),
     })
 }
 

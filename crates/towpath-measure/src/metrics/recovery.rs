@@ -75,6 +75,7 @@ pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> O
         event_ns: at.as_nanos(),
         event: disruption.text.clone(),
         reference_bps,
+        capacity_bps: disruption.capacity_bps,
         t90_ns: t90.map(|t90| t90.as_nanos() as u64),
         deficit_bytes: missing.max(0.0).round() as u64,
         longest_gap_ns: gaps().map(Gap::length).max().unwrap_or_default().as_nanos() as u64,

@@ -10,14 +10,15 @@ use super::goodput::bits_per_second;
 use super::recovery::recovery;
 use super::stall::stall;
 use super::verdict::verdict;
-use super::{DeliveryLog, messages, paths, warnings};
+use super::{DeliveryLog, latency, messages, paths, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    Checked, Counter, FlowSummary, Message, MessageFigures, Multipath, Noise, PathFigures, Probe,
-    ProcessorTime, StackFigures, Stall, SubflowSummary, Summary, Warning,
+    AccountSummary, Checked, Counter, DatagramFigures, FlowSummary, Interface, Message,
+    MessageFigures, Multipath, Noise, PathFigures, Probe, ProcessorTime, StackFigures, Stall,
+    SubflowSummary, Summary, Warning,
 };
-use crate::scenario::{DataDirection, Pattern, Scenario, Transport};
+use crate::scenario::{DataDirection, Exchange, Pattern, Scenario, Transport};
 use crate::traffic::{Plan, asking};
 
 /// A timed flow must still deliver in this last part of its time.
@@ -68,8 +69,10 @@ pub struct Summarizer<'a> {
     pub(super) paths: Vec<PathFigures>,
     pub(super) multipath: Multipath,
     cpu: Option<ProcessorTime>,
+    account: Option<Box<AccountSummary>>,
     pub(super) noise: Option<Noise>,
     pub(super) counters: Vec<Counter>,
+    pub(super) interfaces: Vec<Interface>,
     pub(super) warnings: Vec<Warning>,
 }
 
@@ -88,8 +91,10 @@ impl<'a> Summarizer<'a> {
             paths: Vec::new(),
             multipath: Multipath { requested, ..Multipath::default() },
             cpu: None,
+            account: None,
             noise: None,
             counters: Vec::new(),
+            interfaces: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -115,9 +120,25 @@ impl<'a> Summarizer<'a> {
         for (number, flow) in (0_u32..).zip(&self.scenario.flows) {
             if let Pattern::Udping(plan) = &flow.pattern {
                 self.paths.extend(paths::figures(probes, number, plan));
+                // Those of `latency` follow its requests.
+                let asks = |flow: &&mut Measured| flow.figures.flow.checked_add(1) == Some(number);
+                let asking = self.flows.iter_mut().find(asks);
+                if let Some(figures) = asking.and_then(|flow| flow.figures.messages.as_mut()) {
+                    latency::add_paths(&mut figures.phases, probes, number);
+                }
             }
         }
         self
+    }
+
+    /// Adds what became of the datagrams that a flow sent at a constant rate.
+    pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramFigures) {
+        let own = |measured: &&mut Measured| {
+            (measured.figures.flow, measured.figures.direction) == (flow, direction)
+        };
+        if let Some(measured) = self.flows.iter_mut().find(own) {
+            measured.figures.datagrams = Some(figures);
+        }
     }
 
     /// Sets the proof that several paths were used. Paths used are taken from the subflows when it
@@ -135,6 +156,13 @@ impl<'a> Summarizer<'a> {
         self
     }
 
+    /// Sets the account of capacity.
+    #[must_use]
+    pub fn account(mut self, account: Option<AccountSummary>) -> Self {
+        self.account = account.map(Box::new);
+        self
+    }
+
     /// Sets how exactly the emulator kept time.
     #[must_use]
     pub fn noise(mut self, noise: &Noise) -> Self {
@@ -146,6 +174,13 @@ impl<'a> Summarizer<'a> {
     #[must_use]
     pub fn counters(mut self, counters: &[Counter]) -> Self {
         self.counters.extend_from_slice(counters);
+        self
+    }
+
+    /// Adds what the hosts' interfaces counted.
+    #[must_use]
+    pub fn interfaces(mut self, interfaces: &[Interface]) -> Self {
+        self.interfaces.extend_from_slice(interfaces);
         self
     }
 
@@ -178,9 +213,20 @@ impl<'a> Summarizer<'a> {
             && expectations.iter().all(kept);
         let verdict = verdict(&self, &expectations);
         let found = warnings::find(&self);
-        let Self { subflows, paths, multipath, cpu, mut warnings, .. } = self;
+        let Self { subflows, paths, multipath, cpu, account, mut warnings, .. } = self;
         warnings.extend(found);
-        Summary { ok, verdict, flows, subflows, paths, multipath, cpu, warnings, expectations }
+        Summary {
+            ok,
+            verdict,
+            flows,
+            subflows,
+            paths,
+            multipath,
+            cpu,
+            account,
+            warnings,
+            expectations,
+        }
     }
 
     fn measure(&self, input: FlowInput) -> Measured {
@@ -193,7 +239,15 @@ impl<'a> Summarizer<'a> {
         let end = end_of(plan, &delivery);
         let messages = described.filter(|flow| !asking(&flow.pattern).is_empty()).map(|flow| {
             let all = &input.messages;
-            messages::figures(all, direction, &flow.pattern, end).unwrap_or_default()
+            let mut figures =
+                messages::figures(all, direction, &flow.pattern, end).unwrap_or_default();
+            if let Pattern::Exchange(Exchange { phases: Some(plan), .. }) = &flow.pattern
+                && direction == DataDirection::Up
+            {
+                let times = (Instant::ZERO + flow.start, end);
+                figures.phases = latency::phases(plan, all, times);
+            }
+            figures
         });
         let failure = match &messages {
             Some(figures) => unanswered(figures, input.failure),
@@ -223,6 +277,7 @@ impl<'a> Summarizer<'a> {
             retransmissions: input.retransmissions,
             stack: input.stack,
             messages,
+            datagrams: None,
         };
         Measured { figures, plan, last: delivery.last(), end, disruptions }
     }
@@ -258,14 +313,19 @@ fn end_of(plan: Plan, log: &DeliveryLog) -> Instant {
         Plan::Messages(_) => log.watched_until().max(last),
         // After the end of the data it is certain that nothing more comes, without listening.
         Plan::Sized { .. } | Plan::Timed(_) if log.eof().is_some() => planned.max(last),
-        Plan::Sized { .. } | Plan::Timed(_) => planned.min(log.watched_until()).max(last),
+        Plan::Sized { .. } | Plan::Timed(_) | Plan::Constant(_) => {
+            planned.min(log.watched_until()).max(last)
+        }
     }
 }
 
 /// Why messages did not complete; `None` when every request was answered.
 fn unanswered(figures: &MessageFigures, seen: Option<String>) -> Option<String> {
     let (missing, count) = (figures.unanswered(), figures.count);
-    let none = || format!("{missing} of {count} requests were not answered");
+    let none = || {
+        let be = if missing == 1 { "was" } else { "were" };
+        format!("{missing} of {} {be} not answered", format::count(count, "request"))
+    };
     seen.or_else(|| (missing > 0).then(none))
 }
 
@@ -287,6 +347,7 @@ fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) ->
             };
             (total < bytes).then(|| seen.unwrap_or_else(missing))
         }
+        Plan::Constant(_) => seen.or_else(|| log.last().is_none().then(nothing)),
         Plan::Timed(_) if seen.is_some() => seen,
         Plan::Timed(_) if log.last().is_none_or(|last| last < end - LAST) => Some(nothing()),
         Plan::Timed(planned) => (span + SLACK < planned).then(|| {

@@ -6,42 +6,61 @@ use towpath_net::Instant;
 
 use super::summary::{Measured, Summarizer};
 use crate::format;
-use crate::result::{Checked, Delays, PathFigures, Recovery};
+use crate::result::{
+    CallFigures, Checked, DatagramFigures, Delays, FlowSummary, Interface, Load, LoadPhase,
+    PathFigures, Recovery,
+};
+use crate::scenario::DataDirection;
 use crate::traffic::Plan;
 
 /// Silence of this length at the end means that a flow stopped.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Gaps that end this much after the recovery are worth a word.
+/// A recovery that ends this much before or after the gaps is worth a word.
 const LATER: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String {
     let who = who(run);
     let over = over(&run.multipath.paths_used);
-    let mut text = match run.flows.as_slice() {
-        [] if run.paths.is_empty() => format!("{who} ran no flow"),
+    let (steady, others): (Vec<&Measured>, Vec<&Measured>) =
+        run.flows.iter().partition(|flow| matches!(flow.plan, Plan::Constant(_)));
+    let mut text = match others.as_slice() {
+        [] if run.paths.is_empty() && steady.is_empty() => format!("{who} ran no flow"),
+        [] if run.paths.is_empty() => String::new(),
         [] => datagrams(&run.paths),
+        flows if of_one_command(flows) => format!("{who} {}", command(run, flows, &over)),
         [only] => format!("{who} {}", one(only, &over)),
         flows if flows.iter().any(|flow| flow.figures.messages.is_some()) => {
             format!("{who} {}", answers(flows, &over))
         }
         flows => several(&who, flows, &over),
     };
+    for sentence in steady.into_iter().map(at_constant_rate) {
+        text = if text.is_empty() { sentence } else { format!("{text}; {sentence}") };
+    }
     let missed = expectations.iter().filter(|checked| checked.held == Some(false)).count();
     let unmeasured = expectations.iter().filter(|checked| checked.held.is_none()).count();
     let all = expectations.len();
     for (count, what) in [(missed, "missed"), (unmeasured, "could not be checked")] {
-        if count > 0 {
-            text = format!("{text}; {count} of {all} expectations {what}");
+        match (count, all) {
+            (0, _) => {}
+            (_, 1) => text = format!("{text}; the expectation {}", alone(what)),
+            (count, all) => text = format!("{text}; {count} of {all} expectations {what}"),
         }
     }
     text
 }
 
+/// What became of an expectation that is the only one.
+fn alone(what: &str) -> &str {
+    if what == "missed" { "was missed" } else { what }
+}
+
 /// The transport, with its fallback if it is not what was asked for.
 fn who(run: &Summarizer<'_>) -> String {
     let proof = &run.multipath;
-    let delivered = run.flows.iter().any(|flow| flow.figures.bytes > 0);
+    let carried = |flow: &Measured| !matches!(flow.plan, Plan::Constant(_));
+    let delivered = run.flows.iter().any(|flow| carried(flow) && flow.figures.bytes > 0);
     match (&proof.fallback, proof.requested && !proof.used && delivered) {
         (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
         (None, true) => format!("{} (not used)", run.transport),
@@ -59,9 +78,12 @@ fn one(flow: &Measured, over: &str) -> String {
     let time = format::seconds(Duration::from_nanos(figures.duration_ns));
     if figures.completed {
         let delivered = match flow.plan {
-            Plan::Command(_) if figures.bytes == 0 => "ran the command".into(),
             Plan::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
-            Plan::Timed(_) | Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => {
+            Plan::Timed(_)
+            | Plan::Messages(_)
+            | Plan::Datagrams(_)
+            | Plan::Constant(_)
+            | Plan::Command(_) => {
                 format!("delivered {amount} at {speed}{over}")
             }
         };
@@ -86,10 +108,63 @@ fn one(flow: &Measured, over: &str) -> String {
             let all = format::bytes(bytes);
             format!("delivered only {amount} of {all} in {time} ({speed}){over}")
         }
-        Plan::Timed(_) | Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => {
+        Plan::Timed(_)
+        | Plan::Messages(_)
+        | Plan::Datagrams(_)
+        | Plan::Constant(_)
+        | Plan::Command(_) => {
             format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
         }
     }
+}
+
+fn of_one_command(flows: &[&Measured]) -> bool {
+    let first = flows.first().map(|flow| flow.figures.flow);
+    let own = |flow: &&Measured| matches!(flow.plan, Plan::Command(_));
+    flows.iter().all(|flow| own(flow) && Some(flow.figures.flow) == first)
+}
+
+/// What a program's connections moved. A direction that only carried control is not worth a word.
+fn command(run: &Summarizer<'_>, flows: &[&Measured], over: &str) -> String {
+    let most = flows.iter().map(|flow| flow.figures.bytes).max().unwrap_or_default();
+    let worth = flows.iter().filter(|flow| flow.figures.bytes > most / 100);
+    let moved: Vec<_> = worth
+        .map(|flow| {
+            let FlowSummary { bytes, goodput_bps, direction, .. } = &flow.figures;
+            let way = if *direction == DataDirection::Down { "down" } else { "up" };
+            format!("{} {way} at {}", format::bytes(*bytes), format::rate(*goodput_bps))
+        })
+        .collect();
+    let mut text = if moved.is_empty() {
+        format!("ran the command{}", passed(run))
+    } else {
+        format!("moved {}{over}", format::list(&moved))
+    };
+    if let Some(failure) = flows.iter().find_map(|flow| flow.figures.failure.as_deref()) {
+        text = format!("{text}, but {failure}");
+    }
+    // A program may pause by itself: only what an event did is worth a word.
+    let hit = flows.iter().any(|flow| !flow.figures.recoveries.is_empty());
+    if hit { text + &aftermath(flows.iter().copied()) } else { text }
+}
+
+/// What the paths carried, where no connection was seen.
+fn passed(run: &Summarizer<'_>) -> String {
+    let carried = run.scenario.paths.iter().filter_map(|path| {
+        let at = |end: usize| {
+            let host = run.scenario.hosts.get(*path.between.get(end)?)?;
+            let own = |i: &&Interface| i.host == host.name && i.interface == path.name;
+            run.interfaces.iter().find(own).map(|interface| interface.rx_bytes)
+        };
+        let (up, down) = (at(1)?, at(0)?);
+        let (sent, got) = (format::bytes(up), format::bytes(down));
+        (up + down > 0).then(|| format!("{sent} up and {got} down over {}", path.name))
+    });
+    let carried: Vec<_> = carried.collect();
+    if carried.is_empty() {
+        return String::new();
+    }
+    format!("; the interfaces counted {}", carried.join(", "))
 }
 
 /// What the paths are like, where nothing else was sent.
@@ -99,13 +174,59 @@ fn datagrams(paths: &[PathFigures]) -> String {
             format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
         });
         let (answered, count) = (path.answered, path.count);
-        format!("{answered} of {count} datagrams over {} came back{half}", path.path)
+        let all = format::count(count, "datagram");
+        format!("{answered} of {all} over {} came back{half}", path.path)
     };
     paths.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// How late the answers were; transfers beside them are only the load.
-fn answers(flows: &[Measured], over: &str) -> String {
+/// What became of datagrams at a constant rate, in one direction.
+fn at_constant_rate(flow: &Measured) -> String {
+    let way = if flow.figures.direction == DataDirection::Down { "down" } else { "up" };
+    let Some(figures) = &flow.figures.datagrams else {
+        let failure = flow.figures.failure.as_deref().unwrap_or("nothing is known of them");
+        return format!("datagrams {way}: {failure}");
+    };
+    if let Some(call) = &figures.call {
+        let text = of_call((way, figures), call);
+        return match &flow.figures.failure {
+            Some(failure) => format!("{text}: {failure}"),
+            None => text,
+        };
+    }
+    let DatagramFigures { sent, received, lost, jitter_ns, path, .. } = figures;
+    let jitter = format::time(Duration::from_nanos(*jitter_ns));
+    let mut text = format!("{received} of {sent} datagrams arrived {way} over {path}");
+    if *lost > 0 {
+        let (share, row) = (format::share(figures.lost_share()), figures.longest_loss);
+        text = format!("{text}, {share} were lost, {row} in a row at most");
+    }
+    match &flow.figures.failure {
+        Some(failure) => format!("{text}: {failure}"),
+        None => format!("{text}; jitter {jitter}"),
+    }
+}
+
+/// What of a call could be heard or seen, in one direction.
+fn of_call((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> String {
+    let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
+    let path = &figures.path;
+    let Some((score, rating)) = call.score.zip(call.rating) else {
+        let (played, planned) = (call.played, format::count(call.planned, "frame"));
+        return format!("{played} of {planned} {way} over {path} were whole in time");
+    };
+    let (lost, late) = (share(call.missing, call.planned), share(call.late, call.planned));
+    let delay = call.mouth_to_ear_ns.map_or_else(String::new, |delay| {
+        format!(", {} from mouth to ear", format::time(Duration::from_nanos(delay)))
+    });
+    format!(
+        "the call {way} over {path} scores {score:.2} of 4.5 (R {rating:.0}){delay}, {lost} lost, \
+         {late} late"
+    )
+}
+
+/// How late the answers to requests were; transfers beside them are only the load.
+fn answers(flows: &[&Measured], over: &str) -> String {
     let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
     let (count, answered) =
         all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
@@ -119,12 +240,16 @@ fn answers(flows: &[Measured], over: &str) -> String {
         time(all.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
     };
     let mut text = format!(
-        "answered {answered} of {count} requests{over}; half within {}, the slowest {}",
+        "answered {answered} of {}{over}; half within {}, the slowest {}",
+        format::count(count, "request"),
         worst(|delay| delay.p50_ns),
         worst(|delay| delay.max_ns)
     );
     if answered < count {
         text = format!("{text} or never");
+    }
+    if let Some(phases) = all.iter().map(|m| &m.phases).find(|phases| !phases.is_empty()) {
+        text = under_load(phases, over);
     }
     for video in all.iter().filter_map(|messages| messages.video) {
         let stalls = match video.stalls {
@@ -148,6 +273,32 @@ fn answers(flows: &[Measured], over: &str) -> String {
     }
 }
 
+/// Round trips without a load and with one.
+fn under_load(phases: &[LoadPhase], over: &str) -> String {
+    let times = phases.iter().map(|phase| {
+        let name = match phase.load {
+            Load::Idle => "idle",
+            Load::Down => "with a load down",
+            Load::Up => "up",
+            Load::Both => "both ways",
+        };
+        let Some(delay) = phase.delay else { return format!("unknown {name}") };
+        let median = format::time(Duration::from_nanos(delay.p50_ns));
+        let missing = phase.count.saturating_sub(phase.answered);
+        let missing = if missing > 0 { format!(" ({missing} unanswered)") } else { String::new() };
+        format!("{median} {name}{missing}")
+    });
+    let times: Vec<_> = times.collect();
+    let slowest = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
+    let slowest = slowest.fold(f64::INFINITY, f64::min);
+    let text = format!("answered half of the requests within {}{over}", times.join(", "));
+    if slowest.is_finite() {
+        format!("{text}; {slowest:.0} round trips a minute at worst")
+    } else {
+        text
+    }
+}
+
 /// The event after which nothing arrived but what was in flight.
 fn cause(flow: &Measured, last: Instant) -> Option<&str> {
     let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + SILENCE;
@@ -155,14 +306,14 @@ fn cause(flow: &Measured, last: Instant) -> Option<&str> {
     found.map(|disruption| disruption.happened.as_str())
 }
 
-fn several(who: &str, flows: &[Measured], over: &str) -> String {
+fn several(who: &str, flows: &[&Measured], over: &str) -> String {
     let failed: Vec<_> = flows.iter().filter(|flow| !flow.figures.completed).collect();
     let count = flows.len();
     let Some(first) = failed.first() else {
         let bytes = flows.iter().map(|flow| flow.figures.bytes).fold(0, u64::saturating_add);
         let rate = flows.iter().map(|flow| flow.figures.goodput_bps).sum();
         let (amount, speed) = (format::bytes(bytes), format::rate(rate));
-        let after = aftermath(flows);
+        let after = aftermath(flows.iter().copied());
         return format!("{who} delivered {amount} at {speed} in {count} transfers{over}{after}");
     };
     let direction = format!("{:?}", first.figures.direction).to_lowercase();
@@ -175,26 +326,14 @@ fn several(who: &str, flows: &[Measured], over: &str) -> String {
 
 /// What the worst event did; without events, the longest stall if there was one.
 fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> String {
-    let recoveries = flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
-    let never_last = |recovery: &&Recovery| recovery.t90_ns.unwrap_or(u64::MAX);
-    if let Some(worst) = recoveries.max_by_key(never_last) {
-        let event = &worst.event;
-        return match worst.t90_ns.map(Duration::from_nanos) {
-            None => {
-                let reference = format::rate(worst.reference_bps);
-                format!("; after `{event}` it never was back to 90 % of {reference}")
-            }
-            Some(Duration::ZERO) => format!("; `{event}` did not interrupt it"),
-            Some(t90) => {
-                let back = format::seconds(t90);
-                let later =
-                    worst.smooth_ns.map(Duration::from_nanos).filter(|end| *end > t90 + LATER);
-                let gaps =
-                    later.map(|end| format!(", without gaps after {}", format::seconds(end)));
-                let gaps = gaps.unwrap_or_default();
-                format!("; after `{event}` it was back to 90 % in {back}{gaps}")
-            }
-        };
+    let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
+    let never_last = |recovery: &&Recovery| {
+        let never = |time: Option<u64>| time.unwrap_or(u64::MAX);
+        (never(recovery.smooth_ns), never(recovery.t90_ns))
+    };
+    if let Some(worst) = recoveries().max_by_key(never_last) {
+        let last = recoveries().all(|other| other.event_ns <= worst.event_ns);
+        return recovered(worst, if last { "never" } else { "not before the next event" });
     }
     let stalls = flows.into_iter().map(|flow| flow.figures.stall);
     match stalls.filter(|stall| stall.count > 0).max_by_key(|stall| stall.longest_ns) {
@@ -202,5 +341,36 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> Strin
             format!("; longest stall {}", format::seconds(Duration::from_nanos(stall.longest_ns)))
         }
         None => String::new(),
+    }
+}
+
+/// The time without gaps leads: goodput may be back at 90 % on average while whole seconds after it
+/// are empty.
+fn recovered(worst: &Recovery, never: &str) -> String {
+    let (event, end) = (&worst.event, |ns| format::seconds(Duration::from_nanos(ns)));
+    let reference = format::rate(worst.reference_bps);
+    let reference = match worst.capacity_bps {
+        Some(capacity) if capacity <= worst.reference_bps => {
+            format!("the {reference} that the remaining paths carry")
+        }
+        _ => format!("the {reference} before"),
+    };
+    match (worst.smooth_ns, worst.t90_ns) {
+        (None, _) => format!("; without gaps again {never} after `{event}`"),
+        (Some(0), Some(0)) => format!("; `{event}` did not interrupt it"),
+        (Some(0), None) => format!("; after `{event}` {never} back to 90 % of {reference}"),
+        (Some(0), Some(t90)) => {
+            format!("; back to 90 % {} after `{event}`, without gaps", end(t90))
+        }
+        (Some(smooth), None) => format!(
+            "; without gaps again {} after `{event}`, but {never} back to 90 % of {reference}",
+            end(smooth)
+        ),
+        (Some(smooth), Some(t90)) => {
+            let apart = smooth.abs_diff(t90) > LATER.as_nanos() as u64;
+            let back =
+                if apart { format!(" (back to 90 % in {})", end(t90)) } else { String::new() };
+            format!("; without gaps again {} after `{event}`{back}", end(smooth))
+        }
     }
 }

@@ -9,7 +9,8 @@ use super::disruption::describe;
 use super::summary::Summarizer;
 use crate::format;
 use crate::result::Warning;
-use crate::scenario::DataDirection;
+use crate::scenario::{DataDirection, Pattern};
+use crate::traffic::Plan;
 
 /// Everything suspicious in a run, the gravest first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {
@@ -41,7 +42,7 @@ fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     }
     if noise.lost_packets > 0 {
         found.push(warning(
-            format!("the emulator itself lost {} packets", noise.lost_packets),
+            format!("the emulator itself lost {}", format::count(noise.lost_packets, "packet")),
             "these losses are not part of the scenario; lower the rates or use a faster machine",
         ));
     }
@@ -49,7 +50,9 @@ fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
 
 fn multipath(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     let proof = &run.multipath;
-    if !proof.requested {
+    // Datagrams of their own need no connection.
+    let alone = run.flows.iter().all(|flow| matches!(flow.plan, Plan::Constant(_)));
+    if !proof.requested || (alone && !run.flows.is_empty()) {
         return;
     }
     if !proof.used {
@@ -95,6 +98,11 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
             DataDirection::Down => described.to,
         };
         let host = run.scenario.hosts.get(sender);
+        let named = host.is_some_and(|host| run.scenario.names_congestion_control_of(host));
+        // A program's sockets are its own, and the default is ours.
+        if matches!(described.pattern, Pattern::Run { .. }) && !named {
+            continue;
+        }
         let asked = host
             .and_then(|host| host.congestion_control.as_ref())
             .unwrap_or(&run.scenario.run.congestion_control);
@@ -102,14 +110,18 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
             flow.figures.congestion_control.iter().filter(|name| *name != asked).collect();
         if !others.is_empty() {
             let others: Vec<_> = others.into_iter().collect();
-            found.push(warning(
+            let told = warning(
                 format!(
                     "flow {} ran {} where {asked} was asked for",
                     flow.figures.flow,
                     format::list(&others)
                 ),
                 "the system may not have it, or not allow it; compare runs with equal ones only",
-            ));
+            );
+            // Of both directions of a flow, once.
+            if !found.contains(&told) {
+                found.push(told);
+            }
         }
     }
 }

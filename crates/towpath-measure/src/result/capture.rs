@@ -65,12 +65,15 @@ pub struct CapturedWay {
     pub duration_ns: u64,
     /// `bytes` over `duration_ns`.
     pub goodput_bps: f64,
-    /// IP bytes of all subflows over the same time.
+    /// IP bytes of all subflows over the time in which data went either way.
     pub throughput_bps: f64,
     /// From the first time that data was sent until DATA_ACK (or ACK) covered it; from the point of
-    /// the capture on.
+    /// the capture on. Not at the receiver, who does not see the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<Delays>,
+    /// The same at the receiver: how long it waited with the acknowledgement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_after: Option<Delays>,
     /// From a packet's arrival until everything before it was there; at the receiver only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_of_line: Option<Delays>,
@@ -174,9 +177,13 @@ pub struct SubflowWay {
     pub acked_bytes: u64,
     /// Part of all subflows' `new_bytes`, 0 to 1.
     pub share: f64,
-    /// From a segment to its acknowledgement, as the point of the capture sees it.
+    /// From a segment to its acknowledgement, as the point of the capture sees it; not at the
+    /// receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<Delays>,
+    /// The same at the receiver: how long it waited with the acknowledgement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_after: Option<Delays>,
     /// Sent again on this subflow.
     pub retransmitted_bytes: u64,
     /// Packets with such bytes.

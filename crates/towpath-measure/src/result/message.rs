@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::LoadPhase;
 use crate::scenario::DataDirection;
 
 /// A request of a flow that exchanges messages, with what became of it. Its delay is `answered_ns` −
@@ -60,6 +61,9 @@ pub struct MessageFigures {
     /// What became of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageFigures>,
+    /// The phases of `latency`, the idle one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<LoadPhase>,
 }
 
 /// A distribution of times. Percentiles by nearest rank, less than 1 % off; the others are exact.

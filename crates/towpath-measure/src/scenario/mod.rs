@@ -5,6 +5,7 @@
 //! the reference ([`reference_markdown`]) follow it.
 
 mod builtin;
+pub mod change;
 pub mod document;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -28,14 +29,16 @@ pub use model::{
     MptcpConfig, Operator, Path, RunPlan, Scenario, Segments, Target, TimelineEvent, Transport,
     World,
 };
-pub use pattern::{Exchange, Pattern, Planned, Schedule, Udping, Video, Web};
+pub use pattern::{
+    Call, Exchange, Medium, Pattern, Phases, Planned, Schedule, Udp, Udping, Video, Web,
+};
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{
     BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
     ProfileSwitches, StackKind, StackPlan,
 };
 
-pub use read::unreadable;
+pub use read::{AFTER_LAST_FLOW, unreadable};
 
 use problem::{Finding, quote};
 

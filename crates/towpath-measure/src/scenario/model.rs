@@ -1,11 +1,12 @@
 //! The scenario as data. Indices (`usize`) point into the scenario's own lists.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Rate;
-use towpath_net::config::{Delay, DirectionConfig, Loss};
+use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue};
 
 use super::pattern::Pattern;
 use super::stack::{Middlebox, StackPlan};
@@ -35,12 +36,39 @@ pub struct Scenario {
     pub expect: Vec<Expectation>,
     /// The TOML text it was read from.
     pub source: String,
+    /// What else is to be said of a run in its conditions, by name; a text has none.
+    pub remarks: BTreeMap<String, String>,
 }
 
 impl Scenario {
+    /// Whether its links draw anything at random, so that two simulated runs may differ.
+    pub fn draws(&self) -> bool {
+        let random = |config: &DirectionConfig| {
+            config.loss != Loss::None
+                || config.delay.jitter.is_some()
+                || config.duplicate != Probability::NEVER
+                || config.corrupt != Probability::NEVER
+                || matches!(config.queue, Queue::Pie { .. })
+        };
+        let changes = |event: &TimelineEvent| match &event.change {
+            Change::Loss(_, loss) => *loss != Loss::None,
+            Change::Delay(_, delay) => delay.jitter.is_some(),
+            Change::Down(_) | Change::Up | Change::Rate(..) | Change::Address { .. } => false,
+        };
+        let paths = self.paths.iter().flat_map(|path| [&path.up, &path.down]);
+        let shared = self.bottlenecks.iter().flat_map(|shared| [&shared.up, &shared.down]);
+        paths.chain(shared).any(random) || self.timeline.iter().any(changes)
+    }
+
     /// The congestion control asked for on `host`: its own, or the run's.
     pub fn congestion_control_of<'a>(&'a self, host: &'a Host) -> &'a str {
         host.congestion_control.as_deref().unwrap_or(&self.run.congestion_control)
+    }
+
+    /// Whether the scenario names a congestion control for `host`: a program is not asked for one
+    /// else.
+    pub fn names_congestion_control_of(&self, host: &Host) -> bool {
+        host.congestion_control.is_some() || self.run.names_congestion_control
     }
 }
 
@@ -270,6 +298,8 @@ pub struct RunPlan {
     pub sample: Duration,
     /// Congestion control asked for; `cubic` when not given.
     pub congestion_control: String,
+    /// Whether the scenario names it.
+    pub names_congestion_control: bool,
 }
 
 /// A transport protocol.

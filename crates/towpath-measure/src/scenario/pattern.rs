@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::DataDirection;
-use crate::result::VideoPlan;
+use crate::result::{Load, VideoPlan};
 
 /// What a flow sends.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,8 @@ pub enum Pattern {
     Web(Web),
     /// Datagrams over every path, beside whatever transport.
     Udping(Udping),
+    /// Datagrams at a constant rate over one path.
+    Udp(Udp),
     /// A command, run by `sh -c` on the flow's first host (emulated world only).
     Run {
         /// The command.
@@ -54,8 +56,18 @@ impl Pattern {
             Self::Video(_) => "video",
             Self::Web(_) => "web",
             Self::Udping(_) => "udping",
+            Self::Udp(udp) => match udp.call.map(|call| call.medium) {
+                None => "udp",
+                Some(Medium::Video) => "call-video",
+                Some(Medium::G711 | Medium::G729a) => "call",
+            },
             Self::Run { .. } => "run",
         }
+    }
+
+    /// What it says of datagrams at a constant rate, if it sends such.
+    pub fn udp(&self) -> Option<&Udp> {
+        if let Self::Udp(udp) = self { Some(udp) } else { None }
     }
 
     /// How long it is planned to take; the longest time for what ends by itself.
@@ -68,6 +80,7 @@ impl Pattern {
             Self::Video(video) => video.length(),
             Self::Web(web) => web.duration,
             Self::Udping(udping) => udping.duration,
+            Self::Udp(udp) => udp.duration,
         }
     }
 
@@ -77,6 +90,7 @@ impl Pattern {
             Self::Exchange(exchange) => exchange.duration + exchange.patience,
             Self::Video(video) => video.length() + video.patience,
             Self::Udping(udping) => udping.duration + udping.patience,
+            Self::Udp(udp) => udp.duration + udp.patience,
             Self::Bulk { .. } | Self::Iperf { .. } | Self::Web(_) | Self::Run { .. } => {
                 self.duration()
             }
@@ -99,6 +113,41 @@ pub struct Exchange {
     pub duration: Duration,
     /// How long after that answers are waited for.
     pub patience: Duration,
+    /// Loads that come and go beside it, where it is `latency`.
+    pub phases: Option<Phases>,
+}
+
+/// The phases of `latency`: without a load, with one down, with one up, with both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phases {
+    /// Length of each.
+    pub each: Duration,
+    /// Time between two, in which queues drain.
+    pub pause: Duration,
+    /// Connections of each load in each of its directions.
+    pub streams: u32,
+}
+
+impl Phases {
+    /// Their number.
+    pub const COUNT: u32 = 4;
+
+    /// From the beginning of the first to the end of the last.
+    pub fn total(&self) -> Duration {
+        let pauses = self.pause.saturating_mul(Self::COUNT - 1);
+        self.each.saturating_mul(Self::COUNT).saturating_add(pauses)
+    }
+
+    /// Each with when it begins.
+    pub fn all(&self) -> [(Load, Duration); 4] {
+        let step = self.each.saturating_add(self.pause);
+        [
+            (Load::Idle, Duration::ZERO),
+            (Load::Down, step),
+            (Load::Up, step.saturating_mul(2)),
+            (Load::Both, step.saturating_mul(3)),
+        ]
+    }
 }
 
 /// When requests are due, counted from when the flow's connections are open.
@@ -211,4 +260,58 @@ pub struct Udping {
     pub duration: Duration,
     /// How long each answer is waited for.
     pub patience: Duration,
+}
+
+/// Datagrams at a constant rate over one path, in one direction or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Udp {
+    /// Payload that is sent in a second, in bits.
+    pub rate_bps: u64,
+    /// Payload of each.
+    pub bytes: u32,
+    /// Who sends.
+    pub direction: DataDirection,
+    /// They are due for so long.
+    pub duration: Duration,
+    /// How long after that late ones are waited for.
+    pub patience: Duration,
+    /// The path was named: between real hosts, others leave it to the routes.
+    pub is_bound: bool,
+    /// They are the sound or the picture of a call.
+    pub call: Option<Call>,
+}
+
+/// What the datagrams of a call are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// What they hold.
+    pub medium: Medium,
+    /// Those that are sent at once: all of a frame.
+    pub together: u32,
+    /// How much later than the fastest one may be played.
+    pub jitter_buffer: Duration,
+    /// Rate of the picture that goes with the sound.
+    pub video_bps: Option<u64>,
+}
+
+/// What a datagram of a call holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// 20 ms of G.711, whose losses are concealed as its appendix I says.
+    G711,
+    /// 20 ms of G.729, annex A.
+    G729a,
+    /// A part of a frame.
+    Video,
+}
+
+impl Medium {
+    /// Its name in scenarios and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::G711 => "g711",
+            Self::G729a => "g729a",
+            Self::Video => "video",
+        }
+    }
 }

@@ -21,7 +21,7 @@ const LARGEST_BYTES: u64 = 1_000_000_000_000_000;
 const MOST_PACKETS: u64 = 1_000_000_000;
 
 /// Words of other tools, and ours for the same thing.
-static SYNONYMS: [(&str, &str); 16] = [
+pub(super) static SYNONYMS: [(&str, &str); 16] = [
     ("bandwidth", "rate"),
     ("bw", "rate"),
     ("capacity", "rate"),
@@ -220,6 +220,11 @@ impl<'a> Value<'a> {
     /// The table, if it is one; no complaint if not.
     pub fn as_table(&self) -> Option<&'a DeTable<'a>> {
         self.tree.get_ref().as_table()
+    }
+
+    /// Whether it has elements.
+    pub fn is_list(&self) -> bool {
+        self.tree.get_ref().as_array().is_some()
     }
 
     /// The truth value, if it is one; no complaint if not.

@@ -295,6 +295,7 @@ fn expectations_may_be_written_without_quotes_in_the_key() {
 #[test]
 fn every_key_of_the_table_is_read() {
     let reader = [
+        include_str!("read/call.rs"),
         include_str!("read/flows.rs"),
         include_str!("read/hosts.rs"),
         include_str!("read/link.rs"),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::result::Record;
+use crate::result::{Record, SequenceView};
 use crate::scenario::DataDirection;
 
 /// Paths and bottlenecks, by name.
@@ -12,6 +12,8 @@ const MOST_PATHS: usize = 2_000;
 pub(crate) const MOST_SUBFLOWS: usize = 20_000;
 /// Events of a timeline.
 const MOST_PLANNED: usize = 200_000;
+/// Views of a time–sequence picture; ours have two.
+const MOST_VIEWS: usize = 100;
 /// Fields that the source of an event may give; ours have fewer than twenty.
 const MOST_DETAILS: usize = 256;
 
@@ -44,10 +46,17 @@ impl Variety {
                 let numbers = (subflow.flow, subflow.stream, subflow.subflow);
                 self.subflows.insert((subflow.direction, numbers.0, numbers.1, numbers.2));
                 few("subflows", self.subflows.len(), MOST_SUBFLOWS)?;
+                let waits = subflow.held.as_ref().map_or(0, |held| held.waits_for_ns.len());
+                few("subflows waited for", waits, MOST_SUBFLOWS)?;
                 self.path(&subflow.path)
             }
             Record::Link(link) => self.path(&link.path),
+            Record::Account(account) => {
+                few("paths waited for", account.parts.blocked_by.len(), MOST_PATHS)?;
+                self.path(&account.path)
+            }
             Record::Probe(probe) => self.path(&probe.path),
+            Record::Datagrams(row) => self.path(&row.path),
             Record::Event(event) => {
                 few("fields of an event", event.detail.len(), MOST_DETAILS)?;
                 event.path.as_deref().map_or(Ok(()), |path| self.path(path))
@@ -55,10 +64,21 @@ impl Variety {
             Record::Capture(captured) => {
                 few("subflows of a connection", captured.subflows.len(), MOST_SUBFLOWS)
             }
+            Record::Sequence(sequence) => {
+                few("paths of a sequence", sequence.paths.len(), MOST_SUBFLOWS)?;
+                few("views of a sequence", sequence.views.len(), MOST_VIEWS)?;
+                let groups =
+                    |view: &SequenceView| few("kinds of a view", view.marks.len(), MOST_SUBFLOWS);
+                sequence.views.iter().try_for_each(groups)
+            }
             Record::Summary(summary) => {
                 few("flows", summary.flows.len(), MOST_SUBFLOWS)?;
                 few("subflows", summary.subflows.len(), MOST_SUBFLOWS)?;
                 few("paths", summary.paths.len(), MOST_PATHS)?;
+                if let Some(account) = &summary.account {
+                    let links = account.links.len() + account.unlimited.len();
+                    few("links with an account", links, 2 * MOST_PATHS)?;
+                }
                 summary.subflows.iter().try_for_each(|subflow| self.path(&subflow.path))
             }
             Record::Interval(_)

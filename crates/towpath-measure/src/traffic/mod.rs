@@ -9,7 +9,8 @@
 //!   for each pattern ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts
 //!   from when the request was *due*, so a stall is seen whole.
 //!
-//! Beside them there are datagrams over single paths ([`udping`]), which need no stream.
+//! Beside them there are datagrams over single paths, which need no stream: questions that are sent
+//! back ([`udping`]), and a constant rate in one direction or both ([`udp`]).
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ mod outbox;
 mod pacer;
 pub mod talk;
 pub mod transfer;
+pub mod udp;
 pub mod udping;
 pub mod video;
 pub mod web;
@@ -28,6 +30,7 @@ pub mod web;
 pub use pacer::Pacer;
 pub use talk::{Ask, Asker, Output, Role, Talk, messages};
 pub use transfer::{Allowance, Finish, Receiver, Sender};
+pub use udp::{UdpReceiver, UdpSender};
 pub use udping::Pinger;
 
 /// What a flow is meant to do.
@@ -46,6 +49,8 @@ pub enum Plan {
     Messages(Duration),
     /// Send datagrams over every path; answers are waited for until then.
     Datagrams(Duration),
+    /// Send datagrams at a constant rate for so long.
+    Constant(Duration),
     /// A command ends by itself; ended after this time.
     Command(Duration),
 }
@@ -58,6 +63,7 @@ impl Plan {
             | Self::Timed(limit)
             | Self::Messages(limit)
             | Self::Datagrams(limit)
+            | Self::Constant(limit)
             | Self::Command(limit) => limit,
         }
     }
@@ -75,6 +81,7 @@ impl From<&Pattern> for Plan {
                 Self::Messages(pattern.limit())
             }
             Pattern::Udping(_) => Self::Datagrams(pattern.limit()),
+            Pattern::Udp(udp) => Self::Constant(udp.duration),
             Pattern::Run { duration, command: _ } => Self::Command(*duration),
         }
     }
@@ -87,6 +94,7 @@ pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => each(*direction),
         Pattern::Exchange(_) | Pattern::Video(_) | Pattern::Web(_) => each(DataDirection::Both),
+        Pattern::Udp(udp) => each(udp.direction),
         Pattern::Udping(_) | Pattern::Run { .. } => &[],
     }
 }
@@ -101,6 +109,7 @@ pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
         | Pattern::Exchange(_)
         | Pattern::Video(_)
         | Pattern::Web(_)
+        | Pattern::Udp(_)
         | Pattern::Udping(_) => directions(pattern),
     }
 }
@@ -111,9 +120,11 @@ pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
         Pattern::Exchange(exchange) => each(exchange.direction),
         // A player or browser asks; how many connections it has is another matter.
         Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
-        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Udping(_) | Pattern::Run { .. } => {
-            &[]
-        }
+        Pattern::Bulk { .. }
+        | Pattern::Iperf { .. }
+        | Pattern::Udping(_)
+        | Pattern::Udp(_)
+        | Pattern::Run { .. } => &[],
     }
 }
 
@@ -134,9 +145,11 @@ pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
         },
         Pattern::Video(video) => video.segments.into(),
         Pattern::Web(web) => u64::from(web.objects).saturating_add(1),
-        Pattern::Bulk { .. } | Pattern::Iperf { .. } | Pattern::Udping(_) | Pattern::Run { .. } => {
-            0
-        }
+        Pattern::Bulk { .. }
+        | Pattern::Iperf { .. }
+        | Pattern::Udping(_)
+        | Pattern::Udp(_)
+        | Pattern::Run { .. } => 0,
     }
 }
 
@@ -156,6 +169,6 @@ pub fn streams(pattern: &Pattern) -> u32 {
         Pattern::Iperf { streams, .. } => *streams,
         Pattern::Exchange(_) => asking(pattern).len() as u32,
         Pattern::Web(web) => web.connections,
-        Pattern::Udping(_) | Pattern::Run { .. } => 0,
+        Pattern::Udping(_) | Pattern::Udp(_) | Pattern::Run { .. } => 0,
     }
 }

@@ -156,6 +156,7 @@ impl Talk {
             Pattern::Bulk { .. }
             | Pattern::Iperf { .. }
             | Pattern::Udping(_)
+            | Pattern::Udp(_)
             | Pattern::Run { .. } => return None,
         };
         let line = |stream: u32| {

@@ -52,7 +52,9 @@ impl Sender {
         let left_bytes = match Plan::from(pattern) {
             Plan::Sized { bytes, limit: _ } => Some(bytes),
             Plan::Timed(_) => None,
-            Plan::Messages(_) | Plan::Datagrams(_) | Plan::Command(_) => return None,
+            Plan::Messages(_) | Plan::Datagrams(_) | Plan::Constant(_) | Plan::Command(_) => {
+                return None;
+            }
         };
         let state = match left_bytes {
             Some(0) => State::Finished(Finish::AllSent),

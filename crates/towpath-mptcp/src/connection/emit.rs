@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::stack::InterfaceId;
 use crate::subflow::{Mapping, Transmit};
 use crate::wire::{
-    AddAddress, DataAck, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload, Segment,
+    AddAddress, DataAck, DataTag, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload,
+    Segment,
 };
 
 use super::addresses::Announcement;
@@ -134,6 +135,12 @@ impl Connection {
             segment_bytes: transmit.segment_bytes,
         };
         packet.write(&segment, payload, identification);
+        packet.data = transmit.data.map(|sent| DataTag {
+            connection: self.id,
+            start: sent.mapping.dsn + (sent.ssn - sent.mapping_ssn),
+            again: transmit.retransmission,
+            copied: self.scheduler.repeats(),
+        });
     }
 
     fn add_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {

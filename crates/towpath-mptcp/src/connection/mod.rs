@@ -20,6 +20,7 @@ mod flow;
 mod handshake;
 mod input;
 mod join;
+mod limit;
 mod mapping;
 mod push;
 mod read;
@@ -53,6 +54,7 @@ use crate::subflow::{self, Subflow};
 use crate::wire::AddAddress;
 
 pub use config::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+pub use limit::{HeldBack, Limit};
 
 use addresses::Announcement;
 use fallback::Straight;
@@ -291,11 +293,10 @@ impl Connection {
         local_key: u64,
         now: Instant,
     ) -> Result<Self, ConfigError> {
-        let mode = if config.multipath { Mode::Offered } else { Mode::Plain };
         Ok(Self {
             id,
             client,
-            mode,
+            mode: if config.multipath { Mode::Offered } else { Mode::Plain },
             local_key,
             remote_key: None,
             local_idsn: keys::initial_dsn(local_key),

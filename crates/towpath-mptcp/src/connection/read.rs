@@ -5,6 +5,7 @@ use towpath_net::Instant;
 
 use super::flow::Flow;
 use super::{Connection, ReceiveBufferMode, WindowShare};
+use crate::subflow::State;
 
 impl Connection {
     /// See [`crate::stack::Stack::read`].
@@ -20,15 +21,25 @@ impl Connection {
     }
 
     fn tune_receive_buffer(&mut self, now: Instant) {
-        if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed {
+        let as_receiver = self.config.receive_buffer.is_counted_in_packets();
+        if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed && !as_receiver {
             return;
         }
-        let as_receiver = self.config.receive_buffer.window_share == WindowShare::LinuxPackets;
         let rtt = |flow: &Flow| {
             if as_receiver { flow.tcp.receiver_rtt() } else { flow.tcp.srtt() }
         };
         let rtt = self.flows.iter().map(rtt).max().unwrap_or_default();
-        if !self.tuning.is_due(now, rtt) {
+        let due = self.tuning.is_due(now, rtt);
+        // `mptcp_rcv_space_adjust` looks at all subflows when a round trip has ended, or none is known.
+        if as_receiver && !self.is_single() && (due || rtt.is_zero()) {
+            // Linux has a subflow of the peer's when its handshake has ended, its own from the SYN on.
+            let counts =
+                |flow: &&Flow| flow.closed.is_none() && flow.tcp.state() != State::SynReceived;
+            let open = self.flows.iter().filter(counts);
+            let payload = |flow: &Flow| flow.tcp.received_packet_bytes().unwrap_or(0).into();
+            self.tuning.note_subflows(open.map(payload));
+        }
+        if !due {
             return;
         }
         let mss = self.flows.iter().map(|flow| flow.tcp.mss_bytes()).max().unwrap_or_default();
@@ -43,7 +54,7 @@ impl Connection {
         self.note_waiting_below();
         let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
         if let Some(largest) = packets.max() {
-            self.tuning.note_packets(largest.into());
+            self.tuning.note_packets(largest.into(), self.is_single());
         }
         let offered = self.offered_bytes();
         let free = self.free_bytes();
@@ -58,8 +69,11 @@ impl Connection {
         } else {
             self.receive.window(room, unit)
         };
+        // What the peer was promised on each subflow may be more than the buffer has, in all.
+        let room = self.tuning.buffer_bytes().saturating_sub(self.reorder_bytes());
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);
+            flow.tcp.set_reorder_room(room.saturating_add(flow.tcp.reorder_bytes()));
         }
         if self.config.acks_on_read {
             return self.acknowledge_what_was_read(window, offered);

@@ -107,11 +107,23 @@ impl Tuning {
         }
     }
 
-    /// The largest packet that came so far has so much payload.
-    pub(super) fn note_packets(&mut self, payload_bytes: u64) {
+    /// The largest packet that came so far has so much payload; in plain TCP, where there is a `single`
+    /// subflow, the share follows at once (`tcp_measure_rcv_mss`).
+    pub(super) fn note_packets(&mut self, payload_bytes: u64, single: bool) {
         if self.config.window_share == WindowShare::LinuxPackets {
             self.payload_bytes = payload_bytes;
-            self.share = (linux_share(payload_bytes), WHOLE);
+            if single {
+                self.share = (linux_share(payload_bytes), WHOLE);
+            }
+        }
+    }
+
+    /// Payload of the largest packet of each subflow, none where none came. The smallest share is that of
+    /// the connection (Linux `mptcp_rcv_space_adjust`), so that a subflow on which nothing has come yet
+    /// makes the window smaller.
+    pub(super) fn note_subflows(&mut self, payload_bytes: impl Iterator<Item = u64>) {
+        if let Some(least) = payload_bytes.map(linux_share).min() {
+            self.share = (least, WHOLE);
         }
     }
 
@@ -243,7 +255,7 @@ mod tests {
         let mut tuning = tuning(ReceiveBufferMode::Fixed);
         assert_eq!(tuning.window_bytes(1_000, 0, 128), 896, "others round down");
         tuning.config.window_share = WindowShare::LinuxPackets;
-        tuning.note_packets(1_448);
+        tuning.note_packets(1_448, true);
         let whole = tuning.offered_bytes();
         assert_eq!((whole, tuning.window_bytes(whole, whole, 128)), (62_500, 62_592));
         assert_eq!(tuning.window_bytes(whole / 2 - 1, whole, 128), 31_232);
@@ -273,6 +285,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_subflow_on_which_nothing_came_lowers_the_share_of_all() {
+        let mut tuning = tuning(ReceiveBufferMode::Fixed);
+        tuning.config.window_share = WindowShare::LinuxPackets;
+        let mut percent = |payloads: &[u64]| {
+            tuning.note_packets(payloads.iter().copied().max().unwrap_or(0), false);
+            tuning.note_subflows(payloads.iter().copied());
+            tuning.offered_bytes() / 1_000
+        };
+        assert_eq!(percent(&[0]), 50);
+        assert_eq!(percent(&[1_448]), 62);
+        assert_eq!(percent(&[1_448, 0]), 50);
+        assert_eq!(percent(&[1_448, 1_948]), 44);
+        assert_eq!(percent(&[]), 44, "what was known stays");
+    }
+
     /// The first window of Linux 6.18 with Multipath TCP over an MTU of 4,141 and `tcp_rmem` of 109,000:
     /// payload of 4,069 in packets of two pages.
     #[test]
@@ -280,7 +308,7 @@ mod tests {
         let mut tuning = tuning(ReceiveBufferMode::Fixed);
         tuning.config.window_share = WindowShare::LinuxPackets;
         tuning.buffer_bytes = 109_000;
-        tuning.note_packets(4_069);
+        tuning.note_packets(4_069, true);
         let whole = tuning.offered_bytes();
         assert_eq!(tuning.window_bytes(whole, whole, 128), 49_024);
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use crate::connection::{self, Connection, Host, Output, Room, Scratch, Tuple};
+use crate::connection::{self, Connection, HeldBack, Host, Output, Room, Scratch, Tuple};
 use crate::path_manager::Action;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
@@ -131,6 +131,9 @@ pub struct Stack {
     next_port: u16,
     identification: u16,
     counters: Counters,
+    /// When packets were last asked for, and how often a connection had none (any more).
+    asked_at: Instant,
+    rests: u64,
 }
 
 impl Stack {
@@ -169,6 +172,8 @@ impl Stack {
             next_port: *PORTS.start(),
             identification: 0,
             counters: Counters::default(),
+            asked_at: Instant::ZERO,
+            rests: 0,
         }
     }
 
@@ -392,6 +397,30 @@ impl Stack {
         self.counters
     }
 
+    /// How often a connection has come to have nothing more to send: what holds its subflows back is as
+    /// before where this is.
+    #[inline]
+    pub fn rests(&self) -> u64 {
+        self.rests
+    }
+
+    /// A connection's subflows and what holds them back, as of when packets were last asked for.
+    pub fn held_back(&self, connection: ConnectionId) -> impl Iterator<Item = HeldBack> + '_ {
+        let room = |id| room(&self.interfaces, id);
+        let known = self.get(connection).into_iter();
+        known.flat_map(move |known| known.held_back(self.asked_at, room))
+    }
+
+    /// Whether the application has given nothing to a connection that is not sent.
+    pub fn has_nothing_to_send(&self, connection: ConnectionId) -> bool {
+        self.get(connection).is_none_or(Connection::has_nothing_to_send)
+    }
+
+    /// The largest window that a connection's peer has offered so far.
+    pub fn largest_window_bytes(&self, connection: ConnectionId) -> u64 {
+        self.get(connection).map_or(0, Connection::largest_window_bytes)
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
@@ -419,6 +448,7 @@ impl Stack {
 
     /// As [`Stack::poll_transmit`], into the memory of a packet of before.
     pub fn transmit(&mut self, now: Instant, packet: &mut Packet) -> Option<InterfaceId> {
+        self.asked_at = now;
         if let Some((interface, stray)) = self.stray.pop_front() {
             *packet = stray;
             return Some(interface);
@@ -427,11 +457,7 @@ impl Stack {
             let identification = self.identification;
             let host = Host { now, local: &self.addresses, trace: self.config.trace };
             let interfaces = &self.interfaces;
-            let room = |id| match find(interfaces, id) {
-                Some(Interface { up: true, room: true, .. }) => Room::Free,
-                Some(Interface { up: true, room: false, .. }) => Room::Full,
-                Some(Interface { up: false, .. }) | None => Room::Down,
-            };
+            let room = |id| room(interfaces, id);
             let known = self.connections.get_mut(&id);
             let interface = known.and_then(|known| {
                 known.with_views(&mut self.scratch, |known| {
@@ -450,6 +476,7 @@ impl Stack {
             if let Some(known) = self.get_mut(id) {
                 known.queued = false;
             }
+            self.rests += 1;
             self.settle(now, id);
         }
         None
@@ -627,6 +654,14 @@ impl Stack {
             self.subflows.insert((local, remote), id);
             self.make_ready(id);
         }
+    }
+}
+
+fn room(interfaces: &[(InterfaceId, Interface)], id: InterfaceId) -> Room {
+    match find(interfaces, id) {
+        Some(Interface { up: true, room: true, .. }) => Room::Free,
+        Some(Interface { up: true, room: false, .. }) => Room::Full,
+        Some(Interface { up: false, .. }) | None => Room::Down,
     }
 }
 

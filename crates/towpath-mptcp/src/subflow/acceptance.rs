@@ -307,6 +307,13 @@ impl Subflow {
             0 => bytes,
             packet => packet,
         };
+        if start > self.receive.next()
+            && self.receive.waiting_bytes() + bytes > u64::from(self.own_window.reorder_room_bytes)
+        {
+            // It would wait where there is no memory (Linux `tcp_try_rmem_schedule`): the peer sends it again.
+            self.schedule_ack(now, bytes, packet, false, true);
+            return;
+        }
         let fin_before = self.receive.fin_in_order();
         let arrival = self.receive.insert(start, payload, &mut received.data);
         self.duplicate_bytes += arrival.duplicate;

@@ -27,6 +27,7 @@ mod config;
 mod delivery;
 mod events;
 mod handshake;
+mod held;
 mod icmp;
 mod nagle;
 mod pacing;
@@ -48,6 +49,7 @@ pub(crate) use send_memory::FRAGMENT_BYTES;
 
 pub use config::Config;
 pub use events::{CloseReason, IcmpError, Received, State, Statistics, TimedOut};
+pub use held::HeldBy;
 pub use send_queue::{Mapping, Sent};
 pub use timers::Timer;
 pub use transmit::{Reason, Transmit};
@@ -358,6 +360,11 @@ impl Subflow {
     /// window belongs to the connection), the right edge never moves back (RFC 9293 §3.8.6.2.2).
     pub fn set_receive_window(&mut self, bytes: u64, shared: bool) {
         self.own_window.set(bytes, shared);
+    }
+
+    /// So many bytes may wait here for earlier ones; what would be more is not kept.
+    pub fn set_reorder_room(&mut self, bytes: u64) {
+        self.own_window.reorder_room_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
 
     /// The connection's window admits so many bytes from the next one to be pushed on, whatever was

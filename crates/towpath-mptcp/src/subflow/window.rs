@@ -83,12 +83,15 @@ pub(super) struct OwnWindow {
     told: u64,
     /// Our window scale, if both sides scale.
     pub(super) shift: u8,
+    /// So much may wait for earlier data, whatever was offered: 4 GiB at most.
+    pub(super) reorder_room_bytes: u32,
 }
 
 impl OwnWindow {
     pub(super) fn new() -> Self {
         let bytes = u64::from(u16::MAX);
-        Self { bytes, shared: false, largest: 0, edge: 1, told: 0, shift: 0 }
+        let reorder_room_bytes = u32::MAX;
+        Self { bytes, shared: false, largest: 0, edge: 1, told: 0, shift: 0, reorder_room_bytes }
     }
 
     pub(super) fn set(&mut self, bytes: u64, shared: bool) {

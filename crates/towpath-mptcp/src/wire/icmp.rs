@@ -150,7 +150,7 @@ pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> 
         | (IpAddr::V6(Ipv6Addr { .. }), IpAddr::V4(Ipv4Addr { .. })) => return None,
     }
     let payload = Payload::from(Bytes::from(message));
-    Some(Packet { header, payload, segment_bytes: 0, checksum_offloaded: false })
+    Some(Packet { header, payload, ..Packet::default() })
 }
 
 /// Fills in the checksum of an ICMP message.

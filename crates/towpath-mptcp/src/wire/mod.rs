@@ -22,7 +22,7 @@ pub use icmp::{IcmpKind, IcmpMessage};
 pub use option::{
     AddAddress, Capable, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset, Timestamps,
 };
-pub use packet::{Cutter, Packet};
+pub use packet::{Cutter, DataTag, Packet};
 pub use payload::Payload;
 
 /// Control bits of a TCP segment (RFC 9293 §3.1).

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 
+use crate::stack::ConnectionId;
+
 use super::ip::{self, IpHeader};
 use super::{Flags, ParseError, Payload, Segment};
 
@@ -29,6 +31,22 @@ pub struct Packet {
     /// nothing on the way has changed the packet, or who changes it must call
     /// [`Packet::complete_checksum`] first.
     pub checksum_offloaded: bool,
+    /// Which data it carries, as the sender knows it: nothing of it is on the wire. Only our own stack
+    /// fills it in, for those who keep accounts.
+    pub data: Option<DataTag>,
+}
+
+/// Which data of a connection a packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataTag {
+    /// The sender's connection.
+    pub connection: ConnectionId,
+    /// Offset of the first byte in the connection's data.
+    pub start: u64,
+    /// It was sent before on the same subflow.
+    pub again: bool,
+    /// The connection's scheduler sends copies.
+    pub copied: bool,
 }
 
 impl Packet {
@@ -92,7 +110,12 @@ impl Packet {
             ArrayVec::try_from(head).map_err(|_| ParseError::Malformed("header length"))?;
         // A device may have padded the packet; what is behind its end does not count.
         let payload = Payload::from(bytes.slice(header_bytes..ip.total_bytes));
-        Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded })
+        Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded, data: None })
+    }
+
+    /// IP and TCP headers with their options; the checksum may still be left to a device.
+    pub fn headers(&self) -> &[u8] {
+        &self.header
     }
 
     /// All of it in one piece, with the complete checksum.
@@ -148,6 +171,7 @@ impl Packet {
         append(header, &options);
         self.payload = payload;
         (self.segment_bytes, self.checksum_offloaded) = (segment.segment_bytes, true);
+        self.data = None;
     }
 
     /// Takes it apart; verifies the checksum unless it is offloaded.
@@ -357,6 +381,8 @@ impl Cutter {
         append(&mut part.header, &whole.header);
         part.payload = whole.payload.slice(self.done_bytes, end);
         (part.segment_bytes, part.checksum_offloaded) = (0, true);
+        part.data =
+            whole.data.map(|tag| DataTag { start: tag.start + self.done_bytes as u64, ..tag });
         let total_bytes = part.len();
         ip::patch(&mut part.header, total_bytes, self.count);
         let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();

@@ -286,7 +286,7 @@ proptest! {
         let cut = cut.min(bytes.len());
         let header = bytes[..cut].iter().copied().collect();
         let payload = bytes.slice(cut..).into();
-        let odd = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded };
+        let odd = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded, data: None };
         let device = Packet::from_bytes(&bytes, offloaded, segment_bytes);
         for mut packet in std::iter::once(odd).chain(device) {
             let _ = (parse(&packet), packet.source(), packet.to_vec());

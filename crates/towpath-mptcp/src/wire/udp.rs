@@ -89,7 +89,7 @@ impl Datagram {
         append(&mut header, &front);
         append(&mut header, &checksum.to_be_bytes());
         let payload = Payload::from(self.payload);
-        Packet { header, payload, segment_bytes: 0, checksum_offloaded: false }
+        Packet { header, payload, ..Packet::default() }
     }
 }
 
@@ -139,6 +139,7 @@ mod tests {
                 payload: Bytes::from(payload).into(),
                 segment_bytes: 0,
                 checksum_offloaded: false,
+                data: None,
             };
             let _ = Datagram::parse(&packet);
         }

@@ -8,7 +8,9 @@ use plotters::prelude::Cartesian2d;
 use plotters::prelude::{BLACK, ChartBuilder, ChartContext, IntoDrawingArea, LineSeries, Polygon};
 
 use super::canvas::{Canvas, HEIGHT, WIDTH};
-use super::{Axis, Chart, Scale, Series, Shape, Size, delay_ticks, tick_label, ticks, time_ticks};
+use super::{
+    Axis, Chart, Scale, Series, Shape, Size, bands, delay_ticks, tick_label, ticks, time_ticks,
+};
 use crate::number::three;
 use crate::series::{Mark, Values};
 use crate::text::{cut, esc};
@@ -38,8 +40,11 @@ pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
          preserveAspectRatio=\"none\">{}</svg>",
         data(chart, axis)
     );
+    if chart.size == Size::Account {
+        out.push_str(&bands::names(chart));
+    }
     x_axis(&mut out, axis);
-    marks(&mut out, axis, &lanes, texts);
+    marks(&mut out, axis, &lanes, texts, &chart.peaks());
     out.push_str("</svg>");
     out
 }
@@ -107,7 +112,7 @@ fn x_axis(out: &mut String, axis: &Axis) {
 }
 
 /// Lines and letters of events, and their texts where there is room for them.
-fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
+fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool, peaks_of: &[(usize, f64)]) {
     out.push_str("<g class=\"marks\">");
     let (mut free, mut ends) = (f64::NEG_INFINITY, String::new());
     for (mark, lane) in axis.marks.iter().zip(lanes) {
@@ -138,7 +143,7 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
                  <tspan>{}</tspan> {}</text>",
                 y - 8,
                 mark.letter,
-                esc(&cut(&mark.text, LABEL))
+                esc(&cut(mark.label(), LABEL))
             );
         }
         if x >= free {
@@ -153,15 +158,61 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool) {
         out.push_str("</g>");
     }
     out.push_str(&ends);
+    peaks(out, axis, peaks_of);
     out.push_str("</g>");
 }
+
+/// A mark where the axis cuts a value off, with the value at the largest of them.
+fn peaks(out: &mut String, axis: &Axis, peaks: &[(usize, f64)]) {
+    let largest = peaks.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let place = |at: usize| 100.0 * (at as f64 + 0.5) * axis.step_s / axis.end_s;
+    // Others are left out where they would stand in its text, on the narrowest screen.
+    let room = largest.map(|(at, value)| {
+        let width = (three(*value).chars().count() as f64 * LETTER_PX + SIGN_PX) / PHONE_PX * 100.0;
+        Span { at: place(*at), width }
+    });
+    let largest = largest.map(|(at, _)| *at);
+    let mut free = f64::NEG_INFINITY;
+    for (at, value) in peaks {
+        let at_s = (*at as f64 + 0.5) * axis.step_s;
+        let x = place(*at);
+        if Some(*at) != largest {
+            let sign = Span { at: x, width: 0.0 };
+            if x < free || room.is_some_and(|room| room.overlaps(sign)) {
+                continue;
+            }
+            free = x + SIGN_PX / PHONE_PX * 100.0;
+        }
+        let (anchor, text) = match Some(*at) == largest {
+            false => ("middle", "▲".to_owned()),
+            true if turned(x) => ("end", format!("{} ▲", three(*value))),
+            true => ("start", format!("▲ {}", three(*value))),
+        };
+        // The sign, not its text, stands at the place.
+        let dx = match anchor {
+            "start" => -4,
+            "end" => 4,
+            _ => 0,
+        };
+        let _ = write!(
+            out,
+            "<g data-at=\"{at_s:.3}\"><text class=\"peak\" x=\"{x:.2}%\" dx=\"{dx}\" y=\"9\" \
+             text-anchor=\"{anchor}\">{text}</text></g>"
+        );
+    }
+}
+
+/// Width of the data area on a phone, of a letter in it, and of the sign of a value that is cut off.
+const PHONE_PX: f64 = 300.0;
+const LETTER_PX: f64 = 7.5;
+const SIGN_PX: f64 = 14.0;
 
 /// Labels start at this many lines above the data area; the others show in the list of events.
 const MAX_LANES: usize = 4;
 /// Longest event text in a chart.
-const LABEL: usize = 34;
+const LABEL: usize = 44;
 /// From here on (per cent of the width) a label stands left of its line.
-const TURN: f64 = 62.0;
+const TURN: f64 = 56.0;
 
 /// Puts each label on a line above the data area such that no label overlaps another and no event's
 /// line crosses a label, on the narrowest screen that shows texts at all.
@@ -170,7 +221,7 @@ fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
     let spans: Vec<Span> = marks
         .iter()
         .map(|mark| {
-            let chars = mark.text.chars().count().min(LABEL) + 4;
+            let chars = mark.label().chars().count().min(LABEL) + 4;
             let width = (chars as f64 * 6.6 + 8.0) / NARROWEST_PX * 100.0;
             Span { at: 100.0 * mark.at_s / end_s, width }
         })
@@ -218,6 +269,9 @@ impl Span {
 
 /// The stretched data area: stalls, then series.
 fn data(chart: &Chart, axis: &Axis) -> String {
+    if chart.size == Size::Account {
+        return bands::drawn(chart, axis);
+    }
     let canvas = Canvas::default();
     let out = Rc::clone(&canvas.0);
     let area = canvas.clone().into_drawing_area();
@@ -319,6 +373,17 @@ fn fill(plane: &mut Plane<'_>, outline: Vec<Point>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signs_of_what_is_cut_off_do_not_overprint_each_other() {
+        let (marks, stalls) = (Vec::new(), Vec::new());
+        let axis = Axis { scale: Scale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
+        let mut out = String::new();
+        // Two stand in the text of the largest, and one on its neighbour.
+        let all = [(10, 90.0), (12, 70.0), (13, 60.0), (60, 50.0), (61, 50.0)];
+        peaks(&mut out, &axis, &all);
+        assert_eq!(out.matches('▲').count(), 2, "{out}");
+    }
 
     #[test]
     fn no_label_overlaps_another_and_no_line_crosses_a_label() {

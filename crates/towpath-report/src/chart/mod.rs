@@ -5,8 +5,10 @@
 //! phone the text shrinks to 4 px, and in the dark it stays a white box. Here only the data area is
 //! stretched, colours are names of the style sheet, and a chart of 100 samples takes 2–4 KB.
 
+mod bands;
 mod canvas;
 mod draw;
+pub(crate) mod sequence;
 pub(crate) mod values;
 
 pub(crate) use draw::svg;
@@ -34,6 +36,8 @@ pub(crate) enum Size {
     Large,
     Medium,
     Small,
+    /// Medium, with the names of its bands in them.
+    Account,
 }
 
 impl Size {
@@ -42,6 +46,7 @@ impl Size {
             Self::Large => "large",
             Self::Medium => "medium",
             Self::Small => "small",
+            Self::Account => "account",
         }
     }
 }
@@ -122,6 +127,69 @@ pub(crate) fn top(series: &[Series]) -> f64 {
     top
 }
 
+/// Fewer values than this show no rule that a spike could break.
+const FEWEST: usize = 20;
+/// An axis that ends there shows all but the spikes: this part of the values,
+const USUAL: f64 = 0.95;
+/// with this much room above them;
+const ROOM: f64 = 1.25;
+/// a spike is at least so many times as high,
+const SPIKE: f64 = 1.6;
+/// and lasts no longer than so many points.
+const BRIEF: usize = 3;
+
+/// Where an axis of these values should end: at the largest one, unless that is a brief spike over
+/// what the others come to. One burst out of a reorder buffer would flatten everything else.
+pub(crate) fn robust_top(values: impl Iterator<Item = Option<f64>>) -> f64 {
+    let all: Vec<f64> = values.map(|value| value.unwrap_or(0.0)).collect();
+    let mut sorted: Vec<f64> = all.iter().copied().filter(|value| *value > 0.0).collect();
+    sorted.sort_by(f64::total_cmp);
+    let most = sorted.last().copied().unwrap_or(0.0);
+    let usual = sorted.get((sorted.len() as f64 * USUAL) as usize).copied().unwrap_or(most);
+    let top = usual * ROOM;
+    if sorted.len() < FEWEST || most < usual * SPIKE {
+        return most;
+    }
+    let longest = all
+        .chunk_by(|a, b| (*a > top) == (*b > top))
+        .filter(|run| run.first().is_some_and(|value| *value > top));
+    if longest.map(<[f64]>::len).max().unwrap_or(0) > BRIEF { most } else { top }
+}
+
+/// The same of a chart's series, bands added up.
+pub(crate) fn robust_top_of(series: &[Series]) -> f64 {
+    let is_band = |series: &&Series| series.shape == Shape::Stack;
+    let lines = series.iter().filter(|one| !is_band(one) && one.shape != Shape::Dots);
+    let lines = lines.map(|one| robust_top(one.values.iter().copied()));
+    lines.chain([robust_top(sums(series).into_iter().map(Some))]).fold(0.0, f64::max)
+}
+
+/// At each point the bands on top of each other.
+fn sums(series: &[Series]) -> Vec<f64> {
+    let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
+    let bands = || series.iter().filter(|series| series.shape == Shape::Stack);
+    let at =
+        |point: usize| bands().filter_map(|one| one.values.get(point).copied().flatten()).sum();
+    (0..points).map(at).collect()
+}
+
+impl Chart {
+    /// Where the axis cuts something off: each point with the largest value there.
+    pub(crate) fn peaks(&self) -> Vec<(usize, f64)> {
+        let sums = sums(&self.series);
+        let lines = || {
+            let shown = |one: &&Series| !matches!(one.shape, Shape::Stack | Shape::Dots);
+            self.series.iter().filter(shown)
+        };
+        let at = |(point, sum): (usize, f64)| {
+            let values = lines().filter_map(|one| one.values.get(point).copied().flatten());
+            (point, values.fold(sum, f64::max))
+        };
+        let all = sums.into_iter().enumerate().map(at);
+        all.filter(|(_, value)| *value > self.max * 1.000_1).collect()
+    }
+}
+
 /// Ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
 pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
     use plotters::coord::ranged1d::{BoldPoints, Ranged};
@@ -175,5 +243,37 @@ mod tests {
         assert_eq!(ticks(f64::NAN, 6).first(), Some(&0.0));
         assert_eq!(tick_label(0.25, 0.25), "0.25");
         assert_eq!(tick_label(10.0, 5.0), "10");
+    }
+
+    #[test]
+    fn one_spike_does_not_set_an_axis_and_a_phase_does() {
+        let mut values = vec![Some(50.0); 100];
+        values[40] = Some(250.0);
+        assert_eq!(Some(robust_top(values.iter().copied())), Some(62.5));
+        // What lasts is no spike, and neither is what stands among few.
+        values[41..44].fill(Some(240.0));
+        assert_eq!(Some(robust_top(values.iter().copied())), Some(250.0));
+        assert_eq!(Some(robust_top([Some(1.0), None, Some(9.0)].into_iter())), Some(9.0));
+        assert_eq!(Some(robust_top(std::iter::empty())), Some(0.0));
+    }
+
+    #[test]
+    fn what_an_axis_cuts_off_is_told_point_by_point() {
+        let band = |name: &str, values: [f64; 3]| Series {
+            name: name.to_owned(),
+            class: String::new(),
+            shape: Shape::Stack,
+            values: values.map(Some).into(),
+            base: Values::new(),
+        };
+        let chart = Chart {
+            title: String::new(),
+            about: String::new(),
+            unit: String::new(),
+            series: vec![band("a", [1.0, 6.0, 2.0]), band("b", [1.0, 6.0, 2.0])],
+            max: 10.0,
+            size: Size::Small,
+        };
+        assert_eq!(chart.peaks(), [(1, 12.0)]);
     }
 }

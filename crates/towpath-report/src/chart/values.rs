@@ -136,7 +136,7 @@ fn scale(unit: Unit, most: f64) -> (f64, &'static str) {
         Unit::Time if most >= 1e-3 => (1e-3, "ms"),
         Unit::Time => (1e-6, "µs"),
         Unit::Share => (0.01, "%"),
-        Unit::Count | Unit::YesNo => (1.0, ""),
+        Unit::Count | Unit::Score | Unit::YesNo => (1.0, ""),
     }
 }
 

@@ -201,7 +201,12 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
     if fewest < FEWEST {
         found.push(warning(
-            format!("{fewest} repetitions are too few for an interval, which takes {FEWEST}"),
+            match fewest {
+                1 => format!("1 repetition is too few for an interval, which takes {FEWEST}"),
+                few => {
+                    format!("{few} repetitions are too few for an interval, which takes {FEWEST}")
+                }
+            },
             "repeat more often (`--repeat 20`): stalls tend to come in two sizes, and few runs see \
              only one of them",
         ));
@@ -239,16 +244,20 @@ fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
+/// Whether a group's repetitions are simulated and all the same.
+pub(super) fn draws_nothing(comparison: &Comparison<'_>, at: usize) -> bool {
+    let samples = comparison.rows.iter().filter_map(|row| row.samples.get(at));
+    let same =
+        |values: &[f64]| values.first().map(|v| v.to_bits()) == values.last().map(|v| v.to_bits());
+    let group = comparison.groups.get(at);
+    group.is_some_and(|group| group.runs.len() > 1 && is_simulated(group)) && { samples }
+        .all(|s| same(s.values()))
+}
+
 /// Where nothing is drawn at random, repetitions say the same again.
 fn equal_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
-    let equal = |(at, group): &(usize, &Group<'_>)| {
-        let samples = comparison.rows.iter().filter_map(|row| row.samples.get(*at));
-        let same = |values: &[f64]| {
-            values.first().map(|v| v.to_bits()) == values.last().map(|v| v.to_bits())
-        };
-        group.runs.len() > 1 && is_simulated(group) && { samples }.all(|s| same(s.values()))
-    };
-    let groups = comparison.groups.iter().enumerate().filter(equal);
+    let groups = comparison.groups.iter().enumerate();
+    let groups = groups.filter(|(at, _)| draws_nothing(comparison, *at));
     let names: Vec<&str> = groups.map(|(_, group)| group.label.as_str()).collect();
     if !names.is_empty() {
         found.push(warning(

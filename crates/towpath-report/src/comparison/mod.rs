@@ -84,10 +84,24 @@ impl<'a> Comparison<'a> {
         crate::html::comparison(self)
     }
 
-    /// What can be said in one sentence of the first figure.
-    pub(crate) fn headline(&self) -> Option<String> {
+    /// What can be said in one sentence of the first figure, for each world: a simulated figure
+    /// against a measured one says nothing of transports.
+    pub(crate) fn headlines(&self) -> Vec<String> {
+        let mut ranks: Vec<u8> = self.groups.iter().map(world_rank).collect();
+        ranks.dedup(); // groups stand by world
+        let several = ranks.len() > 1;
+        let of = |rank: u8| {
+            let own = |at: &usize| self.groups.get(*at).is_some_and(|g| world_rank(g) == rank);
+            let order: Vec<usize> = (0..self.groups.len()).filter(own).collect();
+            let world = self.groups.get(*order.first()?)?.runs.first()?.meta.world;
+            let text = self.headline(order)?;
+            Some(if several { format!("In {world}: {text}") } else { text })
+        };
+        ranks.iter().filter_map(|rank| of(*rank)).collect()
+    }
+
+    fn headline(&self, mut order: Vec<usize>) -> Option<String> {
         let row = self.rows.first()?;
-        let mut order: Vec<usize> = (0..self.groups.len()).collect();
         let median = |at: &usize| row.estimates.get(*at)?.as_ref().map(|e| e.median);
         order.retain(|at| median(at).is_some());
         order.sort_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
@@ -95,8 +109,37 @@ impl<'a> Comparison<'a> {
             order.reverse();
         }
         let [best, second, ..] = order[..] else { return None };
+        let mut text = self.versus(row, best, second)?;
+        // The usual question is what Multipath TCP brings, whichever two are ahead of the others.
+        if let Some([one, other]) = self.usual_pair(&order)
+            && [best, second] != [one, other]
+        {
+            let what = format!("{}: ", row.figure.label);
+            let usual = self.versus(row, one, other)?;
+            text = format!("{text} {}", usual.strip_prefix(&what).unwrap_or(&usual));
+        }
+        Some(text)
+    }
+
+    /// TCP and Multipath TCP where there is one group of each, in this order of groups.
+    fn usual_pair(&self, order: &[usize]) -> Option<[usize; 2]> {
+        let own = |transport: Transport| {
+            let is_it = |at: &&usize| {
+                self.groups.get(**at).is_some_and(|group| group.transport == transport)
+            };
+            let mut all = order.iter().filter(is_it);
+            all.next().copied().filter(|_| all.next().is_none())
+        };
+        let pair = [own(Transport::Tcp)?, own(Transport::Mptcp)?];
+        let place = |at: usize| order.iter().position(|other| *other == at);
+        Some(if place(pair[0]) < place(pair[1]) { pair } else { [pair[1], pair[0]] })
+    }
+
+    /// One group's figure held against that of a worse one.
+    fn versus(&self, row: &Compared, best: usize, second: usize) -> Option<String> {
+        let median = |at: usize| row.estimates.get(at)?.as_ref().map(|e| e.median);
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
-        let value = |at: usize| median(&at).map(|v| row.figure.text(v)).unwrap_or_default();
+        let value = |at: usize| median(at).map(|v| row.figure.text(v)).unwrap_or_default();
         let what = row.figure.label;
         let told = format!("{what}: {} {}, {} {}", name(best), value(best), name(second), {
             value(second)
@@ -104,6 +147,9 @@ impl<'a> Comparison<'a> {
         let is_it = |p: &&Pair| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
         let ratio = row.ratios.iter().find(is_it)?.ratio;
         let Some(ratio) = ratio else { return Some(format!("{told}.")) };
+        if fairness::draws_nothing(self, best) && fairness::draws_nothing(self, second) {
+            return Some(format!("{told}, in every repetition: nothing is drawn at random."));
+        }
         Some(match too_few(ratio.count) {
             Some(few) => format!("{told}. Too few repetitions to say more ({few})."),
             None if is_clear(&ratio) => format!("{told}: more than chance."),
@@ -167,6 +213,10 @@ fn compare(figure: &'static Figure, groups: &[Group<'_>], seed: u64) -> Option<C
     let mut ratios = Vec::new();
     for (to, denominators) in values.iter().enumerate() {
         for (of, numerators) in values.iter().enumerate().skip(to + 1) {
+            let rank = |at: usize| groups.get(at).map(world_rank);
+            if rank(of) != rank(to) {
+                continue;
+            }
             let seed = seed_of(&format!("{of} over {to}"));
             let ratio = match pairs(numerators, denominators) {
                 Some(pairs) => Ratio::of_pairs(&pairs, seed),

@@ -6,7 +6,7 @@ use towpath_measure::metrics::statistics::{Estimate, Interval, Pairing, Ratio, t
 
 use super::{Compared, Comparison, Pair, ratio_text};
 use crate::number;
-use crate::terminal::Ink;
+use crate::terminal::{Ink, worlds};
 use crate::text::{clean, cut, pad, wrap};
 
 /// Room for the names of figures.
@@ -30,14 +30,14 @@ fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
     let Some(run) = comparison.groups.first().and_then(|group| group.runs.first()) else { return };
     let _ = writeln!(out, "{}", ink.bold(&cut(&clean(&run.meta.scenario), width)));
     let mut facts =
-        vec![run.meta.world.to_string(), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
+        vec![worlds(comparison.runs), number::short_moment(run.meta.duration_ns as f64 / 1e9)];
     let counts =
         comparison.groups.iter().map(|group| format!("{} × {}", group.label, group.runs.len()));
     facts.extend(counts);
     for line in wrap(&facts.join(" · "), width) {
         let _ = writeln!(out, "{}", ink.faint(&line));
     }
-    if let Some(text) = comparison.headline() {
+    for text in comparison.headlines() {
         out.push('\n');
         for line in wrap(&text, width) {
             let _ = writeln!(out, "{}", ink.bold(&line));

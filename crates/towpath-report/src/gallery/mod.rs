@@ -9,6 +9,7 @@ mod page;
 mod readme;
 
 use serde::{Deserialize, Serialize};
+use towpath_measure::format;
 
 use crate::figure::Figure;
 
@@ -104,9 +105,9 @@ impl Entry {
         let worlds: Vec<_> = self.worlds.iter().map(|world| format!("`{world}`")).collect();
         let plural = if worlds.len() == 1 { "" } else { "s" };
         format!(
-            "world{plural} {}, {} runs{failed}{degraded}{thin}",
+            "world{plural} {}, {}{failed}{degraded}{thin}",
             worlds.join(" and "),
-            self.runs
+            format::count(self.runs as u64, "run")
         )
     }
 }

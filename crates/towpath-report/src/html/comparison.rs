@@ -44,7 +44,7 @@ pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
 
 fn summary(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("<section id=\"summary\">");
-    if let Some(text) = compared.headline() {
+    for text in compared.headlines() {
         let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
     }
     warning_box(out, "Is this comparison fair?", &compared.warnings());
@@ -52,7 +52,9 @@ fn summary(out: &mut String, compared: &Comparison<'_>) {
         out.push_str("<p class=\"none\">There is nothing to compare.</p></section>");
         return;
     }
-    out.push_str("<div class=\"scroll\"><table class=\"compare\"><thead><tr><td></td>");
+    let many = if compared.groups.len() > 2 { " many" } else { "" };
+    let _ =
+        write!(out, "<div class=\"scroll\"><table class=\"compare{many}\"><thead><tr><td></td>");
     for group in &compared.groups {
         let _ = write!(
             out,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use towpath_measure::format;
 use towpath_measure::result::{Event, EventKind, Record};
 
 use super::panel::Style;
@@ -51,7 +52,11 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
     }
     all.sort_by_key(|event| event.t_ns);
     let lines = folded(&all);
-    fold(out, &format!("What happened ({} events)", all.len()), lines.len() <= LONG);
+    fold(
+        out,
+        &format!("What happened ({})", format::count(all.len() as u64, "event")),
+        lines.len() <= LONG,
+    );
     table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
     for line in lines {
         line.write(out, style);

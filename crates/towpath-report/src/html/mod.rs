@@ -3,13 +3,17 @@
 //! The page is complete without JavaScript; `script.js` adds the cursor, zoom and switching of
 //! series. Its numbers are in the page once, as JSON.
 
+mod account;
 mod capture;
 mod comparison;
+mod datagrams;
 mod delay;
 mod events;
+mod flows;
 mod panel;
 mod paths;
 mod run;
+mod sequence;
 mod stack;
 mod summary;
 mod video;
@@ -22,13 +26,19 @@ use crate::Run;
 use crate::group::{Group, groups, verdict};
 use crate::number;
 use crate::page;
+use crate::terminal::worlds;
 use crate::text::{capital, clean, cut, esc, prose};
 pub(crate) use comparison::comparison;
 use panel::{Panel, Style};
+pub(crate) use sequence::lines as sequence_lines;
 
 /// Above this number of runs only the first of each group's repetitions gets charts.
 const MAX_CHARTED: usize = 16;
-const STYLE: &str = include_str!("../style.css");
+const STYLE: &str = concat!(
+    include_str!("../style.css"),
+    include_str!("../account.css"),
+    include_str!("../sequence.css")
+);
 const SCRIPT: &str = include_str!("../script.js");
 
 /// The report of any number of runs as one self-contained page.
@@ -115,6 +125,10 @@ impl Page {
             }
             delay::distribution(&mut self.out, run);
             paths::distribution(&mut self.out, run, &self.style);
+            self.account(run);
+            let number = self.panels.len();
+            let numbers = sequence::write(&mut self.out, run, &self.style, number);
+            self.panels.extend(numbers);
         } else {
             self.out.push_str(
                 "<p class=\"none\">To keep this page small, only the first repetition has charts. \
@@ -123,6 +137,14 @@ impl Page {
         }
         run::write(&mut self.out, run, &self.style);
         self.out.push_str("</details></section>");
+    }
+
+    fn account(&mut self, run: &Run) {
+        account::write(&mut self.out, run, &self.style);
+        let panel = panel::of_account(run);
+        if !panel.charts.is_empty() {
+            self.panel(&panel);
+        }
     }
 
     fn panel(&mut self, panel: &Panel) {
@@ -200,7 +222,7 @@ fn facts(runs: &[Run]) -> String {
         paths.map(|p| format!("{}: {}", p.name, p.text)).collect::<Vec<_>>().join("; ")
     });
     let facts = [
-        distinct(|run| run.meta.world.to_string()),
+        worlds(runs),
         distinct(|run| number::short_moment(run.meta.duration_ns as f64 / 1e9)),
         count,
         distinct(|run| match run.meta.kernel.as_str() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::{delay, paths, stack, video};
+use super::{account, datagrams, delay, flows, paths, stack, video};
 use crate::Run;
 use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
 use crate::compare::direction;
@@ -17,12 +17,30 @@ use crate::text::{clean, cut, esc};
 /// More subflows than this are drawn together, path by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;
 
+/// A direction whose goodput is this much smaller than the other's has a scale of its own.
+const FAR: f64 = 8.0;
+
 /// What all charts of a page agree on: each path's colour, and the scale of goodput.
 #[derive(Debug)]
 pub(super) struct Style {
     paths: Vec<String>,
-    unit: Unit,
-    goodput_max: f64,
+    /// By direction: where goodput's axis ends, in bit/s.
+    tops: Vec<(DataDirection, f64)>,
+}
+
+/// An axis of goodput.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Goodput {
+    pub(super) unit: Unit,
+    pub(super) max: f64,
+}
+
+impl Goodput {
+    /// An axis to at least `top_bps`.
+    pub(super) fn to(top_bps: f64) -> Self {
+        let unit = number::rate_unit(top_bps);
+        Self { unit, max: ceiling(top_bps / unit.size, 7) }
+    }
 }
 
 impl Style {
@@ -38,9 +56,21 @@ impl Style {
             let subflows = run.summary.iter().flat_map(|summary| &summary.subflows);
             subflows.for_each(|subflow| seen(&subflow.path));
         }
-        let top = runs.iter().map(largest_goodput).fold(0.0, f64::max);
-        let unit = number::rate_unit(top);
-        Self { paths, unit, goodput_max: ceiling(top / unit.size, 7) }
+        let mut tops: Vec<(DataDirection, f64)> = Vec::new();
+        for (way, top) in runs.iter().flat_map(largest_goodput) {
+            match tops.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, most)) => *most = most.max(top),
+                None => tops.push((way, top)),
+            }
+        }
+        Self { paths, tops }
+    }
+
+    /// The axis of a direction's goodput: the same for all, but for what would lie on the ground of it.
+    pub(super) fn goodput(&self, way: DataDirection) -> Goodput {
+        let most = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
+        let own = self.tops.iter().find(|(known, _)| *known == way).map_or(most, |(_, top)| *top);
+        Goodput::to(if own * FAR < most { own } else { most })
     }
 
     /// The path's class; a path that no run names comes last.
@@ -50,21 +80,20 @@ impl Style {
     }
 }
 
-fn largest_goodput(run: &Run) -> f64 {
+/// In each direction what the axis must hold: everything but brief spikes.
+fn largest_goodput(run: &Run) -> Vec<(DataDirection, f64)> {
     let grid = Grid::of(&[run]);
-    let mut top = 0.0_f64;
-    for direction in series::directions(run) {
-        let total = series::goodput(run, &grid, direction);
-        top = total.into_iter().flatten().fold(top, f64::max);
+    let top = |way: DataDirection| {
         let mut sum: Values = vec![None; grid.points];
-        for subflow in series::subflows(run, &grid, direction, MAX_SUBFLOWS) {
+        for subflow in series::subflows(run, &grid, way, MAX_SUBFLOWS) {
             for (sum, value) in sum.iter_mut().zip(subflow.goodput_bps) {
                 *sum = Some(sum.unwrap_or(0.0) + value.unwrap_or(0.0));
             }
         }
-        top = sum.into_iter().flatten().fold(top, f64::max);
-    }
-    top
+        let total = chart::robust_top(series::goodput(run, &grid, way).into_iter());
+        (way, chart::robust_top(sum.into_iter()).max(total))
+    };
+    series::directions(run).into_iter().map(top).collect()
 }
 
 pub(super) fn ceiling(top: f64, wanted: usize) -> f64 {
@@ -118,10 +147,11 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
     let _ = write!(
         out,
         "<figure class=\"{}\" data-chart=\"{at}\"><figcaption><strong>{}</strong> \
-         <span class=\"about\">{}</span></figcaption><ul class=\"legend\">",
+         <span class=\"about\">{}{}</span></figcaption><ul class=\"legend\">",
         chart.size.class(),
         esc(&chart.title),
-        esc(&chart.about)
+        esc(&chart.about),
+        cut_off(chart, axis)
     );
     for (number, series) in chart.series.iter().enumerate() {
         let _ = write!(
@@ -145,6 +175,21 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
         );
     }
     let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
+}
+
+/// What the axis does not show, in words.
+fn cut_off(chart: &Chart, axis: &Axis) -> String {
+    let peaks = chart.peaks();
+    let Some((at, most)) = peaks.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else {
+        return String::new();
+    };
+    let at_s = (at as f64 + 0.5) * axis.step_s;
+    format!(
+        "; ▲ goes beyond the axis, to {}\u{a0}{} at {}",
+        number::three(most),
+        esc(&chart.unit),
+        number::short_moment(at_s).replace(' ', "\u{a0}")
+    )
 }
 
 pub(super) fn swatch(shape: Shape) -> &'static str {
@@ -206,7 +251,9 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
         let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         let stalls = series::stalls(run, way);
+        panel.charts.extend(datagrams::charts(run, &grid, way, style, &suffix));
         panel.charts.push(goodput(run, &grid, way, style, &suffix));
+        panel.charts.extend(flows::of_run(run, &grid, way, &suffix));
         panel.charts.extend(sender(&subflows, &grid, style, &suffix));
         panel.stalls.extend(std::iter::repeat_n(stalls, panel.charts.len() - panel.stalls.len()));
     }
@@ -225,6 +272,14 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
     panel
 }
 
+/// Where the capacity of each link went.
+pub(super) fn of_account(run: &Run) -> Panel {
+    let grid = Grid::of(&[run]);
+    let mut panel = Panel::new(axis(run, &grid));
+    panel.charts = account::charts(run, &grid);
+    panel
+}
+
 fn axis(run: &Run, grid: &Grid) -> Axis {
     let marks = series::marks(run);
     let (step_s, end_s) = (grid.step_s(), grid.end_s());
@@ -233,14 +288,16 @@ fn axis(run: &Run, grid: &Grid) -> Axis {
 
 /// Goodput stacked by subflow, and the line of what the application got.
 fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str) -> Chart {
+    let Goodput { unit, max } = style.goodput(way);
     let mut all: Vec<Series> = series::subflows(run, grid, way, MAX_SUBFLOWS)
         .into_iter()
         .map(|subflow| {
-            let class = format!("{} band", style.class(&subflow.path));
-            series(&subflow.name, class, Shape::Stack, scaled(subflow.goodput_bps, style.unit.size))
+            let class =
+                format!("{} band o{}", style.class(&subflow.path), subflow.occurrence.min(2));
+            series(&subflow.name, class, Shape::Stack, scaled(subflow.goodput_bps, unit.size))
         })
         .collect();
-    let total = scaled(series::goodput(run, grid, way), style.unit.size);
+    let total = scaled(series::goodput(run, grid, way), unit.size);
     all.push(series("application", "ink total".to_owned(), Shape::Steps, total));
     Chart {
         title: format!("Goodput by subflow{suffix}"),
@@ -248,9 +305,9 @@ fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &s
             "what arrived on each subflow, and what the application read; mean of {}",
             per_point(grid)
         ),
-        unit: style.unit.name.to_owned(),
+        unit: unit.name.to_owned(),
         series: all,
-        max: style.goodput_max,
+        max,
         size: Size::Large,
     }
 }
@@ -296,7 +353,10 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
 pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
     // Half a packet is no tick.
     let least = if unit == "packets" { 4.0 } else { 0.0 };
-    let max = ceiling(chart::top(&series).max(least), 5);
+    // Of a state a spike may be cut off; of counts the spikes are what there is to see.
+    let is_state = series.iter().all(|one| one.shape == Shape::Line);
+    let top = if is_state { chart::robust_top_of(&series) } else { chart::top(&series) };
+    let max = ceiling(top.max(least), 5);
     Chart { title, about, unit: unit.to_owned(), series, max, size: Size::Medium }
 }
 
@@ -365,6 +425,10 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
             });
             panel.stalls.push(series::stalls(run, way));
         }
+        for chart in flows::side_by_side(groups, &grid, way, &suffix) {
+            panel.charts.push(chart);
+            panel.stalls.push(Vec::new());
+        }
     }
     Some(panel)
 }
@@ -396,13 +460,14 @@ fn overview(
     style: &Style,
     suffix: &str,
 ) -> Chart {
+    let Goodput { unit, max } = style.goodput(way);
     let mut ranges = Vec::new();
     let mut lines = Vec::new();
     for group in groups {
         let all: Vec<Values> = group
             .runs
             .iter()
-            .map(|run| scaled(series::goodput(run, grid, way), style.unit.size))
+            .map(|run| scaled(series::goodput(run, grid, way), unit.size))
             .collect();
         let (median, low, high) = series::envelope(&all);
         let class = transport_class(groups, group);
@@ -419,23 +484,32 @@ fn overview(
     Chart {
         title: format!("Goodput of every transport{suffix}"),
         about: format!("{what}; mean of {}", per_point(grid)),
-        unit: style.unit.name.to_owned(),
+        unit: unit.name.to_owned(),
         series: ranges,
-        max: style.goodput_max,
+        max,
         size: Size::Large,
     }
 }
 
 /// A transport's colour is no path's colour. Each transport has a dash of its own, for those who see
-/// no colours; groups of the same transport differ by their dash alone.
+/// no colours. Where a transport stands more than once, every group has a colour and a dash of its
+/// own: lines that differ by their dash alone are not told apart.
 pub(super) fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
+    let twice = groups
+        .iter()
+        .any(|one| groups.iter().filter(|other| other.transport == one.transport).count() > 1);
+    if twice {
+        let at = groups.iter().position(|other| other.label == group.label).unwrap_or(0);
+        return format!("g{} d{}", at % COLOURS, (at + at / COLOURS) % 4);
+    }
     let (name, dash) = match group.transport {
         Transport::Mptcp => ("mptcp", 0),
         Transport::Tcp => ("tcp", 1),
         Transport::Quic => ("quic", 2),
         Transport::Mpquic => ("mpquic", 3),
     };
-    let same = groups.iter().filter(|other| other.transport == group.transport);
-    let before = same.take_while(|other| other.label != group.label).count();
-    format!("{name} d{}", (dash + before) % 4)
+    format!("{name} d{dash}")
 }
+
+/// Colours of groups and of flows, which are no path's and no transport's alone.
+pub(super) const COLOURS: usize = 8;

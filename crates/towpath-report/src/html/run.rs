@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use towpath_measure::result::{Counter, Interface, Link, Noise, Record, SubflowSummary};
 
+use towpath_measure::scenario::{DataDirection, Transport, World};
+
 use super::panel::Style;
 use super::{capture, events};
 use crate::Run;
@@ -85,7 +87,12 @@ fn subflows(out: &mut String, run: &Run, style: &Style) {
             number::bytes(s.bytes as f64),
             number::percent(s.share),
             number::count(s.retransmissions as f64),
-            number::time(f64::from(s.srtt_us) * 1e3),
+            // Without a sample there is no time.
+            if s.srtt_us == 0 {
+                "–".to_owned()
+            } else {
+                number::time(f64::from(s.srtt_us) * 1e3)
+            },
             number::moment(s.first_seen_ns),
         );
     }
@@ -239,7 +246,7 @@ fn conditions(out: &mut String, run: &Run) {
     let meta = &run.meta;
     let mut facts: Vec<(String, String)> = vec![
         ("world".to_owned(), meta.world.to_string()),
-        ("stack".to_owned(), meta.stack.clone()),
+        ("stack".to_owned(), stack(run)),
         ("kernel".to_owned(), meta.kernel.clone()),
         ("congestion control asked for".to_owned(), meta.congestion_control.clone()),
         ("seed".to_owned(), meta.seed.to_string()),
@@ -248,7 +255,10 @@ fn conditions(out: &mut String, run: &Run) {
     facts.extend(meta.paths.iter().map(|path| (format!("path {}", path.name), path.text.clone())));
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
     for record in &run.records {
-        if let Record::Noise(n) = record {
+        // Virtual time has no noise.
+        if let Record::Noise(n) = record
+            && meta.world != World::Sim
+        {
             facts.extend(noise(n));
         }
     }
@@ -257,6 +267,18 @@ fn conditions(out: &mut String, run: &Run) {
         let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", esc(name), esc(value));
     }
     out.push_str("</dl>");
+}
+
+/// QUIC is no kernel's, whatever carries TCP beside it.
+fn stack(run: &Run) -> String {
+    let meta = &run.meta;
+    match (meta.transport, meta.world) {
+        (Transport::Tcp | Transport::Mptcp, _) => meta.stack.clone(),
+        (Transport::Quic | Transport::Mpquic, World::Sim) => "a QUIC library".to_owned(),
+        (Transport::Quic | Transport::Mpquic, _) => {
+            "a QUIC library over the kernel\u{2019}s UDP".to_owned()
+        }
+    }
 }
 
 fn noise(noise: &Noise) -> Vec<(String, String)> {
@@ -296,12 +318,59 @@ fn repeat(out: &mut String, run: &Run) {
     if run.meta.scenario_toml.is_empty() {
         return; // of a capture there is no scenario
     }
+    if run.meta.world == World::Live {
+        repeat_live(out, run);
+        return;
+    }
+    let meta = &run.meta;
     let _ = write!(
         out,
         "<p>Run <code>{}</code>: save the scenario as <code>{file}.toml</code>, then</p>\
-         <pre><code>towpath run {file}.toml</code></pre>",
-        esc(&run.meta.run)
+         <pre><code>towpath run {file}.toml --world {} --transport {} --seed {}</code></pre>",
+        esc(&meta.run),
+        meta.world,
+        meta.transport,
+        meta.seed
     );
     fold(out, "Scenario as it was run", false);
-    let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&run.meta.scenario_toml));
+    let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&meta.scenario_toml));
+}
+
+/// Real hosts cannot be made again: the command that measures between them stands here, or why there
+/// is none.
+fn repeat_live(out: &mut String, run: &Run) {
+    let meta = &run.meta;
+    let Some(server) = meta.conditions.get("server") else {
+        let command = meta.scenario_toml.trim().trim_start_matches("# no scenario: ");
+        out.push_str(
+            "<p>This was measured on real hosts and links, which no command can make again. What \
+             was run:</p>",
+        );
+        let _ = write!(out, "<pre><code>{}</code></pre>", esc(command));
+        return;
+    };
+    out.push_str(
+        "<p>This was measured between two real hosts, so the links may be different the next time. \
+         With <code>towpath server</code> still running there (<code>--port</code> if it has another \
+         than 5210):</p>",
+    );
+    let Some(flow) = meta.flows.iter().find(|flow| flow.pattern != "udping") else { return };
+    let mut command = format!(
+        "towpath measure {} {} --transport {} --time {}",
+        clean(server),
+        clean(&flow.pattern),
+        meta.transport,
+        number::short_moment(meta.duration_ns as f64 / 1e9).replace(' ', "")
+    );
+    if flow.streams > 1 {
+        let _ = write!(command, " --parallel {}", flow.streams);
+    }
+    command.push_str(match flow.direction {
+        DataDirection::Up => "",
+        DataDirection::Down => " --reverse",
+        DataDirection::Both => " --bidir",
+    });
+    let _ = write!(out, "<pre><code>{}</code></pre>", esc(&command));
+    fold(out, "What was sent, with every setting", false);
+    let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&meta.scenario_toml));
 }

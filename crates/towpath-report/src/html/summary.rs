@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use towpath_measure::result::Warning;
 
+use super::run::fold;
 use crate::Run;
-use crate::compare::{Block, Cell, Tone, checks, headline, table};
+use crate::compare::{Block, Cell, Tone, checks, headlines, parted, table};
 use crate::group::{Group, verdict};
 use crate::terminal::warnings;
 use crate::text::{capital, esc, prose};
@@ -17,14 +18,21 @@ pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
     if groups.is_empty() {
         out.push_str("<p class=\"none\">There is nothing to report.</p>");
     } else {
-        comparison(out, groups, &table(groups));
+        let (first, rest) = parted(table(groups));
+        comparison(out, groups, &first);
+        let rows = rest.iter().map(|block| block.rows.len()).sum::<usize>();
+        if rows > 0 {
+            fold(out, &format!("{rows} more figures"), false);
+            comparison(out, groups, &rest);
+            out.push_str("</details>");
+        }
     }
     expectations(out, groups);
     out.push_str("</section>");
 }
 
 fn verdicts(out: &mut String, groups: &[Group<'_>]) {
-    if let Some(text) = headline(groups) {
+    for text in headlines(groups) {
         let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
     }
     out.push_str("<ul class=\"verdicts\">");
@@ -86,7 +94,8 @@ pub(super) fn warning_box(out: &mut String, heading: &str, warnings: &[Warning])
 
 fn comparison(out: &mut String, groups: &[Group<'_>], blocks: &[Block]) {
     let repeated = groups.iter().any(|group| group.runs.len() > 1);
-    out.push_str("<div class=\"scroll\"><table class=\"compare\">");
+    let many = if groups.len() > 2 { " many" } else { "" };
+    let _ = write!(out, "<div class=\"scroll\"><table class=\"compare{many}\">");
     if repeated {
         out.push_str("<caption>Medians; below them the smallest and largest value.</caption>");
     }

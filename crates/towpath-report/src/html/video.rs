@@ -19,7 +19,7 @@ pub(super) type Watched = (Chart, Vec<(f64, f64)>);
 
 /// What is shaded in a chart.
 pub(super) fn shaded(chart: &Chart) -> &'static str {
-    if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing arrived" }
+    if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing delivered" }
 }
 
 /// One chart for each video of a run.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::data::DataWay;
+use super::held::Own;
 use super::interval::Range;
 use super::layers::End;
 use super::tracker::FOR_EVER;
@@ -79,6 +80,32 @@ impl Subflow {
             address_ids: [None; 2],
             v0: false,
         }
+    }
+
+    /// The scale of the windows that an end offers, which hold back the other; without the option in
+    /// its SYN, there is none (RFC 7323 §2.2).
+    pub(super) fn note_scale(&mut self, side: usize, scale: Option<u8>) {
+        if let Some(other) = self.ways.get_mut(1 - side.min(1)) {
+            other.sender.scale = Some(scale.unwrap_or(0));
+        }
+    }
+
+    /// What the sender of one direction knows of it.
+    pub(super) fn own(&self, side: usize) -> Option<Own> {
+        let own = Own {
+            number: self.number,
+            is_backup: self.backup,
+            is_established: self.established_ns.is_some() || !self.saw_syn,
+            round_ns: self
+                .established_ns
+                .zip(self.syn_ns)
+                .map_or(0, |(end, syn)| end.saturating_sub(syn)),
+            srtt_ns: 0,
+            highest: 0,
+            acked: 0,
+            full_bytes: 0,
+        };
+        Some(self.ways.get(side)?.own(own))
     }
 
     /// Its bytes are the data, byte for byte.
@@ -168,6 +195,8 @@ pub(super) struct Connection {
     pub(super) last_data_ns: u64,
     pub(super) notes: Vec<(Note, String)>,
     pub(super) notes_lost: u64,
+    /// When all subflows were last looked at.
+    pub(super) looked_ns: u64,
     /// Multipath TCP options seen, by name.
     pub(super) options: BTreeMap<&'static str, u64>,
 }
@@ -189,6 +218,7 @@ impl Connection {
             last_data_ns: now_ns,
             notes: Vec::new(),
             notes_lost: 0,
+            looked_ns: now_ns,
             options: BTreeMap::new(),
         }
     }

@@ -1,10 +1,14 @@
 //! One direction of a connection above its subflows: data numbers, what arrived in order, who sent
 //! what first. A plain TCP connection has the same, with its bytes as data.
 
+use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::DataAck;
 
 use super::figures::{Distribution, Flight, Progress, Series};
+use super::held::{Above, Edges};
 use super::interval::{Pieces, Range};
+use super::sequence::{Mark, SequenceLog};
+use super::way::Moment;
 
 /// Further away than this a number is not believed: nobody has such a window.
 const MAX_JUMP: i64 = 1 << 40;
@@ -47,6 +51,15 @@ pub(super) struct DataWay {
     /// Which subflow carried new data last, and how often that changed.
     last_subflow: Option<u16>,
     pub(super) switches: u64,
+    /// The windows that the receiver offers, which count from DATA_ACK.
+    pub(super) edges: Edges,
+    /// The last packet with new data was not full.
+    pub(super) is_dry: bool,
+    /// What its picture is drawn from; only of data with numbers of their own.
+    pub(super) sequence: SequenceLog,
+    pub(super) pictured: bool,
+    /// Acknowledgement and end of the window that were told last.
+    told: (i64, i64),
     scratch: Vec<Range>,
 }
 
@@ -102,7 +115,9 @@ impl DataWay {
 
     /// Notes that a subflow carries data, under numbers of its own that are new; the bytes that
     /// another subflow had carried before, and those that it had itself.
-    pub(super) fn appears(&mut self, range: Range, subflow: u16, now_ns: u64) -> [u64; 2] {
+    pub(super) fn appears(&mut self, range: Range, at: Moment) -> [u64; 2] {
+        let Moment { now_ns, subflow } = at;
+        let whole = range;
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
         if range.start < self.forgotten {
@@ -116,6 +131,12 @@ impl DataWay {
             |part, owner| *if owner == subflow { &mut repeats } else { &mut copies } += part.len(),
             |part| new.push(part),
         );
+        let kind = match (copies, repeats) {
+            (0, 0) => SequenceKind::Sent,
+            (0, _) => SequenceKind::Again,
+            _ => SequenceKind::Reinjected,
+        };
+        self.mark(kind, at, whole, 1);
         for part in &new {
             self.owners.insert(*part, subflow);
             self.flight.sent(part.end, now_ns);
@@ -131,6 +152,32 @@ impl DataWay {
             self.forgotten = oldest.range.end;
         }
         [copies, repeats]
+    }
+
+    /// Notes something for the picture.
+    pub(super) fn mark(&mut self, kind: SequenceKind, at: Moment, range: Range, packets: u32) {
+        if self.pictured {
+            let Moment { now_ns, subflow } = at;
+            self.sequence.add(Mark { at_ns: now_ns, kind, subflow, packets, range });
+        }
+    }
+
+    /// Notes what the receiver says, before [`DataWay::acknowledge`] takes it. The window counts from
+    /// DATA_ACK (RFC 8684 §3.3.1).
+    pub(super) fn answered(&mut self, ack: i64, window: Option<i64>, field: u16, at: Moment) {
+        let ack = self.fin.map_or(ack, |fin| ack.min(fin));
+        if ack < self.acked {
+            return;
+        }
+        let at = Moment { subflow: 0, ..at };
+        let told = (ack, ack.saturating_add(window.unwrap_or(0)));
+        if field == 0 {
+            self.mark(SequenceKind::ZeroWindow, at, Range::new(ack, ack), 1);
+        }
+        if self.told != told {
+            self.told = told;
+            self.mark(SequenceKind::Ack, at, Range::new(ack, told.1), 1);
+        }
     }
 
     /// Takes data that its subflow has in order; it arrived at `at_ns`.
@@ -219,6 +266,46 @@ impl DataWay {
             bin.acked_bytes += new;
         }
         self.delivered.forget_below(ack);
+    }
+
+    /// A window was offered together with a DATA_ACK, which counts unless a later one was seen.
+    pub(super) fn offer(&mut self, ack: DataAck, (window, scale): (u16, u8), now_ns: u64) {
+        // DATA_FIN takes a number.
+        if self.place(ack).is_none_or(|ack| ack.saturating_add(1) < self.acked) {
+            return;
+        }
+        let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
+        self.edges.offer(edge, now_ns);
+    }
+
+    /// Behind the last data that was sent.
+    pub(super) fn highest(&self) -> i64 {
+        self.highest
+    }
+
+    /// Whether anything was ever sent.
+    pub(super) fn has_begun(&self) -> bool {
+        self.highest > 0
+    }
+
+    /// What subflows must know of it to tell what holds them back.
+    pub(super) fn above(&self, is_multipath: bool) -> Above {
+        /// No packet is larger, but super-segments.
+        const NEAR: i64 = 1 << 14;
+        let near = self.edges.latest().is_some_and(|edge| self.highest.saturating_add(NEAR) > edge);
+        let mut next_owner = None;
+        if near && is_multipath {
+            let first = Range::new(self.acked, self.acked.saturating_add(1));
+            self.owners.compare(first, |_, owner| next_owner = Some(owner), |_| {});
+        }
+        Above {
+            is_multipath,
+            is_outstanding: self.highest > self.acked,
+            is_dry: self.is_dry,
+            has_gap: self.below_bytes > 0 || self.waiting.bytes() > 0,
+            highest: self.highest,
+            next_owner,
+        }
     }
 
     /// Gives up what was acknowledged without being in the capture. Not at once: where packets of two

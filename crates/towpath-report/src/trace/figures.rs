@@ -64,6 +64,11 @@ impl Distribution {
         self.count
     }
 
+    /// The smallest value, if there is any.
+    pub(super) fn least(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.min)
+    }
+
     /// The figures; `None` without any value.
     pub(super) fn delays(&self) -> Option<Delays> {
         if self.count == 0 {
@@ -139,9 +144,14 @@ pub(super) struct Bin {
     pub(super) waiting_bytes: u64,
 }
 
-impl Bin {
-    /// Takes up the bin that follows.
-    pub(super) fn join(&mut self, next: &Self) {
+/// What a series is made of.
+pub(super) trait Joins: Clone + Copy + Default {
+    /// Takes up what follows.
+    fn join(&mut self, next: &Self);
+}
+
+impl Joins for Bin {
+    fn join(&mut self, next: &Self) {
         self.bytes += next.bytes;
         self.sent_bytes += next.sent_bytes;
         self.acked_bytes += next.acked_bytes;
@@ -153,22 +163,22 @@ impl Bin {
 
 /// A series over time that gets coarser as it gets longer.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
+pub(super) struct Series<T = Bin> {
     width_ns: u64,
     /// Number of the first bin that is kept.
     first: u64,
-    bins: Vec<Bin>,
+    bins: Vec<T>,
 }
 
-impl Default for Series {
+impl<T> Default for Series<T> {
     fn default() -> Self {
         Self { width_ns: BIN_NS, first: 0, bins: Vec::new() }
     }
 }
 
-impl Series {
+impl<T: Joins> Series<T> {
     /// The bin of a moment. Time that runs backwards counts as the first.
-    pub(super) fn at(&mut self, now_ns: u64) -> Option<&mut Bin> {
+    pub(super) fn at(&mut self, now_ns: u64) -> Option<&mut T> {
         if self.bins.is_empty() {
             self.first = now_ns / self.width_ns;
         }
@@ -176,7 +186,7 @@ impl Series {
             let at = (now_ns / self.width_ns).saturating_sub(self.first) as usize;
             if at < MAX_BINS {
                 if self.bins.len() <= at {
-                    self.bins.resize(at + 1, Bin::default());
+                    self.bins.resize(at + 1, T::default());
                 }
                 return self.bins.get_mut(at);
             }
@@ -188,7 +198,7 @@ impl Series {
         self.width_ns = self.width_ns.saturating_mul(2);
         let odd = self.first % 2;
         self.first /= 2;
-        let mut wider: Vec<Bin> = Vec::with_capacity(self.bins.len() / 2 + 1);
+        let mut wider: Vec<T> = Vec::with_capacity(self.bins.len() / 2 + 1);
         for (at, bin) in self.bins.iter().enumerate() {
             match wider.last_mut() {
                 Some(last) if (at as u64 + odd) % 2 == 1 => last.join(bin),
@@ -203,9 +213,9 @@ impl Series {
     }
 
     /// Bins of `width_ns`, a multiple of its own, with the number of each.
-    pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, Bin)> {
+    pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, T)> {
         let factor = (width_ns / self.width_ns.max(1)).max(1);
-        let mut wide: Vec<(u64, Bin)> = Vec::new();
+        let mut wide: Vec<(u64, T)> = Vec::new();
         for (at, bin) in self.bins.iter().enumerate() {
             let number = (self.first + at as u64) / factor;
             match wide.last_mut() {

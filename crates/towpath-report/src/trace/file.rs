@@ -163,6 +163,11 @@ impl<R: Read> CaptureReader<R> {
         Ok(Some(Frame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
     }
 
+    /// Where the file comes from.
+    pub(super) fn input(&mut self) -> &mut R {
+        &mut self.input
+    }
+
     /// Interfaces so far.
     pub(super) fn interfaces(&self) -> &[CaptureInterface] {
         &self.interfaces

@@ -9,6 +9,7 @@ use towpath_mptcp::wire::{AddAddress, Capable, Flags, Join, MptcpOption};
 use super::connection::{Fallback, Note, NoteKind};
 use super::interval::Range;
 use super::tracker::{Placed, Tracker};
+use super::way::Scale;
 
 impl Tracker {
     /// Takes what a segment says about connections and subflows themselves.
@@ -46,7 +47,9 @@ impl Tracker {
         if let Some(way) = subflow.ways.get_mut(placed.side) {
             way.begin(placed.segment.seq);
             way.mss_bytes = placed.options.mss;
+            way.scale = placed.options.window_scale.map_or(Scale::Absent, Scale::Bits);
         }
+        subflow.note_scale(placed.side, placed.options.window_scale);
         let known = subflow.connection.is_some();
         if let Some((backup, address_id, token)) = join {
             subflow.is_join = true;
@@ -91,7 +94,9 @@ impl Tracker {
         if let Some(way) = subflow.ways.get_mut(placed.side) {
             way.begin(placed.segment.seq);
             way.mss_bytes = placed.options.mss;
+            way.scale = placed.options.window_scale.map_or(Scale::Absent, Scale::Bits);
         }
+        subflow.note_scale(placed.side, placed.options.window_scale);
         if let Some((address_id, backup)) = answer {
             subflow.join_answered = true;
             subflow.is_join = true;

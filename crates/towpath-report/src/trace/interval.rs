@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const MAX_RANGES: usize = 1 << 15;
 
 /// A range `start..end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) start: i64,
     pub(super) end: i64,

@@ -85,6 +85,8 @@ pub(super) struct Segment<'a> {
     pub(super) seq: u32,
     /// Acknowledgement number, if ACK is set.
     pub(super) ack: u32,
+    /// Window, as the header has it.
+    pub(super) window: u16,
     /// Control bits.
     pub(super) flags: Flags,
     /// Options, as far as they were captured.
@@ -226,7 +228,7 @@ fn tcp(
     outbound: Option<bool>,
 ) -> Result<Segment<'_>, Skipped> {
     let Some(fixed) = bytes.first_chunk::<20>() else { return Err(Skipped::Cut) };
-    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, ..] = fixed;
+    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = fixed;
     let header_bytes = usize::from(offset >> 4) * 4;
     if header_bytes < 20 || left < header_bytes {
         return Err(Skipped::Malformed);
@@ -236,6 +238,7 @@ fn tcp(
         destination: End { address: destination, port: u16::from_be_bytes([d0, d1]) },
         seq: u32::from_be_bytes([q0, q1, q2, q3]),
         ack: u32::from_be_bytes([a0, a1, a2, a3]),
+        window: u16::from_be_bytes([w0, w1]),
         flags: Flags(flags),
         options: bytes.get(20..header_bytes.min(bytes.len())).unwrap_or_default(),
         options_cut: bytes.len() < header_bytes,

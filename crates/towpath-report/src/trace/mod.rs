@@ -2,18 +2,26 @@
 //!
 //! Reading order: [`file`] (pcap and pcapng), [`layers`] (from a frame to a segment), [`tracker`]
 //! (from segments to connections) with [`handshake`] and [`connection`], [`way`] (one direction of a
-//! subflow), [`data`] (one direction of a connection), [`interval`] and [`figures`] (what both are
-//! made of), [`summary`] (what is said of it), [`records`] (as a result), [`text`] (for people), [`delay`] (what two captures tell together).
+//! subflow) with [`held`] (what held its sender back), [`data`] (one direction of a connection),
+//! [`interval`] and [`figures`] (what both are made of), [`sequence`] and [`sequences`] (their
+//! pictures), [`summary`] (what is said of it), [`account`] (where the capacity went), [`records`] (as
+//! a result), [`feed`] (a capture that is still being written), [`text`] (for people), [`delay`] (what
+//! two captures tell together).
 
+mod account;
 mod connection;
 mod data;
 mod delay;
+mod feed;
 mod figures;
 mod file;
 mod handshake;
+mod held;
 mod interval;
 mod layers;
 mod records;
+mod sequence;
+mod sequences;
 mod summary;
 mod text;
 mod tracker;
@@ -24,11 +32,12 @@ use std::io::Read;
 
 use towpath_measure::result::CapturedConnection;
 
-use file::CaptureReader;
+use file::{CaptureReader, Frame};
 use layers::Skipped;
 use tracker::Tracker;
 
 pub use delay::Clocks;
+pub use feed::Feed;
 pub use file::CaptureError;
 
 /// Where a capture was taken, when its reader knows better than the capture.
@@ -68,40 +77,62 @@ pub struct Trace {
 /// Reads a capture to its end.
 pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<Trace, CaptureError> {
     let mut reader = CaptureReader::open(input)?;
-    let mut tracker = Tracker::default();
-    let mut skipped = BTreeMap::new();
-    let (mut frames, mut wire_bytes) = (0, 0);
-    let mut begin_ns: Option<u64> = None;
-    let mut now_ns = 0;
-    let mut duration_ns = 0;
+    let mut so_far = SoFar::default();
     while let Some(frame) = reader.next_frame()? {
-        frames += 1;
-        wire_bytes += u64::from(frame.wire_bytes);
+        so_far.take(&frame);
+    }
+    let truncated = reader.truncated();
+    Ok(so_far.end(&reader, (taken_at, truncated)))
+}
+
+/// What the frames before have shown.
+#[derive(Debug, Default)]
+struct SoFar {
+    tracker: Tracker,
+    skipped: BTreeMap<Skipped, u64>,
+    frames: u64,
+    wire_bytes: u64,
+    begin_ns: Option<u64>,
+    now_ns: u64,
+    duration_ns: u64,
+}
+
+impl SoFar {
+    fn take(&mut self, frame: &Frame<'_>) {
+        self.frames += 1;
+        self.wire_bytes += u64::from(frame.wire_bytes);
         if let Some(at_ns) = frame.at_ns {
             // Several interfaces may be a little out of order.
-            now_ns = at_ns.saturating_sub(*begin_ns.get_or_insert(at_ns));
-            duration_ns = now_ns.max(duration_ns);
+            self.now_ns = at_ns.saturating_sub(*self.begin_ns.get_or_insert(at_ns));
+            self.duration_ns = self.now_ns.max(self.duration_ns);
         }
-        match layers::segment(&frame) {
-            Ok(segment) => tracker.take(&segment, frame.interface, now_ns),
-            Err(why) => *skipped.entry(why).or_default() += 1,
+        match layers::segment(frame) {
+            Ok(segment) => self.tracker.take(&segment, frame.interface, self.now_ns),
+            Err(why) => *self.skipped.entry(why).or_default() += 1,
         }
     }
-    tracker.close();
-    let mut trace = Trace {
-        tracker,
-        taken_at,
-        interfaces: reader.interfaces().iter().map(|interface| interface.name.clone()).collect(),
-        frames,
-        wire_bytes,
-        begin_ns: begin_ns.unwrap_or(0),
-        duration_ns,
-        truncated: reader.truncated(),
-        skipped,
-        connections: Vec::new(),
-    };
-    trace.connections = summary::connections(&trace);
-    Ok(trace)
+
+    fn end<R: Read>(
+        mut self,
+        reader: &CaptureReader<R>,
+        (taken_at, truncated): (Option<TakenAt>, bool),
+    ) -> Trace {
+        self.tracker.close();
+        let mut trace = Trace {
+            tracker: self.tracker,
+            taken_at,
+            interfaces: reader.interfaces().iter().map(|one| one.name.clone()).collect(),
+            frames: self.frames,
+            wire_bytes: self.wire_bytes,
+            begin_ns: self.begin_ns.unwrap_or(0),
+            duration_ns: self.duration_ns,
+            truncated,
+            skipped: self.skipped,
+            connections: Vec::new(),
+        };
+        trace.connections = summary::connections(&trace);
+        trace
+    }
 }
 
 /// Body of the fuzz target: any bytes are read without harm.

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use towpath_measure::result::{
-    CapturedConnection, ConnectionState, Event, EventKind, FlowSummary, Interval, Meta, MetaFlow,
-    MetaPath, Multipath, Record, SCHEMA_VERSION, Side, StackFigures, Subflow as SubflowRecord,
-    SubflowSummary, Summary, Vantage, Warning,
+    AccountSummary, CapturedConnection, ConnectionState, Event, EventKind, FlowSummary, Interval,
+    Meta, MetaFlow, MetaPath, Multipath, Record, SCHEMA_VERSION, Side, StackFigures,
+    Subflow as SubflowRecord, SubflowSummary, Summary, Vantage, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 
@@ -17,6 +17,7 @@ use super::connection::{Connection, NoteKind, Subflow};
 use super::figures::BIN_NS;
 use super::summary::{WAYS, path};
 use crate::Run;
+use crate::number;
 
 /// Shortest period of the series, as in other results.
 const SAMPLE_NS: u64 = 8 * BIN_NS;
@@ -36,12 +37,16 @@ impl Trace {
         events.sort_by_key(|event| event.t_ns);
         records.extend(events.into_iter().map(Record::Event));
         records.sort_by_key(time);
+        let (accounts, account) = self.account(sample_ns);
+        records.extend(accounts.into_iter().map(|one| Record::Account(Box::new(one))));
         records.extend(shown.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
+        let pictures = self.sequences(top).into_iter();
+        records.extend(pictures.map(|sequence| Record::Sequence(Box::new(sequence))));
         Run {
             file: Some(name.to_owned()),
             meta: self.meta(name, &shown, sample_ns),
             records,
-            summary: Some(self.summary(&shown)),
+            summary: Some(self.summary(&shown, account)),
             truncated: false,
             skipped: 0,
         }
@@ -51,11 +56,11 @@ impl Trace {
         self.tracker.connections.get(captured.flow as usize)
     }
 
-    fn sample_ns(&self, shown: &[&CapturedConnection]) -> u64 {
+    pub(super) fn sample_ns(&self, shown: &[&CapturedConnection]) -> u64 {
         let connections = shown.iter().filter_map(|captured| self.connection(captured));
         let widths = connections.flat_map(|connection| {
             let ways = self.tracker.of(connection).flat_map(|s| &s.ways);
-            let below = ways.map(|way| way.series.width_ns());
+            let below = ways.map(|way| way.series.width_ns().max(way.sender.slots.width_ns()));
             below.chain(connection.data.iter().map(|data| data.series.width_ns()))
         });
         widths.max().unwrap_or(0).max(SAMPLE_NS)
@@ -66,7 +71,7 @@ impl Trace {
         let mut conditions = BTreeMap::new();
         conditions.insert("source".to_owned(), "a capture of packets".to_owned());
         conditions.insert("frames".to_owned(), self.frames.to_string());
-        conditions.insert("capture begins".to_owned(), format!("{} ns since 1970", self.begin_ns));
+        conditions.insert("capture begins".to_owned(), number::date(self.begin_ns));
         for (why, count) in self.passed_over() {
             conditions.insert(format!("frames passed over: {why}"), count.to_string());
         }
@@ -114,7 +119,7 @@ impl Trace {
                     ..ConnectionState::default()
                 });
                 records.push(Record::Interval(Interval {
-                    t_ns: (number + 1) * sample_ns,
+                    t_ns: (number + 1).saturating_mul(sample_ns),
                     span_ns: sample_ns,
                     flow: captured.flow,
                     stream: 0,
@@ -149,7 +154,7 @@ impl Trace {
                 arrived += bin.bytes;
                 again = again.saturating_add(bin.again_packets);
                 let sender = SubflowRecord {
-                    t_ns: (number + 1) * sample_ns,
+                    t_ns: (number + 1).saturating_mul(sample_ns),
                     span_ns: sample_ns,
                     flow: captured.flow,
                     stream: 0,
@@ -163,7 +168,7 @@ impl Trace {
                     bytes_sent: sent,
                     bytes_acked: acked,
                     bytes_received: 0,
-                    srtt_us: bin.srtt_us,
+                    srtt_us: if at_receiver { 0 } else { bin.srtt_us },
                     rttvar_us: 0,
                     rto_us: 0,
                     backoff: 0,
@@ -172,6 +177,7 @@ impl Trace {
                     in_flight_packets: 0,
                     retransmissions: again,
                     mss_bytes: way.mss_bytes.map_or(way.largest_payload, u32::from),
+                    held: None,
                 };
                 let receiver = SubflowRecord {
                     side: Side::Receiver,
@@ -231,11 +237,12 @@ impl Trace {
         }
     }
 
-    fn summary(&self, shown: &[&CapturedConnection]) -> Summary {
+    fn summary(&self, shown: &[&CapturedConnection], account: Option<AccountSummary>) -> Summary {
         let multipath = multipath(shown);
         let flows: Vec<FlowSummary> = shown.iter().flat_map(|c| Self::flows(c)).collect();
         Summary {
             cpu: None,
+            account: account.map(Box::new),
             ok: true,
             verdict: self.verdict(),
             flows,
@@ -292,6 +299,7 @@ impl Trace {
                     switches: Some(way.switches),
                 }),
                 messages: None,
+                datagrams: None,
             }
         };
         ways.map(of).collect()
@@ -312,7 +320,7 @@ impl Trace {
         if unseen > 0 {
             let text = format!(
                 "{} were acknowledged, but are not in the capture",
-                crate::number::bytes(unseen as f64)
+                number::bytes(unseen as f64)
             );
             warn(text, "the capture lost packets, or has only one path; give it a larger buffer");
         }
@@ -338,9 +346,12 @@ fn time(record: &Record) -> u64 {
         Record::Event(event) => event.t_ns,
         Record::Meta(_)
         | Record::Link(_)
+        | Record::Account(_)
         | Record::Message(_)
         | Record::Probe(_)
+        | Record::Datagrams(_)
         | Record::Capture(_)
+        | Record::Sequence(_)
         | Record::Counter(_)
         | Record::Interface(_)
         | Record::Noise(_)

@@ -1,5 +1,7 @@
 //! Figures of every connection, once the capture is over.
 
+use std::time::Duration;
+
 use towpath_measure::metrics::goodput::bits_per_second;
 use towpath_measure::result::{
     CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
@@ -7,6 +9,7 @@ use towpath_measure::result::{
 use towpath_measure::scenario::DataDirection;
 
 use super::connection::{Connection, Subflow};
+use super::figures::Progress;
 use super::handshake::reset_reason;
 use super::tracker::Tracker;
 use super::way::Way;
@@ -30,6 +33,9 @@ impl Tracker {
                     (found.multipath, found.late) = (join, true);
                 }
             }
+        }
+        for way in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.ways) {
+            way.sender.close();
         }
         for connection in &mut self.connections {
             let last_ns = connection.last_data_ns;
@@ -86,11 +92,17 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
     let [up, down] = &connection.data;
     let data = if side == 0 { up } else { down };
     let progress = if received { &data.arrivals } else { &data.acks };
-    let duration_ns = match progress.bytes {
+    let lasts = |progress: &Progress| match progress.bytes {
         0 => 0,
         _ => progress.last_ns.saturating_sub(connection.first_ns),
     };
-    let span = std::time::Duration::from_nanos(duration_ns);
+    let duration_ns = lasts(progress);
+    let span = Duration::from_nanos(duration_ns);
+    // What only acknowledges goes on for as long as the data of the other direction.
+    let both = { connection.data.iter().flat_map(|data| [&data.arrivals, &data.acks]) }
+        .map(lasts)
+        .fold(duration_ns, u64::max);
+    let acknowledged = data.flight.samples.delays();
     let again = sum(|way| way.again_bytes);
     CapturedWay {
         direction,
@@ -98,8 +110,9 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
         bytes: progress.bytes,
         duration_ns,
         goodput_bps: bits_per_second(progress.bytes, span),
-        throughput_bps: bits_per_second(sum(|way| way.ip_bytes), span),
-        rtt: data.flight.samples.delays(),
+        throughput_bps: bits_per_second(sum(|way| way.ip_bytes), Duration::from_nanos(both)),
+        rtt: acknowledged.filter(|_| !received),
+        acknowledged_after: acknowledged.filter(|_| received),
         head_of_line: data.wait.delays().filter(|_| received),
         reorder_peak_bytes: received.then_some(data.waiting_peak_bytes),
         reinjected_bytes: sum(|way| way.reinjected_bytes),
@@ -128,6 +141,7 @@ fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -
         ways.map(|way| way.progress.bytes).sum::<u64>()
     };
     let ways = subflow.ways.iter().zip(WAYS).enumerate();
+    let siblings: Vec<&Subflow> = trace.tracker.of(connection).collect();
     CapturedSubflow {
         subflow: u32::from(subflow.number),
         path: path(trace, subflow),
@@ -146,11 +160,21 @@ fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -
             Some(reason) => reset_reason(reason).to_owned(),
             None => "no reason given".to_owned(),
         }),
-        ways: ways.map(|(side, (way, direction))| subflow_way(way, direction, all(side))).collect(),
+        ways: ways
+            .map(|(side, (way, direction))| {
+                let received = vantage_of(trace, &siblings, side) == Vantage::Receiver;
+                subflow_way(way, (direction, received), all(side))
+            })
+            .collect(),
     }
 }
 
-fn subflow_way(way: &Way, direction: DataDirection, all_bytes: u64) -> SubflowWay {
+fn subflow_way(
+    way: &Way,
+    (direction, received): (DataDirection, bool),
+    all_bytes: u64,
+) -> SubflowWay {
+    let acknowledged = way.flight.samples.delays();
     SubflowWay {
         direction,
         packets: way.packets,
@@ -159,7 +183,8 @@ fn subflow_way(way: &Way, direction: DataDirection, all_bytes: u64) -> SubflowWa
         new_bytes: way.progress.bytes,
         acked_bytes: way.acked_bytes,
         share: way.progress.bytes as f64 / all_bytes.max(1) as f64,
-        rtt: way.flight.samples.delays(),
+        rtt: acknowledged.filter(|_| !received),
+        acknowledged_after: acknowledged.filter(|_| received),
         retransmitted_bytes: way.again_bytes,
         retransmitted_packets: way.again_packets,
         wasted_bytes: way.wasted_bytes,

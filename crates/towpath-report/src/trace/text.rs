@@ -11,7 +11,7 @@ use super::Trace;
 use super::layers::Skipped;
 use super::records::span;
 use crate::number;
-use crate::text::{clean, cut, pad, wrap};
+use crate::text::{capital, clean, cut, pad, wrap};
 
 impl Trace {
     /// Frames that were not looked at, and why, in words.
@@ -42,6 +42,10 @@ impl Trace {
         facts.extend(passed.iter().map(|(why, n)| format!("{} {why}", number::count(*n as f64))));
         paragraph(&mut out, &facts.join(" · "), width);
         paragraph(&mut out, &self.verdict(), width);
+        let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
+        if let (_, Some(account)) = self.account(self.sample_ns(&shown)) {
+            paragraph(&mut out, &capital(&clean(&account.sentence)), width);
+        }
         for note in notes {
             paragraph(&mut out, &clean(&note.text), width);
         }
@@ -213,6 +217,7 @@ fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWa
     };
     let rtt = if connection.multipath { "data to DATA_ACK" } else { "data to ACK" };
     delays(rtt, way.rtt);
+    delays("acknowledged after", way.acknowledged_after);
     delays("waited for earlier data:", way.head_of_line);
     if let Some(bytes) = way.reorder_peak_bytes.filter(|bytes| *bytes > 0) {
         facts.push(format!("reorder buffer at most {}", number::bytes(bytes as f64)));

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
+use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::{Dss, Flags, Options};
 
 use super::connection::{Connection, Fallback, Note, NoteKind, Subflow};
+use super::data::DataWay;
 use super::interval::Range;
 use super::layers::{End, Segment};
-use super::way::Moment;
+use super::sequence::SequenceLog;
+use super::way::{Answer, Moment, Way};
 
 /// Subflows that are followed; what comes after is only counted.
 const MAX_SUBFLOWS: usize = 1 << 16;
@@ -15,6 +18,13 @@ const MAX_SUBFLOWS: usize = 1 << 16;
 const RECENT: usize = 256;
 /// Data numbers that belong to one connection are not further apart.
 const NEAR: u64 = 1 << 28;
+/// So often all subflows of a connection are looked at, and so many of them.
+const LOOK_NS: u64 = 5_000_000;
+const MOST_LOOKED_AT: usize = 64;
+/// Packets after which the memory of pictures is looked at,
+const LOOK_EVERY: u64 = 1 << 16;
+/// and marks that all of them may keep.
+const MAX_MARKS: usize = 1_500_000;
 /// An infinite mapping ends here.
 pub(super) const FOR_EVER: i64 = i64::MAX / 4;
 
@@ -49,6 +59,9 @@ impl Tracker {
     /// Takes the next segment.
     pub(super) fn take(&mut self, segment: &Segment<'_>, interface: u32, now_ns: u64) {
         self.tcp_packets += 1;
+        if self.tcp_packets.is_multiple_of(LOOK_EVERY) {
+            self.bound_sequences();
+        }
         let options = Options::parse(segment.options);
         let Some((subflow, side)) = self.find(segment, &options, now_ns) else {
             self.untracked += 1;
@@ -78,6 +91,36 @@ impl Tracker {
         if self.bind(&placed).is_some() {
             self.data(&placed);
         }
+    }
+
+    /// Keeps the pictures' memory within bounds: all get coarser, then the smallest are given up.
+    fn bound_sequences(&mut self) {
+        let marks = |tracker: &mut Self| {
+            tracker.sequences().map(|log| log.marks().len()).collect::<Vec<_>>()
+        };
+        let all = marks(self);
+        if all.iter().sum::<usize>() <= MAX_MARKS {
+            return;
+        }
+        let each = all.iter().copied().max().unwrap_or(0) / 2;
+        self.sequences().for_each(|log| log.restrict(each.max(2_000)));
+        let mut all = marks(self);
+        all.sort_unstable();
+        let mut left: usize = all.iter().sum();
+        let mut smallest = 0;
+        for count in all.into_iter().take_while(|count| *count < 2_000) {
+            if left <= MAX_MARKS {
+                break;
+            }
+            (left, smallest) = (left - count, count + 1);
+        }
+        self.sequences().filter(|log| log.marks().len() < smallest).for_each(|log| log.restrict(0));
+    }
+
+    fn sequences(&mut self) -> impl Iterator<Item = &mut SequenceLog> {
+        let below = self.subflows.iter_mut().flat_map(|s| &mut s.ways).map(|w| &mut w.sequence);
+        let above = self.connections.iter_mut().flat_map(|c| &mut c.data).map(|d| &mut d.sequence);
+        below.chain(above)
     }
 
     /// Whether the handshake, or what comes right behind it, is not over.
@@ -220,6 +263,7 @@ impl Tracker {
     /// Mapping, payload, acknowledgements.
     fn data(&mut self, placed: &Placed<'_>) {
         let Placed { segment, options, now_ns, side, .. } = *placed;
+        self.spend(placed.subflow, now_ns);
         if let Some(dss) = &options.dss {
             self.dss(placed, dss);
         }
@@ -236,15 +280,34 @@ impl Tracker {
         let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
         let start = from.place(seq);
         let end = start.saturating_add(i64::from(segment.payload_bytes));
+        if syn {
+            from.mark_flag(SequenceKind::Syn, moment, start.saturating_sub(1));
+        }
         if segment.payload_bytes > 0 && !from.is_keep_alive(start, end) {
             from.payload(data_from, Range::new(start, end), moment);
             connection.last_data_ns = now_ns;
         }
         if segment.flags.has(Flags::FIN) {
             from.finish(end);
+            from.mark_flag(SequenceKind::Fin, moment, end);
             subflow.fin_ns = subflow.fin_ns.or(Some(now_ns));
         }
+        if segment.flags.has(Flags::RST) {
+            from.mark_flag(SequenceKind::Rst, moment, end);
+        }
         if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+            let shared = connection.multipath && !connection.infinite;
+            let window = window(segment, from, to).filter(|_| !shared);
+            let answer = Answer {
+                at: moment,
+                ack: segment.ack,
+                window,
+                zero_window: segment.window == 0,
+                bare: segment.payload_bytes == 0 && !syn && !segment.flags.has(Flags::FIN),
+                sack: &options.sack,
+                multipath: shared,
+            };
+            to.answered(data_to, &answer);
             to.acknowledge(data_to, segment.ack, now_ns);
             if connection.infinite
                 && let Some(number) = to.acked_data()
@@ -252,6 +315,44 @@ impl Tracker {
                 data_to.acknowledge(number, now_ns);
             }
             data_to.settle(now_ns);
+            hear(to, data_to, placed);
+        }
+        if data_from.has_begun() {
+            from.sender.count_headers(segment, now_ns);
+        }
+    }
+
+    /// Notes what held the senders of a subflow back until now; of all subflows of its connection now
+    /// and then, since what one does is known to the others.
+    fn spend(&mut self, subflow: usize, now_ns: u64) {
+        self.spend_one(subflow, now_ns);
+        let Some((_, connection)) = self.pair(subflow) else { return };
+        if connection.subflows.len() < 2 || now_ns < connection.looked_ns.saturating_add(LOOK_NS) {
+            return;
+        }
+        connection.looked_ns = now_ns;
+        let others: Vec<u32> = connection.subflows.iter().take(MOST_LOOKED_AT).copied().collect();
+        for other in others {
+            self.spend_one(other as usize, now_ns);
+        }
+    }
+
+    fn spend_one(&mut self, subflow: usize, now_ns: u64) {
+        let Some((subflow, connection)) = self.pair(subflow) else { return };
+        let is_multipath = connection.is_multipath();
+        if subflow.reset_ns.is_some() || subflow.fin_ns.is_some() {
+            return;
+        }
+        for side in [0, 1] {
+            let Some(data) = connection.data.get(side).filter(|data| data.has_begun()) else {
+                continue;
+            };
+            let (above, Some(own)) = (data.above(is_multipath), subflow.own(side)) else {
+                continue;
+            };
+            if let Some(way) = subflow.ways.get_mut(side) {
+                way.sender.spend(&own, &above, &data.edges, now_ns);
+            }
         }
     }
 
@@ -265,11 +366,14 @@ impl Tracker {
         let Placed { segment, now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         connection.multipath = true;
-        let ([from, _], [data_from, data_to]) =
+        let ([from, to], [data_from, data_to]) =
             (two(&mut subflow.ways, side), two(&mut connection.data, side));
+        (data_from.pictured, data_to.pictured) = (true, true);
+        let moment = Moment { now_ns, subflow: subflow.number };
         if let Some(ack) = dss.data_ack
             && let Some(ack) = data_to.place(ack)
         {
+            data_to.answered(ack, window(segment, from, to), segment.window, moment);
             data_to.acknowledge(ack, now_ns);
         }
         let Some(mapping) = dss.mapping else { return };
@@ -287,7 +391,9 @@ impl Tracker {
         // DATA_FIN takes the last number of the mapping (RFC 8684 §3.3.3).
         let len = i64::from(mapping.len) - i64::from(dss.data_fin);
         if dss.data_fin {
-            data_from.set_fin(number.saturating_add(len));
+            let fin = number.saturating_add(len);
+            data_from.set_fin(fin);
+            data_from.mark(SequenceKind::Fin, moment, Range::new(fin, fin), 1);
         }
         if len == i64::from(segment.payload_bytes) {
             from.learn_beginning(segment.seq, mapping.ssn);
@@ -344,6 +450,26 @@ impl Tracker {
             to.note(note, reason.text().to_owned());
         }
     }
+}
+
+/// What a packet tells of the room at its sender.
+fn hear(to: &mut Way, data_to: &mut DataWay, placed: &Placed<'_>) {
+    let Placed { segment, options, now_ns, .. } = *placed;
+    let syn = segment.flags.has(Flags::SYN);
+    to.hears(segment.ack, &options.sack, (!syn).then_some(segment.window), now_ns);
+    if let Some(ack) = options.dss.as_ref().and_then(|dss| dss.data_ack)
+        && let Some(scale) = to.sender.scale.filter(|_| !syn)
+    {
+        data_to.offer(ack, (segment.window, scale), now_ns);
+    }
+}
+
+/// The window of a segment from `from`, in bytes; a SYN's is not scaled (RFC 7323 §2.2).
+fn window(segment: &Segment<'_>, from: &Way, to: &Way) -> Option<i64> {
+    if segment.flags.has(Flags::SYN) {
+        return Some(i64::from(segment.window));
+    }
+    from.scale.window(to.scale, segment.window)
 }
 
 /// Which end of a segment that is the first of its subflow opened it: 0 for its sender.

@@ -1,12 +1,18 @@
 //! One direction of a subflow: sequence numbers, what was sent again, what waits, round-trip times.
 
+use towpath_measure::result::SequenceKind;
+
 use super::data::DataWay;
 use super::figures::{Flight, Progress, Series};
+use super::held::{Own, Sender, is_full};
 use super::interval::{Mappings, Pieces, Range};
+use super::sequence::{Mark, SequenceLog};
 
 /// Silence that separates two uses of a subflow.
 const PAUSE_NS: u64 = 1_000_000_000;
 const MAX_USES: usize = 256;
+/// Where the handshake was not captured.
+const USUAL_MSS: u32 = 1_460;
 
 /// One direction of a subflow.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +61,54 @@ pub(super) struct Way {
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
     pub(super) inbound: u64,
+    pub(super) sender: Sender,
+    /// What its picture is drawn from.
+    pub(super) sequence: SequenceLog,
+    /// Which window scale its SYN had.
+    pub(super) scale: Scale,
+    /// Acknowledgement and end of the window that were told last, and the newest SACK block.
+    told: (i64, i64),
+    sacked: Range,
     scratch: Vec<Range>,
+}
+
+/// The window scale of a SYN (RFC 7323 §2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// Its SYN was not captured.
+    #[default]
+    Unknown,
+    /// Its SYN had none.
+    Absent,
+    /// Bits to shift by.
+    Bits(u8),
+}
+
+impl Scale {
+    /// What a window field of an end with this scale means, if the other end's SYN had `other`.
+    pub(super) fn window(self, other: Self, field: u16) -> Option<i64> {
+        match (self, other) {
+            (Self::Absent, _) | (_, Self::Absent) => Some(i64::from(field)),
+            // RFC 7323 §2.3: more than 14 count as 14.
+            (Self::Bits(bits), Self::Bits(_)) => Some(i64::from(field) << bits.min(14)),
+            (Self::Unknown, _) | (_, Self::Unknown) => None,
+        }
+    }
+}
+
+/// What a segment tells the sender of a direction.
+#[derive(Debug)]
+pub(super) struct Answer<'a> {
+    pub(super) at: Moment,
+    pub(super) ack: u32,
+    /// Bytes that may be sent beyond `ack`, if that is known and the window is the subflow's own.
+    pub(super) window: Option<i64>,
+    pub(super) zero_window: bool,
+    /// Neither payload nor SYN nor FIN.
+    pub(super) bare: bool,
+    pub(super) sack: &'a [(u32, u32)],
+    /// Whether an acknowledgement of the same number may have been sent for another reason.
+    pub(super) multipath: bool,
 }
 
 /// Who sends, when: what all that a packet does needs to know.
@@ -122,19 +175,26 @@ impl Way {
         self.note_use(at.now_ns);
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
-        let mut again = 0;
+        let (mut again, wasted_before) = (0, self.wasted_bytes);
         let in_order = range.start == self.next && self.waiting.bytes() == 0;
         if in_order {
             new.push(range);
         } else {
-            again = self.split(data, range, &mut new);
+            again = self.split(data, range, &mut new, at);
         }
         let mut fresh = 0;
         let (mut late, mut copies, mut repeats) = (0, 0, 0);
-        for part in &new {
+        for (number, part) in new.iter().enumerate() {
             fresh += part.len();
-            late += if part.start < self.highest { part.len() } else { 0 };
+            let behind = part.start < self.highest;
+            late += if behind { part.len() } else { 0 };
             let [elsewhere, here] = self.appears(data, *part, at);
+            let kind = match (elsewhere, behind) {
+                (0, false) => SequenceKind::Sent,
+                (0, true) => SequenceKind::Late,
+                _ => SequenceKind::Reinjected,
+            };
+            self.mark(kind, at, *part, u32::from(number == 0));
             (copies, repeats) = (copies + elsewhere, repeats + here);
             self.flight.sent(part.end, at.now_ns);
         }
@@ -151,12 +211,26 @@ impl Way {
             bin.again_packets += u32::from(again > 0 || late > 0);
         }
         self.progress.add(at.now_ns, fresh);
+        // A packet that fills the rest of a window is not the last that there was.
+        let room = i64::from(self.full_bytes()) * 2;
+        let fills =
+            |edge: Option<i64>, at: i64| edge.is_some_and(|edge| at.saturating_add(room) > edge);
+        let is_full = is_full(whole as u32, self.full_bytes())
+            || fills(data.edges.latest(), data.highest())
+            || (data.edges.latest().is_none() && fills(self.sender.edges.latest(), range.end));
+        let wasted = self.wasted_bytes - wasted_before;
+        // What comes behind later data was lost on the way before.
+        self.sender.is_cut |= late > 0;
+        self.sender.sent([fresh, again, wasted, copies], is_full, at.now_ns);
+        if fresh > 0 {
+            data.is_dry = !is_full;
+        }
         self.take(data, &new, in_order, at);
         self.scratch = new;
     }
 
     /// Parts of `range` that are new go to `new`; the bytes that are not.
-    fn split(&mut self, data: &DataWay, range: Range, new: &mut Vec<Range>) -> u64 {
+    fn split(&mut self, data: &mut DataWay, range: Range, new: &mut Vec<Range>, at: Moment) -> u64 {
         // What was before the capture's beginning is not known to have been sent before.
         let range = range.and(Range::new(self.floor, i64::MAX));
         let passed = range.and(Range::new(i64::MIN, self.next));
@@ -169,12 +243,20 @@ impl Way {
             self.waiting.compare(behind, |part, _| known.push(part), |part| new.push(part));
         }
         let mut again = 0;
-        for part in known {
+        for (number, part) in known.into_iter().enumerate() {
             again += part.len();
             self.flight.again(part);
             let mut had = 0;
-            self.maps.each(part, |_, numbers| had += data.had(numbers));
+            let packets = u32::from(number == 0);
+            self.maps.each(part, |_, numbers| {
+                let known = data.had(numbers);
+                had += known;
+                let kind = again_or_needless(known, numbers);
+                data.mark(kind, at, numbers, packets);
+            });
             self.wasted_bytes += had;
+            let needless = had.max(Range::new(part.start, part.end.min(self.acked)).len());
+            self.mark(again_or_needless(needless, part), at, part, packets);
         }
         again
     }
@@ -184,7 +266,7 @@ impl Way {
     fn appears(&mut self, data: &mut DataWay, part: Range, at: Moment) -> [u64; 2] {
         let [mut copies, mut repeats] = [0, 0];
         self.unmapped_bytes += self.maps.each(part, |_, numbers| {
-            let [elsewhere, here] = data.appears(numbers, at.subflow, at.now_ns);
+            let [elsewhere, here] = data.appears(numbers, at);
             (copies, repeats) = (copies + elsewhere, repeats + here);
         });
         [copies, repeats]
@@ -237,6 +319,81 @@ impl Way {
         }
     }
 
+    /// Notes something for the picture.
+    pub(super) fn mark(&mut self, kind: SequenceKind, at: Moment, range: Range, packets: u32) {
+        let Moment { now_ns, subflow } = at;
+        self.sequence.add(Mark { at_ns: now_ns, kind, subflow, packets, range });
+    }
+
+    /// Notes SYN, FIN or RST; the first two take a number.
+    pub(super) fn mark_flag(&mut self, kind: SequenceKind, at: Moment, number: i64) {
+        let number = if kind == SequenceKind::Rst { self.highest } else { number };
+        self.mark(kind, at, Range::new(number, number), 1);
+    }
+
+    /// Notes what the receiver says, before [`Way::acknowledge`] takes it.
+    pub(super) fn answered(&mut self, data: &mut DataWay, answer: &Answer<'_>) {
+        if self.base.is_none() {
+            return;
+        }
+        let ack = self.place(answer.ack);
+        let ack = self.fin.map_or(ack, |fin| ack.min(fin));
+        if ack < self.acked {
+            return; // overtaken by a newer one
+        }
+        let at = answer.at;
+        let here = Range::new(ack, ack);
+        let new_sack = answer.sack.first().is_some_and(|block| {
+            let second = answer.sack.get(1).copied();
+            self.sacked(data, *block, second, (ack, at))
+        });
+        let end = ack.saturating_add(answer.window.unwrap_or(0));
+        let same = self.told == (ack, end);
+        let repeated = ack == self.acked && self.highest > ack && answer.bare;
+        if repeated && (new_sack || (same && !answer.multipath && answer.sack.is_empty())) {
+            self.mark(SequenceKind::DuplicateAck, at, here, 1);
+        }
+        if answer.zero_window {
+            self.mark(SequenceKind::ZeroWindow, at, here, 1);
+        }
+        if !same {
+            self.told = (ack, end);
+            self.mark(SequenceKind::Ack, at, Range::new(ack, end), 1);
+        }
+    }
+
+    /// Takes the first SACK block, which is the newest (RFC 2018 §4), or a report of a duplicate
+    /// (RFC 2883 §4); whether it is the former.
+    fn sacked(
+        &mut self,
+        data: &mut DataWay,
+        (start, end): (u32, u32),
+        second: Option<(u32, u32)>,
+        (ack, at): (i64, Moment),
+    ) -> bool {
+        let block = Range::new(self.place(start), self.place(end));
+        let within = second.is_some_and(|(start, end)| {
+            self.place(start) <= block.start && block.end <= self.place(end)
+        });
+        if block.start < ack || within {
+            self.sequence.was_needless(block);
+            self.maps.each(block, |_, numbers| data.sequence.was_needless(numbers));
+            return false;
+        }
+        let known = std::mem::replace(&mut self.sacked, block);
+        let new = if known.start == block.start && known.end <= block.end {
+            Range::new(known.end, block.end)
+        } else if known.end == block.end && block.start <= known.start {
+            Range::new(block.start, known.start)
+        } else {
+            block
+        };
+        if !new.is_empty() {
+            self.mark(SequenceKind::Sack, at, new, 1);
+        }
+        true
+    }
+
     /// Takes an acknowledgement of this direction's data.
     pub(super) fn acknowledge(&mut self, data: &mut DataWay, ack: u32, now_ns: u64) {
         let first = self.base.is_none();
@@ -262,6 +419,46 @@ impl Way {
             let before = self.waiting.bytes();
             self.skip_to(data, ack, now_ns);
             data.below_bytes = (data.below_bytes + self.waiting.bytes()).saturating_sub(before);
+        }
+    }
+
+    /// Takes selective acknowledgements and the window that comes with an acknowledgement, after it.
+    pub(super) fn hears(
+        &mut self,
+        ack: u32,
+        blocks: &[(u32, u32)],
+        window: Option<u16>,
+        now_ns: u64,
+    ) {
+        if self.base.is_none() {
+            return;
+        }
+        let highest = self.highest;
+        let places: Vec<Range> = { blocks.iter() }
+            .map(|(start, end)| Range::new(self.place(*start), self.place(*end)))
+            .filter(|block| block.end <= highest)
+            .collect();
+        self.sender.acknowledged(self.acked, &places, now_ns);
+        let is_latest = self.place(ack) >= self.acked;
+        if let Some((window, scale)) = window.zip(self.sender.scale).filter(|_| is_latest) {
+            let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
+            self.sender.edges.offer(edge, now_ns);
+        }
+    }
+
+    /// Payload of a full packet, at most.
+    fn full_bytes(&self) -> u32 {
+        self.mss_bytes.map_or(USUAL_MSS, u32::from)
+    }
+
+    /// What its sender knows of it, beside what is known of the subflow.
+    pub(super) fn own(&self, own: Own) -> Own {
+        Own {
+            srtt_ns: u64::from(self.flight.srtt_us()) * 1_000,
+            highest: self.highest,
+            acked: self.acked,
+            full_bytes: self.full_bytes(),
+            ..own
         }
     }
 
@@ -292,4 +489,9 @@ impl Way {
             _ => self.uses.push((now_ns, now_ns)),
         }
     }
+}
+
+/// What was sent again, of which `had` bytes were known to have arrived.
+fn again_or_needless(had: u64, part: Range) -> SequenceKind {
+    if had >= part.len() { SequenceKind::Needless } else { SequenceKind::Again }
 }

@@ -313,6 +313,7 @@ impl<'a> Model<'a> {
                 in_flight_packets: cwnd as u32,
                 retransmissions: *retransmissions,
                 mss_bytes: 1_448,
+                held: None,
             })));
         }
     }
@@ -526,6 +527,7 @@ impl<'a> Model<'a> {
             event_ns: from * MS,
             event: format!("{} goes down", path.name),
             reference_bps: 19e6,
+            capacity_bps: None,
             t90_ns: completed.then_some(360 * MS + u64::from(plan.repeat) * 17 * MS),
             deficit_bytes: if completed { 812_000 } else { 16_600_000 },
             longest_gap_ns: stall.longest_ns,
@@ -535,6 +537,7 @@ impl<'a> Model<'a> {
             ok: completed,
             verdict,
             cpu: None,
+            account: None,
             flows: vec![FlowSummary {
                 flow: 0,
                 direction: DataDirection::Up,
@@ -550,6 +553,7 @@ impl<'a> Model<'a> {
                 retransmissions: self.retransmissions.values().map(|n| u64::from(*n)).sum(),
                 stack: None,
                 messages: None,
+                datagrams: None,
             }],
             subflows: self.subflow_summaries(),
             paths: Vec::new(),

@@ -6,6 +6,9 @@ use towpath_measure::scenario::{Scenario, Transport};
 use crate::ended::{Ended, scenario, simulate};
 use crate::network;
 
+mod latency;
+mod steady;
+
 const ALL: [Transport; 4] = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
 
 /// Two paths for every transport, flows and what happens.

@@ -278,6 +278,7 @@ mod tests {
             retransmissions: 0,
             stack: None,
             messages: None,
+            datagrams: None,
         };
         let cpu = ProcessorTime {
             client_cpu_ns: Some(1_000 * MS),
@@ -292,6 +293,7 @@ mod tests {
             paths: vec![],
             multipath: Multipath::default(),
             cpu: Some(cpu),
+            account: None,
             warnings: vec![],
             expectations: vec![],
         }))

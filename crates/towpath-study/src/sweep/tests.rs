@@ -52,6 +52,7 @@ fn answer(run: &Run) -> Result<Vec<Record>, String> {
         paths: vec![lost],
         multipath: Multipath::default(),
         cpu: None,
+        account: None,
         warnings: vec![],
         expectations: vec![],
     };

@@ -26,7 +26,8 @@ pub(crate) struct MeasureArguments {
     /// Name or address of the server; not with `--server`
     #[arg(value_name = "HOST")]
     first: Option<String>,
-    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping
+    /// What is sent: iperf, bulk, ping, reqres, interactive, onoff, video, web, trace, udping, udp,
+    /// call, latency (idle, then beside loads: -t is for each phase)
     /// [default: iperf; with --mobile: interactive]
     #[arg(value_name = "PATTERN")]
     second: Option<String>,
@@ -40,15 +41,15 @@ pub(crate) struct MeasureArguments {
     #[arg(short, long, default_value_t = towpath_measure::live::DEFAULT_PORT)]
     pub(crate) port: u16,
     /// Transports: tcp, mptcp, quic, mpquic [default: mptcp; with --mobile: mptcp, mpquic]
-    #[arg(long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]
+    #[arg(short = 'T', long = "transport", value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     transports: Vec<Transport>,
     /// How long, as `10` (seconds), `10s` or `"500 ms"`
-    #[arg(short, long, value_name = "TIME", value_parser = amounts::time)]
+    #[arg(short = 't', long = "duration", alias = "time", value_name = "TIME", value_parser = amounts::time)]
     pub(crate) time: Option<Duration>,
     /// Send so many bytes in place of a time, as `10M` or `"10 MB"`
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) bytes: Option<u64>,
-    /// No stream sends faster, as `50M` or `"50 Mbit/s"`
+    /// No stream sends faster, as `50M` or `"50 Mbit/s"`; with udp: what is sent [default: 1 Mbit/s]
     #[arg(short, long, value_name = "RATE", value_parser = amounts::rate)]
     pub(crate) bitrate: Option<Rate>,
     /// Parallel connections
@@ -72,14 +73,15 @@ pub(crate) struct MeasureArguments {
     /// Any other key of a scenario's flow, as `request=2KB` (see `towpath schema reference`)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]
+    /// Bytes written or read at once [default: 128K; 512K for a stream above 1 Gbit/s]; with udp: of a
+    /// datagram [default: 1448]
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) length: Option<u64>,
     /// Buffers of the sockets on both hosts [default: the systems']
     #[arg(short, long, value_name = "SIZE", value_parser = amounts::size)]
     pub(crate) window: Option<u64>,
     /// Congestion control on both hosts [default: the systems']
-    #[arg(short = 'C', long, value_name = "NAME")]
+    #[arg(short = 'C', long = "congestion-control", alias = "congestion", value_name = "NAME")]
     pub(crate) congestion: Option<String>,
     /// Multipath QUIC's use of paths, on both hosts: aggregate, backup, ios
     #[arg(long, value_name = "NAME", default_value = "aggregate", value_parser = ["aggregate", "backup", "ios"])]
@@ -100,7 +102,7 @@ pub(crate) struct MeasureArguments {
     #[arg(long)]
     pub(crate) tls: bool,
     /// Repetitions of each transport
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
     /// Order of the transports in each repetition: random (drawn from the seed), fixed
     #[arg(long, value_name = "ORDER", default_value = "fixed", value_parser = order)]
@@ -153,6 +155,9 @@ pub(crate) struct MeasureArguments {
     /// No interval lines while it runs
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// What came from the configuration file, for the result's conditions.
+    #[arg(skip)]
+    pub(crate) defaults: Vec<String>,
 }
 
 impl MeasureArguments {
@@ -173,10 +178,17 @@ impl MeasureArguments {
     /// Over what.
     pub(crate) fn transports(&self) -> &[Transport] {
         match (self.transports.as_slice(), self.is_session()) {
+            // Over which it is only spoken of.
+            ([], _) if self.sends_datagrams() => &[Transport::Tcp],
             ([], true) => &MOBILE,
             ([], false) => &[Transport::Mptcp],
             (given, _) => given,
         }
+    }
+
+    /// Whether what it sends has no transport.
+    pub(crate) fn sends_datagrams(&self) -> bool {
+        matches!(self.pattern(), "udp" | "call")
     }
 
     /// Whether it lasts until a network is left. Transfers, pages and videos end by themselves.

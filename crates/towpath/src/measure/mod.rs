@@ -211,10 +211,12 @@ fn plan_of(
             hint: "4 GB is more than any system gives".to_owned(),
         })
     };
+    // Of datagrams they are keys of the flow.
+    let streams = !arguments.sends_datagrams();
     let settings = Settings {
-        block_bytes: bytes(arguments.length, "-l")?,
+        block_bytes: bytes(arguments.length.filter(|_| streams), "-l")?,
         window_bytes: bytes(arguments.window, "-w")?,
-        rate_bps: arguments.bitrate.map(towpath_net::Rate::as_bps),
+        rate_bps: arguments.bitrate.filter(|_| streams).map(towpath_net::Rate::as_bps),
         congestion_control: arguments.congestion.clone(),
         discard: arguments.skip_rx_copy,
         tls: arguments.tls || is_pinned(arguments, transport),

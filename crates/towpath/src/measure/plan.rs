@@ -8,9 +8,10 @@ use std::time::Duration;
 use towpath_linux::live::system_congestion_control;
 use towpath_measure::input;
 use towpath_measure::scenario::units::duration_text;
-use towpath_measure::scenario::{Flow, Pattern, Scenario, Transport, no_files};
+use towpath_measure::scenario::{Flow, Pattern, Scenario, ScenarioErrors, Transport, no_files};
 
 use super::MeasureArguments;
+use crate::changes::configured;
 use crate::error::CliError;
 
 /// A limit of what lasts until a network is left.
@@ -23,14 +24,72 @@ pub(super) fn scenario(
     (host, paths): (&str, &[String]),
     udping: bool,
 ) -> Result<Scenario, CliError> {
-    let parse = |text: &str| Scenario::parse("the scenario of these arguments", text, &no_files);
-    let scenario = parse(&text(arguments, (host, paths), None)?)?;
+    let parse = |written: Written| -> Result<Scenario, CliError> {
+        let parsed = Scenario::parse("the scenario of these arguments", &written.text, &no_files);
+        let mut scenario = parsed.map_err(|errors| written.blame(&errors))?;
+        scenario.remarks.extend(configured(&arguments.defaults));
+        Ok(scenario)
+    };
+    let scenario = parse(text(arguments, (host, paths), None)?)?;
     let pings = |flow: &Flow| matches!(flow.pattern, Pattern::Udping(_));
     if !udping || scenario.flows.iter().any(pings) {
         return Ok(scenario);
     }
     let lengths = scenario.flows.iter().map(|flow| flow.pattern.duration());
-    Ok(parse(&text(arguments, (host, paths), lengths.max())?)?)
+    parse(text(arguments, (host, paths), lengths.max())?)
+}
+
+/// A scenario that nobody wrote, and what on the command line each of its lines comes from.
+#[derive(Debug, Default)]
+struct Written {
+    text: String,
+    /// By line.
+    origins: Vec<String>,
+}
+
+impl Written {
+    /// Adds lines that come from what was typed as `origin`.
+    fn add(&mut self, origin: &str, lines: &str) {
+        for line in lines.lines() {
+            let _into_a_text = writeln!(self.text, "{line}");
+            self.origins.push(origin.to_owned());
+        }
+    }
+
+    /// What is wrong, said of what was typed.
+    fn blame(&self, errors: &ScenarioErrors) -> CliError {
+        let Some(problem) = errors.problems().first() else {
+            return CliError::Internal(errors.to_string());
+        };
+        let line = problem.position.and_then(|(line, _)| line.checked_sub(1));
+        let origin = line.and_then(|line| self.origins.get(line)).map_or("", String::as_str);
+        let what = match origin {
+            origin if problem.message.contains(origin) => problem.message.clone(),
+            origin => format!("`{origin}`: {}", problem.message),
+        };
+        let hint = problem.hint.clone().unwrap_or_else(|| problem.expected.clone());
+        let instead = (hint == "remove it").then(|| instead_of(origin, &self.text));
+        CliError::Unavailable { what, hint: instead.map_or(hint, str::to_owned) }
+    }
+}
+
+/// What to use where an option has no meaning for the pattern.
+fn instead_of(origin: &str, text: &str) -> &'static str {
+    let is = |pattern: &str| text.contains(&format!("pattern = \"{pattern}\""));
+    let given = |option: &str| origin.split_whitespace().next() == Some(option);
+    if given("-t") && is("ping") {
+        return "`ping` ends after its requests: `--set count=50`";
+    }
+    if given("-t") && is("trace") {
+        return "`trace` ends with its last message";
+    }
+    if given("-n") {
+        return "a number of bytes is what `bulk` sends; others last for a time: `-t 10`";
+    }
+    if given("-P") {
+        return "parallel connections are for `iperf` and `web`; leave it out";
+    }
+    "leave it out"
 }
 
 /// `beside` is for how long datagrams are sent beside the flow.
@@ -38,43 +97,67 @@ fn text(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
     beside: Option<Duration>,
-) -> Result<String, CliError> {
+) -> Result<Written, CliError> {
     let pattern = pattern(arguments);
-    let mut text = format!("name = \"live-{pattern}\"\n");
-    let mut add = |line: String| {
-        let _into_a_text = writeln!(text, "{line}");
-    };
-    add(format!("description = {}", quoted(&format!("{pattern} towards {host}"))));
-    add("[hosts.client]\n[hosts.server]".to_owned());
+    let mut written = Written::default();
+    written.add(pattern, &format!("name = \"live-{pattern}\""));
+    let description = quoted(&format!("{pattern} towards {host}"));
+    written.add(host, &format!("description = {description}\n[hosts.client]\n[hosts.server]"));
     for path in paths {
-        add(format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
+        written.add(path, &format!("[paths.{path}]\nbetween = [\"client\", \"server\"]"));
     }
-    add(format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = {}", quoted(pattern)));
+    let flow = "[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = ";
+    written.add(pattern, &format!("{flow}{}", quoted(pattern)));
     for (key, value) in flow_keys(arguments)? {
-        add(format!("{key} = {value}"));
+        written.add(&typed(arguments, &key, &value), &format!("{key} = {value}"));
     }
     if let Some(beside) = beside {
-        add("[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = \"udping\"".to_owned());
-        add(format!("duration = \"{}\"", duration_text(beside)));
+        let duration = duration_text(beside);
+        written.add("--udping", &format!("{flow}\"udping\"\nduration = \"{duration}\""));
     }
     let transports: Vec<_> =
         unique(arguments.transports()).iter().map(|one| format!("\"{one}\"")).collect();
-    add(format!("[run]\ntransports = [{}]\nworlds = [\"live\"]", transports.join(", ")));
-    add(format!("seed = {}\nrepeat = {}", arguments.seed & (u64::MAX >> 1), arguments.repeat));
-    add(format!("sample = \"{}\"", duration_text(arguments.sample)));
+    let run = format!("[run]\ntransports = [{}]\nworlds = [\"live\"]", transports.join(", "));
+    written.add("--transport", &run);
+    written.add("--seed", &format!("seed = {}", arguments.seed & (u64::MAX >> 1)));
+    written.add("--repeat", &format!("repeat = {}", arguments.repeat));
+    let sample = duration_text(arguments.sample);
+    written.add(&format!("--sample {sample}"), &format!("sample = \"{sample}\""));
     let control = arguments.congestion.clone().unwrap_or_else(system_congestion_control);
-    add(format!("congestion-control = {}", quoted(&control)));
+    let key = format!("congestion-control = {}", quoted(&control));
+    written.add(&format!("-C {control}"), &key);
     if arguments.path_policy != "aggregate" {
-        add(format!("path-policy = {}", quoted(&arguments.path_policy)));
+        let policy = format!("path-policy = {}", quoted(&arguments.path_policy));
+        written.add("--path-policy", &policy);
     }
     if !arguments.expect.is_empty() {
-        add("[expect]".to_owned());
+        written.add("--expect", "[expect]");
     }
     for expectation in &arguments.expect {
         let (key, bound) = bound(expectation)?;
-        add(format!("{} = {}", quoted(key), quoted(&bound)));
+        let line = format!("{} = {}", quoted(key), quoted(&bound));
+        written.add(&format!("--expect \"{expectation}\""), &line);
     }
-    Ok(text)
+    Ok(written)
+}
+
+/// The option that a key of the flow comes from, as it would be typed.
+fn typed(arguments: &MeasureArguments, key: &str, value: &str) -> String {
+    let plain = value.trim_matches('"');
+    let set = |set: &&String| set.split('=').next().is_some_and(|name| name.trim() == key);
+    if let Some(set) = arguments.set.iter().rev().find(set) {
+        return format!("--set {set}");
+    }
+    match key {
+        "duration" => "-t".to_owned(),
+        "size" => "-n".to_owned(),
+        "streams" => format!("-P {plain}"),
+        "bitrate" => format!("-b {plain}"),
+        "length" => format!("-l {plain}"),
+        "direction" if arguments.reverse => "-R".to_owned(),
+        "direction" => "--bidir".to_owned(),
+        key => format!("--{key} {plain}"),
+    }
 }
 
 /// A number of bytes in place of a time is a transfer of that size, as with iperf3.
@@ -108,6 +191,11 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
     add("direction", direction.map(str::to_owned));
     add("preset", arguments.preset.as_deref().map(quoted));
     add("load", arguments.load.as_deref().map(quoted));
+    if arguments.sends_datagrams() {
+        let rate = arguments.bitrate.map(|rate| format!("\"{} bit/s\"", rate.as_bps()));
+        add("bitrate", rate);
+        add("length", arguments.length.map(|bytes| format!("\"{bytes} B\"")));
+    }
     for set in &arguments.set {
         let (key, value) = set.split_once('=').ok_or_else(|| CliError::Unavailable {
             what: format!("`--set {set}` sets nothing"),

@@ -1,7 +1,9 @@
 //! One JSON object a line.
 
 use serde_json::{Value, json};
-use towpath_linux::monitor::{Condition, Ended, Happening, Seen, SeenSubflow, Source, Subflow};
+use towpath_linux::monitor::{
+    Condition, Ended, Happening, Limited, Seen, SeenSubflow, Source, Subflow,
+};
 use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
 
 /// The first line: what happens from here on is told, unless the path manager is not heard.
@@ -54,6 +56,7 @@ fn subflow_value(subflow: &Subflow, seen: &SeenSubflow) -> Value {
         "down_bps": seen.down_bps.round(),
         "up_bps": seen.up_bps.round(),
         "share": seen.share,
+        "limits": seen.limits.iter().map(limit_value).collect::<Vec<_>>(),
         "backup": subflow.backup,
         "local_id": subflow.local_id,
         "remote_id": subflow.remote_id,
@@ -66,6 +69,11 @@ fn subflow_value(subflow: &Subflow, seen: &SeenSubflow) -> Value {
         "bytes_received": subflow.bytes_received,
         "bytes_acked": subflow.bytes_acked,
     })
+}
+
+/// What held a sender back.
+fn limit_value(limit: &Limited) -> Value {
+    json!({"limit": limit.id(), "share": limit.share})
 }
 
 /// An event of the path manager, with its details.

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use towpath_linux::monitor::{Connection, Seen, SeenSubflow, Status};
+use towpath_measure::result::Part;
 
 use super::Look;
 
@@ -25,7 +26,8 @@ pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
             write!(out, " {local} → {remote} {}", moved(what.down_bps, what.up_bps))?;
             write!(out, " {}", share(what.share))?;
             write!(out, " srtt {} cwnd {}", milliseconds(subflow.srtt_us), subflow.cwnd_packets)?;
-            writeln!(out, "{}", why(what))?;
+            let limited = limited(what).map(|text| format!(" {text}")).unwrap_or_default();
+            writeln!(out, "{limited}{}", why(what))?;
         }
     }
     out.flush()
@@ -73,6 +75,18 @@ pub(super) fn counted(seen: &Seen) -> String {
 /// `~stale` where it is inferred.
 pub(super) fn status(seen: &SeenSubflow) -> String {
     format!("{}{}", if seen.is_inferred { "~" } else { "" }, seen.status.name())
+}
+
+/// `limited by receive window 80 %, application 20 %`: what held its sender back, the two longest.
+/// Nothing of one of which nothing is known, as of a stale one.
+pub(super) fn limited(seen: &SeenSubflow) -> Option<String> {
+    if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
+        return None;
+    }
+    let told = seen.limits.iter().filter(|limit| limit.share >= 0.05).take(2);
+    let told: Vec<_> =
+        told.map(|limit| format!("{} {}", limit.name(), share(Some(limit.share)))).collect();
+    (!told.is_empty()).then(|| format!("limited by {}", told.join(", ")))
 }
 
 /// ` (why)`.

@@ -66,6 +66,17 @@ pub(super) fn page(connections: &[Seen]) -> String {
     family("subflow_stale", "gauge", help, &|(_, _, what)| {
         f64::from(u8::from(what.status == Status::Stale))
     });
+    let help = "Part of the last second in which this held the sender back.";
+    head(&mut page, "subflow_limited_ratio", "gauge", help);
+    for (labels, _, what) in &rows {
+        for limit in &what.limits {
+            let (name, share) = (limit.id(), limit.share);
+            let _infallible = writeln!(
+                page,
+                "towpath_mptcp_subflow_limited_ratio{{{labels},limit=\"{name}\"}} {share}"
+            );
+        }
+    }
     page
 }
 
@@ -105,6 +116,8 @@ mod tests {
         let row = "towpath_mptcp_subflow_srtt_seconds{connection=\"26d472c7\",\
                    local=\"172.31.0.133:56420\",remote=\"172.31.0.218:5201\",interface=\"eth0\"} \
                    0.0123\n";
+        assert!(page.contains(row), "{page}");
+        let row = "interface=\"eth0\",limit=\"peer-window\"} 0.8\n";
         assert!(page.contains(row), "{page}");
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let (_, value) = line.rsplit_once(' ').unwrap();

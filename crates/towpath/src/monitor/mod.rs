@@ -18,7 +18,7 @@ use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
 use towpath_linux::{Clock, interrupt};
 use towpath_measure::result::Warning;
 
-use crate::arguments::seconds;
+use crate::arguments::interval;
 use crate::error::CliError;
 use crate::ui::Ui;
 
@@ -29,7 +29,7 @@ use crate::ui::Ui;
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
     /// One JSON object a line: each connection in each round, and events
-    #[arg(long)]
+    #[arg(short = 'J', long)]
     json: bool,
     /// Only the path manager's events, as `ip mptcp monitor` prints them
     #[arg(long, conflicts_with_all = ["json", "prometheus"])]
@@ -37,11 +37,11 @@ pub(crate) struct MonitorArguments {
     /// Answer `/metrics` over HTTP at ADDR, such as 127.0.0.1:9262 or just a port, for Prometheus
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     prometheus: Option<SocketAddr>,
-    /// Seconds between two rounds [default: 1; on a terminal 0.2]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Time between two rounds, as `0.5` (seconds) or `200ms` [default: 1; on a terminal 0.2]
+    #[arg(short, long, value_name = "TIME", value_parser = interval)]
     interval: Option<Duration>,
     /// Rounds, the first at once [default: until it is interrupted]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(long, value_name = "N")]
     count: Option<u32>,
 }
 

@@ -171,7 +171,7 @@ impl View {
             rows.push(Line::styled(cut(&text, usize::from(width)), bold()));
             for (subflow, what) in connection.subflows.iter().zip(&seen.subflows) {
                 rows.push(columns.row(subflow, what));
-                if let Some(why) = &what.why {
+                for why in what.why.iter().chain(&lines::limited(what)) {
                     let text = format!("    {why}");
                     rows.push(Line::styled(cut(&text, usize::from(width)), dim()));
                 }
@@ -300,8 +300,9 @@ fn dim() -> Style {
 pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use towpath_linux::monitor::{Condition, Connection, Process};
+    use towpath_linux::monitor::{Condition, Connection, Inside, Limited, Process};
     use towpath_linux::netlink::SocketState;
+    use towpath_measure::result::Part;
 
     use super::*;
 
@@ -325,6 +326,7 @@ pub(super) mod tests {
             cookie: 1,
             since_ack: Duration::ZERO,
             since_sent: Duration::ZERO,
+            inside: Inside::default(),
         }
     }
 
@@ -343,6 +345,7 @@ pub(super) mod tests {
             bytes_reinjected: 0,
             cookie: 1,
             subflows,
+            inside: Inside::default(),
         }
     }
 
@@ -355,6 +358,7 @@ pub(super) mod tests {
             down_bps,
             up_bps: down_bps / 100.0,
             share: Some(down_bps / 900e6),
+            limits: Vec::new(),
         }
     }
 
@@ -369,10 +373,12 @@ pub(super) mod tests {
             subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", Condition::Trying),
         ];
         let stale = "nothing heard for 2.3 s, 12 unanswered, 3 timeouts";
+        let limited = |part, share| Limited { part, share, waits_for: None };
+        let limits = vec![limited(Part::PeerWindow, 0.8), limited(Part::Application, 0.2)];
         let iperf = Seen {
             connection: connection(0x26d4_72c7, "iperf3", first),
             subflows: vec![
-                what(Status::Active, None, "eth0", 900e6),
+                SeenSubflow { limits, ..what(Status::Active, None, "eth0", 900e6) },
                 what(Status::Stale, Some(stale), "wlan0", 0.0),
             ],
             down_bps: 900e6,

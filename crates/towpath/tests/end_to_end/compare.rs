@@ -37,8 +37,8 @@ fn lossy(options: &[&str]) -> (Folder, crate::program::Ended) {
 
 #[test]
 fn a_simulated_comparison_is_the_same_every_time() {
-    let (first, told) = lossy(&["-t", "tcp,mptcp"]);
-    let (second, again) = lossy(&["-t", "tcp,mptcp", "--jobs", "1"]);
+    let (first, told) = lossy(&["-T", "tcp,mptcp"]);
+    let (second, again) = lossy(&["-T", "tcp,mptcp", "--jobs", "1"]);
     assert_eq!(told.out, again.out);
     let page = |folder: &Folder| {
         std::fs::read_to_string(folder.work().join("results/comparison.html")).unwrap()
@@ -68,7 +68,7 @@ fn all_that_the_world_has_is_compared_and_shown_as_json() {
 
 #[test]
 fn stored_results_are_compared_as_what_was_measured() {
-    let (folder, measured) = lossy(&["-t", "tcp,mptcp", "-n", "6"]);
+    let (folder, measured) = lossy(&["-T", "tcp,mptcp", "-r", "6"]);
     let stored = folder.run(&["compare", "results", "-o", "other"]);
     assert_eq!((stored.code, &stored.out), (Some(0), &measured.out), "{stored}");
     assert!(folder.work().join("other/comparison.html").is_file());
@@ -88,11 +88,11 @@ fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
     let ended = folder.run(&[
         "compare",
         "scenario.toml",
-        "-w",
+        "-W",
         "emu",
-        "-t",
+        "-T",
         "tcp,mptcp",
-        "-n",
+        "-r",
         "3",
         "--seed",
         "5",
@@ -125,7 +125,7 @@ fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
 
 #[test]
 fn what_is_about_measuring_is_refused_for_stored_results() {
-    let (folder, _) = lossy(&["-t", "tcp", "-n", "1"]);
+    let (folder, _) = lossy(&["-T", "tcp", "-r", "1"]);
     insta::assert_snapshot!(refused(&folder, &["compare", "results", "--repeat", "3"]));
 }
 
@@ -142,5 +142,5 @@ wrong! {
     nothing_to_compare: ["compare"];
     neither_scenario_nor_result: ["compare", "two-link"];
     an_order_that_does_not_exist: ["compare", "two-links", "--order", "alphabetic"];
-    a_pause_without_a_unit: ["compare", "two-links", "--wait", "2"];
+    a_pause_that_is_none: ["compare", "two-links", "--wait", "soon"];
 }

@@ -2,6 +2,9 @@
 
 use std::net::{TcpListener, UdpSocket};
 
+use towpath_measure::result::{DelayBasis, Record};
+use towpath_measure::scenario::DataDirection;
+
 use crate::program::{Folder, Running, wait_for};
 
 /// A port of this host at which nobody listens.
@@ -189,16 +192,100 @@ fn letters_of_iperf3_and_json_are_understood() {
         (&["interactive", "-t", "1", "--load", "down", "--preset", "code"], 3),
         (&["udping", "-t", "0.5"], 0),
         (&["bulk", "-n", "1M", "--udping"], 1),
+        (&["udp", "-t", "0.5", "-b", "2M", "-l", "1K"], 1),
+        (&["udp", "-t", "0.5", "-R"], 1),
+        (&["latency", "-t", "0.5", "-P", "1", "--set", "off=100ms"], 6),
     ] {
         let ended = measure(&folder, &port, &[options, &["-q", "-J"]].concat());
         assert_eq!(ended.code, Some(0), "{ended}");
         let [run] = &ended.json()[..] else { panic!("{ended}") };
         assert_eq!(run["summary"]["flows"].as_array().unwrap().len(), flows, "{ended}");
         assert_eq!(run["summary"]["ok"], true, "{ended}");
-        let pings = options.iter().any(|option| option.contains("udping"));
+        let pings = options.iter().any(|option| option.contains("udping") || *option == "latency");
         let paths = run["summary"]["paths"].as_array().map_or(&[][..], Vec::as_slice);
         assert_eq!(paths.len(), usize::from(pings), "{ended}");
         assert!(paths.iter().all(|path| path["path"] == "lo" && path["answered"] != 0), "{ended}");
+    }
+}
+
+/// Over loopback nothing is lost, so all that is said is known beforehand.
+#[test]
+fn datagrams_at_a_constant_rate_go_both_ways() {
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
+    let options = ["udp", "--bidir", "-b", "1M", "-l", "1250", "-t", "1", "-q"];
+    let ended = measure(&folder, &port, &options);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let result = folder.stored("results/live-tcp-1.jsonl.zst");
+    let summary = result.summary.as_ref().unwrap();
+    let [up, down] = &summary.flows[..] else { panic!("{summary:#?}") };
+    let figures = [up, down].map(|flow| flow.datagrams.as_ref().unwrap());
+    let [up, down] = figures;
+    // 100 in a second; those down begin when the server knows where to.
+    assert_eq!((up.sent + up.unsent, up.path.as_str()), (100, "lo"));
+    assert!((80..=100).contains(&(down.sent + down.unsent)), "{down:?}");
+    for own in figures {
+        assert_eq!((own.lost, own.duplicated, own.out_of_order), (0, 0, 0), "{own:?}");
+        assert!(own.delay.is_none() && own.variation.is_some(), "{own:?}");
+    }
+    let sent = |way| {
+        let rows = result.records.iter().filter_map(|record| {
+            let Record::Datagrams(row) = record else { return None };
+            row.sent.filter(|_| row.direction == way)
+        });
+        rows.sum::<u64>()
+    };
+    assert_eq!(sent(DataDirection::Up), up.sent);
+    let csv = folder.run(&["report", "results", "--csv", "datagrams"]);
+    assert!(csv.out.lines().count() > 15 && csv.out.contains("variation_max_ns"), "{csv}");
+}
+
+/// Both directions of a call know half of their round trip, whatever the clocks say.
+#[test]
+fn a_call_between_real_hosts_says_how_its_delay_is_known() {
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &[]);
+    for (options, basis) in
+        [(&[][..], DelayBasis::HalfRoundTrip), (&["-R"], DelayBasis::ClockOffset)]
+    {
+        let call = ["call", "-t", "1", "-q", "--set", "codec=g729a", "--expect", "call.score >= 1"];
+        let ended = measure(&folder, &port, &[&call, options].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(ended.out.contains("from mouth to ear"), "{ended}");
+        let result = folder.stored("results/live-tcp-1.jsonl.zst");
+        for flow in &result.summary.as_ref().unwrap().flows {
+            let own = flow.datagrams.as_ref().unwrap();
+            let call = own.call.as_ref().unwrap();
+            assert_eq!(
+                (call.medium.as_str(), call.basis, own.lost),
+                ("g729a", basis, 0),
+                "{own:?}"
+            );
+            // A packet of 20 ms, 5 ms ahead, 60 ms in the buffer; next to nothing on loopback.
+            assert!(call.mouth_to_ear_ns.unwrap() >= 85_000_000, "{own:?}");
+        }
+    }
+    let ended = measure(&folder, &port, &["call", "-q", "-b", "1M"]);
+    assert!(ended.code == Some(2) && ended.err.contains("`bitrate` does not apply"), "{ended}");
+}
+
+/// What nobody can be sent is refused before it begins, and what is wrong is said of what was typed.
+#[test]
+fn datagrams_beyond_limits_are_refused_with_the_way_out() {
+    let folder = Folder::new();
+    let (_server, port) = server(&folder, &["--max-rate", "10M", "--max-bytes", "2M"]);
+    for (options, says) in [
+        (&["-b", "20M"][..], "datagrams at 20.0 Mbit/s, and this server allows 10.0 Mbit/s"),
+        (&["-b", "9M", "-t", "5"], "5.63 MB are to be sent, and this server allows 2.10 MB"),
+        (&["-l", "65508"], "`-l 65508 B`: no datagram has a payload of 65508 bytes here"),
+        (&["-l", "39"], "`-l 39 B`: no datagram has a payload of 39 bytes here"),
+        (&["-b", "0"], "it is zero"),
+        (&["--set", "transport=tcp"], "`udp` has no transport of its own"),
+        (&["-P", "2"], "`streams` does not apply"),
+    ] {
+        let ended = measure(&folder, &port, &[&["udp", "-q"], options].concat());
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(ended.err.contains(says), "{says}: {ended}");
     }
 }
 

@@ -59,7 +59,7 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Me
          duration = \"40 s\"\n"
     );
     folder.write("scenario.toml", scenario);
-    let arguments = ["run", "scenario.toml", "-q", "-t", "mptcp", "-o", "around"];
+    let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
     let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let code = read("code.txt").trim().parse();

@@ -10,14 +10,20 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;
+mod account_kernel;
+mod command_line;
 mod compare;
 mod docs;
 mod doctor;
 mod exec;
+mod first_hour;
 mod formats;
 mod hosts;
 mod lab;
+mod lab_order;
+mod lab_programs;
 mod live;
+mod live_account;
 mod live_paths;
 mod monitor;
 mod nothing_stays;
@@ -28,6 +34,7 @@ mod quic;
 mod report_page;
 mod reproduce;
 mod runs;
+mod sequence;
 mod setup;
 mod simulated;
 mod sweep;

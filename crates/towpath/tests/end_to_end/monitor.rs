@@ -100,8 +100,8 @@ fn a_round_is_told_in_lines_of_text_json_and_figures() {
                 sleep 0.02
             done
             kill $figures
-            $TOWPATH monitor -n 2 --interval 0.1 >lines
-            $TOWPATH monitor -n 1 --json >json'"#;
+            $TOWPATH monitor --count 2 --interval 0.1 >lines
+            $TOWPATH monitor --count 1 --json >json'"#;
     let Some(ended) = on_a_host(test, &folder, script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     let lines = read(&folder, "lines");

@@ -23,7 +23,7 @@ duration = "10 min"
 /// A run in the middle of its traffic, as the leader of a process group.
 fn under_way(folder: &Folder) -> (Running, Members) {
     folder.write("long.toml", format!("{TWO_PATHS}{LONG}"));
-    let mut command = folder.towpath(&["run", "long.toml", "-t", "mptcp", "-o", "results"]);
+    let mut command = folder.towpath(&["run", "long.toml", "-T", "mptcp", "-o", "results"]);
     let running = folder.start(command.process_group(0));
     let members = Members::wait_for(running.id(), "sleep 86399");
     assert!(members.processes.len() >= 3, "{members:?}");

@@ -1,13 +1,11 @@
 //! Everything works without root, and what a machine forbids is said with the way out.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
 use crate::monitor::CONNECTION;
-use crate::program::{Ended, Folder, binary, emulator, is_root, missing, skip};
+use crate::program::{Ended, Folder, emulator, is_root, missing, skip};
 
 /// A user and group that own nothing.
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -60,16 +58,8 @@ fn as_nobody_in(
     let mut command = folder.program("unshare");
     command.args(kinds).args(["sh", "-ec"]);
     command.arg(format!("{setup}\nexec setpriv {} sh -c \"$0\"", NOBODY.join(" "))).arg(script);
-    command.env("TOWPATH", readable_binary(folder));
+    command.env("TOWPATH", folder.readable_binary());
     Some(folder.start(&mut command).wait())
-}
-
-/// The command where everybody may read it.
-fn readable_binary(folder: &Folder) -> PathBuf {
-    let copy = folder.temporary().join("towpath");
-    fs::copy(binary(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-    copy
 }
 
 fn back_end(folder: &Folder) -> String {
@@ -99,7 +89,7 @@ fn an_ordinary_user_can_run_a_handover() {
 fn without_a_tun_device_packet_sockets_serve() {
     let _turn = emulator();
     let folder = Folder::new();
-    let script = "exec \"$TOWPATH\" run handover.toml -q -t mptcp -o results";
+    let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "without_a_tun_device_packet_sockets_serve";
     let Some(ended) = as_nobody(&folder, name, setup, script) else { return };
@@ -111,7 +101,7 @@ fn without_a_tun_device_packet_sockets_serve() {
 fn asked_for_a_tun_device_that_is_missing_the_way_out_is_said() {
     let _turn = emulator();
     let folder = Folder::new();
-    let script = "exec \"$TOWPATH\" run handover.toml -q -t tcp --backend tun";
+    let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "asked_for_a_tun_device_that_is_missing_the_way_out_is_said";
     let Some(ended) = as_nobody(&folder, name, setup, script) else { return };
@@ -128,7 +118,7 @@ fn where_user_namespaces_are_forbidden_the_switch_is_named() {
     // ordinary as any user.
     let forbid = "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all";
     let name = "where_user_namespaces_are_forbidden_the_switch_is_named";
-    for verb in ["run handover.toml -q -t tcp", "lab handover.toml -- true"] {
+    for verb in ["run handover.toml -q -T tcp", "lab handover.toml -- true"] {
         let script = format!("exec unshare -Ur sh -c '{forbid} \"$TOWPATH\" {verb}'");
         let Some(ended) = as_nobody(&folder, name, ":", &script) else { return };
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
@@ -142,7 +132,7 @@ fn where_nothing_can_be_written_results_go_among_the_temporary_files() {
     let _turn = emulator();
     let folder = Folder::new();
     let script = "mkdir locked && chmod 500 locked && cd locked &&
-        exec \"$TOWPATH\" run ../handover.toml -q -t tcp";
+        exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
     let name = "where_nothing_can_be_written_results_go_among_the_temporary_files";
     let Some(ended) = as_nobody(&folder, name, ":", script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -182,12 +172,12 @@ verb doctor doctor --json
 verb all doctor --all
 verb exec exec -- python3 -c 'import socket; print(socket.socket().getsockopt(1, 38))'
 verb record exec -q --report exec.jsonl -- true
-verb lines monitor -n 2 --interval 0.1
-verb json monitor --json -n 1
-verb figures monitor --prometheus 127.0.0.1:0 -n 1
-verb classic monitor --classic -n 1
-verb live trace -i lo --duration 100ms
-verb run run handover.toml --world sim -t mptcp -q -o results --pcap captures
+verb lines monitor --count 2 --interval 0.1
+verb json monitor --json --count 1
+verb figures monitor --prometheus 127.0.0.1:0 --count 1
+verb classic monitor --classic --count 1
+verb live trace --interface lo --duration 100ms
+verb run run handover.toml --world sim -T mptcp -q -o results --pcap captures
 verb trace trace captures/sim-mptcp-1-phone.pcapng
 verb list lab break
 XDG_STATE_HOME=$PWD verb lab lab break join-dropped -- "$TOWPATH" setup --role client --apply

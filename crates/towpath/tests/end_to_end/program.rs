@@ -140,6 +140,11 @@ impl Folder {
         self.path.join("temporary")
     }
 
+    /// Where its user's configuration files are.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.path.join("config")
+    }
+
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::write(self.work().join(name), content).unwrap();
     }
@@ -148,6 +153,27 @@ impl Folder {
     pub(crate) fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
         self.write(name, content);
         fs::set_permissions(self.work().join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// A file that can be run. Another process writes it: what this one holds open for writing,
+    /// every program that another test starts at that moment inherits until it begins to run, and
+    /// a file that somebody holds open cannot be run ("text file busy").
+    pub(crate) fn write_program(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.work().join(name);
+        let mut install = Command::new("install");
+        install.args(["-m", "755", "/dev/stdin"]).arg(&path).stdin(Stdio::piped());
+        let mut install = install.spawn().unwrap();
+        install.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+        assert!(install.wait().unwrap().success(), "{} is not written", path.display());
+        path
+    }
+
+    /// The command where everybody may read and run it; written by another process as above.
+    pub(crate) fn readable_binary(&self) -> PathBuf {
+        let copy = self.temporary().join("towpath");
+        let install = Command::new("install").args(["-m", "755"]).arg(binary()).arg(&copy).status();
+        assert!(install.unwrap().success(), "{} is not written", copy.display());
+        copy
     }
 
     /// Names in the working directory.
@@ -160,6 +186,7 @@ impl Folder {
         let mut command = Command::new(name);
         command.current_dir(self.work()).env("TMPDIR", self.temporary()).stdin(Stdio::null());
         command.env_remove("TOWPATH_PARENT").env("XDG_STATE_HOME", self.path.join("state"));
+        command.env("XDG_CONFIG_HOME", self.config());
         command
     }
 
@@ -186,7 +213,7 @@ impl Folder {
     /// Runs a scenario over one transport, expects success, and reads the result back.
     pub(crate) fn result(&self, scenario: &str, transport: &str) -> RunResult {
         self.write("scenario.toml", scenario);
-        let ended = self.run(&["run", "scenario.toml", "-q", "-t", transport, "-o", "results"]);
+        let ended = self.run(&["run", "scenario.toml", "-q", "-T", transport, "-o", "results"]);
         assert_eq!(ended.code, Some(0), "{ended}");
         self.stored(&format!("results/{transport}-1.jsonl.zst"))
     }

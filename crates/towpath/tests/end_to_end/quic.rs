@@ -22,7 +22,7 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
             skip("both_run_over_every_back_end", &format!("/dev/net/tun: {error}"));
             continue;
         }
-        let arguments = ["run", "scenario.toml", "-t", "quic,mpquic", "--backend", backend];
+        let arguments = ["run", "scenario.toml", "-T", "quic,mpquic", "--backend", backend];
         let ended = folder.run(&[&arguments[..], &["--json", "-o", backend]].concat());
         assert_eq!(ended.code, Some(0), "{ended}");
         let [quic, mpquic] = ended.json().try_into().unwrap();

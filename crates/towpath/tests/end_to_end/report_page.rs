@@ -94,10 +94,45 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
 }
 
 /// What the ruler says of a page.
-fn measure(folder: &Folder, browser: &str, page: &str, width: u32) -> String {
+pub(crate) fn measure(folder: &Folder, browser: &str, page: &str, width: u32) -> String {
     folder.write("ruler.html", ruler(page, width));
     let measured = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
     assert_eq!(complaints(&measured), [""; 0]);
     let (_, title) = measured.out.split_once("<title>").unwrap();
     title.split('<').next().unwrap().to_owned()
+}
+
+#[test]
+fn every_table_of_a_result_is_printed_as_csv_by_its_name() {
+    let folder = Folder::new();
+    let run = ["run", "shared-bottleneck", "--world", "sim", "-q", "--out", "results"];
+    let ended = folder.run(&run);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.out.contains("Who gets how much? tcp: greedy "), "{ended}");
+    let printed = |table: &str| {
+        let ended = folder.run(&["report", "results", "--csv", table]);
+        assert_eq!(ended.code, Some(0), "{table}: {ended}");
+        ended.out
+    };
+    let subflows = printed("subflows");
+    let head = subflows.lines().next().unwrap();
+    assert!(head.starts_with("file,world,transport,repeat,seed,t_ns,span_ns,flow,"), "{head}");
+    assert!(head.contains(",srtt_us") && head.contains(",cwnd_packets"), "{head}");
+    let columns = head.split(',').count();
+    assert!(subflows.lines().count() > 100);
+    assert!(subflows.lines().all(|line| line.split(',').count() == columns), "{head}");
+    // TCP and Multipath TCP, two transfers each.
+    let shares = printed("shares");
+    assert_eq!(shares.lines().count(), 5, "{shares}");
+    assert!(shares.contains(",greedy,") && shares.contains(",modest,"), "{shares}");
+    assert!(printed("intervals").contains(",sim,mptcp,1,1,"));
+    assert!(printed("recoveries").starts_with("file,world,transport,repeat,seed"));
+    // Without a name, also in front of the results, it is what it was.
+    let seconds = printed("seconds");
+    assert!(seconds.starts_with("transport,repeat,direction,0-1 s,"), "{seconds}");
+    let ended = folder.run(&["report", "--csv", "results"]);
+    assert_eq!((ended.code, &ended.out), (Some(0), &seconds), "{ended}");
+    let ended = folder.run(&["report", "results", "--csv", "nonsense"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("no table `nonsense`") && ended.err.contains("subflows"), "{ended}");
 }

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use towpath_measure::result::Record;
+use towpath_measure::result::{DatagramFigures, DelayBasis, Load, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_alone, skip};
+use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_alone, missing, skip};
 
 /// Its size makes it last at least 0.3 s; how much longer is up to the machine.
 const SIZED: &str = r#"
@@ -73,7 +73,7 @@ fn every_back_end_carries_multipath_tcp() {
             continue;
         }
         let arguments =
-            ["run", "scenario.toml", "-t", "mptcp", "--backend", backend, "-o", backend];
+            ["run", "scenario.toml", "-T", "mptcp", "--backend", backend, "-o", backend];
         let ended = folder.run(&arguments);
         assert_eq!(ended.code, Some(0), "{ended}");
         let result = folder.stored(&format!("{backend}/mptcp-1.jsonl.zst"));
@@ -89,7 +89,7 @@ fn repetitions_are_numbered_and_counted() {
     let _turn = emulator();
     let folder = Folder::new();
     folder.write("scenario.toml", sized("[run]\ntransports = [\"tcp\"]"));
-    let ended = folder.run(&["run", "scenario.toml", "-n", "2", "--json", "-q", "-o", "results"]);
+    let ended = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let repeats: Vec<_> = ended.json().iter().map(|line| line["repeat"].as_u64()).collect();
     assert_eq!(repeats, [Some(1), Some(2)]);
@@ -212,7 +212,7 @@ fn a_missed_expectation_is_exit_code_1_and_a_kept_one_0() {
         let folder = Folder::new();
         let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
         folder.write("scenario.toml", sized(&expect));
-        let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "--json", "-o", "results"]);
+        let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "--json", "-o", "results"]);
         assert_eq!(ended.code, Some(code), "{ended}");
         let line = &ended.json()[0];
         let held: Vec<_> = line["summary"]["expectations"].as_array().unwrap().iter().collect();
@@ -227,7 +227,7 @@ fn a_flow_can_be_any_command() {
     let folder = Folder::new();
     let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
     folder.write("scenario.toml", flow(keys));
-    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-o", "results"]);
+    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let found = std::fs::read_to_string(folder.work().join("to")).unwrap();
     assert_eq!(found, "10.64.0.2\n");
@@ -238,7 +238,7 @@ fn a_flow_whose_command_fails_is_a_failure() {
     let _turn = emulator();
     let folder = Folder::new();
     folder.write("scenario.toml", flow("run = \"exit 3\""));
-    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-o", "results"]);
+    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.out.contains("`exit 3` ended with exit status: 3"), "{ended}");
 }
@@ -284,7 +284,7 @@ fn results_go_where_they_are_wanted() {
     let _turn = emulator();
     let folder = Folder::new();
     folder.write("scenario.toml", flow("pattern = \"bulk\"\nsize = \"10 KB\""));
-    let ended = folder.run(&["run", "scenario.toml", "-t", "tcp", "-q", "-o", "a/b"]);
+    let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     assert!(folder.work().join("a/b/report.html").is_file());
     assert!(!Path::new(&folder.work()).join("towpath-results").exists());
@@ -318,4 +318,150 @@ fn datagrams_go_over_every_path_whatever_its_state_and_the_transport() {
     assert!(cellular.round_trip.unwrap().min_ns >= 20_000_000, "{cellular:?}");
     let probes = result.records.iter().filter(|record| matches!(record, Record::Probe(_)));
     assert_eq!(probes.count(), 60);
+}
+
+/// The emulated link loses what the simulated one loses: both draw from the same seed.
+#[test]
+fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
+    let udp = "pattern = \"udp\"\ndirection = \"both\"\nlength = \"1000 B\"\nduration = \"2 s\"\n";
+    let text = flow(udp).replace("[paths.wifi]\n", "[paths.wifi]\nloss = \"5 %\"\n");
+    assert!(text.contains("loss = "), "{text}");
+    let _turn = emulator();
+    let result = datagrams_of(&text, ("emu", "tcp-1"));
+    let simulated = datagrams_of(&text, ("sim", "sim-tcp-1"));
+    for (own, other) in result.iter().zip(&simulated) {
+        assert_eq!((own.sent + own.unsent, other.sent), (250, 250), "{own:?}");
+        // As long as no datagram is late by one that is due after it.
+        assert!(own.lost.abs_diff(other.lost) <= 3 && other.lost > 0, "{own:?} {other:?}");
+        assert!(own.delay.unwrap().min_ns >= 5_000_000, "{own:?}");
+    }
+}
+
+/// A call over a link whose delay and loss are known is rated as ITU-T G.107 says of them.
+#[test]
+fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
+    let call = "pattern = \"call\"\nvideo = \"500 kbit/s\"\nduration = \"4 s\"\n";
+    let link = "[paths.wifi]\ndelay = \"40 ms\"\nloss = \"5 %\"\n";
+    let text = flow(call).replace("[paths.wifi]\n", link);
+    let text = text.replacen("delay = \"5 ms\"\n", "", 1);
+    let _turn = emulator();
+    for world in [("sim", "sim-tcp-1"), ("emu", "tcp-1")] {
+        let all = datagrams_of(&text, world);
+        assert_eq!(all.len(), 4, "{all:#?}");
+        for own in &all[..2] {
+            let call = own.call.as_ref().unwrap();
+            assert_eq!((call.planned, call.basis), (200, DelayBasis::OneClock), "{own:?}");
+            // A packet of 20 ms, 40 ms on its way, 60 ms in the buffer.
+            let delay_ms = call.mouth_to_ear_ns.unwrap() / 1_000_000;
+            assert!((120..135).contains(&delay_ms), "{own:?}");
+            // 93.2, less 3 for the delay and 95 × 5 ÷ (5 + 25.1) = 15.8 for 5 % of losses, which are
+            // 1 % to 10 % of 200 within four standard deviations: 3.7 to 27.
+            let (rating, score) = (call.rating.unwrap(), call.score.unwrap());
+            assert!((60.0..90.0).contains(&rating), "{own:?}");
+            assert!((3.0..4.4).contains(&score), "{own:?}");
+            assert_eq!(call.missing, own.lost + own.unsent, "{own:?}");
+            assert!(call.played <= 200 - call.missing && call.missing > 0, "{own:?}");
+        }
+        for own in &all[2..] {
+            let call = own.call.as_ref().unwrap();
+            assert_eq!((call.medium.as_str(), call.planned), ("video", 120), "{own:?}");
+            // Two datagrams a frame: nine of ten arrive whole.
+            assert!((85..120).contains(&call.played) && call.score.is_none(), "{own:?}");
+        }
+    }
+}
+
+/// Datagrams of both directions of a run over TCP.
+fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures> {
+    let folder = Folder::new();
+    folder.write("udp.toml", text);
+    let ended = folder.run(&["run", "udp.toml", "--world", world, "-T", "tcp", "-q", "-o", "r"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let result = folder.stored(&format!("r/{name}.jsonl.zst"));
+    let flows = result.summary.unwrap().flows;
+    flows.into_iter().filter_map(|flow| flow.datagrams).collect()
+}
+
+/// A link with a known loss and jitter, 2 Mbit/s of 1,000 bytes for 6 s over it: 1,500 datagrams, a
+/// third of the time that jitter spans apart from each other.
+const STEADY: &str = r#"
+name = "steady"
+[hosts.client]
+[hosts.server]
+[paths.link]
+between = ["client", "server"]
+rate = "20 Mbit/s"
+delay = "20 ms"
+loss = "5 %"
+jitter = { distribution = "uniform", sd = "2 ms" }
+[[flows]]
+from = "client"
+to = "server"
+pattern = "udp"
+bitrate = "2 Mbit/s"
+length = "1000 B"
+duration = "6 s"
+"#;
+/// Bounds for both programs, set before either was run: 5 % ± four standard deviations of 1,500
+/// trials; and around two thirds of 2 ms, which is how far apart two draws from ± 2 ms are on average,
+/// what a mean over sixteen of them may be.
+const LOST: std::ops::Range<f64> = 0.027..0.073;
+const JITTER_MS: std::ops::Range<f64> = 0.7..2.1;
+
+#[test]
+fn loss_and_jitter_are_what_iperf3_says_of_the_same_link() {
+    let test = "loss_and_jitter_are_what_iperf3_says_of_the_same_link";
+    if let Some(reason) = missing("iperf3") {
+        return skip(test, &reason);
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    folder.write("steady.toml", STEADY);
+    let run = folder.run(&["run", "steady.toml", "--world", "emu", "-T", "tcp", "-q", "-o", "r"]);
+    assert_eq!(run.code, Some(0), "{run}");
+    let result = folder.stored("r/tcp-1.jsonl.zst");
+    let own = result.summary.as_ref().unwrap().flows[0].datagrams.clone().unwrap();
+    let client = "iperf3 -u -b 2M -l 1000 -t 6 -J -c $TOWPATH_SERVER > iperf3.json";
+    let options = ["--on", "server", "iperf3 -s -1", "--on", "client", client];
+    let lab = folder.run(&[&["lab", "steady.toml", "-o", "lab"], &options[..]].concat());
+    assert_eq!(lab.code, Some(0), "{lab}");
+    let said = std::fs::read_to_string(folder.work().join("iperf3.json")).unwrap();
+    let theirs: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let sum = &theirs["end"]["sum"];
+    let lost = sum["lost_percent"].as_f64().unwrap() / 100.0;
+    let jitter_ms = sum["jitter_ms"].as_f64().unwrap();
+    let ours = own.jitter_ns as f64 / 1e6;
+    assert!(LOST.contains(&own.lost_share()) && LOST.contains(&lost), "{own:?} {sum}");
+    if busy(&result).is_none() {
+        assert!(JITTER_MS.contains(&ours) && JITTER_MS.contains(&jitter_ms), "{own:?} {sum}");
+    }
+}
+
+/// The queue of the emulated link is what the load fills: bounds set before, as in the simulated world.
+#[test]
+fn latency_under_load_tells_a_long_queue_from_a_managed_one() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    let rise = |name: &str, queue: &str| {
+        let file = format!("{name}.toml");
+        folder.write(
+            &file,
+            format!(
+                "name = \"latency\"\n[hosts.client]\n[hosts.server]\n[paths.link]\n\
+                 between = [\"client\", \"server\"]\nrate = \"20 Mbit/s\"\ndelay = \"20 ms\"\n\
+                 queue = {queue}\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n\
+                 pattern = \"latency\"\nduration = \"3 s\"\n"
+            ),
+        );
+        let ended = folder.run(&["run", &file, "--world", "emu", "-T", "tcp", "-q", "-o", name]);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let result = folder.stored(&format!("{name}/tcp-1.jsonl.zst"));
+        let phases = &result.summary.as_ref().unwrap().flows[0].messages.as_ref().unwrap().phases;
+        let down = phases.iter().find(|phase| phase.load == Load::Down).unwrap();
+        (down.rise_ns.unwrap() / 1_000_000, busy(&result).is_some())
+    };
+    let (long, _) = rise("long", "\"500 ms\"");
+    let (managed, is_busy) = rise("managed", "{ codel = {} }");
+    assert!(long >= 100, "{long}");
+    assert!(managed < 60 || is_busy, "{managed}");
+    assert!(managed < long, "{managed} {long}");
 }

@@ -61,6 +61,70 @@ fn results_and_captures_do_not_depend_on_the_number_of_jobs() {
     }
 }
 
+/// A window too small for both paths.
+const SMALL: &str = r#"
+name = "small"
+[hosts.phone]
+[hosts.server]
+receive-buffer = "200 KB"
+[paths.wifi]
+between = ["phone", "server"]
+rate = "20 Mbit/s"
+delay = "10 ms"
+[paths.cellular]
+between = ["phone", "server"]
+rate = "2 Mbit/s"
+delay = "100 ms"
+queue = "500 ms"
+[[flows]]
+from = "phone"
+to = "server"
+pattern = "bulk"
+duration = "3 s"
+"#;
+
+#[test]
+fn a_run_says_where_its_capacity_went_and_what_would_bring_more() {
+    let folder = Folder::new();
+    folder.write("scenario.toml", SMALL);
+    let arguments =
+        ["run", "scenario.toml", "--world", "sim", "--transport", "mptcp", "--out", "results"];
+    let ended = folder.run(&[&arguments[..], &["--explain"]].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let flat = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("of 22 Mbit/s, "), "{ended}");
+    assert!(flat.contains("was full of data waiting for cellular"), "{ended}");
+    let last = ended.out.lines().last().unwrap_or_default();
+    assert!(last.starts_with("  best: for every host: "), "{ended}");
+    assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{ended}");
+
+    let table = folder.run(&["report", "results", "--account"]);
+    assert_eq!(table.code, Some(0), "{table}");
+    let row = |label: &str| {
+        let line = table.out.lines().find(|line| line.trim_start().starts_with(label));
+        let cells = line.unwrap_or_default().split_whitespace().rev().take(3);
+        cells.map(|cell| cell.parse::<f64>().unwrap_or(0.0)).sum::<f64>()
+    };
+    assert!((row("capacity") - 44.0).abs() < 0.1, "{table}");
+    assert!(row("that waits for cellular") > 10.0, "{table}");
+
+    let json = folder.run(&["report", "results", "--json"]);
+    let summary: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let account = &summary["summary"]["account"];
+    let parts = account["total"]["bytes"].as_object().unwrap();
+    let sum: u64 = parts.values().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(account["total"]["capacity_bytes"].as_u64(), Some(sum), "{account}");
+}
+
+#[test]
+fn without_a_simulated_run_there_is_nothing_to_explain() {
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let ended = folder.run(&["run", "scenario.toml", "--explain", "--world", "emu"]);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.err.contains("hint: add `--world sim`"), "{ended}");
+}
+
 macro_rules! wrong {
     ($($name:ident: $rest:expr;)*) => {
         $(#[test]

@@ -48,7 +48,8 @@ fn assert_whole(folder: &Folder) {
     assert_eq!((rows.len(), keys.len()), (24, 24));
     assert!(rows.iter().all(|row| row["figures"]["goodput"].as_f64().unwrap() > 0.0), "{rows:?}");
     let files = names(&folder.work().join("rows"));
-    assert_eq!(files.len(), 12 + 1, "{files:?}");
+    // The chunks, the plan and the page.
+    assert_eq!(files.len(), 12 + 2, "{files:?}");
 }
 
 /// Every file of a sweep, with its name.
@@ -119,6 +120,18 @@ fn a_sweep_is_the_same_bytes_with_any_number_of_threads() {
         (ended.code, ended.out.as_str()),
         (Some(0), "3 of 3 runs gave the same row again\n")
     );
+}
+
+#[test]
+fn a_sweep_ends_with_a_page_that_shows_the_spread_over_the_seeds() {
+    let folder = folder(PLAN);
+    let ended = folder.run(&sweep(&["--seeds", "6"]));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.err.contains("page: rows/sweep.html"), "{ended}");
+    let page = fs::read_to_string(folder.work().join("rows/sweep.html")).unwrap();
+    assert!(page.contains("default-src 'none'") && page.contains("<h2>goodput</h2>"), "{page}");
+    assert_eq!(page.matches("<circle cx").count() % 6, 0);
+    assert!(page.contains("95 % interval of the median") && page.contains("class=\"interval\""));
 }
 
 #[test]

@@ -1,11 +1,15 @@
-//! `towpath trace`: a capture of a simulated run says what the run's own counters say.
+//! `towpath trace`: a capture of a run says what the run's own counters say.
+
+use std::fs;
 
 use serde_json::Value;
-use towpath_measure::result::{CapturedConnection, Record, Summary};
+use towpath_measure::result::{
+    AccountSummary, Basis, CapturedConnection, PartGroup, Record, Summary, Vantage,
+};
 use towpath_measure::store::{RunResult, read_run};
 
 use crate::exec::in_lab;
-use crate::program::{Ended, Folder, TWO_PATHS};
+use crate::program::{Ended, Folder, SIZED, TWO_PATHS, emulator};
 use crate::wrong_scenarios::refused;
 
 const TRAFFIC: &str = r#"
@@ -90,6 +94,57 @@ fn the_senders_capture_says_what_the_sender_counted() {
     }
 }
 
+/// Payload on each path, as a result and as the capture at its receiver say it.
+#[test]
+fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let size = |name: &str| fs::metadata(folder.work().join(name)).unwrap().len();
+    for (out, more) in [("whole", &[][..]), ("cut", &["--snap", "100"])] {
+        let how = ["-q", "-T", "mptcp", "--out", out, "--pcap", out];
+        let ended = folder.run(&[&["run", "scenario.toml"], &how[..], more].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let told = folder.stored(&format!("{out}/mptcp-1.jsonl.zst")).summary.unwrap();
+        let file = format!("{out}/emu-mptcp-1-server.pcapng");
+        let (connections, seen) = traced(&folder.run(&["trace", &file, "--json"]));
+        same("bytes", connections[0].ways[0].bytes, told.flows[0].bytes);
+        assert_eq!(connections[0].ways[0].unseen_bytes, 0);
+        let per_path = |summary: &Summary| {
+            let all = summary.subflows.iter();
+            let mut all: Vec<_> =
+                all.map(|s| (s.local.clone(), s.remote.clone(), s.bytes)).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(per_path(&seen), per_path(&told), "{out}");
+        assert!(seen.subflows.len() == 2, "{:?}", seen.subflows);
+        let sent = format!("{out}/emu-mptcp-1-phone.pcapng");
+        let (connections, _) = traced(&folder.run(&["trace", &sent, "--json"]));
+        assert_eq!(connections[0].ways[0].unseen_bytes, 0);
+    }
+    let (whole, cut) =
+        (size("whole/emu-mptcp-1-server.pcapng"), size("cut/emu-mptcp-1-server.pcapng"));
+    assert!(whole > 1_000_000 && cut < whole / 4, "{cut} of {whole}");
+}
+
+#[test]
+fn a_simulated_capture_that_is_cut_says_the_same() {
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let tables = ["whole", "cut"].map(|kind| {
+        let how = ["--world", "sim", "-T", "mptcp", "-q", "--out", kind, "--pcap", kind];
+        let more: &[&str] = if kind == "cut" { &["--snap", "100"] } else { &[] };
+        let ended = folder.run(&[&["run", "scenario.toml"], &how[..], more].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        traced(&folder.run(&["trace", &format!("{kind}/sim-mptcp-1-server.pcapng"), "--json"]))
+    });
+    let [(whole, _), (cut, _)] = tables;
+    assert_eq!(whole[0].ways[0].bytes, cut[0].ways[0].bytes);
+    let refused = folder.run(&["run", "scenario.toml", "--pcap", "x", "--snap", "99"]);
+    assert_eq!(refused.code, Some(2), "{refused}");
+}
+
 #[test]
 fn two_captures_tell_the_links_delays() {
     let folder = Folder::new();
@@ -119,7 +174,7 @@ fn a_trace_is_a_table_a_report_and_a_result() {
         assert!(ended.out.contains(text), "{text}: {ended}");
     }
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{ended}");
-    let page = std::fs::read_to_string(folder.work().join("page.html")).unwrap();
+    let page = fs::read_to_string(folder.work().join("page.html")).unwrap();
     assert!(page.contains("Captured connections"));
     let json = folder.run(&["trace", file, "--json"]);
     assert!(json.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{json}");
@@ -160,7 +215,7 @@ fn what_passes_an_interface_is_captured_as_it_passes() {
     let (folder, test) = (Folder::new(), "what_passes_an_interface_is_captured_as_it_passes");
     folder.write("ends.py", ENDS);
     let script = r#"
-        nsenter --net="$server" "$TOWPATH" trace -i any --json -w kept.pcap >seen.jsonl 2>said.txt &
+        nsenter --net="$server" "$TOWPATH" trace --interface any --json --write kept.pcap >seen.jsonl 2>said.txt &
         trace=$!
         until grep -q "capturing on any" said.txt || ! kill -0 $trace; do sleep 0.02; done
         nsenter --net="$server" python3 ends.py far $FAR &
@@ -171,7 +226,7 @@ fn what_passes_an_interface_is_captured_as_it_passes() {
         kill -TERM $trace; wait $trace; true
     "#;
     let Some(ended) = in_lab(test, &["python3"], &folder, script) else { return };
-    let seen = std::fs::read(folder.work().join("seen.jsonl")).unwrap();
+    let seen = fs::read(folder.work().join("seen.jsonl")).unwrap();
     let run = read_run(seen.as_slice()).unwrap();
     let captured = run.records.iter().find_map(|record| {
         let Record::Capture(connection) = record else { return None };
@@ -188,10 +243,108 @@ fn what_passes_an_interface_is_captured_as_it_passes() {
 
 #[test]
 fn an_interface_that_does_not_exist_is_named() {
-    let ended = Folder::new().run(&["trace", "-i", "towpath9"]);
+    let ended = Folder::new().run(&["trace", "--interface", "towpath9"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(
         ended.err.starts_with("error: this host has no interface `towpath9`\nhint:"),
         "{ended}"
     );
+}
+
+/// Two hosts, what limits the receiver, and paths.
+fn limited(receiver: &str, paths: &[(&str, &str)], more: &str) -> String {
+    let paths = { paths.iter() }
+        .map(|(name, keys)| format!("[paths.{name}]\nbetween = [\"left\", \"right\"]\n{keys}\n"))
+        .collect::<Vec<_>>()
+        .concat();
+    format!(
+        "name = \"limited\"\n[hosts.left]\n[hosts.right]\n{receiver}\n{paths}\n[[flows]]\n\
+         from = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"4 s\"\n{more}"
+    )
+}
+
+/// The account of a simulated run, and those of the captures at its sender and its receiver.
+fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
+    let folder = Folder::new();
+    folder.write("scenario.toml", scenario);
+    let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
+    let ended = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let run = folder.stored(&format!("results/sim-{transport}-1.jsonl.zst"));
+    let own = run.summary.unwrap();
+    let [left, right] = ["left", "right"].map(|host| trace(&folder, transport, host).1);
+    [own, left, right].map(|summary| {
+        let account = *summary.account.unwrap();
+        assert_eq!(account.total.sum(), account.total.capacity_bytes);
+        account
+    })
+}
+
+/// Parts of its capacity, by group.
+fn share(account: &AccountSummary, group: PartGroup) -> f64 {
+    account.total.of_group(group) as f64 / account.total.capacity_bytes as f64
+}
+
+#[test]
+fn a_captures_account_is_that_of_its_run() {
+    use PartGroup::{Application, Congestion, Delivered, Headers, Unusable, Window};
+    let (fast, slow) =
+        ("rate = \"40 Mbit/s\"\ndelay = \"25 ms\"", "rate = \"20 Mbit/s\"\ndelay = \"5 ms\"");
+    let lossy = format!("{fast}\nloss = \"1 %\"");
+    let two = [("one", slow), ("two", slow)];
+    let down = "[[timeline]]\nat = \"1 s\"\npath = \"two\"\nset = \"down\"\n";
+    let small = "receive-buffer = \"100 KB\"";
+    // What limits it, and whether a capture at the receiver can tell.
+    let cases = [
+        (limited(small, &[("one", fast)], ""), "tcp", Window, true),
+        (limited("", &[("one", &lossy)], ""), "tcp", Congestion, true),
+        (limited("", &two, ""), "mptcp", Delivered, true),
+        (limited("", &two, down), "mptcp", Unusable, false),
+    ];
+    for (scenario, transport, first, at_receiver) in cases {
+        let [own, sender, receiver] = accounts(&scenario, transport);
+        assert_eq!(sender.basis, Basis::Estimate);
+        let near = |account: &AccountSummary, group, most: f64| {
+            let (told, seen) = (share(&own, group), share(account, group));
+            assert!((told - seen).abs() <= most, "{group:?}: {told} or {seen}\n{account:#?}");
+        };
+        for group in [Delivered, Headers, Application, Window, Congestion, Unusable] {
+            near(&sender, group, 0.1);
+        }
+        for group in [Delivered, Headers, first].into_iter().take(if at_receiver { 3 } else { 2 }) {
+            near(&receiver, group, 0.15);
+        }
+    }
+}
+
+#[test]
+fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
+    let folder = Folder::new();
+    let _run = simulate(&folder, "tcp");
+    for host in ["phone", "server"] {
+        let (connections, _) = trace(&folder, "tcp", host);
+        let connection = &connections[0];
+        for way in &connection.ways {
+            assert!(way.throughput_bps < 50e6, "{way:?}");
+            // The receiver does not see the way.
+            let at_receiver = way.vantage == Vantage::Receiver && way.bytes > 0;
+            let (rtt, waits) = (way.rtt.is_some(), way.acknowledged_after.is_some());
+            assert!(!at_receiver || (!rtt && waits), "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_says_where_the_capacity_went() {
+    let folder = Folder::new();
+    let _run = simulate(&folder, "mptcp");
+    let file = "captures/sim-mptcp-1-phone.pcapng";
+    let table = folder.run(&["trace", file]);
+    assert!(table.out.contains("(estimated: "), "{table}");
+    let account = folder.run(&["trace", file, "--account"]);
+    assert_eq!(account.code, Some(0), "{account}");
+    for word in ["capacity", "delivered", "what held senders back"] {
+        assert!(account.out.contains(word), "{word}: {account}");
+    }
+    assert!(account.out.lines().all(|line| line.chars().count() <= 100), "{account}");
 }

@@ -42,6 +42,46 @@ wrong! {
     show_of_an_unknown_scenario: ["scenarios", "show", "two-link"];
     check_of_a_missing_file: ["scenarios", "check", "missing.toml"];
     schema_of_something_else: ["schema", "reports"];
+    set_of_a_mistyped_key: ["run", "two-links", "--set", "paths.first.dely=3ms"];
+    set_of_a_key_without_its_table: ["run", "two-links", "--set", "delay=3ms"];
+    set_that_does_not_say_which_path: ["run", "two-links", "--set", "paths.rate=3 Mbit/s"];
+    set_of_an_unknown_path: ["run", "two-links", "--set", "path.wifi.delay=3ms"];
+    set_without_a_value: ["run", "two-links", "--set", "paths.first.rate"];
+    set_to_a_wrong_unit: ["run", "two-links", "--set", "paths.first.rate=50 Mbps"];
+    set_to_a_number_without_unit: ["compare", "two-links", "--set", "flows.duration=5"];
+    duration_of_a_ping: ["run", "latency-under-load", "--set", "flows.9.duration=5 s"];
+    duration_before_an_event: ["run", "wifi-cellular-handover", "--duration", "2s"];
+    duration_that_is_a_transport: ["run", "two-links", "-t", "tcp,mptcp"];
+    scheduler_that_does_not_exist:
+        ["run", "two-links", "--world", "sim", "--scheduler", "fastest"];
+    congestion_control_that_does_not_exist: ["run", "two-links", "--world", "sim", "-C", "vegas2"];
+    world_by_its_old_letter: ["run", "two-links", "-w", "sim"];
+    repetitions_by_their_old_letter: ["run", "two-links", "-n", "3"];
+    seeds_by_their_old_letter: ["sweep", "plan.toml", "-n", "3"];
+    rounds_by_their_old_letter: ["monitor", "-n", "3"];
+    interface_by_tcpdumps_letter: ["trace", "-i", "any"];
+    file_by_tcpdumps_letter: ["trace", "-r", "capture.pcap"];
+    reverse_in_a_scenario: ["run", "two-links", "-R"];
+    two_scenarios: ["run", "two-links", "wifi-3g"];
+    measure_of_udp_as_iperf3: ["measure", "127.0.0.1", "-u"];
+    measure_with_iperf3s_client_option: ["measure", "-c", "127.0.0.1"];
+    measure_of_a_ping_for_a_time: ["measure", "127.0.0.1", "ping", "-t", "1"];
+    measure_of_bytes_of_a_video: ["measure", "127.0.0.1", "video", "-n", "1M"];
+    measure_with_an_unknown_preset: ["measure", "127.0.0.1", "--preset", "fast"];
+    measure_with_a_key_that_is_none: ["measure", "127.0.0.1", "ping", "--set", "cuont=5"];
+    measure_of_two_patterns: ["measure", "127.0.0.1", "ping", "web"];
+    measure_with_an_unknown_congestion_control: ["measure", "127.0.0.1", "-C", "Cubic"];
+    server_as_a_daemon: ["server", "-D"];
+    doctor_of_a_server_without_its_option: ["doctor", "127.0.0.1:5210"];
+    exec_without_dashes: ["exec", "curl", "https://example.org"];
+    lab_without_dashes: ["lab", "two-links", "ping", "10.64.1.2"];
+    sweep_without_a_plan: ["sweep"];
+    trace_of_nothing: ["trace"];
+    verb_of_another_tool: ["iperf3", "-c", "127.0.0.1"];
+    verb_that_is_a_world: ["sim", "two-links"];
+    verb_that_is_a_scenario: ["two-links"];
+    completions_of_an_unknown_shell: ["completions", "tcsh"];
+    man_without_a_folder: ["man"];
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) fn findings(view: &View<'_>, explained: bool) -> Vec<Finding> {
     }
     findings.extend(one_interface(view));
     findings.extend(backup_only(view));
-    if view.trial.is_none() {
+    if view.trial.is_none() || view.hung_up() {
         findings.extend(untried(view));
     }
     findings
@@ -356,7 +356,7 @@ fn backup_only(view: &View<'_>) -> Option<Finding> {
     Some(finding.hint("if that is what you want (a metered link), all is well"))
 }
 
-/// Without a connection of our own: what will not work when somebody tries.
+/// Without a connection of our own that lasted: what will not work when somebody tries.
 fn untried(view: &View<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
     let opening: Vec<_> =

@@ -133,9 +133,8 @@ pub(super) fn closed(
             .at(&here),
         )
         .because("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
-        _ if trial.grew("MPJoinSynAckRx") > 0 && trial.grew("MPRstTx") == 0 => {
-            said(rejected(view, one, event))
-        }
+        // Every answer had the option, whatever else this host has reset.
+        _ if answered(trial) => said(rejected(view, one, event)),
         _ if trial.grew("MPRstTx") > 0 => said(
             Finding::new(
                 Cause::JoinOptionStripped,
@@ -152,6 +151,12 @@ pub(super) fn closed(
         ),
         _ => said(unknown_end(view, trial, one)),
     }
+}
+
+/// Whether all SYN packets with MP_JOIN were answered with it.
+fn answered(trial: &Trial) -> bool {
+    let [asked, answered] = ["MPJoinSynTx", "MPJoinSynAckRx"].map(|name| trial.grew(name));
+    answered > 0 && (answered >= asked || trial.grew("MPRstTx") == 0)
 }
 
 /// Without events, all that is left is what plain TCP does over the same path.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::view::View;
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Answer, Attempt, Outcome, Probe, ProbeOption, Trial};
+use crate::doctor::observation::{Answer, Attempt, Control, Outcome, Probe, ProbeOption, Trial};
 use crate::doctor::words;
 
 pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
@@ -32,12 +32,14 @@ fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
             .because(format!("Multipath TCP to {target}: {}", said(true)))
     };
     let no_way = view.way(target.ip(), None, None).and_then(|way| way.errno);
-    // A listener that has closed refuses plain TCP as well by now.
-    let again = view.connects(None, target.ip());
+    // A listener that has closed refuses plain TCP as well by now, whichever way it comes.
+    let answers =
+        |control: &Control| control.remote == target && control.outcome == Outcome::Connected;
+    let again = trial.controls.iter().any(answers);
     match (trial.connected(false), outcome(true).unwrap_or(Outcome::Silent), no_way) {
         (true, Outcome::Silent, _) => dropped(trial),
         (true, Outcome::Failed(_), _) => both(forbidden(trial, "forbids")),
-        (true, Outcome::Refused, _) if again == Some(true) => both(forbidden(trial, "resets")),
+        (true, Outcome::Refused, _) if again => both(forbidden(trial, "resets")),
         (true, Outcome::Refused, _) => both(
             Finding::new(
                 Cause::ListenerClosedAfterAccept,

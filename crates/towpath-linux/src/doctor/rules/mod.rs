@@ -9,17 +9,19 @@ mod between;
 mod configuration;
 mod failed;
 mod handshake;
+mod held;
 mod kernel;
 mod path;
 mod programs;
 mod quality;
 mod routes;
+mod verdict;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-use super::finding::{Cause, Confidence, Finding, NotChecked, Report, Verdict};
+use super::finding::{Confidence, Finding, NotChecked, Report};
 use super::observation::Observation;
 use super::own::OwnFindings;
 use view::View;
@@ -32,8 +34,13 @@ pub fn diagnose(observation: &Observation) -> Report {
     for finding in &mut told {
         finding.claimed = own.same(finding).is_none();
     }
+    let view = View::new(observation);
+    let paths = verdict::paths(&view);
+    let (verdict, reason) = verdict::verdict(&view, &told, &paths);
     Report {
-        verdict: verdict(&View::new(observation), &told),
+        verdict,
+        reason,
+        paths,
         findings: told,
         checked: checked(observation),
         not_checked: not_checked(observation),
@@ -55,6 +62,7 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
             findings.extend(quality::findings(&view));
         }
         findings.extend(programs::findings(&view));
+        findings.extend(held::findings(&view));
     }
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.confidence > Confidence::Possible), finding.cause)
@@ -66,27 +74,6 @@ pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
         }
     }
     told
-}
-
-/// Whether anything of Multipath TCP is left.
-fn verdict(view: &View<'_>, findings: &[Finding]) -> Verdict {
-    if findings.is_empty() {
-        return Verdict::Healthy;
-    }
-    let ends_it = |finding: &Finding| {
-        matches!(
-            finding.cause,
-            Cause::OldMptcpFork
-                | Cause::KernelWithoutMptcp
-                | Cause::MptcpDisabled
-                | Cause::NoRoute
-                | Cause::RemoteRefused
-                | Cause::RemoteSilent
-                | Cause::BlackholeFallbackActive
-        )
-    };
-    let plain = view.trial.is_some_and(|trial| !trial.multipath_at_end && !trial.closed_by_peer);
-    if findings.iter().any(ends_it) || plain { Verdict::Broken } else { Verdict::Impaired }
 }
 
 fn checked(observation: &Observation) -> Vec<String> {
@@ -145,6 +132,10 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
     }
     if trial.events.is_none() && trial.multipath {
         add("why a subflow was closed (events of the path manager)", "needs root");
+    }
+    if !trial.echoes && trial.multipath {
+        let what = "whether data arrives as it was sent, and quality and loss of each path";
+        add(what, &format!("{} does not give back what it gets", trial.server.name()));
     }
     if !observation.rights.raw {
         add("which hop drops or strips packets, and whether another host answers", "needs root");

@@ -9,7 +9,7 @@ use super::failed::{closed, rejected, unanswered};
 use super::routes::routing;
 use super::view::{View, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Event, SubflowSeen, Trial};
+use crate::doctor::observation::{Event, Outcome, SubflowSeen, Trial};
 use crate::doctor::words;
 
 /// A subflow that there should be.
@@ -49,11 +49,28 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let swallowed = swallowed(view, trial);
     let causes = missing.iter().filter_map(|one| match one.how {
         How::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
+        How::Closed(_) | How::Rejected(_) if ended_with_all(view, trial, one) => None,
         How::Unanswered => Some(unanswered(view, trial, one)),
         How::Closed(event) => Some(closed(view, trial, one, event)),
         How::Rejected(event) => Some(rejected(view, one, event)),
     });
     swallowed.into_iter().chain(causes).collect()
+}
+
+/// The server closed the whole connection, and plain TCP passes on that path: then nothing shows that
+/// the subflow would not have worked.
+fn ended_with_all(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> bool {
+    let passes = || {
+        let same = view.control(one.local, one.remote.ip());
+        same.is_none_or(|control| control.outcome == Outcome::Connected)
+    };
+    let told = match one.how {
+        How::Closed(event) | How::Rejected(event) => event.and_then(|event| event.error),
+        How::Never | How::Unanswered => None,
+    };
+    // A router's message has another reason.
+    let by_router = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
+    trial.closed_by_peer && passes() && !told.is_some_and(|error| by_router.contains(&error))
 }
 
 /// The other host announced an address, and nothing of it arrived.
@@ -250,10 +267,11 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
     );
     let own = view.here.endpoints.iter().filter(|one| one.opens()).count() as u64;
     let announced = (trial.events_of("ANNOUNCED").count() as u64).max(trial.grew("AddAddr")).max(2);
+    // What is allowed already stays allowed.
     let enough = format!(
         "ip mptcp limits set subflows {} add_addr_accepted {}",
-        own.saturating_add(announced).min(8),
-        announced.min(8)
+        own.saturating_add(announced).min(8).max(limits.subflows.into()),
+        announced.min(8).max(limits.add_addr_accepted.into())
     );
     if limits.subflows == 0 || begun >= u64::from(limits.subflows) {
         if !dead.is_empty() && begun > 0 {

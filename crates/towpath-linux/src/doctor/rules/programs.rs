@@ -26,7 +26,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
 }
 
 /// How a program is called.
-fn name(program: &Program) -> String {
+pub(super) fn name(program: &Program) -> String {
     match (program.id, program.name.as_str()) {
         (Some(id), name) => format!("{name} ({id})"),
         (None, _) => "a program of another user".to_owned(),

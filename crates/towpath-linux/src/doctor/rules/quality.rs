@@ -25,6 +25,8 @@ const SLOWER: u32 = 10;
 const SLOWER_BY_US: u32 = 150_000;
 /// Fewer bytes on an interface may be anything.
 const ENOUGH_BYTES: u64 = 60_000;
+/// What every link of IPv6 carries (RFC 8200 §5).
+const LEAST_MTU: u32 = 1_280;
 /// A receive buffer below this is too small for any two paths worth having.
 const SMALLEST_BUFFER: u64 = 256 * 1024;
 
@@ -118,6 +120,7 @@ fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Opti
             let address =
                 address.map_or_else(|| "ADDRESS".to_owned(), |one| one.address.to_string());
             let table = one.link.index.saturating_add(100);
+            let ip = if address.contains(':') { "ip -6" } else { "ip" };
             let there = if host == "this host" { "" } else { "   # on the other host" };
             return Some(
                 Finding::new(
@@ -129,9 +132,9 @@ fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Opti
                 .at(format!("{host}, {name}"))
                 .because(said(&one))
                 .because(said(&other))
-                .fix(format!("ip rule add from {address} table {table}{there}"))
-                .fix(format!(
-                    "ip route add default via GATEWAY dev {} table {table}{there}",
+                .hint(format!(
+                    "with its gateway: `{ip} rule add from {address} table {table}` and `{ip} route add \
+                     default via GATEWAY dev {} table {table}`{there}",
                     quoted(name)
                 )),
             );
@@ -163,13 +166,16 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote);
     let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
-    let only_small = (small, large) == (Some(true), Some(false));
+    // Small ones that wait as well, behind our own data, say that the path is slow.
+    let again = control.and_then(|control| control.small_again);
+    let only_small = (small, large) == (Some(true), Some(false)) && again != Some(false);
     // What comes the other way is heard all the same when only large packets vanish.
     if !waits || (tcp.silent_ms < SILENT_MS && !only_small) {
         return None;
     }
     // Told as such; or the path is not dead, as what is new passes.
-    if control.is_some_and(|control| is_lossy(control, one)) || (small, large) == BOTH {
+    let anew = control.is_some_and(|control| control.large_again == Some(true));
+    if control.is_some_and(|control| is_lossy(control, one)) || anew || (small, large) == BOTH {
         return None;
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
@@ -214,24 +220,33 @@ fn hole(name: &str, place: &str, one: &SubflowSeen, evidence: String) -> Finding
         .because(evidence)
         .because("plain TCP over the same path: small packets come back, large ones do not")
         .because(format!("packets of up to {} bytes are sent", one.tcp.path_mtu))
-        .fix(format!("ip link set {} mtu 1280", quoted(name)))
+        .fix(format!("ip link set {} mtu {LEAST_MTU}", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
         .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
 }
 
-/// Large packets get there, and those with the answers do not come back.
+/// Small packets pass before and after large ones that do not. Or large packets get there, and those
+/// with the answers do not come back.
 fn hole_on_the_way_back(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     /// What takes longer may just be slow.
     const LONGEST_RTT_US: u32 = 50_000;
+    /// The same where small packets passed at the same time as large ones should have.
+    const LONGEST_TOLD_US: u32 = 150_000;
     /// So many bytes there to one back.
     const FEWER: u64 = 4;
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote)?;
     let only_small = (control.small, control.large) == (Some(true), Some(false));
-    let near = control.min_rtt_us < LONGEST_RTT_US && control.resent == 0;
+    let told = control.small_again == Some(true);
+    let longest = if told { LONGEST_TOLD_US } else { LONGEST_RTT_US };
+    let near = control.min_rtt_us < longest && control.resent == 0;
+    // A packet that was lost by chance holds large ones up as well.
+    if control.large_again == Some(true) || large_passed(one) {
+        return None;
+    }
     let (acked, received) = (one.tcp.bytes_acked, one.tcp.bytes_received);
     let one_way = acked > ENOUGH_BYTES && received < acked / FEWER;
-    if !(only_small && near && one_way) || one.tcp.unacked > 0 {
+    if !(only_small && near && (one_way || told)) || (!told && one.tcp.unacked > 0) {
         return None;
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
@@ -239,6 +254,14 @@ fn hole_on_the_way_back(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     let (acked, received) = (words::bytes(acked), words::bytes(received));
     let evidence = format!("{acked} arrived there, and {received} came back over this subflow");
     Some(hole(&name, &place, one, evidence))
+}
+
+/// Whether segments of full size went both ways over it: so many bytes are not of small ones alone,
+/// and behind one that the path swallows nothing counts.
+fn large_passed(one: &SubflowSeen) -> bool {
+    const SEGMENTS: u64 = 16;
+    let both = one.tcp.bytes_acked.min(one.tcp.bytes_received);
+    both > SEGMENTS * u64::from(one.tcp.mss_bytes.max(LEAST_MTU))
 }
 
 /// Whether it waits for acknowledgements, and nothing at all is heard.
@@ -302,7 +325,9 @@ pub(super) fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option
 fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
     let timed = |one: &SubflowSeen| {
         let idle = view.control(Some(one.local.ip()), one.remote.ip()).map(|one| one.min_rtt_us);
-        idle.filter(|time| *time > 0).or(Some(one.tcp.srtt_us).filter(|time| *time > 0))
+        // A time that retransmissions have a part in is that of the loss.
+        let measured = Some(one.tcp.srtt_us).filter(|_| one.tcp.retransmissions == 0);
+        idle.filter(|time| *time > 0).or(measured.filter(|time| *time > 0))
     };
     let all = trial.subflows.iter().filter(|one| works(one));
     let round_trips: Vec<_> = all.filter_map(|one| Some((timed(one)?, one))).collect();

@@ -64,11 +64,20 @@ fn table(view: &View<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Fi
     let Some(link) = view.here.link_of(local) else { return finding };
     let table = link.index.saturating_add(100);
     let bound = view.way(remote, Some(local), Some(link.index));
-    let gateway = bound.and_then(|way| way.gateway);
-    let through = gateway.map_or_else(|| "GATEWAY".to_owned(), |gateway| gateway.to_string());
-    finding
-        .fix(format!("ip rule add from {local} table {table}"))
-        .fix(format!("ip route add default via {through} dev {} table {table}", quoted(&link.name)))
+    // A rule is of IPv4 unless one says which; and the answer may be another interface's.
+    let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
+    let own = bound.filter(|way| way.link == Some(link.index));
+    let Some(gateway) = own.and_then(|way| way.gateway) else {
+        let name = quoted(&link.name);
+        return finding.hint(format!(
+            "no route names the gateway of {name}; with it: `{ip} rule add from {local} table {table}` \
+             and `{ip} route add default via GATEWAY dev {name} table {table}`"
+        ));
+    };
+    finding.fix(format!("{ip} rule add from {local} table {table}")).fix(format!(
+        "{ip} route add default via {gateway} dev {} table {table}",
+        quoted(&link.name)
+    ))
 }
 
 /// The same for a subflow that there should be.

@@ -11,7 +11,9 @@ use super::super::observation::{
     Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Rights,
     Role, Speaks, SubflowSeen, TcpFigures, Trial, Way,
 };
-use super::{Cause, Confidence, Observation, Report, Verdict, diagnose};
+use super::{Confidence, Observation, Report, diagnose};
+use crate::doctor::ServerKind;
+use crate::doctor::finding::{Cause, Verdict};
 use crate::doctor::fix::actions;
 
 const TARGET: &str = "10.9.0.1:5210";
@@ -148,6 +150,8 @@ fn control(outcome: Outcome) -> Control {
         refused: None,
         small: None,
         large: None,
+        small_again: None,
+        large_again: None,
         packets: 0,
         resent: 0,
         answers: 0,
@@ -190,7 +194,7 @@ fn a_link_between_both_hosts_that_no_endpoint_names_is_found_by_the_other_hosts_
 
 #[test]
 fn a_network_that_only_looks_the_same_is_no_link_between_both_hosts() {
-    let healthy = |report: Report| assert_eq!(report.verdict, Verdict::Healthy, "{report:?}");
+    let healthy = |report: Report| assert!(report.findings.is_empty(), "{report:?}");
     // Somebody else has that address here, or nobody.
     for outcome in [Outcome::Refused, Outcome::Silent] {
         healthy(cables(|_, trial| trial.controls[0].outcome = outcome));
@@ -209,7 +213,7 @@ fn an_interface_that_may_lead_to_the_other_host_is_named_where_nobody_asked_ther
         report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
     };
     let alone = cables(|all, _| all.peer = None);
-    assert!(alone.verdict == Verdict::Healthy && said(&alone), "{alone:?}");
+    assert!(alone.verdict == Verdict::OnePath && said(&alone), "{alone:?}");
     assert!(!said(&cables(|all, _| (all.peer, all.here.links[1].running) = (None, false))));
     assert!(!said(&cables(|_, _| ())), "it is known");
     assert!(!said(&diagnose(&healthy())), "both are in use");
@@ -219,6 +223,9 @@ fn an_interface_that_may_lead_to_the_other_host_is_named_where_nobody_asked_ther
 fn two_paths_that_are_both_used_are_healthy() {
     let report = diagnose(&healthy());
     assert_eq!((report.verdict, report.findings), (Verdict::Healthy, vec![]));
+    let shares: Vec<_> =
+        report.paths.iter().map(|one| (one.interface.as_deref(), one.percent)).collect();
+    assert_eq!((shares, report.reason), (vec![(Some("a"), 50), (Some("b"), 50)], None));
     assert!(report.not_checked.iter().any(|one| one.why.contains("--peer")));
 }
 
@@ -235,6 +242,7 @@ fn what_root_would_see_is_said_before_a_connection_is_tried() {
             remote: "0.0.0.0:0".parse().unwrap(),
             speaks: Speaks::Multipath,
             subflows: vec![],
+            held_back: None,
         }]);
         let unseen = diagnose(&observation).not_checked.into_iter();
         unseen.filter(|one| one.why.contains("root")).map(|one| one.what).collect::<Vec<_>>()
@@ -314,7 +322,146 @@ fn a_subflow_that_has_only_just_begun_is_waited_for() {
         trial.subflows.push(begun);
         trial.controls.push(control(Outcome::Connected));
     });
-    assert_eq!(report.verdict, Verdict::Healthy, "{report:?}");
+    assert_eq!((report.verdict, report.findings.len()), (Verdict::NotJudged, 0), "{report:?}");
+}
+
+/// What is said where nothing is found, by how the connection differs.
+fn judged(change: impl FnOnce(&mut Observation, &mut Trial)) -> (Verdict, String) {
+    let mut observation = healthy();
+    let mut trial = observation.trial.take().unwrap();
+    change(&mut observation, &mut trial);
+    observation.trial = Some(trial);
+    let report = diagnose(&observation);
+    assert!(report.findings.is_empty(), "{report:?}");
+    (report.verdict, report.reason.unwrap_or_default())
+}
+
+#[test]
+fn healthy_is_only_what_was_seen_to_carry_data_over_every_path() {
+    let idle = judged(|_, trial| {
+        trial.server = ServerKind::Tls;
+        trial.subflows[1].tcp = TcpFigures { bytes_acked: 1, ..trial.subflows[1].tcp };
+        trial.subflows[1].tcp.bytes_received = 0;
+    });
+    assert_eq!(idle.0, Verdict::NotJudged);
+    assert!(idle.1.contains("data was seen on b: a TLS server"), "{}", idle.1);
+
+    let backup = judged(|all, trial| {
+        trial.subflows.push(SubflowSeen { backup_here: true, ..subflow("10.0.3.1", false) });
+        trial.subflows[2].tcp = TcpFigures::default();
+        all.here.addresses.push(Address { link: 2, address: ip("10.0.3.1"), prefix_length: 24 });
+    });
+    assert_eq!(backup.0, Verdict::Healthy, "a backup is to carry nothing");
+
+    let alone = judged(|all, trial| {
+        all.after = None;
+        all.here.endpoints.clear();
+        all.here.links[1].up = false;
+        trial.subflows.pop();
+    });
+    assert_eq!(alone, (Verdict::OnePath, "a".to_owned()));
+
+    let lossy = judged(|_, trial| {
+        trial.server = ServerKind::Web;
+        trial.subflows[1].tcp.retransmissions = 40;
+    });
+    assert_eq!(lossy.0, Verdict::NotJudged);
+    assert!(lossy.1.contains("40 packets had to be sent again on b"), "{}", lossy.1);
+
+    let nothing = diagnose(&Observation { here: host(), ways: ways(), ..Observation::default() });
+    assert_eq!(nothing.verdict, Verdict::NotJudged);
+    assert_eq!(nothing.reason.unwrap(), "no connection was tried");
+}
+
+#[test]
+fn what_ends_with_the_whole_connection_is_no_fault_of_a_path() {
+    let hung_up = |error| {
+        one_path(|_, trial| {
+            (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
+            trial.events = Some(vec![closed(error)]);
+            trial.counters = counters(&["MPJoinSynTx", "MPRstTx"]);
+            trial.controls.push(control(Outcome::Connected));
+        })
+    };
+    let report = hung_up(Some(libc::ECONNREFUSED));
+    assert_eq!((report.verdict, report.findings.len()), (Verdict::NotJudged, 0), "{report:?}");
+    assert!(report.reason.unwrap().starts_with("a server that hangs up"));
+    assert_eq!(first(&hung_up(Some(libc::EACCES))).0, Cause::JoinProhibited, "a router said so");
+}
+
+#[test]
+fn a_server_that_hangs_up_leaves_what_the_configuration_shows() {
+    let report = one_path(|all, trial| {
+        (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
+        let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+        way.link = Some(2);
+    });
+    assert_eq!(first(&report), (Cause::NoSourceRoute, Confidence::Likely));
+}
+
+#[test]
+fn a_limit_is_never_lowered() {
+    let report = one_path(|all, trial| {
+        all.after = None;
+        all.here.endpoints.clear();
+        all.here.limits = Some(PathLimits { subflows: 7, add_addr_accepted: 0 });
+        trial.counters = counters(&["AddAddr"]);
+        let (kind, remote) = ("ANNOUNCED".to_owned(), Some(ip("10.9.2.1")));
+        trial.events = Some(vec![Event { kind, remote, ..Event::default() }]);
+    });
+    assert_eq!(report.findings[0].fix, ["ip mptcp limits set subflows 7 add_addr_accepted 2"]);
+}
+
+#[test]
+fn small_packets_that_pass_beside_large_ones_tell_a_hole_from_a_slow_path() {
+    let report = |small_again, rtt_us| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        trial.subflows[1].tcp.bytes_acked = 1_000;
+        let sizes = (Some(true), Some(false));
+        let mut control = control(Outcome::Connected);
+        (control.small, control.large, control.small_again) = (sizes.0, sizes.1, small_again);
+        control.min_rtt_us = rtt_us;
+        trial.controls.push(control);
+        diagnose(&observation)
+    };
+    assert_eq!(first(&report(Some(true), 80_000)).0, Cause::PathMtuHole);
+    for slow in [report(Some(false), 80_000), report(None, 80_000), report(Some(true), 155_000)] {
+        assert!(slow.findings.is_empty(), "{slow:?}");
+    }
+}
+
+#[test]
+fn a_packet_lost_by_chance_is_no_hole_where_large_ones_pass() {
+    let report = |large_again, (acked, received), unacked| {
+        let mut observation = healthy();
+        let trial = observation.trial.as_mut().unwrap();
+        let tcp = &mut trial.subflows[1].tcp;
+        (tcp.bytes_acked, tcp.bytes_received) = (acked, received);
+        (tcp.unacked, tcp.retransmissions) = (unacked, unacked);
+        let mut control = control(Outcome::Connected);
+        (control.small, control.large) = (Some(true), Some(false));
+        (control.small_again, control.large_again) = (Some(true), large_again);
+        control.min_rtt_us = 60_000;
+        trial.controls.push(control);
+        diagnose(&observation)
+    };
+    let passed = [
+        report(None, (51_000, 53_000), 0),
+        report(Some(false), (51_000, 53_000), 0),
+        report(Some(true), (1_000, 1_000), 0),
+        report(Some(true), (51_000, 53_000), 3),
+    ];
+    for healthy in passed {
+        assert!(healthy.findings.is_empty(), "{healthy:?}");
+    }
+    // Only one way is open, or none.
+    for swallowed in [(51_000, 1_000), (1_000, 53_000), (1_000, 1_000)] {
+        for unacked in [0, 3] {
+            let report = report(Some(false), swallowed, unacked);
+            assert_eq!(first(&report).0, Cause::PathMtuHole, "{swallowed:?}");
+        }
+    }
 }
 
 #[test]
@@ -465,6 +612,7 @@ fn a_silent_subflow_of_a_program_is_forgotten_if_a_new_one_is_not_silent() {
             remote: TARGET.parse().unwrap(),
             speaks: Speaks::Multipath,
             subflows: vec![subflow("10.0.1.1", true), silent],
+            held_back: None,
         }]);
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
@@ -476,7 +624,7 @@ fn bytes_on_the_wrong_interface_show_a_shared_link() {
     let after = observation.after.as_mut().unwrap();
     (after.links[0].rx_bytes, after.links[1].rx_bytes) = (1_100_000, 900);
     (after.links[0].tx_bytes, after.links[1].tx_bytes) = (600_000, 600_000);
-    assert_eq!(diagnose(&observation).verdict, Verdict::Healthy, "not the same network");
+    assert!(diagnose(&observation).findings.is_empty(), "not the same network");
     for look in [Some(&mut observation.here), observation.after.as_mut()].into_iter().flatten() {
         look.addresses.iter_mut().for_each(|one| one.prefix_length = 16);
     }
@@ -573,7 +721,12 @@ proptest! {
     #[test]
     fn no_observation_panics_or_is_contradicted(observation in any_observation()) {
         let report = diagnose(&observation);
-        prop_assert_eq!(report.verdict == Verdict::Healthy, report.findings.is_empty());
+        let wrong = matches!(report.verdict, Verdict::Impaired | Verdict::Broken);
+        prop_assert_eq!(wrong, !report.findings.is_empty());
+        let reasoned = matches!(report.verdict, Verdict::OnePath | Verdict::NotJudged);
+        prop_assert_eq!(reasoned, report.reason.is_some());
+        let carrying = report.paths.iter().filter(|path| path.bytes >= 10_000).count();
+        prop_assert!(report.verdict != Verdict::Healthy || carrying > 1, "{:?}", report.paths);
         let mut keys: Vec<_> =
             report.findings.iter().map(|one| (one.cause, one.place.clone())).collect();
         let has = |cause| report.findings.iter().any(|one| one.cause == cause);
@@ -586,6 +739,8 @@ proptest! {
         prop_assert!(!(has(Cause::NoEndpoints) && has(Cause::SubflowLimit)), "{:?}", keys);
         for finding in &report.findings {
             prop_assert!(!finding.sentence.is_empty() && !finding.evidence.is_empty());
+            let blank = |command: &String| command.contains("GATEWAY");
+            prop_assert!(!finding.fix.iter().any(blank), "{:?}", finding.fix);
             prop_assert_eq!(finding.layer, finding.cause.layer());
         }
         keys.sort_unstable();

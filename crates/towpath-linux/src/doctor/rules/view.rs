@@ -55,6 +55,11 @@ impl<'a> View<'a> {
         on_link(self.here, link, address)
     }
 
+    /// The server closed our connection before a further subflow was there.
+    pub(super) fn hung_up(&self) -> bool {
+        self.trial.is_some_and(|trial| trial.closed_by_peer) && self.joined().next().is_none()
+    }
+
     /// Further subflows of our connection that work.
     pub(super) fn joined(&self) -> impl Iterator<Item = &'a SubflowSeen> {
         let all = self.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();

@@ -63,10 +63,11 @@ impl Shared {
         // A test that has begun goes on without its client, who may come back for the result.
         if let Some(token) = visit.control.unbegun() {
             self.tests.forget(token);
-        } else if let Some(test) = visit.control.running().and_then(|token| self.tests.find(token))
-            && !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        }
+        if let Some(attending) = &mut visit.attending
+            && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
         {
-            test.leave();
+            attending.is_lost();
         }
         drop(visit);
         speaker.close();

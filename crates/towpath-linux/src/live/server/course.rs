@@ -37,6 +37,7 @@ impl Course {
             settings: &test.plan.settings,
             is_client: false,
             aim: None,
+            served: Some(self.shared.served(test)),
         };
         let before = Before::read();
         let mut half = end.play(&streams, &before, &mut |_| {});
@@ -102,6 +103,26 @@ mod tests {
             tests.admit(Token([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
         test.start(&Arc::new(Pace::new(shared.clock, Instant::ZERO)))?;
         Some(test)
+    }
+
+    /// A second control connection that ends before its first word came after the first had left:
+    /// the client had then only been lost, for a minute.
+    #[test]
+    fn a_connection_that_ends_without_a_word_leaves_as_any_other() {
+        let shared = server();
+        let test = begin(&shared, 1).unwrap();
+        let later = shared.clock.now() + Duration::from_secs(9);
+        let ends = |lost: bool| {
+            let (mut attending, _) = test.attend(shared.clock);
+            if lost {
+                attending.is_lost();
+            }
+            drop(attending);
+            shared.tests.tidy(later, &shared.config.limits);
+            test.purse.over().is_some()
+        };
+        assert!(!ends(true), "a path that is gone may come back");
+        assert!(ends(false));
     }
 
     /// Finding 2: the thread of a test that panicked, or was never there, kept its place for good.

@@ -130,7 +130,7 @@ pub(super) const SITUATIONS: &[Situation] = &[
 ];
 
 /// A box that swallows the first packet of Multipath TCP.
-pub(super) const DROP_CAPABLE: Rule = Rule {
+pub(in crate::zoo) const DROP_CAPABLE: Rule = Rule {
     side: LinkSide::Up,
     packets: Packets::of(Phase::Syn).with(Kind::Capable),
     treatment: Treatment::Drop,

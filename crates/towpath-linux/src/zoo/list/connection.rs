@@ -9,12 +9,12 @@ use towpath_measure::scenario::LinkSide;
 use LinkSide::{Both as BOTH, Down as DOWN, Up as UP};
 
 /// The server's first address in IPv6.
-pub(super) const V6: &str = "2001:db8:2:1::2";
+pub(in crate::zoo) const V6: &str = "2001:db8:2:1::2";
 /// The client asks for checksums of the data.
 const CHECKSUM: Change = Change::Sysctl(Host::Client, "net.mptcp.checksum_enabled", "1");
 
 /// A box that removes options.
-pub(super) const fn strip(side: LinkSide, phase: Phase, kind: Kind) -> Rule {
+pub(in crate::zoo) const fn strip(side: LinkSide, phase: Phase, kind: Kind) -> Rule {
     Rule { side, packets: Packets::of(phase), treatment: Treatment::Strip(kind) }
 }
 
@@ -24,14 +24,14 @@ const fn capable(treatment: Treatment) -> Rule {
 }
 
 /// Changes data on their way to the server.
-pub(super) const REWRITE: Rule = Rule {
+pub(in crate::zoo) const REWRITE: Rule = Rule {
     side: UP,
     packets: Packets::of(Phase::Later).carrying(1),
     treatment: Treatment::Rewrite,
 };
 
 /// Swallows everything towards the server.
-pub(super) const DROP_TCP: Rule =
+pub(in crate::zoo) const DROP_TCP: Rule =
     Rule { side: UP, packets: Packets::of(Phase::Tcp), treatment: Treatment::Drop };
 
 pub(super) const SITUATIONS: &[Situation] = &[

@@ -1,12 +1,12 @@
 //! The situations, by layer.
 
-mod application;
+pub(super) mod application;
 mod configuration;
-mod connection;
+pub(super) mod connection;
 mod healthy;
 mod mixtures;
-mod path;
-mod variations;
+pub(super) mod path;
+pub(super) mod variations;
 
 use super::situation::Situation;
 
@@ -27,9 +27,10 @@ pub fn variations() -> impl Iterator<Item = &'static Situation> + Send {
     variations::VARIATIONS.iter().chain(mixtures::MIXTURES)
 }
 
-/// The situation or variation of that name.
+/// The situation or variation of that name, or the one that is drawn for it.
 pub fn find(name: &str) -> Option<&'static Situation> {
-    situations().chain(variations()).find(|situation| situation.name == name)
+    let listed = situations().chain(variations()).find(|situation| situation.name == name);
+    listed.or_else(|| super::random::drawn(name).map(|drawn| drawn.situation))
 }
 
 /// The usual endpoints of the client, and those of the server that announces its second address.

@@ -14,12 +14,12 @@ const fn join(treatment: Treatment) -> Rule {
 }
 
 /// A router that treats everything towards the server.
-const fn all(treatment: Treatment) -> Rule {
+pub(in crate::zoo) const fn all(treatment: Treatment) -> Rule {
     Rule { side: LinkSide::Up, packets: Packets::ALL, treatment }
 }
 
 /// Nothing passes any more.
-const SILENT: Rule =
+pub(in crate::zoo) const SILENT: Rule =
     Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Drop };
 
 /// A translator that does not remember for long.

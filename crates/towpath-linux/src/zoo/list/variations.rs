@@ -21,7 +21,7 @@ pub(super) const fn variation(
 }
 
 /// A box on the way of further subflows.
-pub(super) const fn join(treatment: Treatment) -> Rule {
+pub(in crate::zoo) const fn join(treatment: Treatment) -> Rule {
     let packets = Packets::of(Phase::Syn).with(Kind::Join);
     Rule { side: LinkSide::Up, packets, treatment }
 }
@@ -233,5 +233,5 @@ const TELLS: Rule = Rule {
 };
 
 /// Translates addresses.
-pub(super) const NAT: Rule =
+pub(in crate::zoo) const NAT: Rule =
     Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Translate };

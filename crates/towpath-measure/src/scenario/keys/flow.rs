@@ -24,6 +24,9 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
                 "video",
                 "web",
                 "udping",
+                "udp",
+                "call",
+                "latency",
             ]),
             Else("see `run`"),
             "What is sent: see [Traffic patterns](#traffic-patterns)",
@@ -46,41 +49,42 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
             "duration",
             Duration,
             Else(
-                "`bulk` with size and `run`: 60 s; `reqres`: 14 s; `video`, `web`: 30 s; else 10 s",
+                "`bulk` with size and `run`: 60 s; `reqres`: 14 s; `video`, `web`: 30 s; `latency`: 5 s; \
+                 else 10 s",
             ),
             "A transfer, a page and a command are ended after this time; requests are due, and a \
-             video is played, for so long",
+             video is played, for so long; each phase of `latency` takes it",
         ),
         key(
             "direction",
             Words(&["up", "down", "both"]),
-            Else("`interactive`: `both`; else `up`"),
+            Else("`interactive`, `call`: `both`; else `up`"),
             "Who sends or asks: the first host, the second, or (not `bulk`) both",
         ),
         key(
             "streams",
             Integer(1, 128),
-            Else("`iperf`: 1; `web`: 6"),
-            "With `iperf` and `web`: parallel connections",
+            Else("`iperf`: 1; `latency`: 4; `web`: 6"),
+            "With `iperf`, `web` and the loads of `latency`: parallel connections",
         ),
         key("request", Size, Else("of the pattern"), "Bytes of a request, 13 or more"),
         key(
             "reply",
             Size,
             Else("of the pattern"),
-            "With `ping`, `reqres`, `interactive` and `onoff`: bytes of a reply, 9 or more",
+            "With `ping`, `reqres`, `interactive`, `onoff` and `latency`: bytes of a reply, 9 or more",
         ),
         key(
             "period",
             Duration,
             Else("of the pattern"),
-            "With `ping`, `reqres`, `interactive`, `onoff` and `udping`: time from one request to \
-             the next",
+            "With `ping`, `reqres`, `interactive`, `onoff`, `latency` and `udping`: time from one \
+             request to the next",
         ),
         key("count", Integer(1, 1_000_000), Else("5"), "With `ping`: requests that count"),
         key("warm-up", Integer(0, 1_000), Else("1"), "With `ping`: requests before that"),
         key("on", Duration, Else("1 s"), "With `onoff`: length of a burst"),
-        key("off", Duration, Else("1 s"), "With `onoff`: length of a pause"),
+        key("off", Duration, Else("1 s"), "With `onoff` and `latency`: length of a pause"),
         key(
             "messages",
             OneOf(&[Text, List(&Text)]),
@@ -89,7 +93,32 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
              reply: `1.5 s up 2000 B 750 B`",
         ),
         key("segment", Duration, Else("2 s"), "With `video`: length of a segment"),
-        key("bitrate", Rate, Else("5 Mbit/s"), "With `video`: how much a second of it holds"),
+        key(
+            "bitrate",
+            Rate,
+            Else("`video`: 5 Mbit/s; `udp`: 1 Mbit/s"),
+            "With `video`: how much a second of it holds; with `udp`: payload that is sent in a second",
+        ),
+        key("length", Size, Else("1448 B"), "With `udp`: payload of a datagram, 40 B to 65507 B"),
+        key(
+            "codec",
+            Words(&["g711", "g729a"]),
+            Else("`g711`"),
+            "With `call`: how the sound is coded, 50 datagrams a second",
+        ),
+        key(
+            "jitter-buffer",
+            Duration,
+            Else("60 ms"),
+            "With `call`: how much longer than the fastest one a datagram may take and still be played",
+        ),
+        key(
+            "video",
+            Rate,
+            Else("none"),
+            "With `call`: payload of a picture beside the sound, 30 frames a second, as a flow of \
+             its own",
+        ),
         key("buffer", Duration, Else("10 s"), "With `video`: most that the player keeps"),
         key(
             "startup",
@@ -103,21 +132,21 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
         key(
             "patience",
             Duration,
-            Else("3 s; `video`: 10 s"),
-            "With requests: how long answers are waited for after the planned end; with `udping`: \
-             how long each is",
+            Else("3 s; `video`: 10 s; `udp`, `call`: 1 s"),
+            "With requests, `udp` and `call`: how long late ones are waited for after the planned end; with \
+             `udping`: how long each is",
         ),
         key(
             "load",
             Words(&["up", "down", "both"]),
             Else("none"),
-            "With requests and `udping`: a bulk flow in this direction beside it",
+            "With requests, `udping`, `udp` and `call`: a bulk flow in this direction beside it",
         ),
         key(
             "via",
             Name(12),
             Else("the first path between them"),
-            "Path on which the connection starts",
+            "Path on which the connection starts; with `udp` and `call`: the one they take",
         ),
         key("start", Duration, Else("0 s"), "When, counted from the start of the traffic"),
         key("family", Words(&["v4", "v6"]), Else("`v4`"), "Address family"),
@@ -191,6 +220,27 @@ pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
             Else("every 100 ms, 10 s"),
             "A datagram of 32 B over each path, which the other host sends back: what the paths are \
              like, beside whatever transport",
+        ),
+        key(
+            "udp",
+            Bound,
+            Else("1 Mbit/s of 1448 B up, 10 s"),
+            "Datagrams at a constant rate over one path, without any transport: lost ones, jitter, \
+             delay",
+        ),
+        key(
+            "call",
+            Bound,
+            Else("G.711 both ways, jitter buffer of 60 ms, 10 s"),
+            "A telephone call over one path, as datagrams without any transport: lost and late ones, \
+             delay from mouth to ear, rating R and score (ITU-T G.107)",
+        ),
+        key(
+            "latency",
+            Bound,
+            Else("4 phases of 5 s, pauses of 1 s, 100 B and reply 100 B every 50 ms"),
+            "Latency under load: requests, and datagrams over each path, first idle, then beside \
+             4 connections that send down, up, and both ways",
         ),
     ]],
 };

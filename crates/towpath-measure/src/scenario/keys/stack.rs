@@ -23,13 +23,15 @@ pub(super) const STACK: &[Key] = &[
         "scheduler",
         Name(32),
         Else("that of `[run]`, else the profile's"),
-        "Which subflow carries the next data",
+        "Which subflow carries the next data: `linux`, `min-rtt`, `round-robin`, `redundant`, `blest`, \
+         `ecf`, `pushing`, `backup-aware`, `aggregate`, `apple-handover`, `apple-interactive`, \
+         `apple-interactive-assist`",
     ),
     key(
         "path-manager",
         Name(32),
         Else("that of `[run]`, else the profile's"),
-        "Which subflows there are",
+        "Which subflows there are: `default`, `rejoin`, `fullmesh`, `ndiffports`, `single`",
     ),
     key(
         "opportunistic-retransmission",
@@ -66,7 +68,7 @@ pub(super) const STACK: &[Key] = &[
         "quic-congestion-control",
         Name(32),
         Else("that of its sockets"),
-        "Congestion control of QUIC, which has others than TCP",
+        "Congestion control of QUIC: `newreno`, `noq-cubic`, `bbr` (emulated only), or one of TCP's",
     ),
 ];
 

@@ -427,7 +427,8 @@ pub(in crate::scenario) static RUN: Shape = Shape {
                 "congestion-control",
                 Text,
                 Else("`cubic`"),
-                "Congestion control of every host that names none",
+                "Congestion control of every host that names none: towpath's stack has `cubic`, \
+                 `reno`, `lia`, `olia`, `balia`, `wvegas`; the kernel what it has loaded",
             ),
         ],
         STACK,
@@ -495,6 +496,64 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
         key("udping.p99.PATH", Bound, Else("a time"), "The time that 99 % of them do not exceed"),
         key("udping.max.PATH", Bound, Else("a time"), "The largest"),
         key("udping.silence.PATH", Bound, Else("a time"), "Longest time in which none came back"),
+        key(
+            "udp.lost",
+            Bound,
+            Else("a percentage"),
+            "Part of the datagrams of `udp` that were lost",
+        ),
+        key("udp.burst", Bound, Else("a number"), "Most of them that were lost in a row"),
+        key("udp.jitter", Bound, Else("a time"), "Mean of their interarrival jitter"),
+        key(
+            "udp.delay.p99",
+            Bound,
+            Else("a time"),
+            "One-way delay that 99 % of them do not exceed (not between real hosts)",
+        ),
+        key("udp.variation.p99", Bound, Else("a time"), "The same, less the smallest delay"),
+        key("call.score", Bound, Else("a number"), "Mean opinion score of a call, 1 to 4.5"),
+        key(
+            "call.frames",
+            Bound,
+            Else("a percentage"),
+            "Part of the frames of a call's picture that were whole in time",
+        ),
+        key(
+            "latency.rise.down",
+            Bound,
+            Else("a time"),
+            "Median of `latency` with a load down, less the idle one",
+        ),
+        key(
+            "latency.rise.up",
+            Bound,
+            Else("a time"),
+            "Median of `latency` with a load up, less the idle one",
+        ),
+        key(
+            "latency.rise.both",
+            Bound,
+            Else("a time"),
+            "Median of `latency` with a load both ways, less the idle one",
+        ),
+        key(
+            "latency.rpm.down",
+            Bound,
+            Else("a number"),
+            "Round trips a minute of `latency` with a load down",
+        ),
+        key(
+            "latency.rpm.up",
+            Bound,
+            Else("a number"),
+            "Round trips a minute of `latency` with a load up",
+        ),
+        key(
+            "latency.rpm.both",
+            Bound,
+            Else("a number"),
+            "Round trips a minute of `latency` with a load both ways",
+        ),
         key("connect", Bound, Else("a time"), "Time to open the connection"),
         key(
             "reinjected",
@@ -536,7 +595,7 @@ pub(in crate::scenario) static METRIC_NAMES: Shape = Shape {
 };
 
 /// A metric that an expectation may be about, and what its bound is.
-pub(in crate::scenario) static METRICS: [(&str, Metric); 32] = [
+pub(in crate::scenario) static METRICS: [(&str, Metric); 45] = [
     ("goodput", Metric::Quantity(Dimension::Rate)),
     ("completed", Metric::Truth),
     ("delay.p50", Metric::Quantity(Dimension::Duration)),
@@ -562,6 +621,19 @@ pub(in crate::scenario) static METRICS: [(&str, Metric); 32] = [
     ("udping.p99.PATH", Metric::Quantity(Dimension::Duration)),
     ("udping.max.PATH", Metric::Quantity(Dimension::Duration)),
     ("udping.silence.PATH", Metric::Quantity(Dimension::Duration)),
+    ("udp.lost", Metric::Quantity(Dimension::Share)),
+    ("udp.burst", Metric::Quantity(Dimension::Count)),
+    ("udp.jitter", Metric::Quantity(Dimension::Duration)),
+    ("udp.delay.p99", Metric::Quantity(Dimension::Duration)),
+    ("udp.variation.p99", Metric::Quantity(Dimension::Duration)),
+    ("call.score", Metric::Quantity(Dimension::Count)),
+    ("call.frames", Metric::Quantity(Dimension::Share)),
+    ("latency.rise.down", Metric::Quantity(Dimension::Duration)),
+    ("latency.rise.up", Metric::Quantity(Dimension::Duration)),
+    ("latency.rise.both", Metric::Quantity(Dimension::Duration)),
+    ("latency.rpm.down", Metric::Quantity(Dimension::Count)),
+    ("latency.rpm.up", Metric::Quantity(Dimension::Count)),
+    ("latency.rpm.both", Metric::Quantity(Dimension::Count)),
     ("connect", Metric::Quantity(Dimension::Duration)),
     ("reinjected", Metric::Quantity(Dimension::Size)),
     ("discarded", Metric::Quantity(Dimension::Size)),

@@ -6,9 +6,10 @@ use super::hosts::algorithm;
 use super::link::integer;
 use super::pattern::pattern;
 use super::{Context, LONGEST_RUN, Names, UNKNOWN_ENDS, default_run, stack};
+use crate::result::Load;
 use crate::scenario::keys::{FLOW, RUN};
 use crate::scenario::model::{DataDirection, Family, Flow, Path, RunPlan, Transport, World};
-use crate::scenario::pattern::Pattern;
+use crate::scenario::pattern::{Pattern, Schedule, Udping};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::StackKeys;
 use crate::traffic::asking;
@@ -35,15 +36,18 @@ pub(super) fn flows(
         let flow = flow(&mut section, names, paths, context);
         let load = load(&mut section, flow.as_ref());
         section.finish();
-        [flow, load]
+        let phases = flow.as_ref().map(phases).unwrap_or_default();
+        flow.into_iter().chain(load).chain(phases)
     };
-    list.into_iter().flat_map(read).flatten().collect()
+    list.into_iter().flat_map(read).collect()
 }
 
 /// `load`: a bulk flow beside this one, for as long as it is planned to take.
 fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
-    let waits =
-        |pattern: &Pattern| !asking(pattern).is_empty() || matches!(pattern, Pattern::Udping(_));
+    let has_own = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
+    let waits = |pattern: &Pattern| {
+        (!asking(pattern).is_empty() && !has_own(pattern)) || is_beside(pattern)
+    };
     let flow = beside.filter(|flow| waits(&flow.pattern));
     // Where there is nothing to wait for, the key has no meaning.
     let value = flow.and_then(|_| section.take("load"));
@@ -51,7 +55,44 @@ fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
         [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
     let direction = value?.word(&words)?;
     let duration = flow?.pattern.duration();
-    Some(Flow { pattern: Pattern::Iperf { duration, direction, streams: 1 }, ..flow?.clone() })
+    let beside = flow?;
+    // Datagrams take no transport, and leave the choice to what runs beside them.
+    let transport = beside.transport.filter(|_| !is_beside(&beside.pattern));
+    let pattern = Pattern::Iperf { duration, direction, streams: 1 };
+    Some(Flow { pattern, transport, ..beside.clone() })
+}
+
+/// What `latency` puts beside its requests: datagrams over every path, and the loads; and the picture
+/// that goes with the sound of a call.
+fn phases(flow: &Flow) -> Vec<Flow> {
+    if let Some(picture) = flow.pattern.udp().and_then(super::call::picture) {
+        return vec![Flow { pattern: Pattern::Udp(picture), ..flow.clone() }];
+    }
+    let Pattern::Exchange(exchange) = &flow.pattern else { return Vec::new() };
+    let (Some(phases), Schedule::Every { period, .. }) = (exchange.phases, &exchange.schedule)
+    else {
+        return Vec::new();
+    };
+    let (period, duration) = (*period, exchange.duration);
+    let pings = Udping { period, duration, patience: exchange.patience };
+    let mut all = vec![Flow { pattern: Pattern::Udping(pings), transport: None, ..flow.clone() }];
+    for (load, begin) in phases.all() {
+        let direction = match load {
+            Load::Idle => continue,
+            Load::Down => DataDirection::Down,
+            Load::Up => DataDirection::Up,
+            Load::Both => DataDirection::Both,
+        };
+        let (duration, streams) = (phases.each, phases.streams);
+        let pattern = Pattern::Iperf { duration, direction, streams };
+        all.push(Flow { pattern, start: flow.start + begin, ..flow.clone() });
+    }
+    all
+}
+
+/// Whether it goes beside any transport.
+fn is_beside(pattern: &Pattern) -> bool {
+    matches!(pattern, Pattern::Udping(_) | Pattern::Udp(_))
 }
 
 fn flow(
@@ -105,18 +146,33 @@ fn flow(
         let message = format!("IPv6 does not pass a path with an MTU of {}", path.mtu_bytes);
         value.fail(message, "expected `v4`, or an MTU of 1280");
     }
-    if let Some(Pattern::Udping(_)) = &pattern {
-        // It takes every path, and no transport.
-        for (given, what) in [(&via_place, "path"), (&transport_value, "transport")] {
+    let mut pattern = pattern?;
+    keep_beside(&mut pattern, via_place.as_ref(), transport_value.as_ref());
+    // A word that is none of them was reported.
+    let transport = transport.map_or(Some(None), |given| given.map(Some))?;
+    // One path is all that it takes, whatever the others do.
+    let transport = if let Pattern::Udp(_) = &pattern { Some(Transport::Tcp) } else { transport };
+    Some(Flow { from, to, pattern, via, start, family: family?, transport })
+}
+
+/// What goes beside any transport has none of its own, and takes every path or the one that is named.
+fn keep_beside(pattern: &mut Pattern, via: Option<&Value<'_>>, transport: Option<&Value<'_>>) {
+    if let Pattern::Udping(_) = pattern {
+        for (given, what) in [(via, "path"), (transport, "transport")] {
             if let Some(value) = given {
                 let message = format!("`udping` has no {what} of its own");
                 value.fail(message, "remove it: it goes over every path between the hosts");
             }
         }
     }
-    // A word that is none of them was reported.
-    let transport = transport.map_or(Some(None), |given| given.map(Some))?;
-    Some(Flow { from, to, pattern: pattern?, via, start, family: family?, transport })
+    let name = pattern.name();
+    if let Pattern::Udp(udp) = pattern {
+        udp.is_bound = via.is_some();
+        if let Some(value) = transport {
+            let expected = "remove it: its datagrams go over one path, without a connection";
+            value.fail(format!("`{name}` has no transport of its own"), expected);
+        }
+    }
 }
 
 pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {
@@ -129,16 +185,15 @@ pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {
     ];
     let worlds = [("sim", World::Sim), ("emu", World::Emu), ("live", World::Live)];
     let default = default_run();
+    let congestion_control = section.take("congestion-control").and_then(|v| algorithm(&v));
     let plan = RunPlan {
         transports: words(section.take("transports"), &transports, default.transports),
         worlds: words(section.take("worlds"), &worlds, default.worlds),
         seed: section.take("seed").and_then(|v| v.integer(0, i64::MAX as u64)).unwrap_or(1),
         repeat: integer(section.take("repeat"), 1, 1_000).unwrap_or(1),
         sample: section.take("sample").and_then(|v| sample(&v)).unwrap_or(default.sample),
-        congestion_control: section
-            .take("congestion-control")
-            .and_then(|v| algorithm(&v))
-            .unwrap_or(default.congestion_control),
+        names_congestion_control: congestion_control.is_some(),
+        congestion_control: congestion_control.unwrap_or(default.congestion_control),
     };
     let keys = stack::keys(&mut section);
     section.finish();

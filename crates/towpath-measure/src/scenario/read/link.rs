@@ -8,7 +8,7 @@ use towpath_net::config::{
     DirectionConfig, Distribution, Loss, Position, Probability, QueueLimit, Trace, WhenDown,
 };
 
-use super::preset::{JitterParts, Parts, Preset, QueueParts, Server, assemble};
+use super::preset::{JitterParts, Parts, Preset, QueueParts, Server, WITHOUT_RATE, assemble};
 use super::{Context, LONGEST_DELAY};
 use crate::scenario::keys::{
     BURST, CODEL, GILBERT_ELLIOTT, HTB, JITTER, LOSS, PIE, QUEUE, RATE, TBF,
@@ -72,8 +72,14 @@ pub(super) fn link(
         queue: down_queue,
         ..up
     };
+    let misses_rate =
+        |parts: &Parts| parts.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
     [&up, &down].map(|parts| {
         assemble(parts).unwrap_or_else(|clash| {
+            // A rate that could not be read has been found fault with already.
+            if clash == WITHOUT_RATE && misses_rate(parts) {
+                return DirectionConfig::default();
+            }
             let span =
                 spans.iter().find(|(key, _)| *key == clash.key).map(|(_, span)| span.clone());
             let span = span.unwrap_or_else(|| section.span());

@@ -1,5 +1,6 @@
 //! Decodes the parsed TOML tree into a [`Scenario`], collecting every problem on the way.
 
+mod call;
 mod expect;
 mod fade;
 mod flows;
@@ -10,6 +11,8 @@ mod pattern;
 mod preset;
 mod stack;
 mod timeline;
+
+pub use timeline::AFTER_LAST_FLOW;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -140,6 +143,7 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
         run,
         expect,
         source,
+        remarks: BTreeMap::new(),
     }
 }
 
@@ -151,6 +155,7 @@ fn default_run() -> RunPlan {
         repeat: 1,
         sample: Duration::from_millis(100),
         congestion_control: "cubic".to_owned(),
+        names_congestion_control: false,
     }
 }
 

@@ -5,22 +5,32 @@ use std::time::Duration;
 
 use super::link::integer;
 use super::{Context, LONGEST_RUN, unreadable};
+use crate::live::stamp::Stamp;
 use crate::scenario::model::DataDirection;
-use crate::scenario::pattern::{Exchange, Pattern, Planned, Schedule, Udping, Video, Web};
+use crate::scenario::pattern::{
+    Exchange, Pattern, Phases, Planned, Schedule, Udp, Udping, Video, Web,
+};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units;
 use crate::traffic::exchange::requests_in;
 use crate::traffic::frame::{LEAST_REPLY_BYTES, LEAST_REQUEST_BYTES};
+use crate::traffic::udp::planned_datagrams;
 
 /// A sized transfer and a command are cut off after this time.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
 /// As iperf3.
-const TEN_SECONDS: Duration = Duration::from_secs(10);
+pub(super) const TEN_SECONDS: Duration = Duration::from_secs(10);
 /// How long answers are waited for after the last request was due.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// No message is larger.
 const LARGEST_MESSAGE_BYTES: u64 = 1_000_000_000;
+/// Payload of a datagram: what says which it is, and the most that an IP packet takes.
+const DATAGRAM_BYTES: std::ops::RangeInclusive<u64> = Stamp::BYTES as u64..=65_507;
+/// Datagrams of a flow in one direction.
+const MOST_DATAGRAMS: u64 = 1_000_000_000;
+/// How long late ones are waited for.
+pub(super) const STRAGGLERS: Duration = Duration::from_secs(1);
 /// No flow asks for more.
 const MOST_REQUESTS: u32 = 1_000_000;
 
@@ -39,9 +49,12 @@ enum Kind {
     Video,
     Web,
     Udping,
+    Udp,
+    Call,
+    Latency,
 }
 
-const KINDS: [(&str, Kind); 10] = [
+const KINDS: [(&str, Kind); 13] = [
     ("bulk", Kind::Bulk),
     ("iperf", Kind::Iperf),
     ("ping", Kind::Ping),
@@ -52,6 +65,9 @@ const KINDS: [(&str, Kind); 10] = [
     ("video", Kind::Video),
     ("web", Kind::Web),
     ("udping", Kind::Udping),
+    ("udp", Kind::Udp),
+    ("call", Kind::Call),
+    ("latency", Kind::Latency),
 ];
 
 pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
@@ -75,6 +91,9 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Optio
                 Kind::Video => video(section),
                 Kind::Web => web(section),
                 Kind::Udping => udping(section),
+                Kind::Udp => udp(section),
+                Kind::Call => super::call::call(section),
+                Kind::Latency => latency(section),
             }
         }
         (None, Some(run)) => command(section, &run),
@@ -120,7 +139,7 @@ fn command(section: &mut Section<'_>, run: &Value<'_>) -> Option<Pattern> {
     Some(Pattern::Run { command: command.to_owned(), duration })
 }
 
-fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
+pub(super) fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
     value.map_or(Some(otherwise), |v| v.some_time(LONGEST_RUN))
 }
 
@@ -163,7 +182,10 @@ fn iperf(section: &mut Section<'_>) -> Option<Pattern> {
     Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
 }
 
-fn direction(section: &mut Section<'_>, otherwise: DataDirection) -> Option<DataDirection> {
+pub(super) fn direction(
+    section: &mut Section<'_>,
+    otherwise: DataDirection,
+) -> Option<DataDirection> {
     section.take("direction").map_or(Some(otherwise), |v| v.word(&DIRECTIONS))
 }
 
@@ -231,6 +253,7 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
         warm_up,
         duration: period.saturating_mul(count).min(LONGEST_RUN),
         patience: patience?,
+        phases: None,
     }))
 }
 
@@ -259,6 +282,7 @@ fn every(
         warm_up: 0,
         duration,
         patience: patience?,
+        phases: None,
     }))
 }
 
@@ -311,6 +335,7 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
         warm_up: 0,
         duration: duration?,
         patience: patience?,
+        phases: None,
     }))
 }
 
@@ -352,6 +377,7 @@ fn trace(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
         // What is asked last needs some time, too.
         duration: last.unwrap_or_default() + Duration::from_millis(1),
         patience: patience?,
+        phases: None,
     }))
 }
 
@@ -459,4 +485,70 @@ fn udping(section: &mut Section<'_>) -> Option<Pattern> {
     let patience = time_or(section.take("patience"), PATIENCE);
     let (period, duration, patience) = (period?, duration?, patience?);
     Some(Pattern::Udping(Udping { period, duration, patience }))
+}
+
+/// As `iperf3 -u`: 1 Mbit/s, in datagrams that fit into a packet with timestamps.
+fn udp(section: &mut Section<'_>) -> Option<Pattern> {
+    let duration = time_or(section.take("duration"), TEN_SECONDS);
+    let bitrate = section.take("bitrate");
+    let rate = bitrate.clone().map_or(Some(1_000_000), |v| Some(v.rate()?.as_bps()));
+    let length = section.take("length");
+    let bytes = length.map_or(Some(1_448), |value| {
+        let bytes = value.size()?;
+        if !DATAGRAM_BYTES.contains(&bytes) {
+            let message = format!("no datagram has a payload of {bytes} bytes here");
+            value.fail(message, "expected `40 B` to `65507 B`");
+            return None;
+        }
+        u32::try_from(bytes).ok()
+    });
+    let direction = direction(section, DataDirection::Up);
+    let patience = section.take("patience");
+    let patience = patience.map_or(Some(STRAGGLERS), |v| v.duration(LONGEST_RUN));
+    let (rate_bps, bytes, duration) = (rate?, bytes?, duration?);
+    let (direction, patience) = (direction?, patience?);
+    let udp = Udp { rate_bps, bytes, direction, duration, patience, is_bound: false, call: None };
+    if planned_datagrams(&udp) > MOST_DATAGRAMS {
+        let message = "a flow sends at most 1,000 million datagrams";
+        match bitrate {
+            Some(value) => value.fail(message, "expected a lower rate, or longer datagrams"),
+            None => section.fail(message, "expected a shorter duration"),
+        }
+        return None;
+    }
+    Some(Pattern::Udp(udp))
+}
+
+/// Requests in four phases, of which the last three have a load beside them.
+fn latency(section: &mut Section<'_>) -> Option<Pattern> {
+    let each = time_or(section.take("duration"), Duration::from_secs(5));
+    let pause = section.take("off");
+    let pause = pause.map_or(Some(Duration::from_secs(1)), |v| v.duration(LONGEST_RUN));
+    let streams = section.take("streams").map_or(Some(4), |v| integer(Some(v), 1, 128));
+    let phases = Phases { each: each?, pause: pause?, streams: streams? };
+    let duration = phases.total();
+    if duration > LONGEST_RUN {
+        let message = "the four phases take longer than any run may";
+        section.fail(message, "expected a shorter `duration`");
+        return None;
+    }
+    let period = period(section, Duration::from_millis(50), duration);
+    let (request, reply) = (request(section, 100), reply(section, 100));
+    let patience = patience(section, PATIENCE);
+    let period = period?;
+    Some(Pattern::Exchange(Exchange {
+        name: "latency",
+        direction: DataDirection::Up,
+        schedule: Schedule::Every {
+            period,
+            count: requests_in(duration, period),
+            request_bytes: request?,
+            reply_bytes: reply?,
+            ack: false,
+        },
+        warm_up: 0,
+        duration,
+        patience: patience?,
+        phases: Some(phases),
+    }))
 }

@@ -94,6 +94,13 @@ const fn clash<T>(
     Err(Clash { key, message, expected })
 }
 
+/// A queue that nothing fills.
+pub(super) const WITHOUT_RATE: Clash = Clash {
+    key: "queue",
+    message: "a link without `rate` never queues",
+    expected: "add a `rate`, or remove it",
+};
+
 /// One direction of a link.
 pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
     let mut config = DirectionConfig {
@@ -139,9 +146,7 @@ fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
     let Some(server) = &parts.rate else {
         return match parts.queue {
             None | Some(QueueParts::Limit(QueueLimit::Unlimited)) => Ok(()),
-            Some(_) => {
-                clash("queue", "a link without `rate` never queues", "add a `rate`, or remove it")
-            }
+            Some(_) => Err(WITHOUT_RATE),
         };
     };
     config.shaper = match server {

@@ -189,6 +189,9 @@ const SETS: [(&str, Set); 7] = [
     ("address", Set::Address),
 ];
 
+/// How a message names an event that comes too late.
+pub const AFTER_LAST_FLOW: &str = "after the last flow";
+
 fn event(
     section: &mut Section<'_>,
     names: &Names,
@@ -199,7 +202,7 @@ fn event(
         let at = v.duration(LONGEST_RUN)?;
         if let Some(end) = end.filter(|&end| at > end) {
             let message =
-                format!("this is after the last flow, which ends at {}", duration_text(end));
+                format!("this is {AFTER_LAST_FLOW}, which ends at {}", duration_text(end));
             v.fail(message, "expected an earlier time");
         }
         Some(at)

@@ -20,6 +20,7 @@ fn exchange(direction: DataDirection, count: u32, sizes: (u32, u32, bool)) -> Pa
         warm_up: 0,
         duration: period * count,
         patience: Duration::from_secs(3),
+        phases: None,
     })
 }
 

@@ -283,7 +283,8 @@ ip addr add 10.77.0.1/24 dev up0 && ip link set up0 up
 on() { nsenter -t $there -n sh -c "$1"; }
 on 'ip link set lo up; ip addr add 10.77.0.2/24 dev up0; ip link set up0 up
     echo "4096 8192 16384" >/proc/sys/net/ipv4/tcp_rmem'
-XDG_STATE_HOME=$PWD/sandbox/state on 'exec "$TOWPATH" server --secret-file secret' >server.out 2>server.err & server=$!
+XDG_STATE_HOME=$PWD/sandbox/state nsenter -t $there -n "$TOWPATH" server --secret-file secret \
+    >server.out 2>server.err & server=$!
 until on 'cat /proc/net/tcp /proc/net/tcp6' | grep -q ':145A 0*:0000 0A'; do
     kill -0 $server; sleep 0.02
 done
@@ -319,7 +320,7 @@ fn what_a_peer_says_of_itself_is_never_mended_here() {
 /// Results of a simulated run, which needs no privilege.
 fn simulated(folder: &Folder, arguments: &[&str]) -> Ended {
     folder.write("scenario.toml", format!("{TWO_PATHS}{}", crate::program::SIZED));
-    let all = ["run", "scenario.toml", "--world", "sim", "-t", "tcp", "-q"];
+    let all = ["run", "scenario.toml", "--world", "sim", "-T", "tcp", "-q"];
     folder.run(&[&all[..], arguments].concat())
 }
 
@@ -405,7 +406,7 @@ fn among_the_temporary_files_nobody_elses_folder_is_used() {
             rm -rf $place $TMPDIR/elsewhere; mkdir $TMPDIR/elsewhere
             {kind}
             mkdir -p locked; mount --bind locked locked; mount -o remount,ro,bind locked; cd locked
-            $TOWPATH run ../scenario.toml --world sim -t tcp -q >/dev/null && code=0 || code=$?
+            $TOWPATH run ../scenario.toml --world sim -T tcp -q >/dev/null && code=0 || code=$?
             cd ..; umount locked; ls -A $TMPDIR/elsewhere; stat -c %a $place; exit $code"
         )
     };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::stranger::Way;
-use crate::program::{Ended, Folder, Running, wait_for};
+use crate::program::{Ended, Folder, Running, binary, wait_for};
 
 /// No server takes more memory, whatever is asked (SECURITY.md, S1).
 const MOST_MEMORY_KB: u64 = 256 * 1024;
@@ -64,8 +64,11 @@ pub(super) struct Site {
 impl Site {
     pub(super) fn new(options: &[&str]) -> Self {
         let folder = Folder::new();
-        let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
-        let running = folder.start(&mut folder.towpath(&arguments));
+        // Whoever starts the tests with `nohup` has SIGHUP ignored in all that they start.
+        let mut command = folder.program("env");
+        command.arg("--default-signal=HUP").arg(binary());
+        command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
+        let running = folder.start(&mut command);
         let port = wait_for("the server", || {
             let said = running.said();
             let (_, rest) = said.split_once("listening on 127.0.0.1:")?;

@@ -158,9 +158,7 @@ fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Site> {
         return None;
     }
     let folder = Folder::new();
-    let copy = folder.temporary().join("towpath");
-    fs::copy(binary(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.readable_binary();
     let limit = format!("--nproc={most}:{most}");
     let mut words = vec!["unshare", "-U", "prlimit", &limit];
     if is_root() {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
@@ -196,8 +195,8 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
     ];
     for program in programs {
         let name = format!("evil/{program}");
-        folder.write(&name, format!("#!/bin/sh\necho {program} \"$@\" >>\"$WITNESS\"\n"));
-        fs::set_permissions(folder.work().join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("#!/bin/sh\necho {program} \"$@\" >>\"$WITNESS\"\n");
+        folder.write_program(&name, &script);
     }
     folder.write("evil/lan.toml", super::SMALL);
     // With something to mend, so that `--fix` runs what it does.
@@ -210,7 +209,7 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
         for line in 'doctor' 'doctor --fix' 'doctor --all' 'setup --role both' 'setup --role both --apply' \
             'setup --undo' 'setup --role both --persist script' 'monitor --json --count 1' 'exec -q -- /bin/true' \
             'check 127.0.0.1 -p 1' 'doctor --connect 127.0.0.1:1 --fix' 'lab lan.toml -- /bin/true' \
-            'run lan.toml -t tcp -q -o ../out'; do
+            'run lan.toml -T tcp -q -o ../out'; do
             $TOWPATH $line >../said 2>&1 || true
             test ! -e ../witness || {{ echo \"$line:\"; while read -r l; do echo \"$l\"; done <../witness; }}
             test ! -e ../witness || break
@@ -258,12 +257,10 @@ fn a_doctor_that_is_not_to_mend_writes_nothing() {
 fn exec_hands_on_names_and_variables_as_they_are() {
     let folder = Folder::new();
     let name = "-h a;touch owned;$(touch owned)\n`x`";
-    folder.write(
+    let path = folder.write_program(
         name,
         "#!/bin/sh\nprintf '<%s>' \"$@\"; printf '[%s]' \"$ODD\"; env | grep -c LD_PRELOAD\n",
     );
-    let path = folder.work().join(name);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let arguments = ["", " ", "a b", "$(touch owned)", "\n", "--", "-q", "\u{1b}[2J"];
     let mut command = folder.towpath(&["exec", "--report", "r.jsonl", "--"]);
     command.arg(&path).args(arguments).env("ODD", "$(touch owned);\n`x`").env("LD_PRELOAD", "");

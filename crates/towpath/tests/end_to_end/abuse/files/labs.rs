@@ -134,7 +134,7 @@ fn killed_at_any_moment_nothing_stays() {
     for number in 0..times(12, 200) {
         let out = format!("out-{number}");
         let lines = [
-            vec!["run", "run.toml", "-t", "mptcp", "-q", "-o", &out],
+            vec!["run", "run.toml", "-T", "mptcp", "-q", "-o", &out],
             vec!["lab", "run.toml", "--", "sh", "-c", "setsid sleep 86394 & sleep 86393"],
         ];
         let mut command = folder.towpath(&lines[number % 2]);
@@ -196,12 +196,12 @@ fn no_setting_of_a_scenario_reaches_beyond_its_host() {
     ] {
         let host = format!("[hosts.a.sysctl]\n\"{name}\" = \"owned\"\n");
         folder.write("s.toml", SMALL.replace("[hosts.a]\n", &host));
-        refused(&folder, &words("run s.toml -t tcp -q -o out"));
+        refused(&folder, &words("run s.toml -T tcp -q -o out"));
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
     }
     for name in ["lo", "all", "default", ".", "..", "a/b", "-h", "a b", "%d", "eth%d", "a\\nb"] {
         folder.write("s.toml", SMALL.replace("paths.p]", &format!("paths.\"{name}\"]")));
-        refused(&folder, &words("run s.toml -t tcp -q -o out"));
+        refused(&folder, &words("run s.toml -T tcp -q -o out"));
         refused(&folder, &words("lab s.toml -- true"));
     }
     // A setting that is a host's own stays there.

@@ -107,8 +107,8 @@ fn a_secret_of_somebody_else_is_refused() {
 const WRITERS: [&str; 11] = [
     "report r.jsonl -o PLACE",
     "compare r.jsonl r.jsonl -o PLACE",
-    "run s.toml --world sim -t tcp -q -o PLACE",
-    "run s.toml --world sim -t tcp -q -o fine --pcap PLACE",
+    "run s.toml --world sim -T tcp -q -o PLACE",
+    "run s.toml --world sim -T tcp -q -o fine --pcap PLACE",
     "compare s.toml --world sim --repeat 2 -o PLACE",
     "sweep study/plan.toml --out PLACE",
     "sweep status rows --csv PLACE",
@@ -292,8 +292,8 @@ fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
             .replace("\"a\"", &format!("\"{name}\""));
         folder.write("deep/h.toml", hosts);
         for line in [
-            "run deep/s.toml --world sim -t tcp -q",
-            "run deep/h.toml --world sim -t tcp -q -o deep/out --pcap deep/captures",
+            "run deep/s.toml --world sim -T tcp -q",
+            "run deep/h.toml --world sim -T tcp -q -o deep/out --pcap deep/captures",
             "sweep deep/p.toml",
         ] {
             let ended = ends(&folder, &words(line));

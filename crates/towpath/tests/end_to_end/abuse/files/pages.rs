@@ -247,7 +247,7 @@ fn no_text_of_a_plan_commands_a_terminal() {
         "reproduce ./study -o out",
         "reproduce ./study -o out --json",
         "scenarios check study/scenario.toml",
-        "run study/scenario.toml --world sim -t tcp -q -o results",
+        "run study/scenario.toml --world sim -T tcp -q -o results",
     ] {
         let ended = ends(&folder, &words(line));
         is_harmless(&ended);

@@ -1,0 +1,191 @@
+//! What holds connections back that have something to send.
+
+use super::programs::name;
+use super::view::View;
+use crate::doctor::finding::{Cause, Confidence, Finding};
+use crate::doctor::observation::{HeldBack, Program};
+use crate::doctor::words;
+
+/// A connection that was busy for less time, or moved less, tells nothing.
+const LEAST_BUSY_MS: u64 = 400;
+const LEAST_BYTES: u64 = 50_000;
+/// From this part of its busy time on, in per cent, a limit is told.
+const MOST_OF_IT: u64 = 50;
+/// A window below this is closed: who reads does not keep up.
+const CLOSED_BYTES: u64 = 3_000;
+/// Room for a window takes about twice as much buffer, and twice the window shows whether it was it.
+const BUFFER_PER_WINDOW: u64 = 4;
+
+pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+    let programs = view.all.programs.as_deref().unwrap_or_default();
+    let told = programs.iter().filter_map(|program| Some((program, program.held_back?)));
+    told.filter_map(|(program, held)| finding(view, program, &held)).collect()
+}
+
+fn finding(view: &View<'_>, program: &Program, held: &HeldBack) -> Option<Finding> {
+    if held.busy_ms < LEAST_BUSY_MS || held.acked_bytes < LEAST_BYTES {
+        return None;
+    }
+    let percent = |ms: u64| ms * 100 / held.busy_ms.max(1);
+    let (window, buffer) = (percent(held.receive_window_ms), percent(held.send_buffer_ms));
+    if window.max(buffer) < MOST_OF_IT {
+        return None;
+    }
+    let ends = format!("{} -> {}", program.local, program.remote);
+    let (cause, sentence, evidence, hint) = if buffer > window {
+        send_buffer(view, program, held, buffer)
+    } else if held.smallest_window_bytes < CLOSED_BYTES {
+        slow_reader(program, held, window)
+    } else {
+        receive_window(program, held, window)
+    };
+    let seconds = held.span_ms as f64 / 1e3;
+    let finding =
+        Finding::new(cause, sentence).at(ends).sure(Confidence::Likely).because(evidence).because(
+            format!(
+                "in {seconds:.1} s {} were acknowledged, with a round trip of {:.1} ms",
+                words::bytes(held.acked_bytes),
+                f64::from(held.srtt_us) / 1e3
+            ),
+        );
+    Some(finding.hint(hint))
+}
+
+/// Cause, sentence, evidence, advice.
+type Said = (Cause, String, String, String);
+
+fn send_buffer(view: &View<'_>, program: &Program, held: &HeldBack, percent: u64) -> Said {
+    let size = words::bytes(held.buffer_bytes);
+    let enough = larger(held.buffer_bytes);
+    let most = view
+        .here
+        .settings
+        .get("ipv4.tcp_wmem")
+        .and_then(|value| value.split_whitespace().last()?.parse::<u64>().ok());
+    let hint = match most {
+        Some(most) if most >= enough => format!(
+            "the program has asked for so small a buffer (SO_SNDBUF): net.ipv4.tcp_wmem allows \
+             {most}"
+        ),
+        Some(_) | None => format!("raise net.ipv4.tcp_wmem's maximum to {enough} on this host"),
+    };
+    (
+        Cause::SendBufferFull,
+        format!(
+            "a connection of {} spent {percent} % of its busy time limited by its send buffer \
+             ({size})",
+            name(program)
+        ),
+        format!("all of a full send buffer of {size} was sent and not acknowledged"),
+        hint,
+    )
+}
+
+fn receive_window(program: &Program, held: &HeldBack, percent: u64) -> Said {
+    let size = words::bytes(held.window_bytes);
+    let enough = larger(held.window_bytes * BUFFER_PER_WINDOW / 2);
+    (
+        Cause::ReceiveWindowFull,
+        format!(
+            "a connection of {} spent {percent} % of its busy time limited by the receiver's window \
+             ({size})",
+            name(program)
+        ),
+        format!(
+            "the receiver offered {} to {size}, and all of it was used",
+            words::bytes(held.smallest_window_bytes)
+        ),
+        format!(
+            "at the receiver, raise net.ipv4.tcp_rmem's maximum to {enough}, or let its program ask \
+             for no smaller buffer (SO_RCVBUF)"
+        ),
+    )
+}
+
+fn slow_reader(program: &Program, held: &HeldBack, percent: u64) -> Said {
+    (
+        Cause::SlowReader,
+        format!(
+            "a connection of {} spent {percent} % of its busy time waiting for the receiver's \
+             program to read",
+            name(program)
+        ),
+        format!(
+            "the receiver's window went down to {}",
+            words::bytes(held.smallest_window_bytes)
+        ),
+        "the program at the other end reads more slowly than data comes: no larger buffer helps for \
+         long"
+            .to_owned(),
+    )
+}
+
+/// The next power of two that is at least twice as much.
+fn larger(bytes: u64) -> u64 {
+    bytes.saturating_mul(2).checked_next_power_of_two().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::observation::{Observation, Role, Speaks};
+
+    fn told(held: HeldBack) -> Option<Finding> {
+        let program = Program {
+            id: Some(7),
+            name: "curl".to_owned(),
+            role: Role::Connected,
+            local: "10.0.1.1:4000".parse().unwrap(),
+            remote: "10.9.0.1:443".parse().unwrap(),
+            speaks: Speaks::Multipath,
+            subflows: vec![],
+            held_back: Some(held),
+        };
+        let mut observation =
+            Observation { programs: Some(vec![program]), ..Observation::default() };
+        observation.here.settings.insert("ipv4.tcp_wmem".into(), "4096 16384 100000".into());
+        findings(&View::new(&observation)).into_iter().next()
+    }
+
+    fn busy() -> HeldBack {
+        HeldBack {
+            span_ms: 1_000,
+            busy_ms: 900,
+            window_bytes: 64_000,
+            smallest_window_bytes: 60_000,
+            buffer_bytes: 90_000,
+            acked_bytes: 1_200_000,
+            srtt_us: 50_000,
+            ..HeldBack::default()
+        }
+    }
+
+    #[test]
+    fn a_small_window_is_told_with_what_would_be_more() {
+        let finding = told(HeldBack { receive_window_ms: 720, ..busy() }).unwrap();
+        assert_eq!(finding.cause, Cause::ReceiveWindowFull);
+        let sentence = "a connection of curl (7) spent 80 % of its busy time limited by the \
+                        receiver's window (64 kB)";
+        assert_eq!(finding.sentence, sentence);
+        assert!(finding.hint.unwrap().contains("tcp_rmem's maximum to 262144"));
+        assert_eq!(finding.evidence.len(), 2);
+    }
+
+    #[test]
+    fn who_reads_slowly_and_a_small_send_buffer_are_told_apart_from_it() {
+        let slow = HeldBack { receive_window_ms: 720, smallest_window_bytes: 0, ..busy() };
+        assert_eq!(told(slow).unwrap().cause, Cause::SlowReader);
+        let buffer = told(HeldBack { send_buffer_ms: 800, ..busy() }).unwrap();
+        assert_eq!(buffer.cause, Cause::SendBufferFull);
+        assert!(buffer.hint.unwrap().contains("tcp_wmem's maximum to 262144"));
+    }
+
+    #[test]
+    fn without_enough_data_nothing_is_said() {
+        let limited = HeldBack { receive_window_ms: 200, ..busy() };
+        assert_eq!(told(HeldBack { busy_ms: 200, ..limited }), None, "short");
+        let idle = HeldBack { acked_bytes: 1_000, receive_window_ms: 800, ..busy() };
+        assert_eq!(told(idle), None, "nearly idle");
+        assert_eq!(told(limited), None, "mostly something else");
+    }
+}

@@ -1,0 +1,175 @@
+//! What hosts send and receive, as pcapng: the emulator notes packets, another thread writes them.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread::{self, JoinHandle};
+
+use towpath_measure::network::end_of;
+use towpath_measure::pcapng::{Capture, Way};
+use towpath_measure::scenario::Scenario;
+use towpath_net::{Instant, Packet as _};
+
+use super::frame::Segment;
+use crate::clock::Clock;
+use crate::files::Folder;
+
+/// Packets that wait to be written; further ones are not captured, but counted.
+const WAITING: usize = 50_000;
+
+/// Where the captures of a run go.
+#[derive(Debug, Clone)]
+pub struct Pcap {
+    /// The folder, which is made if it is missing.
+    pub folder: PathBuf,
+    /// Beginning of the files' names; that of the host follows.
+    pub name: String,
+    /// Bytes of each packet that are kept; all when `None`.
+    pub snap_bytes: Option<u32>,
+}
+
+impl Pcap {
+    /// The file of one host.
+    fn file(&self, host: &str) -> String {
+        format!("{}-{host}.pcapng", self.name)
+    }
+}
+
+/// A file of a capture that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write `{}`: {source}", path.display())]
+pub struct PcapError {
+    /// The file.
+    pub path: PathBuf,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+/// A packet as it crossed an interface.
+#[derive(Debug)]
+struct Note {
+    unix_ns: u64,
+    host: usize,
+    interface: u32,
+    way: Way,
+    data: Vec<u8>,
+    whole_bytes: usize,
+}
+
+/// The emulator's end.
+#[derive(Debug)]
+pub(crate) struct Tape {
+    notes: SyncSender<Note>,
+    /// For each lane, the host and its interface's number at both ends.
+    places: Vec<[(usize, u32); 2]>,
+    /// Added to a time of the emulator, nanoseconds since 1970.
+    epoch_ns: u64,
+    snap_bytes: Option<u32>,
+    missed: Arc<AtomicU64>,
+}
+
+/// The writer's end.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    thread: JoinHandle<Result<(), PcapError>>,
+    missed: Arc<AtomicU64>,
+}
+
+/// Makes the files and the thread that writes them.
+pub(crate) fn begin(
+    pcap: &Pcap,
+    scenario: &Scenario,
+    clock: Clock,
+) -> Result<(Tape, Writing), PcapError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| PcapError { path, source }
+    };
+    let folder = Folder::make(&pcap.folder).map_err(failed(&pcap.folder))?;
+    let mut captures = Vec::new();
+    for (index, host) in scenario.hosts.iter().enumerate() {
+        let name = pcap.file(&host.name);
+        let path = folder.path().join(&name);
+        let file = folder.create(&name).map_err(failed(&path))?;
+        let own = scenario.paths.iter().filter(|path| end_of(path, index).is_some());
+        let names: Vec<_> = own.map(|path| path.name.as_str()).collect();
+        captures.push((path, Capture::begin(BufWriter::new(file), names, pcap.snap_bytes)));
+    }
+    let (notes, inbox) = mpsc::sync_channel(WAITING);
+    let missed = Arc::new(AtomicU64::new(0));
+    let tape = Tape {
+        notes,
+        places: places(scenario),
+        epoch_ns: clock.epoch_ns(),
+        snap_bytes: pcap.snap_bytes,
+        missed: Arc::clone(&missed),
+    };
+    let thread = thread::Builder::new().name("capture".into());
+    let thread = thread.spawn(move || write(captures, &inbox)).map_err(failed(&pcap.folder))?;
+    Ok((tape, Writing { thread, missed }))
+}
+
+/// A host's interfaces are numbered in the order of the paths.
+fn places(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
+    let number = |host: usize, before: usize| {
+        let earlier = scenario.paths.iter().take(before);
+        earlier.filter(|path| path.between.contains(&host)).count() as u32
+    };
+    let paths = scenario.paths.iter().enumerate();
+    paths.map(|(index, path)| path.between.map(|host| (host, number(host, index)))).collect()
+}
+
+fn write(
+    mut captures: Vec<(PathBuf, Capture<BufWriter<File>>)>,
+    inbox: &Receiver<Note>,
+) -> Result<(), PcapError> {
+    for Note { unix_ns, host, interface, way, data, whole_bytes } in inbox {
+        if let Some((_, capture)) = captures.get_mut(host) {
+            capture.packet(unix_ns, (interface, way), &data, whole_bytes);
+        }
+    }
+    captures.into_iter().try_for_each(|(path, capture)| {
+        capture.finish().map(drop).map_err(|source| PcapError { path, source })
+    })
+}
+
+impl Tape {
+    /// Notes each packet of a segment at one end of a lane. Never waits.
+    pub(crate) fn note(&self, (lane, end): (usize, usize), way: Way, at: Instant, all: &Segment) {
+        let Some(&(host, interface)) = self.places.get(lane).and_then(|ends| ends.get(end)) else {
+            return;
+        };
+        let unix_ns = self.epoch_ns + at.as_nanos();
+        for packet in all.packets_alone() {
+            let whole_bytes = packet.len_bytes() as usize;
+            let data = match self.snap_bytes {
+                Some(snap) if (snap as usize) < whole_bytes => packet.beginning(snap as usize),
+                Some(_) | None => packet.to_bytes(),
+            };
+            let note = Note { unix_ns, host, interface, way, data, whole_bytes };
+            if self.notes.try_send(note).is_err() {
+                self.missed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Writing {
+    /// Waits until all is written; says what is missing. The [`Tape`] must be gone.
+    pub(crate) fn finish(self) -> Result<Option<String>, PcapError> {
+        let panicked = |_| {
+            Err(PcapError {
+                path: PathBuf::new(),
+                source: io::Error::other("the writer of captures panicked"),
+            })
+        };
+        self.thread.join().unwrap_or_else(panicked)?;
+        let missed = self.missed.load(Ordering::Relaxed);
+        Ok((missed > 0).then(|| {
+            format!("{missed} packets are not in the captures: they came faster than they could be written")
+        }))
+    }
+}

@@ -1,0 +1,481 @@
+//! `towpath lab`: any programs in a scenario's network.
+
+mod cast;
+mod end;
+mod output;
+mod ready;
+mod waiting;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use thiserror::Error;
+use towpath_measure::result::Record;
+use towpath_measure::scenario::{Family, Flow, Host, Pattern, Scenario, Transport};
+
+use crate::clock::Clock;
+use crate::namespace::Namespace;
+use crate::network::address::address;
+use crate::network::{self, Backend, Network, NetworkError, end_of};
+use crate::pace::Pace;
+use crate::program::environment;
+use crate::run::{Job, Pcap, RunError};
+use crate::sandbox::{self, EmulatorThread};
+use crate::stack::plan;
+use crate::traffic::Stage;
+use crate::{interrupt, program, run};
+
+pub(crate) use cast::Cast;
+
+/// A lab goes on for as long as its last program; a week is longer than any.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// What to run, and where.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    /// The scenario.
+    pub scenario: Arc<Scenario>,
+    /// What is run, in this order; a shell on the first host when empty.
+    pub programs: Vec<Program>,
+    /// Back-end; the best that works when `None`.
+    pub backend: Option<Backend>,
+    /// Whether the packets are captured.
+    pub pcap: Option<Pcap>,
+}
+
+/// A program of a lab.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Index of the host in whose namespace it runs.
+    pub host: usize,
+    /// Program and arguments; the user's shell when empty.
+    pub command: Vec<OsString>,
+}
+
+/// Which hosts are called `client` and `server` where none has the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    /// Index of the host that opens connections.
+    pub client: usize,
+    /// Index of the host that accepts them.
+    pub server: usize,
+}
+
+impl Roles {
+    /// The hosts of the first flow, else of the first path.
+    pub fn of(scenario: &Scenario) -> Self {
+        let flow = scenario.flows.first().map(|flow| [flow.from, flow.to]);
+        let path = || scenario.paths.first().map(|path| path.between);
+        let [client, server] = flow.or_else(path).unwrap_or([0, 1]);
+        Self { client, server }
+    }
+
+    /// The index of the host with this name, or in this role.
+    pub fn find(self, scenario: &Scenario, name: &str) -> Option<usize> {
+        let named = scenario.hosts.iter().position(|host| host.name == name);
+        named.or(match name {
+            "client" => Some(self.client),
+            "server" => Some(self.server),
+            _ => None,
+        })
+    }
+}
+
+impl Program {
+    fn words(&self) -> (OsString, &[OsString]) {
+        let shell = || std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+        match self.command.split_first() {
+            Some((name, arguments)) => (name.clone(), arguments),
+            None => (shell(), &[]),
+        }
+    }
+
+    /// As it was typed.
+    fn shown(&self) -> String {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        match words.as_slice() {
+            [] => "the shell".to_owned(),
+            [sh, c, command] if sh == "sh" && c == "-c" => command.to_string(),
+            words => words.join(" "),
+        }
+    }
+
+    fn failed(&self) -> impl Fn(io::Error) -> LabError + use<> {
+        let program = self.words().0.to_string_lossy().into_owned();
+        move |source| LabError::Program { program: program.clone(), source }
+    }
+}
+
+/// What a lab has to tell before its program runs, and after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// What is where, several lines.
+    Map(&'a str),
+    /// How it goes on.
+    Note(&'a str),
+    /// Something to check before what the program shows is trusted.
+    Warning(&'a str),
+    /// The way out of what was said before.
+    Hint(&'a str),
+}
+
+/// Why the program did not run.
+#[derive(Debug, Error)]
+pub enum LabError {
+    /// The network could not be made.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The program could not be started.
+    #[error("cannot run `{program}`: {source}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No program can use the host's stack.
+    #[error(
+        "host `{0}` has towpath's own stack, which programs cannot use; write `stack = \"kernel\"` \
+         for it, or choose another host"
+    )]
+    OwnStack(String),
+    /// What came of it could not be kept.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// There is no other host here.
+    #[error("this is not in a lab, or towpath may not enter its hosts")]
+    NoLab,
+    /// There is none of that name.
+    #[error("the lab has no host `{name}`")]
+    UnknownHost {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Its namespace cannot be entered.
+    #[error("cannot enter host `{name}`: {source}")]
+    Enter {
+        /// Its name.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The scenario has no host.
+    #[error("the scenario has no such host")]
+    Host,
+}
+
+impl LabError {
+    /// The way out, if there is one to tell.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoLab | Self::Enter { .. } => Some(
+                "open one: `towpath lab two-links`; or `towpath lab … --on HOST COMMAND`".into(),
+            ),
+            Self::UnknownHost { known, .. } => Some(format!("its hosts are: {}", known.join(", "))),
+            Self::Network(_)
+            | Self::Program { .. }
+            | Self::OwnStack(_)
+            | Self::Run(_)
+            | Self::Host => None,
+        }
+    }
+}
+
+/// Runs a program (a shell when there is none) on another host of the lab that this process is in.
+pub fn on(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
+    let places = std::env::var(program::LAB).map_err(|_| LabError::NoLab)?;
+    let places: Vec<_> = places.split(' ').filter_map(|place| place.split_once('=')).collect();
+    let place = places.iter().find(|(name, _)| *name == host);
+    let Some((name, place)) = place else {
+        let known = places.iter().map(|(name, _)| (*name).to_owned()).collect();
+        return Err(LabError::UnknownHost { name: host.to_owned(), known });
+    };
+    let enter = |source| LabError::Enter { name: (*name).to_owned(), source };
+    let namespace = Namespace::open(place.as_ref()).map_err(enter)?;
+    let own = Program { host: 0, command: command.to_vec() };
+    let (words, arguments) = own.words();
+    let mut command = Command::new(words);
+    command.args(arguments).env("TOWPATH_HOST", host);
+    // From there, the other host is this one.
+    let here = std::env::var("TOWPATH_HOST").unwrap_or_default();
+    let other = std::env::var(format!("TOWPATH_{}", program::shout(&here)));
+    command.env("TOWPATH_TO", other.unwrap_or_default());
+    interrupt::leave_to_children();
+    let mut child = program::start(&namespace, &mut command).map_err(|source| {
+        // What is refused is either the namespace or the program.
+        match source.raw_os_error() {
+            Some(libc::EPERM) => LabError::Enter { name: host.to_owned(), source },
+            _ => own.failed()(source),
+        }
+    })?;
+    sandbox::wait(&mut child).map_err(own.failed())
+}
+
+/// Takes the records of a lab.
+pub type Writer<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
+
+/// Makes the network, says what is where by `say`, runs the programs and waits for the last one. With
+/// a command, the timeline starts with the last one; a shell gets a network that stays as it is.
+/// What connections and links did is written to `write`, if there is one.
+pub fn lab(
+    lab: &Lab,
+    thread: EmulatorThread,
+    say: &mut dyn FnMut(Said<'_>),
+    write: Option<Writer<'_>>,
+) -> Result<ExitStatus, LabError> {
+    let roles = Roles::of(&lab.scenario);
+    let mut lab = lab.clone();
+    if lab.programs.is_empty() {
+        lab.programs.push(Program { host: 0, command: Vec::new() });
+    }
+    for program in &lab.programs {
+        check_stack(&lab.scenario, program.host)?;
+    }
+    match lab.programs.as_slice() {
+        // Ctrl-C is for the program; what it leaves is cleaned up when it has ended.
+        [_] => interrupt::leave_to_children(),
+        _ => interrupt::catch(),
+    }
+    let clock = Clock::start();
+    let seed = lab.scenario.run.seed;
+    let mut network = network::build(thread, &lab.scenario, clock, seed, lab.backend)?;
+    introduce(&lab, roles, &network, say);
+    if write.is_none() && lab.pcap.is_none() && lab.programs.len() == 1 {
+        return alone(&lab, roles, network, say);
+    }
+    network.scenario = Arc::new(as_a_run(&lab, roles));
+    let more = program::lab_variables(&network);
+    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    let cast = Arc::new(Cast::new(lab.programs, &network.scenario, roles, more));
+    if let Some(status) = cast.begin(&network, say)? {
+        return Ok(status);
+    }
+    if shell {
+        // Ctrl-C at its prompt is the shell's.
+        interrupt::leave_to_children();
+    }
+    let job = Job {
+        scenario: Arc::clone(&network.scenario),
+        transport: Transport::Tcp,
+        repeat: 1,
+        backend: lab.backend,
+        order: None,
+        pcap: lab.pcap,
+    };
+    let mut nobody = |_: &Record| Ok(());
+    let write = write.unwrap_or(&mut nobody);
+    run::perform(&job, network, Some(Arc::clone(&cast)), write)?;
+    cast.ended(say)
+}
+
+/// The scenario with the lab's last program as its only flow.
+fn as_a_run(lab: &Lab, roles: Roles) -> Scenario {
+    let Roles { client, server } = roles;
+    let mut scenario = Scenario::clone(&lab.scenario);
+    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    if shell {
+        scenario.timeline.clear();
+    }
+    let joins = |path: &towpath_measure::scenario::Path| {
+        [[client, server], [server, client]].contains(&path.between)
+    };
+    let commands: Vec<_> = lab.programs.iter().map(Program::shown).collect();
+    scenario.flows = vec![Flow {
+        from: client,
+        to: server,
+        pattern: Pattern::Run { command: commands.join("; "), duration: LONGEST },
+        via: scenario.paths.iter().position(joins).unwrap_or_default(),
+        start: Duration::ZERO,
+        family: scenario.flows.first().map_or(Family::V4, |flow| flow.family),
+        transport: None,
+    }];
+    if !scenario.run.names_congestion_control {
+        // Nobody has asked the programs for one.
+        scenario.run.congestion_control.clear();
+    }
+    // They speak of the scenario's own traffic.
+    scenario.expect.clear();
+    scenario
+}
+
+/// One program of which nothing is kept.
+fn alone(
+    lab: &Lab,
+    roles: Roles,
+    network: Network,
+    say: &mut dyn FnMut(Said<'_>),
+) -> Result<ExitStatus, LabError> {
+    let own = lab.programs.first().ok_or(LabError::Host)?;
+    let space = network.hosts.get(own.host).ok_or(LabError::Host)?;
+    let (name, arguments) = own.words();
+    let mut command = Command::new(name);
+    command.args(arguments).envs(environment(&network.scenario, own.host, roles));
+    command.envs(program::lab_variables(&network));
+    let mut child = program::start(&space.namespace, &mut command).map_err(own.failed())?;
+    if own.command.is_empty() {
+        return sandbox::wait(&mut child).map_err(own.failed());
+    }
+    let network = Arc::new(network);
+    let stage = Stage {
+        pace: Pace::new(network.clock, network.clock.now()),
+        network: Arc::clone(&network),
+        transport: Transport::Tcp,
+        streams: Mutex::default(),
+        steady: Mutex::default(),
+        meters: crate::cost::Meters::default(),
+        cast: None,
+    };
+    network.schedule_link_changes(stage.pace.zero());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (told, _heard) = std::sync::mpsc::channel();
+        let (stage, done) = (&stage, &done);
+        let timeline = scope.spawn(move || run::play_timeline(stage, &told, done));
+        let status = sandbox::wait(&mut child).map_err(own.failed());
+        done.store(true, Ordering::Release);
+        for warning in timeline.join().unwrap_or_default() {
+            say(Said::Warning(&warning));
+        }
+        status
+    })
+}
+
+/// Says what is where, and what is not as the scenario wants it.
+fn introduce(lab: &Lab, roles: Roles, network: &Network, say: &mut dyn FnMut(Said<'_>)) {
+    let here = match lab.programs.as_slice() {
+        [only] => Some(only.host),
+        _ => None,
+    };
+    say(Said::Map(&map(network, here, roles)));
+    let scenario = &lab.scenario;
+    let mut hosts: Vec<_> = lab.programs.iter().map(|program| program.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let mut told = Vec::new();
+    for host in hosts {
+        let named = |host: &&Host| scenario.names_congestion_control_of(host);
+        let wanted = scenario.hosts.get(host).filter(named);
+        let wanted = wanted.map(|host| scenario.congestion_control_of(host));
+        let used = network.hosts.get(host).map(|host| host.namespace.run(congestion_control));
+        if let (Some(wanted), Some(Ok(used))) = (wanted, used)
+            && wanted != used
+        {
+            let text = format!(
+                "programs that do not ask for a congestion control use `{used}`, not `{wanted}`: \
+                 an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
+            );
+            if !told.contains(&text) {
+                say(Said::Warning(&text));
+                told.push(text);
+            }
+        }
+    }
+    for warning in
+        without_user_namespace().iter().chain(&deaf_hosts(scenario)).chain(&network.warnings)
+    {
+        say(Said::Warning(warning));
+    }
+    let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
+    let others = scenario.hosts.iter().enumerate().filter(|(index, _)| Some(*index) != here);
+    let names: Vec<_> = others.map(|(_, host)| host.name.as_str()).collect();
+    if let (true, Some(first)) = (shell && !sandbox::is_real_root(), names.first()) {
+        say(Said::Note(&format!(
+            "on another host: `towpath on {first} COMMAND`; addresses: `env | grep TOWPATH_`"
+        )));
+    }
+}
+
+/// Refuses a host whose namespace is empty because its stack is ours.
+fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
+    let name = &scenario.hosts.get(host).ok_or(LabError::Host)?.name;
+    if plan::is_own(scenario, host) { Err(LabError::OwnStack(name.clone())) } else { Ok(()) }
+}
+
+/// What to know where the kernel gave no user namespace.
+fn without_user_namespace() -> Option<String> {
+    sandbox::is_real_root().then(|| {
+        "there are no user namespaces here: the program is root of this machine, with the \
+         capabilities alone that a network and files take"
+            .to_owned()
+    })
+}
+
+/// A warning for each other host that has our stack: no program runs there that could answer.
+fn deaf_hosts(scenario: &Scenario) -> Vec<String> {
+    let own = scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
+    let text = "has towpath's own stack, in which nothing listens here";
+    own.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
+}
+
+/// The default of the calling thread's namespace.
+fn congestion_control() -> String {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// One line for each interface, with the host marked in which the only program runs.
+fn map(network: &Network, here: Option<usize>, roles: Roles) -> String {
+    let mut text = String::new();
+    let families = Network::families(&network.scenario);
+    for (index, host) in network.hosts.iter().enumerate() {
+        let role = |role: &'static str, of: usize| {
+            (of == index && host.name != role).then(|| role.to_owned())
+        };
+        let marks = [
+            role("client", roles.client),
+            role("server", roles.server),
+            (Some(index) == here).then(|| "you are here".to_owned()),
+        ];
+        let marks: Vec<_> = marks.into_iter().flatten().collect();
+        let mark =
+            if marks.is_empty() { String::new() } else { format!(" ({})", marks.join("; ")) };
+        let _infallible = writeln!(text, "{}{mark}", host.name);
+        for (number, path) in network.scenario.paths.iter().enumerate() {
+            let Some(end) = end_of(path, index) else { continue };
+            let other = path.between.iter().find(|other| **other != index);
+            let other = other.and_then(|other| network.hosts.get(*other));
+            let own = |family| {
+                let configured = families.contains(&family);
+                let text = || address(number, end, family, 0).to_string();
+                if configured { text() } else { "-".to_owned() }
+            };
+            let _infallible = writeln!(
+                text,
+                "  {:<12} {:<15} {:<22} to {}",
+                path.name,
+                own(Family::V4),
+                own(Family::V6),
+                other.map_or("?", |other| other.name.as_str()),
+            );
+        }
+    }
+    text.pop();
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    #[test]
+    fn a_host_with_our_own_stack_is_refused_and_another_warned_of() {
+        let text = "name = \"t\"\n[hosts.near]\n[hosts.far]\nstack = \"towpath\"\n[paths.p]\n\
+                    between = [\"near\", \"far\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
+        let scenario = Scenario::parse("t.toml", text, &no_files).unwrap();
+        assert!(check_stack(&scenario, 0).is_ok());
+        let refused = check_stack(&scenario, 1).unwrap_err().to_string();
+        assert!(refused.contains("host `far` has towpath's own stack"), "{refused}");
+        assert!(matches!(check_stack(&scenario, 2), Err(LabError::Host)));
+        assert!(deaf_hosts(&scenario)[0].contains("`far`"));
+    }
+}

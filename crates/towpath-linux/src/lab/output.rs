@@ -1,0 +1,93 @@
+//! What several programs print: each line behind the name of its host.
+
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+/// A line that is longer than this is printed in parts.
+const LONGEST: u64 = 64 * 1024;
+
+/// Threads that print what programs say.
+#[derive(Debug)]
+pub(super) struct Printers {
+    alive: Option<Sender<()>>,
+    ended: Receiver<()>,
+}
+
+impl Printers {
+    pub(super) fn new() -> Self {
+        let (alive, ended) = mpsc::channel();
+        Self { alive: Some(alive), ended }
+    }
+
+    /// Prints what comes on to `out`, until its end.
+    pub(super) fn add(
+        &self,
+        label: String,
+        from: impl Read + Send + 'static,
+        out: impl Fn() -> Box<dyn Write> + Send + 'static,
+    ) -> io::Result<()> {
+        let alive = self.alive.clone();
+        thread::Builder::new().name("printer".into()).spawn(move || {
+            // Whoever prints to nobody hears of it from the pipe, which closes here.
+            let _nobody_reads = print(&label, from, &out);
+            drop(alive);
+        })?;
+        Ok(())
+    }
+
+    /// Waits until all is printed, but not for programs that were left behind.
+    pub(super) fn finish(&mut self, patience: Duration) {
+        drop(self.alive.take());
+        // Nobody ever sends: it ends when nobody could.
+        let _ended_or_late = self.ended.recv_timeout(patience);
+    }
+}
+
+fn print(label: &str, from: impl Read, out: &impl Fn() -> Box<dyn Write>) -> io::Result<()> {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        line.extend(label.as_bytes());
+        let read = from.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        let mut out = out();
+        out.write_all(&line)?;
+        out.flush()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_line_has_its_label_and_the_last_its_end() {
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let out = || Box::new(Shared(Arc::clone(&printed))) as Box<dyn Write>;
+        print("left  | ", &b"one\n\ntwo"[..], &out).unwrap();
+        let text = String::from_utf8(printed.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "left  | one\nleft  | \nleft  | two\n");
+    }
+}

@@ -1,0 +1,159 @@
+//! When a program is ready for the next one: when it has opened a socket on its host.
+//!
+//! That is a port where it listens, of a server; a datagram socket; the socket through which a capture
+//! or a ping looks; and a connection of its own, of a client. What it accepts later says nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use crate::namespace::Namespace;
+
+/// Tables of sockets in `/proc/PID/net`, with the column that has the socket's inode.
+const TABLES: [(&str, usize); 10] = [
+    ("tcp", 9),
+    ("tcp6", 9),
+    ("udp", 9),
+    ("udp6", 9),
+    ("udplite", 9),
+    ("raw", 9),
+    ("raw6", 9),
+    ("icmp", 9),
+    ("icmp6", 9),
+    ("packet", 8),
+];
+const LISTENS: &str = "0A";
+/// Of a datagram socket without a peer.
+const UNCONNECTED: &str = "07";
+
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Others are to connect to it.
+    Listens,
+    /// It takes what comes: datagrams of anybody, or all packets.
+    Receives,
+    /// It has a peer, or sends by itself.
+    Speaks,
+}
+
+/// The sockets of a host, as far as programs have opened them: by table and inode.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Sockets(BTreeMap<(String, String), Use>);
+
+impl Sockets {
+    pub(super) fn of(namespace: &Namespace) -> Self {
+        let read = || {
+            let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+            TABLES.map(|(name, column)| (name, column, table(name).unwrap_or_default()))
+        };
+        let tables = namespace.run(read).unwrap_or_default();
+        Self::parse(tables.iter().map(|(name, column, text)| (*name, *column, text.as_str())))
+    }
+
+    /// Whether there is one that was not there `before`.
+    pub(super) fn has_more_than(&self, before: &Self) -> bool {
+        self.0.keys().any(|socket| !before.0.contains_key(socket))
+    }
+
+    /// Whether one listens that was not there `before`.
+    pub(super) fn listens_more_than(&self, before: &Self) -> bool {
+        let listens =
+            |(socket, used): (_, &Use)| *used == Use::Listens && !before.0.contains_key(socket);
+        self.0.iter().any(listens)
+    }
+
+    /// Those of two hosts.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn with<const N: usize>(all: [(&str, Use); N]) -> Self {
+        Self(all.map(|(inode, used)| (("tcp".to_owned(), inode.to_owned()), used)).into())
+    }
+
+    /// What each is for, by its inode.
+    pub(super) fn uses(&self) -> impl Iterator<Item = (&str, Use)> {
+        self.0.iter().map(|((_, inode), used)| (inode.as_str(), *used))
+    }
+
+    fn parse<'a>(tables: impl IntoIterator<Item = (&'a str, usize, &'a str)>) -> Self {
+        let mut all = Self::default();
+        for (name, column, text) in tables {
+            let rows: Vec<Vec<&str>> =
+                text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+            let state = |row: &[&str]| row.get(3).copied() == Some(LISTENS);
+            let port = |row: &[&str]| {
+                row.get(1).and_then(|local| local.rsplit_once(':')).map(|(_, port)| port.to_owned())
+            };
+            let listening: BTreeSet<_> =
+                rows.iter().filter(|row| state(row)).filter_map(|row| port(row)).collect();
+            for row in rows {
+                // It has come to a port where somebody listens: a peer's doing.
+                let accepted = name.starts_with("tcp")
+                    && !state(&row)
+                    && port(&row).is_some_and(|port| listening.contains(&port));
+                let inode = row.get(column).copied().unwrap_or("0");
+                if !accepted && inode != "0" {
+                    let used = match (name, row.get(3).copied()) {
+                        ("tcp" | "tcp6", Some(LISTENS)) => Use::Listens,
+                        ("udp" | "udp6" | "udplite", Some(UNCONNECTED)) | ("packet", _) => {
+                            Use::Receives
+                        }
+                        _ => Use::Speaks,
+                    };
+                    all.0.insert((name.to_owned(), inode.to_owned()), used);
+                }
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx rx tr tm retrnsmt uid timeout inode";
+
+    fn tcp(rows: &[(&str, &str, &str)]) -> Sockets {
+        let rows = rows.iter().map(|(local, state, inode)| {
+            format!("   0: {local} 00000000:0000 {state} 0:0 00:0 00000000 0 0 {inode} 1 0")
+        });
+        let text = [HEAD.to_owned()].into_iter().chain(rows).collect::<Vec<_>>().join("\n");
+        Sockets::parse([("tcp", 9, text.as_str())])
+    }
+
+    #[test]
+    fn who_listens_or_connects_is_ready_and_who_is_connected_to_was_so_before() {
+        let none = tcp(&[]);
+        let listens = tcp(&[("00000000:1451", "0A", "77")]);
+        let accepted = tcp(&[("00000000:1451", "0A", "77"), ("0100400A:1451", "01", "78")]);
+        let connects = tcp(&[("0100400A:9C40", "02", "79")]);
+        assert!(listens.has_more_than(&none) && connects.has_more_than(&none));
+        assert!(!none.has_more_than(&none) && !accepted.has_more_than(&listens));
+    }
+
+    #[test]
+    fn who_waits_for_others_is_told_from_who_speaks() {
+        let uses = |sockets: &Sockets| sockets.uses().map(|(_, used)| used).collect::<Vec<_>>();
+        assert_eq!(uses(&tcp(&[("00000000:1451", "0A", "77")])), [Use::Listens]);
+        assert_eq!(uses(&tcp(&[("0100400A:9C40", "02", "79")])), [Use::Speaks]);
+        let udp = |state: &str| {
+            let row = format!("   0: 00000000:1451 00000000:0000 {state} 0:0 00:0 0 0 0 7 1 0");
+            Sockets::parse([("udp", 9, format!("{HEAD}\n{row}").as_str())])
+        };
+        assert_eq!(uses(&udp("07")), [Use::Receives]);
+        assert_eq!(uses(&udp("01")), [Use::Speaks]);
+    }
+
+    #[test]
+    fn a_capture_is_ready_when_it_looks() {
+        let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+                    0000 3      3    0003   2     1 0      0      4242\n";
+        let looks = Sockets::parse([("packet", 8, text)]);
+        assert!(looks.has_more_than(&Sockets::default()));
+    }
+}

@@ -1,0 +1,161 @@
+//! Who of a lab does something, and who only waits for others to come.
+//!
+//! A server that nobody will ever connect to waits for ever. That is so when every process on the hosts
+//! that waits for no child holds a socket on which others are to come and none with a peer, and no
+//! host sends anything. A process that does anything else (counts, sleeps, reads a terminal) holds no
+//! such socket, so it is never taken for one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use super::ready::{Sockets, Use};
+use crate::namespace::Namespace;
+
+/// A process on a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Process {
+    id: String,
+    parent: String,
+    /// Number of its network namespace.
+    host: u64,
+    /// Inodes of the sockets that it holds.
+    sockets: BTreeSet<String>,
+}
+
+/// Processes of hosts at one time.
+#[derive(Debug, Default)]
+pub(super) struct Processes(Vec<Process>);
+
+impl Processes {
+    /// Those of one host.
+    pub(super) fn of(namespace: &Namespace) -> Self {
+        Self::of_all(std::iter::once(namespace))
+    }
+
+    /// Those of several.
+    pub(super) fn of_all<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Self {
+        let hosts: BTreeSet<_> = namespaces.into_iter().filter_map(number).collect();
+        let own = fs::read_link("/proc/self").unwrap_or_default();
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let ids = ids.filter(|id| id.bytes().all(|byte| byte.is_ascii_digit()));
+        let ids = ids.filter(|id| own.as_os_str() != id.as_str());
+        Self(ids.filter_map(read).filter(|process| hosts.contains(&process.host)).collect())
+    }
+
+    /// Numbers of all of them.
+    pub(super) fn ids(&self) -> BTreeSet<String> {
+        self.0.iter().map(|process| process.id.clone()).collect()
+    }
+
+    /// Whether there are some, all of which only wait for others to come.
+    fn only_wait(&self, sockets: &Sockets) -> bool {
+        let uses: BTreeMap<_, _> = sockets.uses().collect();
+        let parents: BTreeSet<_> = self.0.iter().map(|process| &process.parent).collect();
+        let mut last = self.0.iter().filter(|process| !parents.contains(&process.id)).peekable();
+        last.peek().is_some()
+            && last.all(|process| {
+                let own = process.sockets.iter().filter_map(|inode| uses.get(inode.as_str()));
+                let own: Vec<_> = own.collect();
+                !own.is_empty() && own.iter().all(|used| **used != Use::Speaks)
+            })
+    }
+}
+
+/// Whether all processes on these hosts only wait for others to come.
+pub(super) fn nobody_acts(namespaces: &[&Namespace]) -> bool {
+    let all = Processes::of_all(namespaces.iter().copied());
+    // Sockets have numbers of their own in all of the kernel.
+    let sockets = namespaces.iter().map(|namespace| Sockets::of(namespace));
+    let sockets = sockets.reduce(Sockets::and).unwrap_or_default();
+    all.only_wait(&sockets)
+}
+
+/// How much the hosts have sent so far; that changes with whatever a program sends.
+pub(super) fn sent(namespaces: &[&Namespace]) -> u64 {
+    let read = || {
+        let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        let (four, six) = (table("snmp").unwrap_or_default(), table("snmp6").unwrap_or_default());
+        sum(&four, &six)
+    };
+    namespaces.iter().filter_map(|namespace| namespace.run(read).ok()).sum()
+}
+
+/// Packets of IPv4; of IPv6 those that are not the kernel's own.
+fn sum(snmp: &str, snmp6: &str) -> u64 {
+    let mut total = 0;
+    let lines: Vec<_> = snmp.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let [names, values] = pair else { continue };
+        let values = names.split_whitespace().zip(values.split_whitespace());
+        let wanted = values.filter(|(name, _)| matches!(*name, "OutRequests" | "OutSegs"));
+        total += wanted.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
+    }
+    let six = snmp6.lines().filter_map(|line| line.split_once(char::is_whitespace));
+    let six = six.filter(|(name, _)| matches!(*name, "Udp6OutDatagrams" | "Icmp6OutEchos"));
+    total + six.filter_map(|(_, value)| value.trim().parse::<u64>().ok()).sum::<u64>()
+}
+
+fn number(namespace: &Namespace) -> Option<u64> {
+    let file = File::from(namespace.as_fd().try_clone_to_owned().ok()?);
+    Some(file.metadata().ok()?.ino())
+}
+
+/// What is there of a process; `None` when it has ended.
+fn read(id: String) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut rest = rest.split_whitespace();
+    let state = rest.next()?;
+    let parent = rest.next()?.to_owned();
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    let host = fs::metadata(format!("/proc/{id}/ns/net")).ok()?.ino();
+    let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let links = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let sockets = links.filter_map(|link| {
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some(inode.to_owned())
+    });
+    let sockets = sockets.collect();
+    Some(Process { id, parent, host, sockets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(id: &str, parent: &str, sockets: &[&str]) -> Process {
+        let sockets = sockets.iter().map(|inode| (*inode).to_owned()).collect();
+        Process { id: id.to_owned(), parent: parent.to_owned(), host: 1, sockets }
+    }
+
+    fn sockets() -> Sockets {
+        Sockets::with([("10", Use::Listens), ("11", Use::Receives), ("12", Use::Speaks)])
+    }
+
+    #[test]
+    fn a_server_behind_its_shell_only_waits_and_whoever_does_more_does_not() {
+        let wait = |all: &[Process]| Processes(all.to_vec()).only_wait(&sockets());
+        let shell = process("2", "1", &[]);
+        assert!(wait(&[shell.clone(), process("3", "2", &["10"])]));
+        assert!(wait(&[process("3", "1", &["10"]), process("4", "1", &["11"])]));
+        // Somebody is connected to it; another one sleeps, or sends.
+        assert!(!wait(&[process("3", "1", &["10", "12"])]));
+        assert!(!wait(&[shell.clone(), process("3", "2", &["10"]), process("4", "2", &[])]));
+        assert!(!wait(&[process("3", "1", &["10"]), process("4", "1", &["12"])]));
+        assert!(!wait(&[]));
+        assert!(!wait(&[shell]));
+    }
+
+    #[test]
+    fn what_is_sent_counts_whatever_carries_it() {
+        let snmp = "Ip: Forwarding OutRequests\nIp: 1 5\nTcp: RtoAlgorithm OutSegs\nTcp: 1 3\n";
+        let snmp6 = "Icmp6OutMsgs                    \t9\nUdp6OutDatagrams    \t2\n";
+        assert_eq!(sum(snmp, snmp6), 10);
+        assert_eq!(sum("", ""), 0);
+    }
+}

@@ -1,0 +1,417 @@
+//! Datagrams at a constant rate (`udp`) between two real hosts.
+//!
+//! A server counts what comes in on its port, and sends there what the plan asked for: over its one
+//! port, and only to an address that has given back a challenge within the last [`ATTENDED`]. Whoever
+//! is sent something has so asked for it himself, and still does.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use towpath_measure::live::stamp::{self, Stamp, StampKind};
+use towpath_measure::live::{DatagramHalf, FlowHalf, HostHalf, Token};
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
+use towpath_measure::traffic::directions;
+use towpath_measure::traffic::udp::{UdpReceiver, UdpSender};
+use towpath_net::Instant;
+
+use super::end::End;
+use super::host::{PathNames, interfaces, path_name};
+use super::probe::Aim;
+use super::random;
+use crate::pace::Pace;
+use crate::purse::Way;
+use crate::quic::Outlet;
+use crate::steady::{self, Beside, Incoming, Outgoing};
+use crate::traffic::sends;
+
+/// How often a client says that it wants to hear, until it was challenged and from then on.
+const SOON: Duration = Duration::from_millis(50);
+const AGAIN: Duration = Duration::from_millis(250);
+/// A server sends to nobody who has not said so for this long.
+const ATTENDED: Duration = Duration::from_secs(2);
+/// The longest sleep of a thread that must notice an interrupt.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Bytes of datagrams that arrived here, by flow and direction.
+pub(super) type Counted = Vec<(u32, DataDirection, Arc<AtomicU64>)>;
+
+/// What an end counts from the beginning.
+pub(super) fn counters(scenario: &Scenario, is_client: bool) -> Counted {
+    let flows = (0_u32..).zip(&scenario.flows);
+    let of_udp = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
+    let each = of_udp.flat_map(|(number, flow)| {
+        let ways = directions(&flow.pattern).iter();
+        let incoming = ways.filter(move |way| !sends(**way, is_client));
+        incoming.map(move |way| (number, *way, Arc::default()))
+    });
+    each.collect()
+}
+
+/// A server's sockets, by port and family.
+pub(super) type Outlets = BTreeMap<(u16, bool), Outlet>;
+
+/// A flow of datagrams at a server.
+#[derive(Debug)]
+pub(super) struct Served {
+    /// Of its challenges.
+    key: [u8; 16],
+    state: Mutex<ServedState>,
+    bytes: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct ServedState {
+    /// What counts, while the traffic runs.
+    hears: Option<(UdpReceiver, DeliveryLog)>,
+    /// Who wants to hear, where he was spoken to, and when he last said so.
+    wanted: Option<(SocketAddr, SocketAddr, Instant)>,
+}
+
+impl Served {
+    /// Those of a test; none if it has no such flows.
+    pub(super) fn all(scenario: &Scenario) -> io::Result<BTreeMap<u32, Arc<Self>>> {
+        let mut all = BTreeMap::new();
+        for (number, flow) in (0_u32..).zip(&scenario.flows) {
+            let Pattern::Udp(plan) = &flow.pattern else { continue };
+            let start = Instant::ZERO + flow.start;
+            let up = directions(&flow.pattern).contains(&DataDirection::Up);
+            let hears = up.then(|| {
+                let receiver = UdpReceiver::new(plan, start, scenario.run.sample);
+                (receiver, DeliveryLog::new(start))
+            });
+            let state = Mutex::new(ServedState { hears, wanted: None });
+            all.insert(number, Arc::new(Self { key: random()?, state, bytes: Arc::default() }));
+        }
+        Ok(all)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ServedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a datagram of the traffic, if it may be moved.
+    pub(super) fn take(&self, pace: &Pace, stamp: &Stamp, length: usize) {
+        if pace.is_interrupted() || !pace.may_spend(Way::In) {
+            return;
+        }
+        pace.spend(Way::In, length);
+        let at = pace.now();
+        let mut state = self.lock();
+        let Some((receiver, log)) = &mut state.hears else { return };
+        if receiver.take(at, (stamp.number, stamp.sent()), length) {
+            let at = log.last().map_or(at, |last| last.max(at));
+            log.record(at, length as u64);
+            self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody wants to hear: who has not given back the challenge of his address gets it.
+    pub(super) fn want(
+        &self,
+        now: Instant,
+        stamp: &Stamp,
+        (peer, local): (SocketAddr, SocketAddr),
+    ) -> Option<Stamp> {
+        let challenge = stamp::challenge(&self.key, peer);
+        if stamp.number == challenge {
+            self.lock().wanted = Some((peer, local, now));
+            return None;
+        }
+        Some(Stamp { kind: StampKind::Challenge, number: challenge, ..*stamp })
+    }
+
+    /// Where datagrams are wanted now, and from which address.
+    fn wanted(&self, now: Instant) -> Option<(SocketAddr, SocketAddr)> {
+        let (peer, local, at) = self.lock().wanted?;
+        (now.saturating_since(at) < ATTENDED).then_some((peer, local))
+    }
+}
+
+/// What a server needs for its part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AtServer<'a> {
+    pub(super) flows: &'a BTreeMap<u32, Arc<Served>>,
+    pub(super) outlets: &'a Outlets,
+    pub(super) name: Token,
+}
+
+impl AtServer<'_> {
+    /// What arrives here.
+    pub(super) fn counted(&self) -> Counted {
+        let hears = |own: &Served| own.lock().hears.is_some();
+        let each = self.flows.iter().filter(|(_, own)| hears(own));
+        each.map(|(flow, own)| (*flow, DataDirection::Up, Arc::clone(&own.bytes))).collect()
+    }
+}
+
+impl End<'_> {
+    /// A flow of datagrams at this end.
+    pub(super) fn steady(
+        &self,
+        (number, flow): (u32, &Flow),
+        plan: &Udp,
+        counted: &Counted,
+    ) -> FlowHalf {
+        let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
+        let done = match (&self.aim, &self.served) {
+            (Some(aim), _) => self.client(aim, (number, flow), plan, (counted, &mut half)),
+            (None, Some(served)) => {
+                self.server(*served, (number, flow), plan, &mut half);
+                Ok(())
+            }
+            (None, None) => Err(io::ErrorKind::NotConnected.into()),
+        };
+        half.failure = done.err().map(|error| format!("its datagrams could not be sent: {error}"));
+        half
+    }
+
+    fn times(&self, flow: &Flow) -> (Instant, Instant, Duration) {
+        let start = Instant::ZERO + flow.start;
+        (start, start + flow.pattern.limit(), self.scenario.run.sample)
+    }
+
+    fn client(
+        &self,
+        aim: &Aim,
+        (number, flow): (u32, &Flow),
+        plan: &Udp,
+        (counted, half): (&Counted, &mut FlowHalf),
+    ) -> io::Result<()> {
+        let (start, deadline, sample) = self.times(flow);
+        let socket = open(aim, self.scenario, flow, plan)?;
+        let local = socket.local_addr()?.as_socket().map(|local| local.ip());
+        let path = local.and_then(|ip| PathNames::default().of(ip.to_canonical()));
+        let incoming = counted.iter().find(|(flow, ..)| *flow == number);
+        let has_outgoing = directions(&flow.pattern).iter().any(|way| sends(*way, true));
+        let length = plan.bytes as usize;
+        let (token, flow) = (aim.token, number);
+        let outgoing = has_outgoing.then(|| {
+            let sender = UdpSender::new(*plan, start, sample);
+            Outgoing { sender, token, flow, length }
+        });
+        let (sent, heard) = thread::scope(|scope| {
+            let socket = &socket;
+            let sending = outgoing.map(|outgoing| {
+                scope.spawn(move || {
+                    self.pace.wait_until(start);
+                    let mut out = |datagram: &[u8]| socket.send(datagram).map(|_| ());
+                    outgoing.send(self.pace, start + plan.duration, &mut out).finish()
+                })
+            });
+            let heard = incoming.map(|(_, direction, bytes)| {
+                let incoming = Incoming {
+                    receiver: UdpReceiver::new(plan, start, sample),
+                    log: DeliveryLog::new(start),
+                    bytes,
+                    token,
+                    flow,
+                };
+                let mut wants = Wants { socket, token, flow, challenge: 0, next: Instant::ZERO };
+                let (receiver, log) = incoming.receive(self.pace, socket, deadline, &mut wants);
+                (*direction, receiver.finish(false), log)
+            });
+            (sending.and_then(|sending| sending.join().ok()), heard)
+        });
+        if let Some(sent) = sent {
+            let direction = DataDirection::Up;
+            let path = path.clone();
+            half.datagrams.push(DatagramHalf { direction, path, sent: Some(sent), received: None });
+        }
+        if let Some((direction, received, log)) = heard {
+            let received = Some(received);
+            half.delivered.push((direction, log));
+            half.datagrams.push(DatagramHalf { direction, path, sent: None, received });
+        }
+        let dropped = steady::dropped(&socket);
+        half.notes.extend(steady::drop_warning("client", dropped));
+        Ok(())
+    }
+
+    fn server(
+        &self,
+        served: AtServer<'_>,
+        (number, flow): (u32, &Flow),
+        plan: &Udp,
+        half: &mut FlowHalf,
+    ) {
+        let (start, deadline, sample) = self.times(flow);
+        let Some(own) = served.flows.get(&number) else { return };
+        if directions(&flow.pattern).contains(&DataDirection::Down) {
+            let direction = DataDirection::Down;
+            let sender = UdpSender::new(*plan, start, sample);
+            let (token, length) = (served.name, plan.bytes as usize);
+            let outgoing = Outgoing { sender, token, flow: number, length };
+            let end = start + plan.duration;
+            let sent = self.serve(own, served.outlets, outgoing, (start, end)).finish();
+            let sent = Some(sent);
+            half.datagrams.push(DatagramHalf { direction, path: None, sent, received: None });
+        }
+        while !self.pace.is_over(deadline) {
+            self.pace.sleep_until((self.pace.now() + NAP).min(deadline));
+        }
+        if let Some((receiver, mut log)) = own.lock().hears.take() {
+            log.watch_until(self.pace.now().min(deadline));
+            let (direction, received) = (DataDirection::Up, Some(receiver.finish(false)));
+            half.delivered.push((direction, log));
+            half.datagrams.push(DatagramHalf { direction, path: None, sent: None, received });
+        }
+    }
+
+    /// Sends for as long as somebody wants to hear.
+    fn serve(
+        &self,
+        own: &Served,
+        outlets: &Outlets,
+        mut outgoing: Outgoing,
+        (start, end): (Instant, Instant),
+    ) -> UdpSender {
+        let pace = self.pace;
+        pace.wait_until(start);
+        while own.wanted(pace.clock().now()).is_none() && !pace.is_over(end) {
+            pace.sleep_until(pace.now() + Duration::from_millis(1));
+        }
+        // What nobody could be sent was not due.
+        outgoing.sender.begin_at(pace.now());
+        outgoing.send(pace, end, &mut |datagram| {
+            let wanted = own.wanted(pace.clock().now());
+            let (peer, local) = wanted.ok_or(io::ErrorKind::NotConnected)?;
+            let outlet = outlets.get(&(local.port(), peer.is_ipv4()));
+            outlet.ok_or(io::ErrorKind::NotConnected)?.send(local.ip(), peer, datagram)
+        })
+    }
+}
+
+/// Says that a client wants to hear.
+struct Wants<'a> {
+    socket: &'a Socket,
+    token: Token,
+    flow: u32,
+    challenge: u64,
+    next: Instant,
+}
+
+impl Beside for Wants<'_> {
+    fn speak(&mut self, now: Instant) -> Option<Instant> {
+        if now >= self.next {
+            let (token, flow, number) = (self.token, self.flow, self.challenge);
+            let (kind, sent_ns) = (StampKind::Wanted, now.as_nanos());
+            let stamp = Stamp { kind, token, flow, number, sent_ns };
+            let _said_again_soon = self.socket.send(&stamp.to_bytes());
+            self.next = now + if self.challenge == 0 { SOON } else { AGAIN };
+        }
+        Some(self.next)
+    }
+
+    fn hear(&mut self, stamp: &Stamp) {
+        if stamp.kind == StampKind::Challenge && stamp.number != self.challenge {
+            self.challenge = stamp.number;
+            self.next = Instant::ZERO;
+        }
+    }
+
+    fn is_over(&self, _received: u64) -> bool {
+        false
+    }
+}
+
+/// A socket towards the server: from where connections start, or over the path that was named.
+fn open(aim: &Aim, scenario: &Scenario, flow: &Flow, plan: &Udp) -> io::Result<Socket> {
+    let target = aim.target;
+    let domain = Domain::for_address(target);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    let named = scenario.paths.get(flow.via).filter(|_| plan.is_bound);
+    let interface = match named {
+        Some(path) => {
+            let all = interfaces()?.into_iter().map(|one| one.name);
+            let found = { all }.find(|name| path_name(name) == path.name);
+            Some(found.ok_or(io::ErrorKind::AddrNotAvailable)?)
+        }
+        None => aim.source.interface.clone(),
+    };
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    let own: Option<IpAddr> = aim.source.address.filter(|_| named.is_none());
+    if let Some(address) = own {
+        socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
+    }
+    socket.connect(&SockAddr::from(target))?;
+    steady::prepare(&socket)?;
+    Ok(socket)
+}
+
+/// Adds what flows have to say to what a host says.
+pub(super) fn note(flows: &mut [FlowHalf], host: &mut HostHalf) {
+    let notes = flows.iter_mut().flat_map(|flow| std::mem::take(&mut flow.notes));
+    host.warnings.extend(notes);
+}
+
+#[cfg(test)]
+mod tests {
+    use towpath_measure::scenario::no_files;
+
+    use super::*;
+
+    const PLAN: &str = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
+        between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n\
+        pattern = \"udp\"\ndirection = \"both\"\n";
+
+    fn served() -> Arc<Served> {
+        let scenario = Scenario::parse("the test", PLAN, &no_files).unwrap();
+        Arc::clone(&Served::all(&scenario).unwrap()[&0])
+    }
+
+    fn wanted(number: u64) -> Stamp {
+        let token = Token([7; 16]);
+        Stamp { kind: StampKind::Wanted, token, flow: 0, number, sent_ns: 1 }
+    }
+
+    /// Who says that another address wants to hear does not get its challenge.
+    #[test]
+    fn nothing_is_sent_to_an_address_that_has_not_shown_that_it_hears() {
+        let own = served();
+        let now = Instant::from_nanos(1);
+        let local: SocketAddr = "192.0.2.1:5210".parse().unwrap();
+        let (peer, victim) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.3:4000".parse().unwrap());
+        let challenge = own.want(now, &wanted(0), (peer, local)).unwrap();
+        assert_eq!(own.wanted(now), None);
+        assert_eq!(challenge.to_bytes().len(), wanted(0).to_bytes().len());
+        // The challenge of one address is worth nothing at another, nor in another test.
+        assert!(own.want(now, &wanted(challenge.number), (victim, local)).is_some());
+        assert!(served().want(now, &wanted(challenge.number), (peer, local)).is_some());
+        assert_eq!(own.wanted(now), None);
+        assert_eq!(own.want(now, &wanted(challenge.number), (peer, local)), None);
+        assert_eq!(own.wanted(now), Some((peer, local)));
+    }
+
+    #[test]
+    fn who_does_not_say_again_that_he_wants_to_hear_is_sent_nothing_more() {
+        let own = served();
+        let (peer, local) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
+        let now = Instant::from_nanos(1);
+        let challenge = own.want(now, &wanted(0), (peer, local)).unwrap().number;
+        own.want(now, &wanted(challenge), (peer, local));
+        let later = now + ATTENDED;
+        assert_eq!((own.wanted(later).is_some(), own.wanted(now).is_some()), (false, true));
+        own.want(later, &wanted(challenge), (peer, local));
+        assert!(own.wanted(later).is_some());
+    }
+
+    #[test]
+    fn only_what_comes_in_is_counted_here() {
+        let scenario = Scenario::parse("the test", PLAN, &no_files).unwrap();
+        let ways = |is_client| {
+            let all = counters(&scenario, is_client).into_iter();
+            all.map(|(flow, way, _)| (flow, way)).collect::<Vec<_>>()
+        };
+        assert_eq!(ways(true), [(0, DataDirection::Down)]);
+        assert_eq!(ways(false), [(0, DataDirection::Up)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Which directions and routes of the emulator belong to a link of the account of capacity.
+
+use towpath_measure::account::AccountedLink;
+use towpath_measure::scenario::DataDirection;
+use towpath_net::topology::{DirectionId, RouteId};
+
+use super::Network;
+
+/// Place in a pair of up and down.
+fn side(direction: DataDirection) -> usize {
+    usize::from(direction == DataDirection::Down)
+}
+
+impl Network {
+    /// The direction whose server counts, and the routes through it.
+    pub(crate) fn counted(&self, link: &AccountedLink) -> Option<(DirectionId, Vec<RouteId>)> {
+        let side = side(link.direction);
+        let pair = match (link.bottleneck, link.paths.as_slice()) {
+            (Some(index), _) => self.links.bottlenecks.get(index)?,
+            (None, [path, ..]) => self.links.paths.get(*path)?,
+            (None, []) => return None,
+        };
+        let routes = link.paths.iter().filter_map(|path| self.links.routes.get(*path)?.get(side));
+        Some((*pair.get(side)?, routes.copied().collect()))
+    }
+
+    /// Bytes that the link counts for each packet beside the packet.
+    pub(crate) fn overhead_bytes(&self, link: &AccountedLink) -> u32 {
+        let pair = match (link.bottleneck, link.paths.as_slice()) {
+            (Some(index), _) => {
+                self.scenario.bottlenecks.get(index).map(|one| [&one.up, &one.down])
+            }
+            (None, [path, ..]) => self.scenario.paths.get(*path).map(|one| [&one.up, &one.down]),
+            (None, []) => None,
+        };
+        let config = pair.and_then(|pair| pair.get(side(link.direction)).copied());
+        config.map_or(0, |config| config.overhead_bytes)
+    }
+
+    /// All directions that packets of a path pass in one direction of it.
+    pub(crate) fn directions_of(
+        &self,
+        path: usize,
+        direction: DataDirection,
+    ) -> impl Iterator<Item = DirectionId> + '_ {
+        let side = side(direction);
+        let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
+        let shared = through.iter().filter_map(|index| self.links.bottlenecks.get(*index));
+        let own = self.links.paths.get(path).into_iter();
+        own.chain(shared).filter_map(move |pair| pair.get(side).copied())
+    }
+}

@@ -1,0 +1,294 @@
+//! What links carried, period by period, told apart at the end: what never arrived and what arrived
+//! twice shows only when nothing of it is on its way any more.
+
+use towpath_measure::account::{AccountedLink, Carried};
+use towpath_net::topology::RouteId;
+
+use crate::emulator::engine::{Arrived, Watched};
+use crate::network::Network;
+
+/// What is known at the end of a period; all of it counts from the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Total {
+    /// What the link has served, as it counts it.
+    pub(super) served: u64,
+    /// What arrived at the end, counted likewise.
+    pub(super) arrived: u64,
+    /// Of that, payload.
+    pub(super) payload: u64,
+    /// Payload that subflows took in order.
+    pub(super) received: u64,
+    /// Of that, what another path had brought before.
+    pub(super) needless: u64,
+    /// Of that, what still waits for other paths at the end.
+    pub(super) waiting: u64,
+    /// Payload that waits on its own subflow at the end, and so is not among what subflows took.
+    pub(super) behind: u64,
+}
+
+/// Which counters belong to a link.
+#[derive(Debug)]
+pub(super) struct Place {
+    direction: usize,
+    routes: Vec<usize>,
+    overhead_bytes: u64,
+    /// Place among the payloads of [`Arrived`].
+    protocol: usize,
+}
+
+impl Place {
+    pub(super) fn of(network: &Network, link: &AccountedLink, is_quic: bool) -> Option<Self> {
+        let (direction, routes) = network.counted(link)?;
+        Some(Self {
+            direction: direction.index(),
+            routes: routes.into_iter().map(RouteId::index).collect(),
+            overhead_bytes: network.overhead_bytes(link).into(),
+            protocol: usize::from(is_quic),
+        })
+    }
+
+    /// What the link has served.
+    pub(super) fn served(&self, watched: &Watched) -> u64 {
+        watched.directions.get(self.direction).map_or(0, |(_, served)| *served)
+    }
+
+    /// What links say; what subflows and applications say is added elsewhere.
+    pub(super) fn total(&self, watched: &Watched) -> Total {
+        let routes = self.routes.iter().filter_map(|route| watched.routes.get(*route));
+        let (mut arrived, mut payload) = (0, 0);
+        for Arrived { packets, bytes, payload_bytes } in routes {
+            arrived += bytes + packets * self.overhead_bytes;
+            payload += payload_bytes.get(self.protocol).copied().unwrap_or(0);
+        }
+        Total { served: self.served(watched), arrived, payload, ..Total::default() }
+    }
+}
+
+/// What is still missing of each total when all later ones are known: something may be on its way,
+/// but what is never seen again was lost, or needless.
+pub(super) fn settled(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
+    let mut least = u64::MAX;
+    let mut all: Vec<u64> = { behind.rev() }
+        .map(|gap| {
+            least = least.min(gap);
+            least
+        })
+        .collect();
+    all.reverse();
+    all
+}
+
+/// Tells apart what the link carried between each total and the one before. Of the first `kept` of them,
+/// what came later was on its way at their end; where nobody looked later, as much as the wire of the link
+/// holds, `wire_bytes`.
+pub(super) fn told_apart(
+    totals: &[Total],
+    (kept, wire_bytes): (usize, u64),
+    is_quic: bool,
+) -> Vec<Carried> {
+    let end = totals.len().saturating_sub(1);
+    let lost = settled(totals.iter().enumerate().map(|(index, total)| {
+        let held = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
+        total.served.saturating_sub(total.arrived).saturating_sub(held)
+    }));
+    let missing = |waiting: bool| {
+        settled(totals.iter().enumerate().map(move |(index, total)| {
+            let waits = if waiting && index == end { total.behind } else { 0 };
+            total.payload.saturating_sub(total.received).saturating_sub(waits)
+        }))
+    };
+    let repeated = missing(true);
+    let behind: Vec<u64> =
+        missing(false).iter().zip(&repeated).map(|(all, repeated)| all - repeated).collect();
+    let needless: Vec<u64> = totals.iter().map(|total| total.needless).collect();
+    let waiting: Vec<u64> =
+        totals.iter().zip(behind).map(|(total, behind)| total.waiting + behind).collect();
+    let (mut before, mut all) = (Total::default(), Vec::new());
+    let mut grown = Grown::default();
+    for (at, total) in totals.iter().enumerate() {
+        for (slot, series) in [&lost, &repeated, &needless, &waiting].into_iter().enumerate() {
+            grown.note(slot, series.get(at).copied().unwrap_or(0));
+        }
+        let served = total.served.saturating_sub(before.served);
+        let lost = grown.take(0, served);
+        let left = served - lost;
+        let arrived = total.arrived.saturating_sub(before.arrived);
+        let share = if arrived > 0 { (*total, before) } else { (*total, Total::default()) };
+        let payload = payload_of(left, share);
+        let repeated = grown.take(1, payload);
+        let needless = grown.take(2, payload - repeated);
+        let waiting = grown.take(3, payload - repeated - needless);
+        let delivered = payload - repeated - needless - waiting;
+        let mut carried = Carried {
+            delivered,
+            headers: left - payload,
+            waiting,
+            lost,
+            repeated,
+            ..Carried::default()
+        };
+        if is_quic {
+            // What is around the application's bytes within a datagram cannot be told from repeats.
+            carried.headers += repeated + needless + waiting;
+            (carried.repeated, carried.waiting) = (0, 0);
+        } else {
+            carried.reinjected = needless;
+        }
+        all.push(carried);
+        before = *total;
+    }
+    if let Some((total, lost)) = totals.iter().zip(&lost).nth(kept.saturating_sub(1)) {
+        let missing = total.served.saturating_sub(total.arrived);
+        set_apart(all.get_mut(..kept).unwrap_or_default(), missing.saturating_sub(*lost));
+    }
+    all
+}
+
+/// What was on its way at the end is the latest of what was carried.
+fn set_apart(all: &mut [Carried], mut on_its_way: u64) {
+    for carried in all.iter_mut().rev() {
+        for own in [&mut carried.delivered, &mut carried.headers] {
+            let part = on_its_way.min(*own);
+            *own -= part;
+            carried.under_way += part;
+            on_its_way -= part;
+        }
+    }
+}
+
+/// How much each of several totals has grown, and what of it could not be told yet.
+#[derive(Debug, Default)]
+struct Grown {
+    old: [u64; 4],
+    owed: [u64; 4],
+}
+
+impl Grown {
+    fn note(&mut self, slot: usize, now: u64) {
+        if let (Some(old), Some(owed)) = (self.old.get_mut(slot), self.owed.get_mut(slot)) {
+            *owed += now.saturating_sub(*old);
+            *old = now;
+        }
+    }
+
+    /// As much of it as there is; the rest is owed to the next period.
+    fn take(&mut self, slot: usize, there: u64) -> u64 {
+        let Some(owed) = self.owed.get_mut(slot) else { return 0 };
+        let taken = there.min(*owed);
+        *owed -= taken;
+        taken
+    }
+}
+
+/// Payload in `bytes` of a link, in the proportion of what arrived between two totals.
+fn payload_of(bytes: u64, (now, before): (Total, Total)) -> u64 {
+    let arrived = u128::from(now.arrived.saturating_sub(before.arrived));
+    let payload = u128::from(now.payload.saturating_sub(before.payload));
+    if arrived == 0 {
+        return 0;
+    }
+    u64::try_from(u128::from(bytes) * payload / arrived).unwrap_or(bytes).min(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(served: u64, arrived: u64, received: u64, needless: u64) -> Total {
+        let payload = arrived * 9 / 10;
+        Total { served, arrived, payload, received, needless, ..Total::default() }
+    }
+
+    fn sum(carried: &Carried) -> u64 {
+        carried.sum()
+    }
+
+    #[test]
+    fn what_waits_for_earlier_data_was_not_sent_in_vain() {
+        // 900 bytes wait for a gap at the first look; at the second it is filled.
+        let totals = [total(1_000, 1_000, 0, 0), total(2_000, 2_000, 1_800, 0)];
+        let carried = told_apart(&totals, (totals.len(), 0), false);
+        assert_eq!(carried.iter().map(|c| c.delivered).collect::<Vec<_>>(), [900, 900]);
+        assert_eq!(carried.iter().map(|c| c.repeated + c.reinjected).sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn copies_are_told_by_where_the_first_one_came() {
+        let same = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
+        let other = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
+        let [_, carried] = told_apart(&same, (2, 0), false)[..] else { panic!() };
+        assert_eq!((carried.delivered, carried.repeated, carried.reinjected), (800, 100, 0));
+        let [_, carried] = told_apart(&other, (2, 0), false)[..] else { panic!() };
+        assert_eq!((carried.delivered, carried.repeated, carried.reinjected), (800, 0, 100));
+    }
+
+    #[test]
+    fn what_is_on_the_wire_is_lost_only_if_it_never_arrives() {
+        let totals = [
+            total(1_000, 500, 450, 0),
+            total(2_000, 1_700, 1_530, 0), // 300 were cut off on the wire
+            total(3_000, 2_700, 2_430, 0),
+        ];
+        let carried = told_apart(&totals, (totals.len(), 0), false);
+        assert_eq!(carried.iter().map(|c| c.lost).collect::<Vec<_>>(), [300, 0, 0]);
+        assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn what_comes_after_the_end_was_on_its_way() {
+        let totals = [
+            total(1_000, 1_000, 900, 0),
+            total(2_000, 1_700, 1_530, 0), // the end; 100 of the 300 are lost
+            total(2_000, 1_900, 1_710, 0),
+        ];
+        let carried = told_apart(&totals, (2, 0), false);
+        let both: Vec<_> = carried.iter().map(|c| (c.under_way, c.lost)).collect();
+        assert_eq!(both, [(0, 0), (200, 100), (0, 0)]);
+        assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 0]);
+    }
+
+    #[test]
+    fn where_nobody_looks_after_the_end_the_wire_is_full() {
+        // 300 are on the wire all of the time; 100 were lost.
+        let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
+        let carried = told_apart(&totals, (2, 300), false);
+        let both: Vec<_> = carried.iter().map(|c| (c.under_way, c.lost)).collect();
+        assert_eq!(both, [(0, 100), (300, 0)]);
+    }
+
+    #[test]
+    fn what_waits_at_the_end_was_neither_delivered_nor_sent_in_vain() {
+        let waits = Total { behind: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
+        let totals = [total(1_000, 1_000, 900, 0), waits];
+        let [first, last] = told_apart(&totals, (2, 0), false)[..] else { panic!() };
+        assert_eq!((first.waiting, last.waiting), (0, 500));
+        assert_eq!((last.delivered, last.repeated + last.reinjected), (400, 0));
+    }
+
+    #[test]
+    fn whatever_the_counters_say_the_parts_sum_to_what_was_served() {
+        let mut seed = 1_u64;
+        let mut draw = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % most
+        };
+        let mut totals = vec![Total::default()];
+        for _ in 0..500 {
+            let mut next = totals.last().copied().unwrap();
+            next.served += draw(2_000);
+            next.arrived += draw(2_000);
+            next.payload += draw(1_900);
+            next.received += draw(1_900);
+            next.needless += draw(900);
+            next.waiting = draw(3_000);
+            next.behind = draw(3_000);
+            totals.push(next);
+        }
+        for is_quic in [false, true] {
+            for kept in [0, 1, 250, 501] {
+                let all: u64 = told_apart(&totals, (kept, 700), is_quic).iter().map(sum).sum();
+                assert_eq!(all, totals.last().unwrap().served);
+            }
+        }
+    }
+}

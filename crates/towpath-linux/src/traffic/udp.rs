@@ -1,0 +1,159 @@
+//! Datagrams at a constant rate over one path of an emulated network.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+use socket2::{SockAddr, Socket};
+use towpath_measure::live::Token;
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::scenario::{DataDirection, Family, Flow, Udp};
+use towpath_measure::traffic::directions;
+use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, join};
+use towpath_net::Instant;
+
+use super::{Datagrams, Delivered, FIRST_PORT, Outcome, Stage};
+use crate::ping;
+use crate::steady::{self, Beside, Incoming, Outgoing};
+
+/// Both ends of a flow: the first host's socket and the second's.
+struct Ends<'a> {
+    stage: &'a Stage,
+    flow: &'a Flow,
+    port: u16,
+    sockets: [Socket; 2],
+}
+
+/// What a receiver knows of its sender, in the same process.
+struct Known<'a> {
+    sent: &'a AtomicU64,
+    done: &'a AtomicBool,
+}
+
+impl Beside for Known<'_> {
+    fn is_over(&self, received: u64) -> bool {
+        self.done.load(Ordering::Acquire) && received >= self.sent.load(Ordering::Acquire)
+    }
+}
+
+/// Runs a flow, both ends.
+pub(crate) fn run(stage: &Stage, (index, flow): (usize, &Flow), plan: &Udp) -> Outcome {
+    let port = FIRST_PORT + index as u16;
+    let failed = |error: io::Error| {
+        let hosts = [flow.from, flow.to].map(|host| stage.network.hosts.get(host));
+        let own = hosts.into_iter().flatten().find(|host| host.stack.is_some());
+        let failure = own.map_or_else(
+            || error.to_string(),
+            |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
+        );
+        Outcome { failure: Some(failure), ..Outcome::default() }
+    };
+    let sockets = match (open(stage, flow, flow.from, port), open(stage, flow, flow.to, port)) {
+        (Ok(from), Ok(to)) => [from, to],
+        (Err(error), _) | (_, Err(error)) => return failed(error),
+    };
+    let ends = Ends { stage, flow, port, sockets };
+    let mut outcome = Outcome::default();
+    let each = thread::scope(|scope| {
+        let ends = &ends;
+        let run = |direction| scope.spawn(move || ends.way(index as u32, plan, direction));
+        let all: Vec<_> = directions(&flow.pattern).iter().map(|way| run(*way)).collect();
+        all.into_iter().filter_map(|way| way.join().ok()).collect::<Vec<_>>()
+    });
+    for (datagrams, log) in each {
+        let direction = datagrams.as_ref().map(|one| one.direction);
+        outcome
+            .delivered
+            .extend(direction.map(|direction| Delivered { direction, logs: vec![log] }));
+        outcome.datagrams.extend(datagrams);
+    }
+    let names = [flow.from, flow.to]
+        .map(|host| stage.network.hosts.get(host).map_or("?", |host| host.name.as_str()));
+    let dropped = names.iter().zip(&ends.sockets);
+    outcome.warning =
+        { dropped }.find_map(|(name, socket)| steady::drop_warning(name, steady::dropped(socket)));
+    outcome
+}
+
+fn open(stage: &Stage, flow: &Flow, host: usize, port: u16) -> io::Result<Socket> {
+    let network = &stage.network;
+    let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
+    let path = network.scenario.paths.get(flow.via).ok_or(io::ErrorKind::NotFound)?;
+    let any: IpAddr = match flow.family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let bound = || ping::bind(&path.name, SocketAddr::new(any, port));
+    if space.stack.is_some() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let socket = Socket::from(space.namespace.run(bound)??);
+    steady::prepare(&socket)?;
+    Ok(socket)
+}
+
+impl Ends<'_> {
+    /// One direction, both ends.
+    fn way(
+        &self,
+        flow: u32,
+        plan: &Udp,
+        direction: DataDirection,
+    ) -> (Option<Datagrams>, DeliveryLog) {
+        let pace = &self.stage.pace;
+        let scenario = &self.stage.network.scenario;
+        let (start, sample) = (Instant::ZERO + self.flow.start, scenario.run.sample);
+        let deadline = start + self.flow.pattern.limit();
+        let [first, second] = &self.sockets;
+        let down = direction == DataDirection::Down;
+        let (own, other) = if down { (second, first) } else { (first, second) };
+        let receiver_host = if down { self.flow.from } else { self.flow.to };
+        let bytes = Arc::new(AtomicU64::new(0));
+        let mut all = self.stage.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((flow, direction, Arc::clone(&bytes)));
+        drop(all);
+        let (token, length) = (Token::NONE, plan.bytes as usize);
+        let outgoing =
+            Outgoing { sender: UdpSender::new(*plan, start, sample), token, flow, length };
+        let incoming = Incoming {
+            receiver: UdpReceiver::new(plan, start, sample),
+            log: DeliveryLog::new(start),
+            bytes: &bytes,
+            token,
+            flow,
+        };
+        let (sent, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        pace.sleep_until(start);
+        let (sender, (counted, log)) = thread::scope(|scope| {
+            let sending = scope.spawn(|| {
+                let sender = outgoing.send(pace, start + plan.duration, &mut |datagram| {
+                    let target = self.target(receiver_host)?;
+                    own.send_to(datagram, &target)?;
+                    Ok(())
+                });
+                sent.store(sender.sent(), Ordering::Release);
+                done.store(true, Ordering::Release);
+                sender
+            });
+            let mut known = Known { sent: &sent, done: &done };
+            let heard = incoming.receive(pace, other, deadline, &mut known);
+            (sending.join().ok(), heard)
+        });
+        let path = scenario.paths.get(self.flow.via).map_or("?", |path| path.name.as_str());
+        let sent = sender.map(UdpSender::finish);
+        let received = counted.finish(true);
+        let ends = (sent.as_ref(), Some(&received));
+        let joined = join(plan, (flow, start, sample), (direction, path), ends);
+        (joined.map(|(figures, rows)| Datagrams { direction, figures, rows }), log)
+    }
+
+    /// Where the receiver is now: an address may be replaced.
+    fn target(&self, host: usize) -> io::Result<SockAddr> {
+        let network = &self.stage.network;
+        let address = network.address(self.flow.via, host, self.flow.family);
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(SocketAddr::new(address, self.port).into())
+    }
+}

@@ -1,0 +1,295 @@
+//! A situation while it is drawn.
+
+use super::super::list::connection::V6;
+use super::super::list::variations::NAT;
+use super::super::situation::{Change, Host, Listener, Quality, Routing};
+use super::Draw;
+use crate::hop::Rule;
+
+/// Names of the client's interfaces; a situation has the first of them.
+const NAMES: [&[&str]; 3] = [
+    &["c1", "c2", "c3", "c4"],
+    &["eth0", "wlan0", "wwan0", "wwan1"],
+    &["enp3s0", "wlp2s0", "wwp0s20u4", "usb0"],
+];
+
+/// Two names for what is true of the same network. IPv6 does not take the destination for a neighbour,
+/// so an interface without a gateway is one without a route for its source; who accepts no announced
+/// address here has no endpoint, too; the way back cannot be told from the way there; and that data is
+/// changed is among what the doctor says it has not looked at.
+///
+/// The last column: always, and not only where the server lets nobody see the difference.
+const SAME: &[(&str, &str, bool)] = &[
+    ("no-gateway-on-interface", "no-source-route", true),
+    ("all-endpoints-one-interface", "no-endpoints", true),
+    ("add-addr-limit", "no-endpoints", false),
+    ("announced-address-unreachable", "no-endpoints", false),
+    ("announced-address-private", "no-endpoints", false),
+    ("synack-option-stripped", "syn-option-stripped", false),
+    ("payload-rewritten", "healthy", false),
+];
+
+/// What waits for connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Server {
+    /// It gives back what it gets.
+    Echo,
+    /// A towpath server.
+    Towpath,
+    /// Answers requests over HTTP/1.1.
+    Web,
+    /// Answers a client's hello over TLS.
+    Tls,
+    /// Says its banner, and waits for the client's.
+    Ssh,
+    /// Closes with the first bytes.
+    HangsUp,
+}
+
+/// What it takes to see a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Evidence {
+    /// The configuration or the handshake of the first subflow.
+    Handshake,
+    /// Further subflows: the connection must stay open.
+    Join,
+    /// Data both ways over each path.
+    Data,
+    /// The other host's own word.
+    Peer,
+}
+
+/// What is true of a drawn situation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Truth {
+    /// The causes that were put in; none where all is well.
+    pub causes: Vec<&'static str>,
+    /// What may be named first: one of the causes, or a verdict.
+    pub accepted: Vec<&'static str>,
+    /// Whether somebody at the client can find it out, with a server of that kind.
+    pub decidable: bool,
+    /// Whether that holds for all that was put in.
+    pub all_decidable: bool,
+    /// Subflows over which data can go when nothing is wrong.
+    pub paths: u32,
+    /// All that was drawn, in a line.
+    pub drawn: String,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) names: &'static [&'static str],
+    pub(super) v4: bool,
+    pub(super) server: Server,
+    /// The server announces its second address.
+    pub(super) announces: bool,
+    /// Endpoints of the client's, one for each further interface, until a fault changes them.
+    pub(super) endpoints: Vec<String>,
+    pub(super) server_endpoints: Vec<String>,
+    pub(super) limits: [(u32, u32); 2],
+    pub(super) routing: Routing,
+    pub(super) qualities: Vec<Quality>,
+    /// What the boxes do beside translating.
+    pub(super) rules: Vec<Vec<Rule>>,
+    pub(super) nat: Vec<bool>,
+    pub(super) far: Vec<bool>,
+    pub(super) more: Vec<Change>,
+    /// Parts of the network that a fault has changed.
+    pub(super) taken: Vec<&'static str>,
+    pub(super) faults: Vec<(&'static str, Evidence)>,
+    pub(super) words: Vec<String>,
+}
+
+impl Draft {
+    pub(super) fn new(draw: Draw) -> Self {
+        let count = draw.weighted("interfaces", &[(60, 2), (25, 3), (15, 4)]).unwrap_or(2);
+        let names = NAMES.get(draw.below("names", NAMES.len())).copied().unwrap_or_default();
+        let names = names.get(..count).unwrap_or_default();
+        let v4 = draw.chance("IPv4", 65);
+        let server = draw.weighted(
+            "server",
+            &[
+                (25, Server::Echo),
+                (25, Server::Towpath),
+                (20, Server::Web),
+                (10, Server::Tls),
+                (10, Server::Ssh),
+                (10, Server::HangsUp),
+            ],
+        );
+        let server = server.unwrap_or(Server::Echo);
+        let mut draft = Self {
+            names,
+            v4,
+            server,
+            announces: draw.chance("announces", 25),
+            endpoints: Vec::new(),
+            server_endpoints: Vec::new(),
+            limits: [(8, 8); 2],
+            routing: Routing::BySource,
+            qualities: Vec::new(),
+            rules: vec![Vec::new(); count],
+            nat: (1..=count).map(|path| v4 && draw.chance(&format!("NAT {path}"), 25)).collect(),
+            far: (1..=count).map(|path| draw.chance(&format!("far {path}"), 20)).collect(),
+            more: Vec::new(),
+            taken: Vec::new(),
+            faults: Vec::new(),
+            words: Vec::new(),
+        };
+        for path in 1..=count {
+            let delay_ms = draw.even(&format!("delay {path}"), [2, 40]);
+            let rate_kbps = draw.even(&format!("rate {path}"), [5, 60]) * 1_000;
+            draft.qualities.push(Quality { delay_ms, rate_kbps, ..Quality::USUAL });
+        }
+        draft.endpoints = (2..=count).map(|path| draft.endpoint(path, "subflow")).collect();
+        if draft.announces {
+            draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
+        }
+        draft
+    }
+
+    /// The client's address on a path, from 1.
+    pub(super) fn address(&self, path: usize) -> String {
+        if self.v4 { format!("10.1.{path}.2") } else { format!("2001:db8:1:{path}::2") }
+    }
+
+    pub(super) fn prefix(&self, path: usize) -> String {
+        format!("{}/{}", self.address(path), if self.v4 { 24 } else { 64 })
+    }
+
+    pub(super) fn name(&self, path: usize) -> &'static str {
+        path.checked_sub(1).and_then(|index| self.names.get(index)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn endpoint(&self, path: usize, flags: &str) -> String {
+        format!("{} dev {} {flags}", self.address(path), self.name(path))
+    }
+
+    /// The server's second address.
+    pub(super) fn second_address(&self) -> &'static str {
+        if self.v4 { "203.0.113.2" } else { "2001:db8:2:2::2" }
+    }
+
+    pub(super) fn paths(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Takes parts of the network for a fault, unless another one has one of them.
+    pub(super) fn take(&mut self, parts: &[&'static str]) -> bool {
+        let free = !parts.iter().any(|part| self.taken.contains(part));
+        if free {
+            self.taken.extend(parts);
+        }
+        free
+    }
+
+    pub(super) fn fault(&mut self, cause: &'static str, evidence: Evidence, words: String) -> bool {
+        self.faults.push((cause, evidence));
+        self.words.push(words);
+        true
+    }
+
+    /// Whether somebody at the client can see such a thing with that server.
+    fn shows(&self, evidence: Evidence) -> bool {
+        match evidence {
+            Evidence::Handshake => true,
+            Evidence::Join => self.server != Server::HangsUp,
+            Evidence::Data => matches!(self.server, Server::Echo | Server::Towpath),
+            Evidence::Peer => self.server == Server::Towpath,
+        }
+    }
+
+    pub(super) fn truth(&self) -> Truth {
+        let causes: Vec<_> = self.faults.iter().map(|(cause, _)| *cause).collect();
+        let decidable = if causes.is_empty() {
+            self.shows(Evidence::Data)
+        } else {
+            self.faults.iter().any(|(_, evidence)| self.shows(*evidence))
+        };
+        let mut accepted = causes.clone();
+        if causes.is_empty() {
+            accepted.push("healthy");
+        }
+        if !decidable {
+            accepted.push("not-judged");
+        }
+        if causes == ["endpoint-wrong-role"] && !decidable {
+            // The client's own paths work; nobody there can know that there could be one more.
+            accepted.extend(["healthy", "one-path"]);
+        }
+        for (cause, evidence) in &self.faults {
+            let same = SAME
+                .iter()
+                .filter(|(one, _, always)| one == cause && (*always || !self.shows(*evidence)));
+            accepted.extend(same.map(|(_, other, _)| *other));
+        }
+        let all_decidable = self.faults.iter().all(|(_, evidence)| self.shows(*evidence));
+        let announced = u32::from(self.announces);
+        let paths = self.paths() as u32 + announced;
+        if causes.is_empty() && paths < 2 {
+            accepted.push("one-path");
+        }
+        Truth { causes, accepted, decidable, all_decidable, paths, drawn: self.line() }
+    }
+
+    fn line(&self) -> String {
+        let family = if self.v4 { "IPv4" } else { "IPv6" };
+        let server = match self.server {
+            Server::Echo => "echo",
+            Server::Towpath => "towpath",
+            Server::Web => "web",
+            Server::Tls => "TLS",
+            Server::Ssh => "SSH",
+            Server::HangsUp => "a server that hangs up",
+        };
+        let nats = self.nat.iter().enumerate().filter(|(_, nat)| **nat);
+        let nats: Vec<_> = nats.map(|(index, _)| format!(", NAT {}", index + 1)).collect();
+        let nats = nats.concat();
+        let announces = if self.announces { ", announces" } else { "" };
+        let line = format!("{family}, {} interfaces, {server}{announces}{nats}", self.paths());
+        let what = if self.words.is_empty() { "healthy".to_owned() } else { self.words.join("; ") };
+        format!("{line}: {what}")
+    }
+
+    /// How its network differs from the usual one.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        let leak = |all: &[String]| -> &'static [&'static str] {
+            all.iter().map(|one| &*one.clone().leak()).collect::<Vec<&str>>().leak()
+        };
+        let [client, server] = self.limits;
+        let listener = match self.server {
+            Server::Echo | Server::Towpath => Listener::Multipath,
+            Server::Web => Listener::Web,
+            Server::Tls => Listener::Tls,
+            Server::Ssh => Listener::Ssh,
+            Server::HangsUp => Listener::HangsUp,
+        };
+        let mut changes = vec![
+            Change::Clients(self.names),
+            Change::Endpoints(Host::Client, leak(&self.endpoints)),
+            Change::Endpoints(Host::Server, leak(&self.server_endpoints)),
+            Change::Limits(Host::Client, client.0, client.1),
+            Change::Limits(Host::Server, server.0, server.1),
+            Change::Routing(self.routing),
+            Change::Listener(listener),
+        ];
+        if !self.v4 {
+            changes.push(Change::Connect(V6));
+        }
+        for (index, quality) in self.qualities.iter().enumerate() {
+            changes.push(Change::Quality(index + 1, *quality));
+        }
+        for (index, far) in self.far.iter().enumerate() {
+            changes.extend(far.then_some(Change::FarBox(index + 1)));
+        }
+        for (index, rules) in self.rules.iter().enumerate() {
+            let nat = self.nat.get(index).copied().unwrap_or_default();
+            let rules = [rules.clone(), nat.then_some(NAT).into_iter().collect()].concat();
+            if !rules.is_empty() {
+                changes.push(Change::Box(index + 1, rules.leak()));
+            }
+        }
+        changes.extend(&self.more);
+        changes
+    }
+}

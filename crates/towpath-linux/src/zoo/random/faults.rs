@@ -1,0 +1,451 @@
+//! What can be wrong with a drawn situation, each with the cause that is then true.
+
+use towpath_measure::scenario::LinkSide;
+
+use super::super::list::application::DROP_CAPABLE;
+use super::super::list::connection::{DROP_TCP, REWRITE, strip};
+use super::super::list::path::{SILENT, all};
+use super::super::list::variations::join;
+use super::super::situation::{Change, Happening, Host, Listener, Quality, Routing, Socket};
+use super::Draw;
+use super::draft::{Draft, Evidence, Server};
+use crate::hop::packet::Kind;
+use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
+
+/// Kinds of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// This host's kernel or settings.
+    Kernel,
+    /// This host's endpoints.
+    Endpoints,
+    /// This host's limits.
+    Limits,
+    /// This host's routes.
+    Routes,
+    /// What the server's host or program does.
+    Server,
+    /// Addresses that the server announces.
+    Announced,
+    /// A box on the first path.
+    First,
+    /// A box on a further path.
+    Further,
+    /// What a path does to data.
+    Quality,
+    /// Something that happens meanwhile.
+    Meanwhile,
+}
+
+/// With their weights.
+pub(super) const FAULTS: &[(usize, Fault)] = &[
+    (7, Fault::Kernel),
+    (14, Fault::Endpoints),
+    (8, Fault::Limits),
+    (13, Fault::Routes),
+    (14, Fault::Server),
+    (6, Fault::Announced),
+    (13, Fault::First),
+    (15, Fault::Further),
+    (6, Fault::Quality),
+    (4, Fault::Meanwhile),
+];
+
+/// Puts in one of a kind; false where it does not fit to what is there.
+pub(super) fn put_in(fault: Fault, draw: Draw, draft: &mut Draft) -> bool {
+    let which = |count| draw.below(&format!("which {fault:?}"), count);
+    // A further path, from 2.
+    let path = 2 + draw.below(&format!("path {fault:?}"), draft.paths() - 1);
+    match fault {
+        Fault::Kernel => kernel(which(4), draft),
+        Fault::Endpoints => endpoints(which(7), path, draft),
+        Fault::Limits => limits(which(3), draft),
+        Fault::Routes => routes(which(5), path, draft),
+        Fault::Server => server(which(8), draft),
+        Fault::Announced => announced(which(4), draft),
+        Fault::First => first(which(9), draft),
+        Fault::Further => further(which(10), path, draft),
+        Fault::Quality => quality(which(5), path, draft),
+        Fault::Meanwhile => meanwhile(which(2), path, draft),
+    }
+}
+
+fn sysctl(draft: &mut Draft, host: Host, name: &'static str, value: &'static str) {
+    draft.more.push(Change::Sysctl(host, name, value));
+}
+
+fn kernel(which: usize, draft: &mut Draft) -> bool {
+    if !draft.take(&["kernel"]) {
+        return false;
+    }
+    let (cause, words) = match which {
+        0 => {
+            sysctl(draft, Host::Client, "net.mptcp.enabled", "0");
+            ("mptcp-disabled", "switched off here")
+        }
+        1 => {
+            draft.more.push(Change::OldKernel);
+            ("kernel-without-mptcp", "no Multipath TCP in this kernel")
+        }
+        2 => {
+            sysctl(draft, Host::Client, "net.mptcp.pm_type", "1");
+            draft.taken.extend(["endpoints", "limits"]);
+            ("userspace-path-manager-without-daemon", "a path manager that is missing")
+        }
+        _ => {
+            if !draft.take(&["box 1", "listener"]) {
+                return false;
+            }
+            draft.more.push(Change::WasBox(1, &[DROP_CAPABLE]));
+            ("blackhole-fallback-active", "the hour after a swallowed SYN")
+        }
+    };
+    draft.fault(cause, Evidence::Handshake, words.to_owned())
+}
+
+fn endpoints(which: usize, path: usize, draft: &mut Draft) -> bool {
+    // A server that announces opens a second way over any interface.
+    let needs_one = matches!(which, 0 | 5 | 6) && (draft.announces || draft.paths() > 2);
+    if needs_one || !draft.take(&["endpoints"]) {
+        return false;
+    }
+    let place = path - 2;
+    let mut replace = |text: String| {
+        if let Some(own) = draft.endpoints.get_mut(place) {
+            *own = text;
+        }
+    };
+    let (cause, evidence) = match which {
+        0 => {
+            draft.endpoints.clear();
+            ("no-endpoints", Evidence::Handshake)
+        }
+        1 => {
+            let text = if draft.v4 { "10.1.9.2 subflow" } else { "2001:db8:1:9::2 subflow" };
+            replace(text.to_owned());
+            ("endpoint-address-missing", Evidence::Handshake)
+        }
+        2 => {
+            let old: &'static str = draft.prefix(path).leak();
+            let new = old.replacen("2/", "77/", 1);
+            draft.more.push(Change::NoAddress(Host::Client, path, old));
+            draft.more.push(Change::Address(Host::Client, path, new.leak()));
+            ("endpoint-address-missing", Evidence::Handshake)
+        }
+        3 => {
+            if !draft.take(&["link"]) {
+                return false;
+            }
+            draft.more.push(Change::Down(Host::Client, path));
+            ("endpoint-interface-down", Evidence::Handshake)
+        }
+        4 => {
+            let text = draft.endpoint(path, "signal");
+            if let Some(own) = draft.endpoints.get_mut(place) {
+                *own = text;
+            }
+            ("endpoint-wrong-role", Evidence::Handshake)
+        }
+        5 => {
+            let text = draft.endpoint(2, "subflow backup");
+            draft.endpoints = vec![text];
+            ("endpoint-backup-only", Evidence::Handshake)
+        }
+        _ => {
+            let (address, length) =
+                if draft.v4 { ("10.1.1.3", 24) } else { ("2001:db8:1:1::3", 64) };
+            let more = format!("{address}/{length}").leak();
+            draft.more.push(Change::Address(Host::Client, 1, more));
+            draft.endpoints = vec![format!("{address} dev {} subflow", draft.name(1))];
+            ("all-endpoints-one-interface", Evidence::Handshake)
+        }
+    };
+    draft.fault(cause, evidence, format!("{cause} at {path}"))
+}
+
+fn limits(which: usize, draft: &mut Draft) -> bool {
+    if !draft.take(&["limits"]) {
+        return false;
+    }
+    let wanted = draft.endpoints.len() as u32;
+    match which {
+        0 => {
+            draft.limits[0] = (0, 8);
+            draft.fault("subflow-limit", Evidence::Handshake, "no subflow allowed".to_owned())
+        }
+        1 if wanted > 1 => {
+            draft.limits[0] = (wanted - 1, 0);
+            draft.announces = false;
+            draft.server_endpoints.clear();
+            draft.fault("subflow-limit", Evidence::Join, format!("{} subflows allowed", wanted - 1))
+        }
+        _ => {
+            if !draft.take(&["endpoints"]) {
+                return false;
+            }
+            draft.endpoints.clear();
+            draft.announces = true;
+            draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
+            draft.limits[0] = (8, 0);
+            let words = "no announced address accepted".to_owned();
+            draft.fault("add-addr-limit", Evidence::Join, words)
+        }
+    }
+}
+
+fn routes(which: usize, path: usize, draft: &mut Draft) -> bool {
+    if !draft.take(&["routing", "endpoints"]) {
+        return false;
+    }
+    match which {
+        0 => {
+            draft.routing = Routing::FirstOnly;
+            draft.endpoints = (2..=draft.paths())
+                .map(|path| format!("{} subflow", draft.address(path)))
+                .collect();
+            draft.fault("no-source-route", Evidence::Join, "one default route".to_owned())
+        }
+        1 => {
+            draft.routing = Routing::FirstOnly;
+            let words = "one default route, endpoints bound to interfaces".to_owned();
+            draft.fault("no-gateway-on-interface", Evidence::Join, words)
+        }
+        2 | 3 if draft.v4 => {
+            draft.routing = Routing::ByMetric;
+            let setting = if which == 2 {
+                "net.ipv4.conf.all.rp_filter".to_owned()
+            } else {
+                format!("net.ipv4.conf.{}.rp_filter", draft.name(path))
+            };
+            sysctl(draft, Host::Client, setting.clone().leak(), "1");
+            draft.fault("reverse-path-filter", Evidence::Join, setting)
+        }
+        _ => {
+            if !draft.take(&["box 1", "listener"]) {
+                return false;
+            }
+            draft.routing = Routing::Nowhere;
+            draft.fault("no-route", Evidence::Handshake, "no route".to_owned())
+        }
+    }
+}
+
+fn server(which: usize, draft: &mut Draft) -> bool {
+    let echo = matches!(draft.server, Server::Echo);
+    match which {
+        0 if echo && draft.take(&["listener"]) => {
+            draft.more.push(Change::Listener(Listener::Plain));
+            let words = "a listener of plain TCP".to_owned();
+            draft.fault("listener-plain-tcp", Evidence::Handshake, words)
+        }
+        1 | 2 if draft.take(&["listener", "server's kernel"]) => {
+            sysctl(draft, Host::Server, "net.mptcp.enabled", "0");
+            let words = "Multipath TCP switched off at the server".to_owned();
+            draft.fault("listener-plain-tcp", Evidence::Handshake, words)
+        }
+        3 | 4 if !draft.endpoints.is_empty() && draft.take(&["server's limits"]) => {
+            let allowed = if which == 3 { 0 } else { draft.endpoints.len() as u32 - 1 };
+            draft.limits[1] = (allowed, 8);
+            draft.fault("peer-limit", Evidence::Join, format!("the server allows {allowed}"))
+        }
+        5 if !draft.announces && draft.take(&["server's kernel"]) => {
+            sysctl(draft, Host::Server, "net.mptcp.allow_join_initial_addr_port", "0");
+            let words = "no subflow to the server's first address".to_owned();
+            draft.fault("join-id0-denied", Evidence::Join, words)
+        }
+        6 if echo && draft.take(&["listener"]) => {
+            draft.more.push(Change::Listener(Listener::Nothing));
+            let words = "nobody listens".to_owned();
+            draft.fault("remote-refused", Evidence::Handshake, words)
+        }
+        7 if !draft.announces && draft.take(&["server's endpoints"]) => {
+            draft.server_endpoints = vec![format!("{} dev s2 subflow", draft.second_address())];
+            let words = "the server's endpoint is `subflow`".to_owned();
+            draft.fault("endpoint-wrong-role", Evidence::Peer, words)
+        }
+        _ => false,
+    }
+}
+
+fn announced(which: usize, draft: &mut Draft) -> bool {
+    if !draft.take(&["endpoints", "server's endpoints", "limits"]) {
+        return false;
+    }
+    draft.endpoints.clear();
+    draft.announces = true;
+    let (address, cause) = match (which, draft.v4) {
+        (0, true) => ("192.0.2.99", "announced-address-unreachable"),
+        (0, false) => ("2001:db8:7::99", "announced-address-unreachable"),
+        (1, true) => ("203.0.113.99", "announced-address-unreachable"),
+        (1, false) => ("2001:db8:2:2::99", "announced-address-unreachable"),
+        (_, true) => {
+            draft.more.push(Change::Address(Host::Server, 2, "192.168.7.2/24"));
+            ("192.168.7.2", "announced-address-private")
+        }
+        (_, false) => {
+            draft.more.push(Change::Address(Host::Server, 2, "fd00:7::2/64"));
+            ("fd00:7::2", "announced-address-private")
+        }
+    };
+    draft.server_endpoints = vec![format!("{address} signal")];
+    draft.fault(cause, Evidence::Join, format!("{address} is announced"))
+}
+
+fn first(which: usize, draft: &mut Draft) -> bool {
+    const UP: LinkSide = LinkSide::Up;
+    let capable = |treatment| Rule {
+        side: UP,
+        packets: Packets::of(Phase::Syn).with(Kind::Capable),
+        treatment,
+    };
+    if !draft.take(&["box 1", "listener"]) {
+        return false;
+    }
+    let later = strip(LinkSide::Both, Phase::Later, Kind::Every);
+    let (rule, cause, evidence) = match which {
+        0 => (DROP_CAPABLE, "syn-option-dropped", Evidence::Handshake),
+        1 => (
+            capable(Treatment::Unreachable(Reason::Prohibited)),
+            "syn-option-dropped",
+            Evidence::Handshake,
+        ),
+        2 => (capable(Treatment::Reset), "syn-option-dropped", Evidence::Handshake),
+        3 | 4 => {
+            let kind = if which == 3 { Kind::Every } else { Kind::Capable };
+            (strip(UP, Phase::Syn, kind), "syn-option-stripped", Evidence::Handshake)
+        }
+        5 => {
+            let rule = strip(LinkSide::Down, Phase::SynAck, Kind::Every);
+            (rule, "synack-option-stripped", Evidence::Peer)
+        }
+        6 => (later, "option-stripped-after-handshake", Evidence::Join),
+        7 => (REWRITE, "payload-rewritten", Evidence::Data),
+        _ => (DROP_TCP, "remote-silent", Evidence::Handshake),
+    };
+    if let Some(own) = draft.rules.first_mut() {
+        own.push(rule);
+    }
+    draft.fault(cause, evidence, format!("{cause} on the first path"))
+}
+
+fn further(which: usize, path: usize, draft: &mut Draft) -> bool {
+    let rule = match which {
+        0 => (join(Treatment::Drop), "join-dropped"),
+        1 => (
+            Rule {
+                side: LinkSide::Down,
+                packets: Packets::of(Phase::SynAck).with(Kind::Join),
+                treatment: Treatment::Drop,
+            },
+            "join-dropped",
+        ),
+        2 => (strip(LinkSide::Up, Phase::Syn, Kind::Every), "join-option-stripped"),
+        3 => (strip(LinkSide::Down, Phase::SynAck, Kind::Every), "join-option-stripped"),
+        4 => (strip(LinkSide::Both, Phase::Tcp, Kind::Join), "join-option-stripped"),
+        5 => (join(Treatment::Reset), "join-reset"),
+        6 => (join(Treatment::Unreachable(Reason::Prohibited)), "join-prohibited"),
+        7 => (all(Treatment::Unreachable(Reason::Network)), "join-unreachable"),
+        8 => (all(Treatment::Unreachable(Reason::Host)), "join-unreachable"),
+        _ => (all(Treatment::Drop), "path-silent"),
+    };
+    if !draft.take(&["box", "endpoints", "limits"]) {
+        return false;
+    }
+    let (rule, cause) = rule;
+    if let Some(own) = draft.rules.get_mut(path - 1) {
+        own.push(rule);
+    }
+    draft.fault(cause, Evidence::Join, format!("{cause} on path {path} ({which})"))
+}
+
+fn quality(which: usize, path: usize, draft: &mut Draft) -> bool {
+    if !draft.take(&["quality", "endpoints", "limits"]) {
+        return false;
+    }
+    let Some(own) = draft.qualities.get_mut(path - 1) else { return false };
+    let side = match which % 3 {
+        0 => LinkSide::Both,
+        1 => LinkSide::Up,
+        _ => LinkSide::Down,
+    };
+    let cause = match which {
+        0 | 1 => {
+            *own = Quality { loss_percent: 18, side, ..*own };
+            "path-lossy"
+        }
+        2 | 3 => {
+            *own = Quality { mtu_bytes: 1_300, side, ..*own };
+            "path-mtu-hole"
+        }
+        _ => {
+            *own = Quality { delay_ms: 450, ..*own };
+            "path-much-slower"
+        }
+    };
+    draft.fault(cause, Evidence::Data, format!("{cause} on path {path}, {side:?}"))
+}
+
+fn meanwhile(which: usize, path: usize, draft: &mut Draft) -> bool {
+    let parts = ["box", "link", "quality", "endpoints", "limits"];
+    if !matches!(draft.server, Server::Echo | Server::Towpath) || !draft.take(&parts) {
+        return false;
+    }
+    let (happening, cause) = match which {
+        0 => (Happening::Box(path, &[SILENT]), "path-silent"),
+        _ => (Happening::Down(path), "link-down"),
+    };
+    draft.more.push(Change::Then(happening));
+    draft.fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
+}
+
+/// Odd, and all is well.
+pub(super) fn healthy(draw: Draw, draft: &mut Draft) {
+    let odd = draw.below("odd", 9);
+    let word = match odd {
+        0 => {
+            if let Some(last) = draft.endpoints.last_mut().filter(|_| draft.names.len() > 2) {
+                *last += " backup";
+            }
+            "the last of several is a backup"
+        }
+        1 => {
+            draft.endpoints =
+                (1..=draft.paths()).map(|path| draft.endpoint(path, "subflow fullmesh")).collect();
+            "every address with every other"
+        }
+        2 => {
+            for quality in &mut draft.qualities {
+                quality.delay_ms = quality.delay_ms / 4 + 260;
+            }
+            "satellites"
+        }
+        3 => {
+            for host in [Host::Client, Host::Server] {
+                sysctl(draft, host, "net.mptcp.checksum_enabled", "1");
+            }
+            "checksums"
+        }
+        // Its words make no sense to others, which close its connection.
+        4 if draft.server == Server::Echo => {
+            draft.more.push(Change::Application(Socket::Multipath));
+            "a program that has a connection"
+        }
+        5 => {
+            draft.routing = Routing::ByMetric;
+            "a default route for each interface"
+        }
+        6 => {
+            if let Some(quality) = draft.qualities.last_mut() {
+                *quality = Quality { loss_percent: 1, ..*quality };
+            }
+            "one packet in a hundred is lost"
+        }
+        7 => {
+            draft.announces = true;
+            draft.server_endpoints = vec![format!("{} port 4001 signal", draft.second_address())];
+            "an announced address with a port"
+        }
+        _ => "nothing odd",
+    };
+    draft.words.push(format!("healthy, {word}"));
+}

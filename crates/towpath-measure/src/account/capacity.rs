@@ -1,0 +1,319 @@
+//! What links could carry: the scenario's rates as its timeline changes them.
+//!
+//! Capacity belongs to the narrowest place. Where several paths pass through a bottleneck that is
+//! slower than they are together, it is the bottleneck's, and counted once.
+
+use std::sync::Arc;
+
+use towpath_net::Rate;
+use towpath_net::config::{DirectionConfig, Shaper, Trace};
+use towpath_net::trace::OPPORTUNITY_BYTES;
+
+use crate::scenario::{Change, DataDirection, LinkSide, Scenario, Target, Transport};
+use crate::traffic::directions;
+
+/// One direction of a path, or of a bottleneck, whose capacity is accounted for.
+#[derive(Debug, Clone)]
+pub struct AccountedLink {
+    /// Path or bottleneck.
+    pub name: String,
+    /// `up` or `down`.
+    pub direction: DataDirection,
+    /// Indices of the paths whose packets it carries.
+    pub paths: Vec<usize>,
+    /// Index of the bottleneck, if it is one.
+    pub bottleneck: Option<usize>,
+    capacity: Capacity,
+}
+
+/// Bytes that a link could have carried from the beginning until some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offered {
+    /// As if it were never down.
+    pub capacity_bytes: u64,
+    /// Of them, while it was down.
+    pub down_bytes: u64,
+}
+
+impl AccountedLink {
+    /// A path that carries so much all the time, as far as anybody knows.
+    pub fn steady(name: String, direction: DataDirection, path: usize, rate_bps: u64) -> Self {
+        let rate = Shape::Rate(rate_bps);
+        let pieces = vec![Piece { from_ns: 0, nominal: rate.clone(), usable: rate }];
+        let capacity = Capacity { pieces };
+        Self { name, direction, paths: vec![path], bottleneck: None, capacity }
+    }
+
+    /// What it could carry from the beginning of the run until `at_ns`.
+    pub fn offered_until(&self, at_ns: u64) -> Offered {
+        self.capacity.until(at_ns)
+    }
+
+    /// Its largest rate, for advice.
+    pub fn largest_rate_bps(&self) -> u64 {
+        self.capacity.pieces.iter().map(|piece| piece.nominal.mean_bps()).max().unwrap_or(0)
+    }
+}
+
+/// The links of a scenario to account for, in the directions in which flows send data, and the
+/// names of paths that have no capacity because nothing limits them.
+pub fn accounted_links(
+    scenario: &Scenario,
+    transport: Transport,
+) -> (Vec<AccountedLink>, Vec<String>) {
+    let (mut links, mut unlimited) = (Vec::new(), Vec::new());
+    for direction in [DataDirection::Up, DataDirection::Down] {
+        let mut free = used_paths(scenario, transport, direction);
+        let mut bottlenecks: Vec<_> = (0..scenario.bottlenecks.len())
+            .filter_map(|index| shared(scenario, (index, direction), &free))
+            .collect();
+        bottlenecks.sort_by_key(|link| (link.largest_rate_bps(), link.bottleneck));
+        for candidate in bottlenecks {
+            if candidate.paths.iter().all(|path| free.contains(path)) {
+                free.retain(|path| !candidate.paths.contains(path));
+                links.push(candidate);
+            }
+        }
+        for index in free {
+            let Some(path) = scenario.paths.get(index) else { continue };
+            let steps = steps(scenario, Target::Path(index), direction);
+            let name = path.name.clone();
+            match Capacity::alone(&steps) {
+                Some(capacity) => links.push(AccountedLink {
+                    name,
+                    direction,
+                    paths: vec![index],
+                    bottleneck: None,
+                    capacity,
+                }),
+                None if unlimited.contains(&name) => {}
+                None => unlimited.push(name),
+            }
+        }
+    }
+    links.sort_by_key(|link| (link.direction, link.paths.first().copied()));
+    (links, unlimited)
+}
+
+/// Paths between the two ends of a flow that sends data in this direction of the path.
+fn used_paths(scenario: &Scenario, compared: Transport, direction: DataDirection) -> Vec<usize> {
+    let carries = |path: &crate::scenario::Path| {
+        scenario.flows.iter().any(|flow| {
+            let _ = flow.transport_in(compared);
+            directions(&flow.pattern).iter().any(|data| {
+                let [from, to] = match data {
+                    DataDirection::Down => [flow.to, flow.from],
+                    DataDirection::Up | DataDirection::Both => [flow.from, flow.to],
+                };
+                match direction {
+                    DataDirection::Down => path.between == [to, from],
+                    DataDirection::Up | DataDirection::Both => path.between == [from, to],
+                }
+            })
+        })
+    };
+    { scenario.paths.iter().enumerate() }
+        .filter(|(_, path)| carries(path))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// A bottleneck that is at some time slower than the paths through it are together.
+fn shared(
+    scenario: &Scenario,
+    (index, direction): (usize, DataDirection),
+    used: &[usize],
+) -> Option<AccountedLink> {
+    let through =
+        |path: &usize| scenario.paths.get(*path).is_some_and(|path| path.through.contains(&index));
+    let paths: Vec<usize> = used.iter().copied().filter(through).collect();
+    let own = steps(scenario, Target::Bottleneck(index), direction);
+    let members: Vec<_> =
+        paths.iter().map(|path| steps(scenario, Target::Path(*path), direction)).collect();
+    let capacity = Capacity::shared(&own, &members)?;
+    let name = scenario.bottlenecks.get(index)?.name.clone();
+    (!paths.is_empty()).then_some(AccountedLink {
+        name,
+        direction,
+        paths,
+        bottleneck: Some(index),
+        capacity,
+    })
+}
+
+/// A server from some time on.
+#[derive(Debug, Clone)]
+struct Step {
+    from_ns: u64,
+    shape: Shape,
+    up: bool,
+}
+
+/// What a server lets through.
+#[derive(Debug, Clone)]
+enum Shape {
+    Unlimited,
+    Rate(u64),
+    /// Since when it repeats.
+    Trace(Arc<Trace>, u64),
+}
+
+impl Shape {
+    fn of(shaper: &Shaper, line: Option<u64>, from_ns: u64) -> Self {
+        let rate = match shaper {
+            Shaper::Unlimited => return line.map_or(Self::Unlimited, Self::Rate),
+            Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
+                rate.as_bps()
+            }
+            Shaper::Trace(trace) => match (line, trace.mean_rate()) {
+                (Some(line), Some(mean)) if line < mean.as_bps() => line,
+                _ => return Self::Trace(Arc::clone(trace), from_ns),
+            },
+        };
+        Self::Rate(line.map_or(rate, |line| line.min(rate)))
+    }
+
+    fn mean_bps(&self) -> u64 {
+        match self {
+            Self::Unlimited => u64::MAX,
+            Self::Rate(bps) => *bps,
+            Self::Trace(trace, _) => trace.mean_rate().map_or(0, Rate::as_bps),
+        }
+    }
+
+    /// Bits times 10⁹ that pass in `from_ns..to_ns`.
+    fn work(&self, from_ns: u64, to_ns: u64) -> u128 {
+        match self {
+            Self::Unlimited => 0,
+            Self::Rate(bps) => u128::from(*bps) * u128::from(to_ns.saturating_sub(from_ns)),
+            Self::Trace(trace, start_ns) => {
+                let until = |at: u64| opportunities(trace, at.saturating_sub(*start_ns));
+                let count = until(to_ns).saturating_sub(until(from_ns));
+                u128::from(count) * u128::from(OPPORTUNITY_BYTES) * 8_000_000_000
+            }
+        }
+    }
+}
+
+/// Delivery opportunities up to `nanos` after the start of a trace.
+fn opportunities(trace: &Trace, nanos: u64) -> u64 {
+    let ms = nanos / 1_000_000;
+    let all = &trace.opportunities_ms;
+    let Some(period) = all.last().copied().filter(|period| *period > 0) else { return 0 };
+    let before = |ms: u64| all.partition_point(|at| *at <= ms) as u64;
+    (ms / period).saturating_mul(all.len() as u64).saturating_add(before(ms % period))
+}
+
+/// What the timeline makes of one direction of a path or bottleneck.
+fn steps(scenario: &Scenario, target: Target, direction: DataDirection) -> Vec<Step> {
+    let config = match target {
+        Target::Path(index) => scenario.paths.get(index).map(|path| [&path.up, &path.down]),
+        Target::Bottleneck(index) => {
+            scenario.bottlenecks.get(index).map(|item| [&item.up, &item.down])
+        }
+    };
+    let Some([up, down]) = config else { return Vec::new() };
+    let config: &DirectionConfig = if direction == DataDirection::Down { down } else { up };
+    let mine = |side: LinkSide| match side {
+        LinkSide::Both => true,
+        LinkSide::Up => direction != DataDirection::Down,
+        LinkSide::Down => direction == DataDirection::Down,
+    };
+    let (mut shaper, mut since) = (config.shaper.clone(), 0);
+    let (mut line, mut is_up) = (config.delay.rate.map(Rate::as_bps), true);
+    let mut all = vec![Step { from_ns: 0, shape: Shape::of(&shaper, line, 0), up: true }];
+    for event in scenario.timeline.iter().filter(|event| event.target == target) {
+        let at = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
+        match &event.change {
+            Change::Down(_) => is_up = false,
+            Change::Up => is_up = true,
+            Change::Rate(side, rate) if mine(*side) => (shaper, since) = (Shaper::Line(*rate), at),
+            Change::Delay(side, delay) if mine(*side) => line = delay.rate.map(Rate::as_bps),
+            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) | Change::Address { .. } => {
+                continue;
+            }
+        }
+        all.push(Step { from_ns: at, shape: Shape::of(&shaper, line, since), up: is_up });
+    }
+    all
+}
+
+/// Capacity over time, in pieces.
+#[derive(Debug, Clone)]
+struct Capacity {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone)]
+struct Piece {
+    from_ns: u64,
+    /// As if nothing were down.
+    nominal: Shape,
+    /// With what is down.
+    usable: Shape,
+}
+
+impl Capacity {
+    /// A path for itself; `None` if nothing ever limits it.
+    fn alone(steps: &[Step]) -> Option<Self> {
+        // A rate that comes later would leave the time before it without a capacity.
+        if steps.is_empty() || steps.iter().any(|step| matches!(step.shape, Shape::Unlimited)) {
+            return None;
+        }
+        let pieces = steps.iter().map(|step| Piece {
+            from_ns: step.from_ns,
+            nominal: step.shape.clone(),
+            usable: if step.up { step.shape.clone() } else { Shape::Rate(0) },
+        });
+        Some(Self { pieces: pieces.collect() })
+    }
+
+    /// A bottleneck with the paths through it; `None` if they are never more than it carries.
+    fn shared(own: &[Step], members: &[Vec<Step>]) -> Option<Self> {
+        let mut times: Vec<u64> =
+            members.iter().flatten().chain(own).map(|step| step.from_ns).collect();
+        times.sort_unstable();
+        times.dedup();
+        let at = |steps: &[Step], time: u64| {
+            let step = steps.iter().rfind(|step| step.from_ns <= time);
+            step.map_or((0, 0), |step| {
+                let bps = step.shape.mean_bps();
+                (bps, if step.up { bps } else { 0 })
+            })
+        };
+        let (mut pieces, mut binds) = (Vec::new(), false);
+        for time in times {
+            let (nominal, usable) = at(own, time);
+            let both = members.iter().map(|steps| at(steps, time));
+            let (sum, sum_up) = both.fold((0_u64, 0_u64), |(sum, up), (own, own_up)| {
+                (sum.saturating_add(own), up.saturating_add(own_up))
+            });
+            binds |= nominal < sum;
+            if nominal.min(sum) == u64::MAX {
+                return None;
+            }
+            pieces.push(Piece {
+                from_ns: time,
+                nominal: Shape::Rate(nominal.min(sum)),
+                usable: Shape::Rate(usable.min(sum_up)),
+            });
+        }
+        (binds && !pieces.is_empty()).then_some(Self { pieces })
+    }
+
+    fn until(&self, at_ns: u64) -> Offered {
+        let (mut nominal, mut usable) = (0_u128, 0_u128);
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let next = self.pieces.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
+            let to = next.min(at_ns);
+            if to <= piece.from_ns {
+                continue;
+            }
+            nominal += piece.nominal.work(piece.from_ns, to);
+            usable += piece.usable.work(piece.from_ns, to);
+        }
+        let bytes = |work: u128| u64::try_from(work / 8_000_000_000).unwrap_or(u64::MAX);
+        let capacity_bytes = bytes(nominal);
+        Offered { capacity_bytes, down_bytes: capacity_bytes.saturating_sub(bytes(usable)) }
+    }
+}

@@ -1,0 +1,345 @@
+//! The books: what was carried and what was not, so that the parts sum to the capacity.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::capacity::{AccountedLink, Offered, accounted_links};
+use super::round_trip::longest;
+use super::sentence::{Sizes, Told, enough_window_bytes, sentence};
+use super::users::Users;
+use crate::result::{Account, AccountSummary, Basis, Estimate, LinkAccount, Part, Parts};
+use crate::scenario::{DataDirection, Scenario, Transport};
+
+/// Bytes that a link carried, as it counts them, by what they were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// Payload that the receiver got for the first time, and its application could read.
+    pub delivered: u64,
+    /// Everything around payload, and packets without any.
+    pub headers: u64,
+    /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
+    pub waiting: u64,
+    /// Whole packets that were on their way at the end.
+    pub under_way: u64,
+    /// Whole packets that never arrived.
+    pub lost: u64,
+    /// Payload that had arrived on the same subflow.
+    pub repeated: u64,
+    /// Payload that had arrived on another subflow.
+    pub reinjected: u64,
+    /// Copies that the scheduler made.
+    pub duplicated: u64,
+}
+
+impl Carried {
+    /// All of it.
+    pub fn sum(&self) -> u64 {
+        kinds(*self).iter().sum()
+    }
+}
+
+/// Why a link was idle: a part that is not carried, and for [`Part::Blocked`] the path (by index)
+/// whose data was waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Why {
+    /// The limit.
+    pub part: Part,
+    /// The path that was waited for.
+    pub waits_for: Option<usize>,
+}
+
+impl From<Part> for Why {
+    fn from(part: Part) -> Self {
+        Self { part, waits_for: None }
+    }
+}
+
+/// What is known of one link in one period.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Period {
+    /// End of it.
+    pub t_ns: u64,
+    /// Length.
+    pub span_ns: u64,
+    /// What the link finished to carry in it.
+    pub carried: Carried,
+    /// Bytes of a packet of which the link had carried a part at the end of the period: they are
+    /// among [`Period::carried`] of the next one, and are moved here.
+    pub begun_bytes: u64,
+    /// How long, or how much, each limit held: only the proportions count.
+    pub limits: BTreeMap<Why, u64>,
+}
+
+/// Keeps the account of a run.
+#[derive(Debug)]
+pub struct Ledger {
+    links: Vec<AccountedLink>,
+    unlimited: Vec<String>,
+    periods: Vec<Vec<Period>>,
+    path_names: Vec<String>,
+    transport: Transport,
+    /// Of each link: who sends over it, and how long a round trip may become.
+    users: Vec<Users>,
+    round_trips: Vec<Duration>,
+    /// What the capacities were taken from where they are estimates, and for how long each limit held
+    /// on each link.
+    estimate: Option<(Estimate, Vec<BTreeMap<Part, u64>>)>,
+}
+
+impl Ledger {
+    /// An empty one for a run of `scenario` over `transport`.
+    pub fn new(scenario: &Scenario, transport: Transport) -> Self {
+        let (links, unlimited) = accounted_links(scenario, transport);
+        Self {
+            round_trips: links.iter().map(|link| longest(scenario, link)).collect(),
+            users: links.iter().map(|link| Users::of(scenario, link)).collect(),
+            periods: vec![Vec::new(); links.len()],
+            links,
+            unlimited,
+            path_names: scenario.paths.iter().map(|path| path.name.clone()).collect(),
+            transport,
+            estimate: None,
+        }
+    }
+
+    /// An empty one for links whose capacity is an estimate; for each of them, how long each limit
+    /// held.
+    pub fn of_links(
+        links: Vec<AccountedLink>,
+        path_names: &[String],
+        transport: Transport,
+        estimate: (Estimate, Vec<BTreeMap<Part, u64>>),
+    ) -> Self {
+        Self {
+            periods: vec![Vec::new(); links.len()],
+            links,
+            unlimited: Vec::new(),
+            path_names: path_names.to_vec(),
+            transport,
+            users: Vec::new(),
+            round_trips: Vec::new(),
+            estimate: Some(estimate),
+        }
+    }
+
+    /// The links that it accounts for; [`Ledger::add`] takes their indices.
+    pub fn links(&self) -> &[AccountedLink] {
+        &self.links
+    }
+
+    /// A window or send buffer that keeps all links of a direction busy; the longest round trip that was
+    /// seen is `seen`, but with such a window it may become longer.
+    pub fn enough_bytes(&self, seen: Duration) -> u64 {
+        let of = |wanted: DataDirection| {
+            let all = self.links.iter().zip(&self.round_trips);
+            let own = all.filter(|(link, _)| link.direction == wanted);
+            let longest = own.clone().map(|(_, span)| *span).fold(seen, Duration::max);
+            enough_window_bytes(own.map(|(link, _)| link.largest_rate_bps()), longest)
+        };
+        of(DataDirection::Up).max(of(DataDirection::Down))
+    }
+
+    /// Adds the next period of a link.
+    pub fn add(&mut self, link: usize, period: Period) {
+        if let Some(periods) = self.periods.get_mut(link) {
+            periods.push(period);
+        }
+    }
+
+    /// A period that was added, to correct what it says: a packet's fate shows later.
+    pub fn period_mut(&mut self, link: usize, period: usize) -> Option<&mut Period> {
+        self.periods.get_mut(link)?.get_mut(period)
+    }
+
+    /// The records in order of time, and the summary; nothing where no flow sends data.
+    pub fn finish(self, basis: Basis, sizes: &Sizes) -> (Vec<Account>, Option<AccountSummary>) {
+        let (mut accounts, mut links) = (Vec::new(), Vec::new());
+        let (mut total, mut span_ns) = (Parts::default(), 0);
+        let (estimate, held) = self.estimate.unzip();
+        let mut held = held.into_iter().flatten();
+        for (link, periods) in self.links.iter().zip(self.periods) {
+            let own = close(link, periods, &self.path_names);
+            let mut parts = Parts::default();
+            for account in &own {
+                parts.add_all(&account.parts);
+            }
+            span_ns = span_ns.max(own.last().map_or(0, |account| account.t_ns));
+            total.add_all(&parts);
+            let paths = link.paths.iter().filter_map(|path| self.path_names.get(*path).cloned());
+            links.push(LinkAccount {
+                path: link.name.clone(),
+                direction: link.direction,
+                paths: paths.collect(),
+                parts,
+                held_ns: held.next().unwrap_or_default(),
+            });
+            accounts.extend(own);
+        }
+        accounts.sort_by_key(|account| account.t_ns);
+        if links.is_empty() && self.unlimited.is_empty() {
+            return (accounts, None);
+        }
+        let mut summary = AccountSummary {
+            basis,
+            span_ns,
+            sentence: String::new(),
+            total,
+            links,
+            enough_bytes: sizes.enough_bytes,
+            advice: None,
+            unlimited: self.unlimited,
+            estimate,
+        };
+        let told = Told { transport: self.transport, sizes, users: &self.users };
+        (summary.sentence, summary.advice) = sentence(&summary, &told);
+        (accounts, Some(summary))
+    }
+}
+
+/// The kinds of carried bytes, in the order of [`CARRIED`].
+type Kinds = [u64; 8];
+
+const CARRIED: [Part; 8] = [
+    Part::Delivered,
+    Part::Headers,
+    Part::Waiting,
+    Part::UnderWay,
+    Part::Lost,
+    Part::Repeated,
+    Part::Reinjected,
+    Part::Duplicated,
+];
+
+fn kinds(carried: Carried) -> Kinds {
+    let Carried { delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated } =
+        carried;
+    [delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]
+}
+
+/// Closes the books of one link.
+fn close(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Account> {
+    let mut carried: Vec<Kinds> = periods.iter().map(|period| kinds(period.carried)).collect();
+    for (index, period) in periods.iter().enumerate() {
+        move_back(&mut carried, index, period.begun_bytes);
+    }
+    let first = periods.first().map_or(0, |period| period.t_ns.saturating_sub(period.span_ns));
+    let (mut before, mut owed) = (link.offered_until(first), Kinds::default());
+    let (mut accounts, last) = (Vec::new(), periods.len().saturating_sub(1));
+    for (index, (period, own)) in periods.into_iter().zip(carried).enumerate() {
+        let until = link.offered_until(period.t_ns);
+        let mut offered = Offered {
+            capacity_bytes: until.capacity_bytes.saturating_sub(before.capacity_bytes),
+            down_bytes: until.down_bytes.saturating_sub(before.down_bytes),
+        };
+        before = until;
+        let mut all = Kinds::default();
+        for (sum, (own, owed)) in all.iter_mut().zip(own.into_iter().zip(owed)) {
+            *sum = own + owed;
+        }
+        let room = offered.capacity_bytes.saturating_sub(offered.down_bytes);
+        let sum: u64 = all.iter().sum();
+        owed = Kinds::default();
+        if sum > room && index == last {
+            // A bucket's burst at the end: it was carried, so it could be.
+            offered.capacity_bytes += sum - room;
+        } else if sum > room {
+            owed = share_out(sum - room, &all);
+            for (kept, owed) in all.iter_mut().zip(owed) {
+                *kept -= owed;
+            }
+        }
+        let parts = Entry { offered, carried: all, limits: &period.limits }.parts(names);
+        accounts.push(Account {
+            t_ns: period.t_ns,
+            span_ns: period.span_ns,
+            path: link.name.clone(),
+            direction: link.direction,
+            parts,
+        });
+    }
+    accounts
+}
+
+/// Moves what was carried in a period, of a packet that was finished in the next, from there.
+fn move_back(carried: &mut [Kinds], index: usize, begun_bytes: u64) {
+    let Some((own, rest)) = carried.split_at_mut_checked(index + 1) else { return };
+    let (Some(own), Some(next)) = (own.last_mut(), rest.first_mut()) else {
+        // The run ends within a packet.
+        if let Some([_, _, _, under_way, ..]) = carried.last_mut() {
+            *under_way += begun_bytes;
+        }
+        return;
+    };
+    let bytes = begun_bytes.min(next.iter().sum());
+    let part = share_out(bytes, next);
+    for ((own, next), part) in own.iter_mut().zip(next).zip(part) {
+        *own += part;
+        *next -= part;
+    }
+}
+
+struct Entry<'a> {
+    offered: Offered,
+    carried: Kinds,
+    limits: &'a BTreeMap<Why, u64>,
+}
+
+impl Entry<'_> {
+    fn parts(&self, names: &[String]) -> Parts {
+        let mut parts = Parts::default();
+        for (part, bytes) in CARRIED.into_iter().zip(self.carried) {
+            parts.add(part, bytes);
+        }
+        let left = self.offered.capacity_bytes.saturating_sub(parts.capacity_bytes);
+        let down = self.offered.down_bytes.min(left);
+        parts.add(Part::Down, down);
+        let idle = left - down;
+        let weights: Vec<u64> = self.limits.values().copied().collect();
+        if weights.iter().all(|weight| *weight == 0) {
+            parts.add(Part::Unknown, idle);
+            return parts;
+        }
+        for (why, bytes) in self.limits.keys().zip(split(idle, &weights)) {
+            parts.add(why.part, bytes);
+            let name = why.waits_for.and_then(|path| names.get(path));
+            if let Some(name) = name.filter(|_| why.part == Part::Blocked && bytes > 0) {
+                *parts.blocked_by.entry(name.clone()).or_default() += bytes;
+            }
+        }
+        parts
+    }
+}
+
+/// No share is larger than its weight, as long as the total is not larger than their sum.
+fn share_out(total: u64, weights: &Kinds) -> Kinds {
+    let mut shares = Kinds::default();
+    for (share, part) in shares.iter_mut().zip(split(total, weights)) {
+        *share = part;
+    }
+    shares
+}
+
+/// Splits `total` in proportion to `weights`, exactly: the shares sum to it (unless all weights are
+/// zero). What rounding leaves goes to the largest remainders, first ones first.
+pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
+    let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    if sum == 0 {
+        return vec![0; weights.len()];
+    }
+    let exact = |weight: &u64| u128::from(total) * u128::from(*weight);
+    let mut shares: Vec<u64> = weights
+        .iter()
+        .map(|weight| u64::try_from(exact(weight) / sum).unwrap_or(u64::MAX))
+        .collect();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|index| {
+        std::cmp::Reverse(weights.get(*index).map_or(0, |weight| exact(weight) % sum))
+    });
+    let left = total.saturating_sub(shares.iter().sum());
+    for index in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        if let Some(share) = shares.get_mut(index) {
+            *share += 1;
+        }
+    }
+    shares
+}

@@ -1,0 +1,45 @@
+//! How long a round trip may become when nothing holds senders back any more.
+
+use std::time::Duration;
+
+use super::capacity::AccountedLink;
+use crate::scenario::{DataDirection, Scenario};
+use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
+
+/// A queue that holds more is not filled within most runs.
+const LONGEST_QUEUE: Duration = Duration::from_secs(2);
+const PACKET_BYTES: u64 = 1_514;
+
+/// The longest round trip over the link: all delays, and its queue, full.
+pub(super) fn longest(scenario: &Scenario, link: &AccountedLink) -> Duration {
+    let of_path = |path: &usize| {
+        let path = scenario.paths.get(*path)?;
+        let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
+        let own = through.map(|item| item.up.delay.base + item.down.delay.base);
+        Some(path.up.delay.base + path.down.delay.base + own.sum::<Duration>())
+    };
+    let delay = link.paths.iter().filter_map(of_path).max().unwrap_or_default();
+    let config = match link.bottleneck {
+        Some(index) => scenario.bottlenecks.get(index).map(|item| [&item.up, &item.down]),
+        None => { link.paths.first().and_then(|path| scenario.paths.get(*path)) }
+            .map(|path| [&path.up, &path.down]),
+    };
+    let queue = config.map_or(Duration::ZERO, |[up, down]| {
+        let config = if link.direction == DataDirection::Down { down } else { up };
+        drain(config, link.largest_rate_bps())
+    });
+    delay + queue
+}
+
+/// How long a full queue takes to empty. Active queue management keeps it short.
+fn drain(config: &DirectionConfig, rate_bps: u64) -> Duration {
+    let bytes = match config.queue {
+        Queue::DropTail(QueueLimit::Time(span)) => return span.min(LONGEST_QUEUE),
+        Queue::DropTail(QueueLimit::Bytes(bytes)) => bytes,
+        Queue::DropTail(QueueLimit::Packets(packets)) => packets.saturating_mul(PACKET_BYTES),
+        Queue::DropTail(QueueLimit::Unlimited) => return LONGEST_QUEUE,
+        Queue::CoDel { .. } | Queue::Pie { .. } => return Duration::ZERO,
+    };
+    let seconds = bytes as f64 * 8.0 / rate_bps.max(1) as f64;
+    Duration::from_secs_f64(seconds.min(LONGEST_QUEUE.as_secs_f64()))
+}

@@ -1,0 +1,45 @@
+//! The account of requests and answers, which leave most of the capacity because they are small.
+
+use std::fmt::Write as _;
+
+use super::sentence::{Told, WORTH_NAMING, reason};
+use super::unit::rate;
+use crate::format;
+use crate::result::{AccountSummary, Part};
+use crate::scenario::DataDirection;
+
+/// Causes that are named beside having nothing to send.
+const NAMED: usize = 2;
+/// Less than this part of the capacity would be rounded to nothing, in parts of a thousand.
+const LEAST: u64 = 1;
+
+/// What one direction was used for; `account` is about its links only.
+pub(super) fn talk(account: &AccountSummary, direction: DataDirection, told: &Told<'_>) -> String {
+    let total = &account.total;
+    let capacity = total.capacity_bytes;
+    let share = |bytes: u64| format::share(bytes as f64 / capacity.max(1) as f64);
+    let idle = total.of(Part::Application);
+    let way = if direction == DataDirection::Down { "down" } else { "up" };
+    let payload = rate(total.of(Part::Delivered), account.span_ns);
+    let mut text = format!("{way}: {payload} were payload");
+    let rest: u64 = capacity.saturating_sub(idle);
+    let worth = |(part, bytes): &(Part, u64)| {
+        *part != Part::Application
+            && bytes * 100 >= rest * WORTH_NAMING
+            && bytes * 1_000 >= capacity * LEAST
+    };
+    let losses = total.losses().into_iter().filter(worth).take(NAMED);
+    let nothing = (idle * 1_000 >= capacity * LEAST).then_some((Part::Application, idle));
+    // Shares of the capacity, not of the time: a path that is down takes its own with it.
+    let causes = nothing.into_iter().chain(losses);
+    let causes: Vec<String> = (causes.enumerate())
+        .map(|(place, (part, bytes))| {
+            let unused = if place == 0 { " went unused" } else { "" };
+            format!("{}{unused} because {}", share(bytes), reason(account, part, told))
+        })
+        .collect();
+    if !causes.is_empty() {
+        let _ = write!(text, "; of the capacity, {}", format::list(&causes));
+    }
+    text
+}

@@ -1,0 +1,68 @@
+//! Bytes of the whole time as mean rates, in one unit for all that a sentence names.
+
+const UNITS: [(f64, &str); 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
+/// What is smaller would be rounded to nothing.
+const LEAST: f64 = 0.095;
+
+/// The unit of a sentence.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    whole_bytes: u64,
+    span_ns: u64,
+    unit: f64,
+    name: &'static str,
+}
+
+impl Scale {
+    /// For parts of `whole_bytes`, of which the smallest is `smallest_bytes`.
+    pub(super) fn new(whole_bytes: u64, smallest_bytes: u64, span_ns: u64) -> Self {
+        let (own, _) = unit_of(bps(whole_bytes, span_ns));
+        let smallest = bps(smallest_bytes, span_ns);
+        let fits = |(unit, _): &(f64, &str)| *unit <= own && smallest >= LEAST * unit;
+        let (unit, name) = UNITS.into_iter().find(fits).unwrap_or((1.0, "bit/s"));
+        Self { whole_bytes, span_ns, unit, name }
+    }
+
+    /// The whole, in its own unit.
+    pub(super) fn whole(&self) -> String {
+        rate(self.whole_bytes, self.span_ns)
+    }
+
+    /// A part, without the unit.
+    pub(super) fn of(&self, bytes: u64) -> String {
+        number(bps(bytes, self.span_ns) / self.unit)
+    }
+
+    /// A part, with the unit if it is not that of the whole.
+    pub(super) fn first(&self, bytes: u64) -> String {
+        let (own, _) = unit_of(bps(self.whole_bytes, self.span_ns));
+        let name = if self.unit < own { format!(" {}", self.name) } else { String::new() };
+        self.of(bytes) + &name
+    }
+
+    /// Whether it would be rounded to nothing.
+    pub(super) fn is_nothing(&self, bytes: u64) -> bool {
+        bps(bytes, self.span_ns) < 0.05 * self.unit
+    }
+}
+
+/// So many bytes of the whole time, in the unit that suits them.
+pub(super) fn rate(bytes: u64, span_ns: u64) -> String {
+    let bps = bps(bytes, span_ns);
+    let (unit, name) = unit_of(bps);
+    format!("{} {name}", number(bps / unit))
+}
+
+fn unit_of(bps: f64) -> (f64, &'static str) {
+    let found = UNITS.into_iter().find(|(unit, _)| bps >= 0.999_5 * unit);
+    found.unwrap_or((1.0, "bit/s"))
+}
+
+fn number(value: f64) -> String {
+    let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
+}
+
+fn bps(bytes: u64, span_ns: u64) -> f64 {
+    bytes as f64 * 8e9 / span_ns.max(1) as f64
+}

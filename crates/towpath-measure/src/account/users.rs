@@ -1,0 +1,71 @@
+//! Who sends over a link, and to whom.
+
+use std::collections::BTreeSet;
+
+use super::capacity::AccountedLink;
+use crate::result::LinkAccount;
+use crate::scenario::{DataDirection, Scenario};
+use crate::traffic::{asking, directions};
+
+/// The flows that send data over a link in its direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Users {
+    link: (String, DataDirection),
+    pub(super) senders: BTreeSet<String>,
+    pub(super) receivers: BTreeSet<String>,
+    /// All of them are requests and answers, which need not want more than they get.
+    pub(super) talk: bool,
+    /// `receive-buffer` of the receivers and `send-buffer` of the senders, where the scenario sets them:
+    /// the largest.
+    pub(super) receive_buffer_bytes: u64,
+    pub(super) send_buffer_bytes: u64,
+}
+
+impl Users {
+    pub(super) fn of(scenario: &Scenario, link: &AccountedLink) -> Self {
+        let mut users = Self {
+            link: (link.name.clone(), link.direction),
+            senders: BTreeSet::new(),
+            receivers: BTreeSet::new(),
+            talk: true,
+            receive_buffer_bytes: 0,
+            send_buffer_bytes: 0,
+        };
+        for flow in &scenario.flows {
+            for direction in directions(&flow.pattern) {
+                let ends = match direction {
+                    DataDirection::Down => [flow.to, flow.from],
+                    DataDirection::Up | DataDirection::Both => [flow.from, flow.to],
+                };
+                let along = match link.direction {
+                    DataDirection::Down => [ends[1], ends[0]],
+                    DataDirection::Up | DataDirection::Both => ends,
+                };
+                let leads = |path: &usize| {
+                    scenario.paths.get(*path).is_some_and(|path| path.between == along)
+                };
+                if link.paths.iter().any(leads) {
+                    users.add(scenario, ends);
+                    users.talk &= !asking(&flow.pattern).is_empty();
+                }
+            }
+        }
+        users
+    }
+
+    pub(super) fn is_of(&self, link: &LinkAccount) -> bool {
+        (self.link.0.as_str(), self.link.1) == (link.path.as_str(), link.direction)
+    }
+
+    fn add(&mut self, scenario: &Scenario, [sender, receiver]: [usize; 2]) {
+        let largest = |buffer: Option<[u64; 3]>| buffer.map_or(0, |[.., largest]| largest);
+        if let Some(host) = scenario.hosts.get(sender) {
+            self.senders.insert(host.name.clone());
+            self.send_buffer_bytes = self.send_buffer_bytes.max(largest(host.send_buffer));
+        }
+        if let Some(host) = scenario.hosts.get(receiver) {
+            self.receivers.insert(host.name.clone());
+            self.receive_buffer_bytes = self.receive_buffer_bytes.max(largest(host.receive_buffer));
+        }
+    }
+}

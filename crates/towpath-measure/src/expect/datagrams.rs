@@ -1,0 +1,90 @@
+//! Expectations about datagrams at a constant rate.
+
+use super::Unit;
+use crate::result::{DatagramFigures, Delays, FlowSummary};
+
+/// A figure of `udp` or `call`. Of several flows and directions the worst counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfDatagrams {
+    /// `udp.lost`: part of the sent ones that did not arrive, 0 to 1.
+    Lost,
+    /// `udp.burst`: most that were lost in a row.
+    Burst,
+    /// `udp.jitter`: seconds, its mean.
+    Jitter,
+    /// `udp.delay.p99`: seconds from sent to received, where clocks allow.
+    Delay,
+    /// `udp.variation.p99`: seconds, the same less the smallest.
+    Variation,
+    /// `call.score`: mean opinion score.
+    Score,
+    /// `call.frames`: part of the frames that were whole in time, 0 to 1.
+    Frames,
+}
+
+impl OfDatagrams {
+    /// The figure of a name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "udp.lost" => Self::Lost,
+            "udp.burst" => Self::Burst,
+            "udp.jitter" => Self::Jitter,
+            "udp.delay.p99" => Self::Delay,
+            "udp.variation.p99" => Self::Variation,
+            "call.score" => Self::Score,
+            "call.frames" => Self::Frames,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Self::Lost | Self::Frames => Unit::Share,
+            Self::Burst => Unit::Count,
+            Self::Score => Unit::Score,
+            Self::Jitter | Self::Delay | Self::Variation => Unit::Time,
+        }
+    }
+
+    pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
+        let of = |figures: &DatagramFigures| {
+            let p99 = |delays: Option<Delays>| delays.map(|delays| delays.p99_ns as f64 / 1e9);
+            match self {
+                Self::Lost => Some(figures.lost_share()),
+                Self::Burst => Some(figures.longest_loss as f64),
+                Self::Jitter => Some(figures.jitter_mean_ns as f64 / 1e9),
+                Self::Delay => p99(figures.delay),
+                Self::Variation => p99(figures.variation),
+                Self::Score => figures.call.as_ref()?.score,
+                Self::Frames => {
+                    let call = figures.call.as_ref().filter(|call| call.score.is_none())?;
+                    Some(1.0 - call.unplayed_share())
+                }
+            }
+        };
+        let all = flows.iter().filter_map(|flow| of(flow.datagrams.as_ref()?));
+        match self {
+            Self::Score | Self::Frames => all.min_by(f64::total_cmp),
+            Self::Lost | Self::Burst | Self::Jitter | Self::Delay | Self::Variation => {
+                all.max_by(f64::total_cmp)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_has_a_name_and_others_are_none() {
+        let of_udp = ["udp.lost", "udp.burst", "udp.jitter", "udp.delay.p99", "udp.variation.p99"];
+        for name in of_udp.into_iter().chain(["call.score", "call.frames"]) {
+            assert!(OfDatagrams::parse(name).is_some(), "{name}");
+        }
+        for wrong in ["udp.", "udp.delay", "udp.lost.wifi", "call.", "call.lost"] {
+            assert_eq!(OfDatagrams::parse(wrong), None);
+        }
+        assert_eq!(OfDatagrams::Lost.value(&[]), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! Expectations about latency under load.
+
+use super::Unit;
+use crate::result::{FlowSummary, Load};
+
+/// A figure of `latency` with a load. Of several flows the worst counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfLatency {
+    /// `latency.rise.down` and its kin: seconds.
+    Rise(Load),
+    /// `latency.rpm.down` and its kin: a number.
+    PerMinute(Load),
+}
+
+impl OfLatency {
+    /// The figure of a name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (figure, load) = name.strip_prefix("latency.")?.split_once('.')?;
+        let load = match load {
+            "down" => Load::Down,
+            "up" => Load::Up,
+            "both" => Load::Both,
+            _ => return None,
+        };
+        match figure {
+            "rise" => Some(Self::Rise(load)),
+            "rpm" => Some(Self::PerMinute(load)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Self::Rise(_) => Unit::Time,
+            Self::PerMinute(_) => Unit::Count,
+        }
+    }
+
+    pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
+        let (Self::Rise(load) | Self::PerMinute(load)) = self;
+        let phases = flows.iter().filter_map(|flow| flow.messages.as_ref());
+        let own = phases.flat_map(|figures| &figures.phases).filter(|phase| phase.load == load);
+        match self {
+            Self::Rise(_) => {
+                let rises = own.filter_map(|phase| phase.rise_ns).map(|ns| ns as f64 / 1e9);
+                rises.max_by(f64::total_cmp)
+            }
+            Self::PerMinute(_) => {
+                own.filter_map(|phase| phase.round_trips_per_minute).min_by(f64::total_cmp)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_and_figures_have_names_and_others_are_none() {
+        assert_eq!(OfLatency::parse("latency.rise.up"), Some(OfLatency::Rise(Load::Up)));
+        assert_eq!(OfLatency::parse("latency.rpm.both"), Some(OfLatency::PerMinute(Load::Both)));
+        for wrong in ["latency.rise", "latency.rise.idle", "latency.p50.down", "latency.rpm."] {
+            assert_eq!(OfLatency::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(OfLatency::Rise(Load::Down).value(&[]), None);
+    }
+}

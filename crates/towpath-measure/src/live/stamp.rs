@@ -1,0 +1,141 @@
+//! Datagrams at a constant rate (`udp`), and how a server learns where they are wanted.
+//!
+//! All begin with 40 bytes: `tp` and a kind, the test's name, the flow, a number and a time. A server
+//! sends nothing but what a plan asked for over a control connection, and only to an address that has
+//! shown that it hears: whoever wants datagrams says so, gets a challenge of the same length, and gives
+//! it back, again and again for as long as it listens (return routability, as in RFC 9000 §8.2). So
+//! nobody is sent anything for whom another one spoke.
+//!
+//! They share their port with QUIC, whose packets all have the bit 0x40 of the first byte set (RFC
+//! 9000 §17.2, §17.3); these have not.
+
+use std::net::SocketAddr;
+
+use sha2::{Digest, Sha256};
+use towpath_net::Instant;
+
+use super::preamble::Token;
+
+/// What a datagram is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StampKind {
+    /// One of those that are counted: number and time of sending.
+    Data,
+    /// The client wants to hear: the number is the challenge, or zero.
+    Wanted,
+    /// The server's challenge: the number.
+    Challenge,
+}
+
+const KINDS: [(StampKind, u8); 3] =
+    [(StampKind::Data, 0x03), (StampKind::Wanted, 0x04), (StampKind::Challenge, 0x05)];
+
+/// What stands at the beginning of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// What it is.
+    pub kind: StampKind,
+    /// Name of the test; [`Token::NONE`] where there is only one.
+    pub token: Token,
+    /// Of which flow.
+    pub flow: u32,
+    /// Number.
+    pub number: u64,
+    /// When it was sent, counted from the start of the traffic.
+    pub sent_ns: u64,
+}
+
+impl Stamp {
+    /// Its length; that of [`StampKind::Wanted`] and [`StampKind::Challenge`] in all.
+    pub const BYTES: usize = 40;
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let kind = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or(0, |(_, byte)| *byte);
+        let mut bytes = [0; Self::BYTES];
+        let parts = [kind, b't', b'p', 1].into_iter().chain(self.token.0);
+        let parts = parts.chain(self.flow.to_be_bytes()).chain(self.number.to_be_bytes());
+        let parts = parts.chain(self.sent_ns.to_be_bytes());
+        for (slot, byte) in bytes.iter_mut().zip(parts) {
+            *slot = byte;
+        }
+        bytes
+    }
+
+    /// Reads the beginning of a datagram; `None` if it is none of these.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (&[kind, b't', b'p', 1], rest) = bytes.split_first_chunk()? else { return None };
+        let (kind, _) = KINDS.iter().find(|(_, byte)| *byte == kind)?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let (flow, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (sent_ns, _) = rest.split_first_chunk()?;
+        // Questions and challenges are as long as each other: nobody is sent more than was said.
+        let fits = *kind == StampKind::Data || bytes.len() == Self::BYTES;
+        fits.then(|| Self {
+            kind: *kind,
+            token: Token(*token),
+            flow: u32::from_be_bytes(*flow),
+            number: u64::from_be_bytes(*number),
+            sent_ns: u64::from_be_bytes(*sent_ns),
+        })
+    }
+
+    /// When it was sent.
+    pub fn sent(&self) -> Instant {
+        Instant::from_nanos(self.sent_ns)
+    }
+}
+
+/// What an address must give back before anything is sent there; nobody can say it who does not hear
+/// there.
+pub fn challenge(key: &[u8; 16], peer: SocketAddr) -> u64 {
+    let digest = Sha256::new()
+        .chain_update(b"towpath live datagrams")
+        .chain_update(key)
+        .chain_update(peer.to_string())
+        .finalize();
+    let number = digest.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
+    // Zero says that nothing is known.
+    number.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_address_has_a_challenge_of_its_own() {
+        let address = |text: &str| text.parse().unwrap();
+        let (one, other) = (address("192.0.2.1:5000"), address("192.0.2.1:5001"));
+        assert_eq!(challenge(&[1; 16], one), challenge(&[1; 16], one));
+        assert_ne!(challenge(&[1; 16], one), challenge(&[1; 16], other));
+        assert_ne!(challenge(&[1; 16], one), challenge(&[2; 16], one));
+    }
+
+    proptest! {
+        #[test]
+        fn a_stamp_is_read_as_it_was_written(
+            kind in 0_usize..3, token: [u8; 16], flow: u32, number: u64, sent_ns: u64,
+            padding in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let stamp = Stamp { kind: KINDS[kind].0, token: Token(token), flow, number, sent_ns };
+            let mut bytes = stamp.to_bytes().to_vec();
+            prop_assert_eq!(Stamp::parse(&bytes), Some(stamp));
+            prop_assert_eq!(bytes[0] & 0x40, 0, "no packet of QUIC");
+            bytes.extend(&padding);
+            let may_be_longer = stamp.kind == StampKind::Data || padding.is_empty();
+            prop_assert_eq!(Stamp::parse(&bytes), Some(stamp).filter(|_| may_be_longer));
+            prop_assert_eq!(super::super::datagram::answer(&bytes, |_| true), None);
+        }
+
+        #[test]
+        fn what_is_no_stamp_is_none(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(stamp) = Stamp::parse(&bytes) {
+                prop_assert!(bytes.starts_with(&stamp.to_bytes()));
+            }
+        }
+    }
+}

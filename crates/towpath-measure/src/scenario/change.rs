@@ -1,0 +1,269 @@
+//! Changes of a scenario's text by dotted keys, as `towpath run --set paths.wifi.delay=30ms` asks
+//! for them.
+//!
+//! The text is changed where the key stands, or would stand: order, comments and all else stay as
+//! they are, so that the changed text is the scenario as it was run. The values are checked by whoever
+//! reads it afterwards.
+
+mod resolve;
+
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+use super::keys::Kind;
+
+pub use resolve::known_keys;
+
+/// Why a scenario cannot be changed so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct ChangeError {
+    what: String,
+    /// The way out.
+    pub hint: String,
+}
+
+impl ChangeError {
+    fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: hint.into() }
+    }
+}
+
+/// One value of the document that is to be set.
+#[derive(Debug, Clone)]
+struct Target {
+    /// Names of tables, and numbers in arrays.
+    path: Vec<String>,
+    kind: &'static Kind,
+}
+
+/// `text` with the value of `key` set, whether it has one or not.
+///
+/// A key is written as TOML has it, with numbers from 0 in arrays: `paths.wifi.delay`,
+/// `flows.0.duration`, `run.seed`. `path.wifi` and `flow.0` are understood, too; `*` stands for all
+/// of them, and `flows.duration` for those of all flows. A text that is no scenario is left as it
+/// is: whoever reads it says why.
+pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
+    let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
+    let mut changed = text.to_owned();
+    for target in resolve::targets(root.get_ref(), key)? {
+        let value = as_toml(target.kind, value.trim());
+        changed = apply(&changed, &target.path, &value, key)?;
+    }
+    Ok(changed)
+}
+
+/// `text` with every flow that lasts for a time lasting for `duration`.
+pub fn last(text: &str, duration: &str) -> Result<String, ChangeError> {
+    let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
+    let flows = resolve::flows(root.get_ref());
+    let lasting: Vec<_> = flows.iter().filter(|(_, pattern)| lasts(pattern)).collect();
+    if lasting.is_empty() {
+        let what = "no flow of this scenario lasts for a time that can be set";
+        let hint = match flows.first() {
+            None => "add `[[flows]]` to the file".to_owned(),
+            Some((number, pattern)) if pattern == "ping" => {
+                format!("`ping` ends after its requests: `--set flows.{number}.count=50`")
+            }
+            Some((_, pattern)) => format!("`{pattern}` ends with its messages"),
+        };
+        return Err(ChangeError::new(what, hint));
+    }
+    let mut changed = text.to_owned();
+    for (number, _) in lasting {
+        changed = set(&changed, &format!("flows.{number}.duration"), duration)?;
+    }
+    Ok(changed)
+}
+
+/// Whether a flow with this pattern has a `duration`.
+fn lasts(pattern: &str) -> bool {
+    !matches!(pattern, "ping" | "trace")
+}
+
+/// `text` with `key` set in `[run]`, and for the hosts that have one of their own.
+pub fn set_of_all_hosts(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
+    let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
+    let mut changed = set(text, &format!("run.{key}"), value)?;
+    for host in resolve::hosts_with(root.get_ref(), key) {
+        changed = set(&changed, &format!("hosts.{host}.{key}"), value)?;
+    }
+    Ok(changed)
+}
+
+/// Splits `KEY=VALUE` as `--set` takes it.
+pub fn split(text: &str) -> Result<(&str, &str), ChangeError> {
+    let example = "write a key and its value: `--set paths.wifi.delay=30ms`";
+    let nothing = || ChangeError::new(format!("`{text}` sets nothing"), example);
+    let (key, value) = text.split_once('=').ok_or_else(nothing)?;
+    let (key, value) = (key.trim(), value.trim());
+    if key.is_empty() || value.is_empty() { Err(nothing()) } else { Ok((key, value)) }
+}
+
+/// A value as typed on a command line, as TOML.
+fn as_toml(kind: &Kind, value: &str) -> String {
+    if value.starts_with(['"', '\'', '[', '{']) {
+        return value.to_owned();
+    }
+    let plain = value.parse::<i64>().is_ok() || matches!(value, "true" | "false");
+    match kind {
+        Kind::Bool | Kind::Integer(..) | Kind::Any(_) if plain => value.to_owned(),
+        Kind::List(_) => list(value),
+        Kind::OneOf(kinds) if value.contains(',') && kinds.iter().any(is_list) => list(value),
+        Kind::Sides(inner) => as_toml(inner, value),
+        Kind::Text
+        | Kind::Name(_)
+        | Kind::Bool
+        | Kind::Integer(..)
+        | Kind::Rate
+        | Kind::Duration
+        | Kind::Size
+        | Kind::Packets
+        | Kind::Percent
+        | Kind::Words(_)
+        | Kind::Bound
+        | Kind::OneOf(_)
+        | Kind::Table(_)
+        | Kind::Named(..)
+        | Kind::Any(_)
+        | Kind::Tables(_) => quoted(value),
+    }
+}
+
+fn is_list(kind: &Kind) -> bool {
+    matches!(kind, Kind::List(_))
+}
+
+fn list(value: &str) -> String {
+    let parts: Vec<_> = value.split(',').map(|part| quoted(part.trim())).collect();
+    format!("[{}]", parts.join(", "))
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// Where a value is written.
+enum Place {
+    /// In place of another one.
+    Instead(Range<usize>),
+    /// In place of a plain value that is the same for both directions, which this one is half of.
+    Half(Range<usize>, &'static str),
+    /// In the table whose header this is, by the rest of the key.
+    Below(Range<usize>, Vec<String>),
+    /// In the inline table that is here.
+    Within(Range<usize>, Vec<String>),
+    /// Nowhere yet.
+    New(Vec<String>),
+    /// A table with a header stands in the place of the value.
+    Table,
+}
+
+fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, ChangeError> {
+    // What was changed before has its own mistakes.
+    let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
+    let replace = |range: &Range<usize>, with: &str| {
+        let before = text.get(..range.start).unwrap_or(text);
+        format!("{before}{with}{}", text.get(range.end..).unwrap_or(""))
+    };
+    let line = |rest: &[String]| format!("{} = {value}", dotted(rest));
+    let attempts = match place(text, root.get_ref(), path) {
+        Place::Instead(range) => vec![replace(&range, value)],
+        Place::Half(range, other) => {
+            let same = text.get(range.clone()).unwrap_or("");
+            let own = path.last().map_or("up", String::as_str);
+            vec![replace(&range, &format!("{{ {own} = {value}, {other} = {same} }}"))]
+        }
+        Place::Below(header, rest) => {
+            let after = text.get(header.end..).unwrap_or("");
+            let end = header.end + after.find('\n').unwrap_or(after.len());
+            vec![replace(&(end..end), &format!("\n{}", line(&rest)))]
+        }
+        Place::Within(braces, rest) => {
+            let inside = text.get(braces.start + 1..braces.end.saturating_sub(1)).unwrap_or("");
+            let more = if inside.trim().is_empty() { " " } else { "," };
+            let at = braces.start + 1;
+            vec![replace(&(at..at), &format!(" {}{more}", line(&rest)))]
+        }
+        Place::New(rest) => in_new_place(text, &rest, value),
+        Place::Table => Vec::new(),
+    };
+    let readable = |attempt: &String| DeTable::parse(attempt).is_ok();
+    // A value that is no TOML fails in any place: then the first one shows why.
+    let first = attempts.first().cloned();
+    attempts.into_iter().find(readable).or(first).ok_or_else(|| {
+        let what = format!("`{key}` is a table in this scenario, so it cannot be set as a whole");
+        ChangeError::new(what, "set the keys in it, or change the file")
+    })
+}
+
+/// The key in a table of its own at the end, or at the beginning of the document where such a table
+/// cannot be.
+fn in_new_place(text: &str, rest: &[String], value: &str) -> Vec<String> {
+    let first = format!("{} = {value}\n{text}", dotted(rest));
+    match rest.split_last() {
+        Some((last, tables)) if !tables.is_empty() => {
+            let end = if text.ends_with('\n') { "" } else { "\n" };
+            let last = dotted(std::slice::from_ref(last));
+            let table = format!("{text}{end}\n[{}]\n{last} = {value}\n", dotted(tables));
+            vec![table, first]
+        }
+        _ => vec![first],
+    }
+}
+
+fn place(text: &str, root: &DeTable<'_>, path: &[String]) -> Place {
+    let at = |span: &Range<usize>, mark: char| {
+        text.get(span.clone()).is_some_and(|t| t.starts_with(mark))
+    };
+    let mut table = root;
+    let mut around = Place::New(path.to_vec());
+    let mut steps = path.iter().enumerate();
+    while let Some((depth, name)) = steps.next() {
+        let Some((_, mut value)) = table.iter().find(|(key, _)| key.get_ref() == name.as_str())
+        else {
+            return around;
+        };
+        let mut reached = depth + 1;
+        if let DeValue::Array(array) = value.get_ref()
+            && let Some((depth, index)) = steps.next()
+        {
+            let Some(element) = index.parse().ok().and_then(|n: usize| array.get(n)) else {
+                return around;
+            };
+            (value, reached) = (element, depth + 1);
+        }
+        let span = value.span();
+        let rest = path.get(reached..).unwrap_or_default();
+        let Some(inner) = value.get_ref().as_table() else {
+            return match rest {
+                [side] if side == "up" => Place::Half(span, "down"),
+                [side] if side == "down" => Place::Half(span, "up"),
+                _ => Place::Instead(span),
+            };
+        };
+        let (inline, header) = (at(&span, '{'), at(&span, '['));
+        if rest.is_empty() {
+            return if inline { Place::Instead(span) } else { Place::Table };
+        }
+        around = match (inline, header) {
+            (true, _) => Place::Within(span, rest.to_vec()),
+            (_, true) => Place::Below(span, rest.to_vec()),
+            (false, false) => Place::New(path.to_vec()),
+        };
+        table = inner;
+    }
+    around
+}
+
+/// A key as TOML writes it.
+fn dotted(names: &[String]) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let plain = |name: &String| name.chars().all(bare) && !name.is_empty();
+    let written = names.iter().map(|name| if plain(name) { name.clone() } else { quoted(name) });
+    written.collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The end of a call that hears: a jitter buffer of a fixed size, and what is heard by G.107.
+//!
+//! The receiver plays a datagram that took at most the buffer's time longer than the fastest one so
+//! far, itself included; what comes later is as good as lost. So the delay from the mouth to the ear
+//! is that of the fastest datagram, the buffer, and what speech waits for its packet to be full.
+
+use serde::{Deserialize, Serialize};
+
+use super::Slot;
+use crate::metrics::emodel::{Codec, opinion, rating};
+use crate::result::{CallFigures, DelayBasis};
+use crate::scenario::{Call, Medium};
+
+/// Nanoseconds of a millisecond.
+const MILLISECOND: f64 = 1e6;
+/// Speech in a datagram.
+const PACKET_NS: u64 = 20_000_000;
+/// How far G.729 looks ahead (G.729 §2.5).
+const LOOK_AHEAD_NS: u64 = 5_000_000;
+
+/// What is played, in order of numbers.
+#[derive(Debug, Clone)]
+pub(super) struct Playout {
+    buffer_ns: i64,
+    together: u64,
+    heard: Heard,
+    /// All of the frame so far is there.
+    is_whole: bool,
+}
+
+/// What a receiver knows of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Heard {
+    /// Datagrams, or whole frames, that were there in time.
+    pub played: u64,
+    /// Datagrams that were not.
+    pub late: u64,
+    /// Times that something was not played, however much it was.
+    pub gaps: u64,
+    /// The last number that is known of was not played.
+    pub in_gap: bool,
+    /// The shortest way of all, by the two ends' clocks.
+    pub least_ns: Option<i64>,
+    /// What that is worth.
+    pub basis: DelayBasis,
+}
+
+impl Playout {
+    pub(super) fn new(call: Call) -> Self {
+        let buffer_ns = i64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(i64::MAX);
+        let together = u64::from(call.together.max(1));
+        Self { buffer_ns, together, heard: Heard::default(), is_whole: true }
+    }
+
+    /// What becomes of a datagram that took so long, where the fastest before it took `least`.
+    pub(super) fn judge(&self, transit: i64, least: Option<i64>) -> Slot {
+        let least = least.map_or(transit, |least| least.min(transit));
+        if transit.saturating_sub(least) > self.buffer_ns { Slot::Late } else { Slot::Here }
+    }
+
+    /// The next number is settled.
+    pub(super) fn settle(&mut self, number: u64, slot: Slot) {
+        let is_played = slot == Slot::Here;
+        self.heard.late += u64::from(slot == Slot::Late);
+        self.heard.gaps += u64::from(!is_played && !self.heard.in_gap);
+        self.heard.in_gap = !is_played;
+        let place = number % self.together;
+        self.is_whole = is_played && (place == 0 || self.is_whole);
+        self.heard.played += u64::from(self.is_whole && place + 1 == self.together);
+    }
+
+    /// Numbers are settled that never came.
+    pub(super) fn skip(&mut self, from: u64) {
+        self.settle(from, Slot::Missing);
+        // Whatever frame comes next, its beginning may have been among them.
+        self.is_whole = false;
+    }
+
+    pub(super) fn finish(self, least_ns: Option<i64>, one_clock: bool) -> Heard {
+        let basis = if one_clock { DelayBasis::OneClock } else { DelayBasis::ClockOffset };
+        Heard { least_ns, basis, ..self.heard }
+    }
+}
+
+/// What a call of `numbered` datagrams came to, of which `received` arrived and `known` numbers are
+/// known of.
+pub(super) fn assess(
+    call: Call,
+    heard: &Heard,
+    (numbered, received, known): (u64, u64, u64),
+) -> CallFigures {
+    let together = u64::from(call.together.max(1));
+    let planned = numbered.div_ceil(together);
+    let network_ns = heard.least_ns.map(|least| u64::try_from(least).unwrap_or(0));
+    let buffer_ns = u64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(u64::MAX);
+    let mut figures = CallFigures {
+        medium: call.medium.name().to_owned(),
+        jitter_buffer_ns: buffer_ns,
+        planned,
+        played: heard.played.min(planned),
+        missing: numbered.saturating_sub(received),
+        late: heard.late,
+        network_ns,
+        basis: heard.basis,
+        burst_ratio: None,
+        mouth_to_ear_ns: None,
+        rating: None,
+        score: None,
+    };
+    let (codec, look_ahead_ns) = match call.medium {
+        Medium::G711 => (Codec::G711_PLC, 0),
+        Medium::G729a => (Codec::G729A, LOOK_AHEAD_NS),
+        Medium::Video => return figures,
+    };
+    let unplayed = planned.saturating_sub(figures.played);
+    let share = unplayed as f64 / planned.max(1) as f64;
+    let gaps = heard.gaps.saturating_add(u64::from(numbered > known && !heard.in_gap));
+    // G.107 §7.5: the mean length of losses, over what it would be if they were at random.
+    let burst_ratio = unplayed as f64 / gaps.max(1) as f64 * (1.0 - share);
+    figures.burst_ratio = (gaps > 0).then_some(burst_ratio.max(1.0));
+    let Some(network_ns) = network_ns.filter(|_| figures.played > 0) else {
+        // Who heard nothing has no delay to be rated.
+        (figures.rating, figures.score) = (Some(0.0), Some(1.0));
+        return figures;
+    };
+    let delay_ns =
+        [buffer_ns, PACKET_NS, look_ahead_ns].into_iter().fold(network_ns, u64::saturating_add);
+    let r = rating(codec, share, burst_ratio, delay_ns as f64 / MILLISECOND);
+    figures.mouth_to_ear_ns = Some(delay_ns);
+    (figures.rating, figures.score) = (Some(r.clamp(0.0, 100.0)), Some(opinion(r)));
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use towpath_net::Instant;
+
+    use super::super::{UdpReceiver, UdpSender, join, planned_datagrams};
+    use super::*;
+    use crate::scenario::{DataDirection, Pattern, Scenario, Udp, no_files};
+
+    const SAMPLE: Duration = Duration::from_millis(100);
+    const TEXT: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
+        [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"call\"\n";
+
+    /// The flows of a call with these keys.
+    fn plans(keys: &str) -> Vec<Udp> {
+        let scenario = Scenario::parse("the test", &format!("{TEXT}{keys}"), &no_files).unwrap();
+        let flows = scenario.flows.iter();
+        flows.filter_map(|flow| flow.pattern.udp().copied()).collect()
+    }
+
+    fn at(micros: u64) -> Instant {
+        Instant::ZERO + Duration::from_micros(micros)
+    }
+
+    /// A call over a network that says when each datagram arrives, in microseconds after it was
+    /// sent; `None` is never.
+    fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallFigures {
+        let mut sender = UdpSender::new(*plan, at(0), SAMPLE);
+        let mut hearer = UdpReceiver::new(plan, at(0), SAMPLE);
+        let mut arrivals = Vec::new();
+        while let Some(due) = sender.next_due() {
+            let number = sender.poll(due).unwrap();
+            sender.on_sent(due);
+            arrivals
+                .extend(network(number).map(|way| (due + Duration::from_micros(way), number, due)));
+        }
+        arrivals.sort();
+        for (arrival, number, due) in arrivals {
+            hearer.take(arrival, (number, due), 172);
+        }
+        let (sent, received) = (sender.finish(), hearer.finish(true));
+        let way = (DataDirection::Up, "p");
+        let joined = join(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&received)));
+        joined.unwrap().0.call.unwrap()
+    }
+
+    fn near(value: Option<f64>, wanted: f64, off: f64) {
+        assert!(value.is_some_and(|value| (value - wanted).abs() <= off), "{value:?} {wanted}");
+    }
+
+    #[test]
+    fn sound_is_fifty_datagrams_a_second_and_a_picture_thirty_frames() {
+        let [sound] = plans("")[..] else { panic!() };
+        assert_eq!(
+            (sound.bytes, sound.rate_bps, sound.direction),
+            (172, 68_800, DataDirection::Both)
+        );
+        assert_eq!((planned_datagrams(&sound), Pattern::Udp(sound).name()), (500, "call"));
+        let [small] = plans("codec = \"g729a\"\nduration = \"1 s\"")[..] else { panic!() };
+        assert_eq!((small.bytes, planned_datagrams(&small)), (40, 50));
+        // 1 Mbit/s are 4,167 bytes a frame: four datagrams.
+        let [_, picture] = plans("video = \"1 Mbit/s\"\nduration = \"1 s\"")[..] else { panic!() };
+        let call = picture.call.unwrap();
+        assert_eq!((picture.bytes, call.together, planned_datagrams(&picture)), (1_042, 4, 120));
+        assert_eq!(Pattern::Udp(picture).name(), "call-video");
+        let mut sender = UdpSender::new(picture, at(0), SAMPLE);
+        let mut sent = 0;
+        while sender.poll(at(33_334)).is_some() {
+            sender.on_sent(at(33_334));
+            sent += 1;
+        }
+        assert_eq!((sent, sender.next_due()), (8, Some(Instant::from_nanos(66_666_666))));
+    }
+
+    /// G.107: R = 93.2 without loss, less what 100 ms from mouth to ear take away.
+    #[test]
+    fn a_call_over_a_clean_network_is_as_good_as_its_codec() {
+        let [plan] = plans("")[..] else { panic!() };
+        let own = call_over(&plan, |_| Some(20_000));
+        assert_eq!((own.planned, own.played, own.missing, own.late), (500, 500, 0, 0));
+        assert_eq!((own.network_ns, own.mouth_to_ear_ns), (Some(20_000_000), Some(100_000_000)));
+        let wanted = rating(Codec::G711_PLC, 0.0, 1.0, 100.0);
+        near(own.rating, wanted, 1e-9);
+        assert!((90.0..93.2).contains(&wanted) && own.burst_ratio.is_none(), "{own:?}");
+        let [plan] = plans("codec = \"g729a\"")[..] else { panic!() };
+        let small = call_over(&plan, |_| Some(20_000));
+        assert_eq!(small.mouth_to_ear_ns, Some(105_000_000));
+        near(small.rating, wanted - 11.0, 0.5);
+    }
+
+    #[test]
+    fn what_is_later_than_the_buffer_is_as_good_as_lost() {
+        let [plan] = plans("jitter-buffer = \"40 ms\"")[..] else { panic!() };
+        // Every tenth is 40 ms later than the others, every twentieth a little more.
+        let own = call_over(&plan, |number| {
+            Some(20_000 + if number % 20 == 19 { 40_001 } else { (number % 10 / 9) * 40_000 })
+        });
+        assert_eq!((own.played, own.late, own.missing), (475, 25, 0));
+        let lost = call_over(&plan, |number| (number % 20 != 19).then_some(20_000));
+        assert_eq!((lost.played, lost.late, lost.missing), (475, 0, 25));
+        assert_eq!((own.rating, own.score), (lost.rating, lost.score));
+        // G.113: 5 % of random losses cost 95 × 5 / (5 + 25.1) with concealment.
+        let whole = call_over(&plan, |_| Some(20_000));
+        near(whole.rating.zip(lost.rating).map(|(a, b)| a - b), 95.0 * 5.0 / 30.1, 1e-6);
+    }
+
+    #[test]
+    fn losses_in_a_row_are_worse_than_those_that_are_alone() {
+        let [plan] = plans("")[..] else { panic!() };
+        let alone = call_over(&plan, |number| (number % 20 != 7).then_some(20_000));
+        let row = call_over(&plan, |number| (number % 100 >= 5).then_some(20_000));
+        assert_eq!((alone.missing, row.missing), (25, 25));
+        near(alone.burst_ratio, 1.0, 0.0);
+        near(row.burst_ratio, 5.0 * 0.95, 1e-9);
+        assert!(row.score < alone.score, "{row:?} {alone:?}");
+        // The end is silent: one loss of 100 in a row.
+        let end = call_over(&plan, |number| (number < 400).then_some(20_000));
+        assert_eq!((end.played, end.missing), (400, 100));
+        near(end.burst_ratio, 100.0 * 0.8, 1e-9);
+    }
+
+    #[test]
+    fn what_could_not_be_sent_is_lost_and_nobody_hears_nothing() {
+        let [plan] = plans("duration = \"1 s\"")[..] else { panic!() };
+        let mut sender = UdpSender::new(plan, at(0), SAMPLE);
+        let mut hearer = UdpReceiver::new(&plan, at(0), SAMPLE);
+        while let Some(due) = sender.next_due() {
+            let number = sender.poll(due).unwrap();
+            if (10..20).contains(&number) {
+                sender.on_refused();
+                continue;
+            }
+            sender.on_sent(due);
+            hearer.take(due + SAMPLE, (number, due), 172);
+        }
+        let (sent, received) = (sender.finish(), hearer.finish(false));
+        let way = (DataDirection::Up, "p");
+        let ends = (Some(&sent), Some(&received));
+        let (figures, _) = join(&plan, (0, at(0), SAMPLE), way, ends).unwrap();
+        let own = figures.call.unwrap();
+        assert_eq!((figures.sent, figures.unsent, figures.lost), (40, 10, 0));
+        assert_eq!((own.planned, own.played, own.missing), (50, 40, 10));
+        assert_eq!(own.basis, DelayBasis::ClockOffset);
+        near(own.burst_ratio, 8.0, 1e-9);
+        let nothing = call_over(&plan, |_| None);
+        assert_eq!((nothing.rating, nothing.score), (Some(0.0), Some(1.0)));
+        assert_eq!(nothing.mouth_to_ear_ns, None);
+    }
+
+    #[test]
+    fn a_frame_counts_when_all_of_it_is_there_in_time() {
+        let plan = plans("video = \"1 Mbit/s\"")[1];
+        // Frame 3 lacks its last part, frame 5 its first, and part of frame 7 is late.
+        let own = call_over(&plan, |number| match number {
+            15 | 20 => None,
+            30 => Some(90_000),
+            _ => Some(20_000 + number % 4 * 800),
+        });
+        assert_eq!((own.planned, own.played, own.missing, own.late), (300, 297, 2, 1));
+        assert_eq!((own.score, own.rating, own.mouth_to_ear_ns), (None, None, None));
+    }
+}

@@ -1,0 +1,179 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SAMPLE: Duration = Duration::from_millis(100);
+
+fn at(micros: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(micros)
+}
+
+/// 100 datagrams of 1,000 bytes in a second.
+fn plan() -> Udp {
+    Udp {
+        rate_bps: 800_000,
+        bytes: 1_000,
+        direction: DataDirection::Up,
+        duration: Duration::from_secs(1),
+        patience: Duration::from_secs(1),
+        is_bound: false,
+        call: None,
+    }
+}
+
+fn receiver() -> UdpReceiver {
+    UdpReceiver::new(&plan(), at(0), SAMPLE)
+}
+
+#[test]
+fn a_schedule_is_kept_whatever_the_sender_does_and_what_is_too_late_has_no_number() {
+    let mut sender = UdpSender::new(plan(), at(0), SAMPLE);
+    assert_eq!(planned_datagrams(&plan()), 100);
+    assert_eq!((sender.poll(at(0)), sender.next_due()), (Some(0), Some(at(0))));
+    sender.on_sent(at(0));
+    assert_eq!((sender.poll(at(9_999)), sender.next_due()), (None, Some(at(10_000))));
+    // Nobody looked for 250 ms: 100 ms of it are made up for, 14 are left out.
+    let mut numbers = Vec::new();
+    while let Some(number) = sender.poll(at(250_000)) {
+        numbers.push(number);
+        sender.on_sent(at(250_000));
+    }
+    assert_eq!(numbers, (1..=11).collect::<Vec<_>>());
+    assert_eq!(sender.next_due(), Some(at(260_000)));
+    assert_eq!(sender.poll(at(260_000)), Some(12));
+    sender.on_refused();
+    assert_eq!(sender.poll(at(270_000)), Some(12), "what was not sent has no number");
+    sender.stop();
+    assert_eq!((sender.poll(at(270_000)), sender.next_due()), (None, None));
+    let sent = sender.finish();
+    assert_eq!((sent.sent, sent.unsent), (12, 15));
+    assert_eq!(sent.rows.iter().map(|row| row.0).collect::<Vec<_>>()[..4], [1, 0, 11, 0]);
+    assert_eq!(sent.rows.iter().map(|row| row.1).sum::<u64>(), 15);
+}
+
+#[test]
+fn losses_duplicates_and_order_are_counted() {
+    let mut receiver = receiver();
+    // 0 1 _ _ 4 3 4 … 9: one overtaken, one twice, two never; the last ninety are lost.
+    for (number, arrival) in [(0, 5), (1, 15), (4, 45), (3, 46), (4, 47), (9, 95), (70, 96)] {
+        let sent = at(number * 10_000);
+        receiver.take(at(arrival * 1_000), (number, sent), 1_000);
+    }
+    assert!(!receiver.take(at(1), (100, at(0)), 1_000), "the plan has no such number");
+    assert!(!receiver.take(at(1), (u64::MAX, at(0)), 1_000));
+    let heard = receiver.finish(true);
+    assert_eq!((heard.received, heard.duplicated, heard.out_of_order), (6, 1, 1));
+    assert_eq!((heard.highest, heard.burst, heard.bytes), (Some(70), 60, 6_000));
+    let sent = Sent { sent: 100, unsent: 0, rows: vec![(10, 0); 10] };
+    let what = (3, at(0), SAMPLE);
+    let both = (Some(&sent), Some(&heard));
+    let (figures, rows) = join(&plan(), what, (DataDirection::Up, "wifi"), both).unwrap();
+    assert_eq!((figures.lost, figures.longest_loss), (94, 60));
+    assert_eq!((rows.len(), rows[0].lost, rows[1].lost), (10, Some(5), Some(10)));
+    assert_eq!((rows[9].t_ns, rows[9].span_ns), (1_000_000_000, 100_000_000));
+    // Without the sender's word, as far as is known.
+    let (alone, rows) =
+        join(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&heard))).unwrap();
+    assert_eq!((alone.sent, alone.lost, rows[0].lost), (71, 65, None));
+}
+
+#[test]
+fn jitter_is_the_one_of_rfc_3550() {
+    // A datagram each 10 ms, on its way for 20 ms and 36 ms in turn: |D| is always 16 ms, so J goes
+    // to it by a sixteenth of what is missing.
+    let mut receiver = receiver();
+    let mut expected = 0.0_f64;
+    for number in 0..100_u64 {
+        let transit = if number % 2 == 0 { 20_000 } else { 36_000 };
+        let sent = at(number * 10_000);
+        receiver.take(at(number * 10_000 + transit), (number, sent), 1_000);
+        if number > 0 {
+            expected += (16e6 - expected) / 16.0;
+        }
+    }
+    let heard = receiver.finish(true);
+    assert_eq!(heard.jitter_ns[0], expected.round() as u64);
+    assert!((15_900_000..16_000_000).contains(&heard.jitter_ns[0]));
+    let (delay, variation) = (heard.delay.unwrap(), heard.variation.unwrap());
+    assert_eq!((delay.min_ns, delay.max_ns, delay.mean_ns), (20_000_000, 36_000_000, 28_000_000));
+    assert_eq!((variation.min_ns, variation.max_ns), (0, 16_000_000));
+    assert!(delay.p50_ns.abs_diff(20_000_000) < 1_000 && delay.p99_ns.abs_diff(36_000_000) < 1_000);
+}
+
+#[test]
+fn clocks_that_differ_give_a_variation_and_no_delay() {
+    let mut receiver = receiver();
+    for number in 0..10_u64 {
+        // The receiver's clock is 5 s behind.
+        let sent = at(10_000_000 + number * 10_000);
+        receiver.take(at(5_000_000 + number * 10_000 + number * 100), (number, sent), 1_000);
+    }
+    let heard = receiver.finish(false);
+    assert_eq!(heard.delay, None);
+    let variation = heard.variation.unwrap();
+    assert_eq!((variation.min_ns, variation.max_ns), (0, 900_000));
+    assert_eq!(heard.rows[9].received, 10, "what was sent when nobody planned it");
+}
+
+#[test]
+fn a_long_flow_has_longer_rows() {
+    let plan = Udp { duration: Duration::from_secs(3_600), ..plan() };
+    assert_eq!(planned_rows(&plan, SAMPLE), 9_000);
+    assert_eq!(Periods::new(&plan, at(0), SAMPLE).span, Duration::from_millis(400));
+}
+
+proptest! {
+    /// Whatever arrives, in whichever order: the books are right, and nothing grows.
+    #[test]
+    fn the_books_are_right_whatever_arrives(
+        arrivals in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()), 0..300),
+    ) {
+        let plan = Udp { rate_bps: 8_000_000_000, duration: Duration::from_secs(3_600), ..plan() };
+        let most = planned_datagrams(&plan);
+        let mut receiver = UdpReceiver::new(&plan, at(0), SAMPLE);
+        let mut known = std::collections::BTreeSet::new();
+        for (number, sent, now, is_near) in arrivals {
+            let number = if is_near { number % 200 } else { number % most.saturating_mul(2) };
+            let counts = receiver.take(Instant::from_nanos(now), (number, Instant::from_nanos(sent)), 1);
+            if counts {
+                prop_assert!(known.insert(number), "{number} counted twice");
+            }
+            prop_assert!(receiver.seen.len() as u64 <= WINDOW);
+        }
+        let received = receiver.finish(true);
+        prop_assert_eq!(received.received, known.len() as u64);
+        prop_assert_eq!(received.highest, known.last().copied());
+        let rows: u64 = received.rows.iter().map(|row| row.received).sum();
+        prop_assert_eq!(rows, received.received);
+        let what = (0, at(0), SAMPLE);
+        let (figures, _) =
+            join(&plan, what, (DataDirection::Up, ""), (None, Some(&received))).unwrap();
+        prop_assert_eq!(figures.lost + figures.received, figures.sent);
+        prop_assert!(figures.longest_loss <= figures.lost);
+    }
+
+    #[test]
+    fn every_datagram_is_sent_once_or_left_out(
+        looks in prop::collection::vec((0_u64..2_000_000, any::<bool>()), 1..80),
+    ) {
+        let mut looks = looks;
+        looks.sort_unstable();
+        let mut sender = UdpSender::new(plan(), at(0), SAMPLE);
+        let mut next = 0;
+        for (now, takes) in looks.into_iter().chain([(9_000_000, true)]) {
+            while let Some(number) = sender.poll(at(now)) {
+                prop_assert_eq!(number, next);
+                if takes {
+                    sender.on_sent(at(now));
+                    next += 1;
+                } else {
+                    sender.on_refused();
+                }
+            }
+        }
+        let sent = sender.finish();
+        prop_assert_eq!(sent.sent + sent.unsent, 100);
+        let rows: u64 = sent.rows.iter().map(|(sent, unsent)| sent + unsent).sum();
+        prop_assert_eq!(rows, 100);
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the capacity went, as a table.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{AccountSummary, Part, Parts};
+use towpath_measure::scenario::DataDirection;
+
+use crate::Run;
+use crate::text::{clean, cut, wrap};
+
+/// Widest label of a part.
+const LABEL: usize = 46;
+/// In place of 0.00.
+const NOTHING: &str = "–";
+/// Width of a column.
+const COLUMN: usize = 12;
+
+/// The account of each run: what the links could have carried, in Mbit/s, and where it went.
+pub fn account_table(runs: &[Run], width: usize) -> String {
+    let mut out = String::new();
+    for run in runs {
+        let name = format!("{} ({}), run {}", run.meta.transport, run.meta.world, run.meta.repeat);
+        let account = run.summary.as_ref().and_then(|summary| summary.account.as_deref());
+        match account {
+            Some(account) => one(&mut out, &name, account, width),
+            None => {
+                let _ = writeln!(out, "{name}: the result has no account of its capacity\n");
+            }
+        }
+    }
+    out
+}
+
+fn one(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
+    for line in wrap(&format!("{name}: {}", clean(&account.sentence)), width) {
+        let _ = writeln!(out, "{line}");
+    }
+    if account.links.is_empty() {
+        out.push('\n');
+        return;
+    }
+    let fitting = (width.saturating_sub(LABEL) / COLUMN).saturating_sub(1).max(1);
+    for links in account.links.chunks(fitting) {
+        let columns: Vec<&Parts> =
+            [&account.total].into_iter().chain(links.iter().map(|link| &link.parts)).collect();
+        let titles = links.iter().map(|link| {
+            let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
+            cut(&format!("{} {arrow}", clean(&link.path)), COLUMN - 1)
+        });
+        let titles: Vec<String> = ["all".to_owned()].into_iter().chain(titles).collect();
+        row(out, "Mbit/s", &titles);
+        let rate = |bytes: u64| mbps(bytes, account.span_ns);
+        let capacity = columns.iter().map(|parts| rate(parts.capacity_bytes));
+        row(out, "capacity", &capacity.collect::<Vec<_>>());
+        for part in Part::ALL {
+            // What would be told as nothing is not told.
+            if mbps(account.total.of(part), account.span_ns) != NOTHING {
+                let cells = columns.iter().map(|parts| rate(parts.of(part)));
+                row(out, part.label(), &cells.collect::<Vec<_>>());
+                waited_for(out, part, &columns, account.span_ns);
+            }
+        }
+    }
+    held(out, account, width);
+    out.push('\n');
+}
+
+/// For which part of the time each limit held, where the capacity is only an estimate.
+fn held(out: &mut String, account: &AccountSummary, width: usize) {
+    if account.links.iter().all(|link| link.held_ns.is_empty()) {
+        return;
+    }
+    let _ = writeln!(out, "  what held senders back, whatever the paths could carry:");
+    for link in &account.links {
+        let all: u64 = link.held_ns.values().sum();
+        let mut held: Vec<_> = link.held_ns.iter().collect();
+        held.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
+        let share = |span: u64| (span as f64 * 100.0 / all.max(1) as f64).round();
+        let told = held.iter().filter(|(_, span)| share(**span) >= 1.0);
+        let told: Vec<_> =
+            told.map(|(part, span)| format!("{} {} %", part.label(), share(**span))).collect();
+        let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
+        let text = format!("{} {arrow}: {}", clean(&link.path), told.join(", "));
+        for line in wrap(&text, width.saturating_sub(4)) {
+            let _ = writeln!(out, "    {line}");
+        }
+    }
+}
+
+fn row(out: &mut String, label: &str, cells: &[String]) {
+    let mut line = format!("  {label:<LABEL$}");
+    for cell in cells {
+        let _ = write!(line, "{cell:>COLUMN$}");
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+/// Which paths were waited for.
+fn waited_for(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
+    let Some(total) = columns.first().filter(|_| part == Part::Blocked) else { return };
+    for path in total.blocked_by.keys().take(8) {
+        let of = |parts: &&Parts| parts.blocked_by.get(path).copied().unwrap_or(0);
+        let cells: Vec<_> = columns.iter().map(|parts| mbps(of(parts), span_ns)).collect();
+        row(out, &cut(&format!("  that waits for {}", clean(path)), LABEL), &cells);
+    }
+}
+
+fn mbps(bytes: u64, span_ns: u64) -> String {
+    let text = format!("{:.2}", bytes as f64 * 8e3 / span_ns.max(1) as f64);
+    if text == "0.00" { NOTHING.to_owned() } else { text }
+}

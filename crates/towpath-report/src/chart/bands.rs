@@ -1,0 +1,174 @@
+//! Bands that fill a chart from top to bottom, with their names in them where there is room.
+//!
+//! Each reaches down to the axis, and the lower ones are drawn over it: so an edge is in the page
+//! once, and a chart of twelve bands is not larger than others.
+
+use std::fmt::Write as _;
+
+use super::canvas::{HEIGHT, WIDTH};
+use super::{Axis, Chart, Series, Shape};
+use crate::text::esc;
+
+/// Height of the data area of [`super::Size::Account`], in pixels.
+const HEIGHT_PX: f64 = 185.0;
+/// Its width on the narrowest screen on which names are shown.
+const WIDTH_PX: f64 = 440.0;
+/// A name needs so much height, and its letters so much width.
+const LINE_PX: f64 = 17.0;
+const LETTER_PX: f64 = 6.6;
+
+/// The bands, those in the background first.
+pub(super) fn drawn(chart: &Chart, axis: &Axis) -> String {
+    let mut groups = Vec::new();
+    let mut tops = Vec::new();
+    for (number, series) in chart.series.iter().enumerate() {
+        tops.resize(series.values.len().max(tops.len()), 0.0);
+        let mut path = String::new();
+        stack(&mut path, &mut tops, series, (chart.max, axis));
+        let class = &series.class;
+        groups.push(format!("<g class=\"{class}\" data-s=\"{number}\"><path d=\"{path}\"/></g>"));
+    }
+    groups.reverse();
+    groups.concat()
+}
+
+/// Puts a band onto the others; appends its outline.
+fn stack(path: &mut String, tops: &mut [f64], series: &Series, (max, axis): (f64, &Axis)) {
+    let end_s = axis.end_s.max(f64::MIN_POSITIVE);
+    let x = |at: usize| (f64::from(WIDTH) * at as f64 * axis.step_s / end_s).round() as i64;
+    let y = |value: f64| (f64::from(HEIGHT) * (1.0 - value / max)).round() as i64;
+    // Height of the edge, and how far it has gone at that height.
+    let mut edge: Option<(i64, i64)> = None;
+    for (at, (top, value)) in tops.iter_mut().zip(&series.values).enumerate() {
+        *top += value.unwrap_or(0.0);
+        // What is thinner than a line is no edge of its own.
+        let shown = value.is_some_and(|value| y(*top) < y(*top - value));
+        let (from, step, height) = (x(at), x(at + 1) - x(at), y(*top));
+        // Writing to a `String` cannot fail.
+        let _ = match edge {
+            None if shown => write!(path, "M{from} {HEIGHT}V{height}"),
+            Some((old, length)) if shown && old != height => {
+                write!(path, "h{length}v{}", height - old)
+            }
+            Some((_, length)) if !shown => write!(path, "h{length}V{HEIGHT}z"),
+            None | Some(_) => Ok(()),
+        };
+        edge = match edge {
+            Some((old, length)) if shown && old == height => Some((old, length + step)),
+            _ => shown.then_some((height, step)),
+        };
+    }
+    if let Some((_, length)) = edge {
+        let _ = write!(path, "h{length}V{HEIGHT}z");
+    }
+}
+
+/// The name of every band that is somewhere thick enough for long enough, in its middle there.
+pub(super) fn names(chart: &Chart) -> String {
+    let mut out = String::from("<g class=\"names\">");
+    let bands = chart.series.iter().filter(|series| series.shape == Shape::Stack);
+    let points = bands.clone().map(|series| series.values.len()).max().unwrap_or(0);
+    let mut floor = vec![0.0; points];
+    for series in bands {
+        let upper: Vec<f64> = floor
+            .iter()
+            .enumerate()
+            .map(|(at, floor)| floor + series.values.get(at).copied().flatten().unwrap_or(0.0))
+            .collect();
+        let wanted = series.name.chars().count() as f64 * LETTER_PX + 8.0;
+        let length = (wanted / WIDTH_PX * points as f64).ceil() as usize;
+        if let Some((x, y)) = place(&floor, &upper, length.max(1), chart.max) {
+            let _ = write!(
+                out,
+                "<text x=\"{x:.1}%\" y=\"{y:.1}%\" dy=\".35em\" text-anchor=\"middle\">{}</text>",
+                esc(&series.name)
+            );
+        }
+        floor = upper;
+    }
+    out.push_str("</g>");
+    out
+}
+
+/// Where a box of `length` points fits between the edges with most room, in per cent from the left
+/// and from the top.
+fn place(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, f64)> {
+    let points = floor.len().min(upper.len());
+    let inside = |at: usize| {
+        let low = floor.get(at..at + length)?.iter().copied().fold(0.0, f64::max);
+        let high = upper.get(at..at + length)?.iter().copied().fold(f64::INFINITY, f64::min);
+        Some((at, low, high))
+    };
+    // Of equal ones the last is taken, so the first comes last.
+    let boxes = (0..points).rev().filter_map(inside);
+    let (at, low, high) = boxes.max_by(|a, b| (a.2 - a.1).total_cmp(&(b.2 - b.1)))?;
+    if (high - low) / max * HEIGHT_PX < LINE_PX {
+        return None;
+    }
+    let x = 100.0 * (at as f64 + length as f64 / 2.0) / points as f64;
+    Some((x, 100.0 - 50.0 * (low + high) / max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Series, Size};
+    use super::*;
+
+    fn chart(bands: &[(&str, &[f64])]) -> Chart {
+        let series = bands.iter().map(|(name, values)| Series {
+            name: (*name).to_owned(),
+            class: String::new(),
+            shape: Shape::Stack,
+            values: values.iter().copied().map(Some).collect(),
+            base: Vec::new(),
+        });
+        Chart {
+            title: String::new(),
+            about: String::new(),
+            unit: String::new(),
+            series: series.collect(),
+            max: 10.0,
+            size: Size::Account,
+        }
+    }
+
+    #[test]
+    fn a_name_stands_in_its_band_where_that_is_thickest() {
+        let low = [8.0; 20];
+        let mut high = [0.1; 20];
+        high[15..].fill(2.0);
+        let named = names(&chart(&[("low", &low), ("high", &high)]));
+        assert!(named.contains("x=\"5.0%\" y=\"60.0%\""), "{named}");
+        assert!(named.contains(">high<") && named.contains("y=\"10.0%\""), "{named}");
+    }
+
+    #[test]
+    fn an_edge_is_drawn_once_and_only_where_its_band_is() {
+        let axis = Axis {
+            scale: super::super::Scale::Time,
+            step_s: 1.0,
+            end_s: 4.0,
+            marks: Vec::new(),
+            stalls: Vec::new(),
+        };
+        let drawn = drawn(&chart(&[("a", &[5.0; 4]), ("b", &[0.0, 5.0, 2.0, 0.0])]), &axis);
+        let [upper, lower] = drawn.split("</g>").collect::<Vec<_>>()[..2] else { panic!() };
+        assert!(
+            upper.contains("data-s=\"1\"")
+                && upper.contains("d=\"M2500 1000V0h2500v300h2500V1000z"),
+            "{upper}"
+        );
+        assert!(
+            lower.contains("data-s=\"0\"") && lower.contains("d=\"M0 1000V500h10000V1000z"),
+            "{lower}"
+        );
+    }
+
+    #[test]
+    fn a_thin_or_short_band_has_no_name() {
+        let mut short = [0.0; 20];
+        short[3] = 9.0;
+        let named = names(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));
+        assert_eq!(named, "<g class=\"names\"></g>");
+    }
+}

@@ -1,0 +1,535 @@
+//! A time–sequence picture as SVG: bars for what was sent, lines for acknowledgement and window,
+//! letters where something was sent again. What a colour says, a shape or a letter says too.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{SequenceKind, SequenceMark};
+
+use super::canvas::{HEIGHT, WIDTH};
+use super::tick_label;
+use crate::number;
+use crate::series::Mark as Event;
+use crate::text::esc;
+
+/// Marks of one kind that are drawn; a result of ours has fewer.
+const MAX_DRAWN: usize = 4_000;
+/// Marks of one kind that say by themselves what they are.
+const MAX_TITLES: usize = 100;
+/// Names of what was sent do not come nearer to each other than this, in per cent.
+const NAME_APART: f64 = 22.0;
+/// Names of one subflow,
+const MAX_NAMES: usize = 5;
+/// and letters of one kind.
+const MAX_LETTERS: usize = 150;
+/// Least height of a bar, in units of the data area: a thin one, and a thick one, whose ends make it
+/// higher whatever the zoom.
+const LEAST: (f64, f64) = (4.0, 1.0);
+/// How far above what was sent a window is shown, as a part of the height.
+const ABOVE: f64 = 0.25;
+
+/// All marks of one kind, and what they are called.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) kind: SequenceKind,
+    /// As the legend has it.
+    pub(crate) name: String,
+    /// Classes of the style sheet.
+    pub(crate) class: String,
+    /// Stands at some of the bars, so that they are told apart without colour.
+    pub(crate) label: Option<String>,
+    pub(crate) marks: Vec<SequenceMark>,
+}
+
+/// A picture: its groups, and the stretch of time that it shows.
+#[derive(Debug)]
+pub(crate) struct Picture<'a> {
+    pub(crate) title: String,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) from_s: f64,
+    pub(crate) to_s: f64,
+    pub(crate) events: &'a [Event],
+    /// `large` or nothing.
+    pub(crate) class: &'static str,
+}
+
+/// From numbers to places: per cent of the data area from the left and from the top.
+#[derive(Debug, Clone, Copy)]
+struct Plane {
+    from_s: f64,
+    length_s: f64,
+    low: f64,
+    height: f64,
+}
+
+impl Plane {
+    fn of(picture: &Picture<'_>) -> Self {
+        let (low, high) = picture.range();
+        let length_s = (picture.to_s - picture.from_s).max(1e-9);
+        Self { from_s: picture.from_s, length_s, low, height: (high - low).max(1.0) }
+    }
+
+    fn x(self, at_s: f64) -> f64 {
+        (100.0 * (at_s - self.from_s) / self.length_s).clamp(-100.0, 200.0)
+    }
+
+    fn y(self, bytes: f64) -> f64 {
+        (100.0 - 100.0 * (bytes - self.low) / self.height).clamp(-100.0, 200.0)
+    }
+
+    /// The same in units of the data area.
+    fn place(self, at_s: f64, bytes: f64) -> (i64, f64) {
+        let x = self.x(at_s) * f64::from(WIDTH) / 100.0;
+        (x.round() as i64, self.y(bytes) * f64::from(HEIGHT) / 100.0)
+    }
+}
+
+fn seconds(mark: &SequenceMark) -> f64 {
+    mark.t_ns as f64 / 1e9
+}
+
+/// Whether its bars show that something was sent.
+fn is_payload(kind: SequenceKind) -> bool {
+    use SequenceKind as Kind;
+    matches!(kind, Kind::Sent | Kind::Late | Kind::Again | Kind::Needless | Kind::Reinjected)
+}
+
+impl Picture<'_> {
+    /// Lowest and highest number that it shows.
+    fn range(&self) -> (f64, f64) {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        let mut edge = f64::NEG_INFINITY;
+        for group in &self.groups {
+            for mark in &group.marks {
+                low = low.min(mark.start_bytes as f64);
+                if is_payload(group.kind) {
+                    high = high.max(mark.end_bytes as f64);
+                } else if group.kind == SequenceKind::Ack {
+                    high = high.max(mark.start_bytes as f64);
+                    edge = edge.max(mark.end_bytes as f64);
+                }
+            }
+        }
+        if low > high {
+            return (0.0, 1.0);
+        }
+        let high = edge.min(high + ABOVE * (high - low)).max(high);
+        let room = 0.03 * (high - low).max(1.0);
+        (if self.from_s > 0.0 { low - room } else { low }, high + room)
+    }
+
+    /// Unit of the axis.
+    fn unit(&self) -> number::Unit {
+        number::bytes_unit(self.range().1)
+    }
+
+    /// Whether the window's end is somewhere to be seen.
+    pub(crate) fn shows_window(&self) -> bool {
+        let top = self.range().1;
+        let acks = self.groups.iter().filter(|group| group.kind == SequenceKind::Ack);
+        acks.flat_map(|group| &group.marks).any(|mark| (mark.end_bytes as f64) < top)
+    }
+
+    /// Whether the window is known at all.
+    pub(crate) fn has_window(&self) -> bool {
+        let acks = self.groups.iter().filter(|group| group.kind == SequenceKind::Ack);
+        acks.flat_map(|group| &group.marks).any(|mark| mark.end_bytes > mark.start_bytes)
+    }
+
+    /// For the script, in the axis's unit: the range, and for each of `points` parts of the time up to
+    /// `end_s` the lowest number that is of interest and the highest.
+    pub(crate) fn fit(&self, points: usize, end_s: f64) -> (f64, f64, Vec<f64>, Vec<f64>) {
+        let (low, high) = self.range();
+        let unit = self.unit().size;
+        let (mut bottoms, mut tops) = (vec![f64::NEG_INFINITY; points], vec![low; points]);
+        for group in &self.groups {
+            for mark in &group.marks {
+                let at = (seconds(mark) / end_s * points as f64) as usize;
+                let at = at.min(points.saturating_sub(1));
+                if is_payload(group.kind)
+                    && let Some(top) = tops.get_mut(at)
+                {
+                    *top = top.max(mark.end_bytes as f64);
+                }
+                if group.kind == SequenceKind::Ack
+                    && let Some(bottom) = bottoms.get_mut(at)
+                {
+                    *bottom = bottom.max(mark.start_bytes as f64);
+                }
+            }
+        }
+        // What was acknowledged before a part begins is below it.
+        let (mut acked, mut sent) = (low, low);
+        for (bottom, top) in bottoms.iter_mut().zip(&mut tops) {
+            sent = sent.max(*top);
+            let before = acked;
+            acked = acked.max(*bottom);
+            (*bottom, *top) = (before / unit, sent.max(acked) / unit);
+        }
+        (low / unit, high / unit, bottoms, tops)
+    }
+
+    /// The picture.
+    pub(crate) fn svg(&self) -> String {
+        let plane = Plane::of(self);
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            "<svg class=\"plot sequence {}\" role=\"img\" aria-label=\"{}\">",
+            self.class,
+            esc(&self.spoken())
+        );
+        self.y_axis(&mut out, plane);
+        let _ = write!(
+            out,
+            "<svg class=\"data\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             preserveAspectRatio=\"none\">"
+        );
+        for (number, group) in self.groups.iter().enumerate() {
+            let _ = write!(out, "<g class=\"{}\" data-s=\"{number}\">", group.class);
+            self.group(&mut out, group, plane);
+            out.push_str("</g>");
+        }
+        out.push_str("</svg>");
+        self.x_axis(&mut out, plane);
+        self.marks(&mut out, plane);
+        out.push_str("</svg>");
+        out
+    }
+
+    /// What a listener hears instead of the picture.
+    fn spoken(&self) -> String {
+        let mut text = format!("{} from {:.2} to {:.2} s", self.title, self.from_s, self.to_s);
+        for group in &self.groups {
+            let packets: u64 = group.marks.iter().map(|mark| u64::from(mark.packets)).sum();
+            let _ = write!(text, "; {}: {packets}", group.name);
+        }
+        text
+    }
+
+    fn y_axis(&self, out: &mut String, plane: Plane) {
+        let unit = self.unit();
+        let (low, high) = (plane.low / unit.size, (plane.low + plane.height) / unit.size);
+        let step = step_of((high - low) / 6.5);
+        let _ = write!(
+            out,
+            "<text class=\"unit\" x=\"-46\" y=\"-12\">{}</text><g class=\"levels\">",
+            esc(unit.name)
+        );
+        for (tick, label) in ticks(low, high, step) {
+            let y = plane.y(tick * unit.size);
+            let class = if tick == 0.0 { "zero" } else { "grid" };
+            let _ = write!(
+                out,
+                "<line class=\"{class}\" x2=\"100%\" y1=\"{y:.2}%\" y2=\"{y:.2}%\"/>\
+                 <text x=\"-6\" y=\"{y:.2}%\" dy=\".33em\" text-anchor=\"end\">{label}</text>"
+            );
+        }
+        out.push_str("</g>");
+    }
+
+    fn x_axis(&self, out: &mut String, plane: Plane) {
+        out.push_str("<g class=\"times\">");
+        let step = step_of((self.to_s - self.from_s) / 5.0);
+        for (tick, label) in ticks(self.from_s, self.to_s, step) {
+            let x = plane.x(tick);
+            let _ = write!(
+                out,
+                "<line class=\"tick\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"100%\" y2=\"100%\"/>\
+                 <text x=\"{x:.2}%\" y=\"100%\" dy=\"16\" text-anchor=\"middle\">{label}</text>",
+            );
+        }
+        out.push_str(
+            "</g><text class=\"unit\" x=\"50%\" y=\"100%\" dy=\"31\" text-anchor=\"middle\">time, s</text>",
+        );
+    }
+
+    fn group(&self, out: &mut String, group: &Group, plane: Plane) {
+        let marks = || group.marks.iter().take(MAX_DRAWN);
+        match group.kind {
+            SequenceKind::Ack => self.lines(out, group, plane),
+            SequenceKind::DuplicateAck | SequenceKind::ZeroWindow => {
+                let mut path = String::new();
+                for mark in marks() {
+                    let (x, y) = plane.place(seconds(mark), mark.start_bytes as f64);
+                    let _ = write!(path, "M{x} {}h0", y.round() as i64);
+                }
+                let _ = write!(out, "<path d=\"{path}\"/>");
+            }
+            SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst => {}
+            SequenceKind::Sent | SequenceKind::Sack => {
+                let path: String = marks().map(|mark| bar(mark, plane, LEAST.0)).collect();
+                let _ =
+                    write!(out, "<path d=\"{path}\"><title>{}</title></path>", esc(&group.name));
+            }
+            SequenceKind::Late
+            | SequenceKind::Again
+            | SequenceKind::Needless
+            | SequenceKind::Reinjected => {
+                for mark in marks().take(MAX_TITLES) {
+                    let (path, title) = (bar(mark, plane, LEAST.1), title(group, mark));
+                    let _ = write!(out, "<path d=\"{path}\"><title>{title}</title></path>");
+                }
+                let rest = marks().skip(MAX_TITLES).map(|mark| bar(mark, plane, LEAST.1));
+                let rest: String = rest.collect();
+                if !rest.is_empty() {
+                    let name = esc(&group.name);
+                    let _ = write!(out, "<path d=\"{rest}\"><title>{name}</title></path>");
+                }
+            }
+        }
+    }
+
+    /// What was acknowledged, and the end of the window.
+    fn lines(&self, out: &mut String, group: &Group, plane: Plane) {
+        let end = plane.place(self.to_s, 0.0).0;
+        let line = |of: fn(&SequenceMark) -> i64| {
+            let mut path = String::new();
+            for mark in group.marks.iter().take(MAX_DRAWN) {
+                let (x, y) = plane.place(seconds(mark), of(mark) as f64);
+                let y = y.round() as i64;
+                let _ = if path.is_empty() {
+                    write!(path, "M{x} {y}")
+                } else {
+                    write!(path, "H{x}V{y}")
+                };
+            }
+            if !path.is_empty() {
+                let _ = write!(path, "H{end}");
+            }
+            path
+        };
+        let acked = line(|mark| mark.start_bytes);
+        let _ = write!(out, "<path d=\"{acked}\"><title>{}</title></path>", esc(&group.name));
+        if self.has_window() {
+            let window = line(|mark| mark.end_bytes);
+            let _ = write!(
+                out,
+                "<path class=\"edge\" d=\"{window}\"><title>end of the receive window</title></path>"
+            );
+        }
+    }
+
+    /// Events, letters and names: what keeps its shape however the data area is stretched.
+    fn marks(&self, out: &mut String, plane: Plane) {
+        out.push_str("<g class=\"marks\">");
+        let mut free = f64::NEG_INFINITY;
+        for event in self.events {
+            let x = plane.x(event.at_s);
+            if !(0.0..=100.0).contains(&x) {
+                continue;
+            }
+            let _ = write!(
+                out,
+                "<g data-at=\"{:.3}\"><line class=\"event\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" \
+                 y2=\"100%\"><title>{}</title></line>",
+                event.at_s,
+                esc(&event.text)
+            );
+            if x >= free {
+                let _ = write!(
+                    out,
+                    "<text class=\"letter\" x=\"{x:.2}%\" y=\"-7\" text-anchor=\"middle\">{}</text>",
+                    event.letter
+                );
+                free = x + 6.0;
+            }
+            out.push_str("</g>");
+        }
+        let (scale, mut texts) = ((plane, self.unit().size), Texts::default());
+        // What was sent again matters most, so it takes its room first.
+        for group in self.groups.iter().enumerate().rev() {
+            letters(out, group, scale, &mut texts);
+        }
+        out.push_str("</g>");
+    }
+}
+
+/// A bar from the first number of a mark to the last.
+fn bar(mark: &SequenceMark, plane: Plane, least: f64) -> String {
+    let (x, low) = plane.place(seconds(mark), mark.start_bytes as f64);
+    let (_, high) = plane.place(seconds(mark), mark.end_bytes as f64);
+    let middle = f64::midpoint(low, high);
+    let half = ((low - high) / 2.0).max(least / 2.0);
+    let (bottom, top) = ((middle + half).round() as i64, (middle - half).round() as i64);
+    format!("M{x} {bottom}V{top}")
+}
+
+/// `3.012 s: sent again, bytes 1 234 to 2 634`
+fn title(group: &Group, mark: &SequenceMark) -> String {
+    let several =
+        if mark.packets > 1 { format!(", {} packets", mark.packets) } else { String::new() };
+    format!(
+        "{}: {}, bytes {} to {}{several}",
+        number::moment(mark.t_ns),
+        esc(&group.name),
+        number::count(mark.start_bytes as f64),
+        number::count(mark.end_bytes as f64)
+    )
+}
+
+/// What stands at a mark.
+pub(crate) fn letter(kind: SequenceKind) -> &'static str {
+    match kind {
+        SequenceKind::Late => "O",
+        SequenceKind::Again => "R",
+        SequenceKind::Needless => "D",
+        SequenceKind::Reinjected => "J",
+        SequenceKind::ZeroWindow => "Z",
+        SequenceKind::Syn => "SYN",
+        SequenceKind::Fin => "FIN",
+        SequenceKind::Rst => "RST",
+        SequenceKind::Sent
+        | SequenceKind::Ack
+        | SequenceKind::DuplicateAck
+        | SequenceKind::Sack => "",
+    }
+}
+
+/// Room that texts have taken, in pixels of a picture on a usual screen: none stands on another.
+#[derive(Debug, Default)]
+struct Texts {
+    taken: Vec<[f64; 4]>,
+}
+
+impl Texts {
+    /// Whether a text of so many letters fits at a place, in per cent; if so, it takes the room.
+    fn fits(&mut self, place: (f64, f64), letters: usize, leans_left: bool) -> bool {
+        const PIXELS: (f64, f64) = (3.7, 2.2);
+        const LINE_PX: f64 = 11.0;
+        let (edge, bottom) = (place.0 * PIXELS.0, place.1 * PIXELS.1);
+        let width = letters as f64 * 7.2 + 4.0;
+        let left = if leans_left { edge - width } else { edge };
+        let room = [left, left + width, bottom - LINE_PX, bottom];
+        let meets = |other: &[f64; 4]| {
+            let [left, right, top, bottom] = *other;
+            room[0] < right && left < room[1] && room[2] < bottom && top < room[3]
+        };
+        let free = !self.taken.iter().any(meets);
+        if free {
+            self.taken.push(room);
+        }
+        free
+    }
+}
+
+/// Letters and names; `unit` is what one of the axis's units is worth.
+fn letters(
+    out: &mut String,
+    (number, group): (usize, &Group),
+    (plane, unit): (Plane, f64),
+    texts: &mut Texts,
+) {
+    let named = group.kind == SequenceKind::Sent;
+    let text = if named { group.label.as_deref().unwrap_or("") } else { letter(group.kind) };
+    if text.is_empty() {
+        return;
+    }
+    let most = if named { MAX_NAMES } else { MAX_LETTERS };
+    let (mut placed, mut last) = (0, f64::NEG_INFINITY);
+    for mark in group.marks.iter().take(MAX_DRAWN) {
+        let at_s = seconds(mark);
+        let (x, y) = (plane.x(at_s), plane.y(mark.end_bytes as f64));
+        let inside = (0.0..=100.0).contains(&x) && (0.0..=100.0).contains(&y);
+        if placed >= most || !inside || (named && x < last + NAME_APART) {
+            continue;
+        }
+        // A name stands left of its bars, where the line of its subflow has not been yet.
+        let leans_left = named && x > 12.0;
+        if !texts.fits((x, y), text.chars().count(), leans_left) {
+            continue;
+        }
+        (placed, last) = (placed + 1, x);
+        let class = if named { "name" } else { "what" };
+        let (dx, anchor) = if leans_left { (-5, "end") } else { (4, "start") };
+        let _ = write!(
+            out,
+            "<g data-at=\"{at_s:.4}\" data-of=\"{number}\"><text class=\"{class}\" x=\"{x:.2}%\" \
+             y=\"{y:.2}%\" dx=\"{dx}\" dy=\"-2\" text-anchor=\"{anchor}\" data-level=\"{:.6}\">{}\
+             </text></g>",
+            mark.end_bytes as f64 / unit,
+            esc(text)
+        );
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, at least `least`.
+fn step_of(least: f64) -> f64 {
+    let least = if least.is_finite() && least > 0.0 { least.clamp(1e-9, 1e15) } else { 1.0 };
+    let power = 10_f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|n| *n >= least).unwrap_or(least)
+}
+
+/// Round numbers from `low` to `high`, with their labels.
+fn ticks(low: f64, high: f64, step: f64) -> Vec<(f64, String)> {
+    let (first, last) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
+    if !(first.is_finite() && last.is_finite()) {
+        return Vec::new();
+    }
+    let count = (last - first).clamp(-1.0, 12.0) as i64;
+    let each = (0..=count).map(|number| (first + number as f64) * step);
+    // There is no −0.
+    each.map(|tick| (tick + 0.0, tick_label(tick + 0.0, step))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(kind: SequenceKind, marks: &[(u64, i64, i64)]) -> Group {
+        let mark = |&(ms, start_bytes, end_bytes): &(u64, i64, i64)| SequenceMark {
+            t_ns: ms * 1_000_000,
+            start_bytes,
+            end_bytes,
+            packets: 1,
+        };
+        Group {
+            kind,
+            name: kind.name().to_owned(),
+            class: kind.name().to_owned(),
+            label: None,
+            marks: marks.iter().map(mark).collect(),
+        }
+    }
+
+    fn picture(groups: Vec<Group>) -> Picture<'static> {
+        Picture { title: "t".to_owned(), groups, from_s: 0.0, to_s: 1.0, events: &[], class: "" }
+    }
+
+    #[test]
+    fn a_bar_stands_where_and_when_its_packet_was_sent() {
+        let sent = group(SequenceKind::Sent, &[(0, 0, 500), (500, 500, 1_000)]);
+        let plane = Plane { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
+        assert_eq!(bar(&sent.marks[0], plane, 4.0), "M0 1000V500");
+        assert_eq!(bar(&sent.marks[1], plane, 4.0), "M5000 500V0");
+    }
+
+    #[test]
+    fn what_was_sent_again_is_drawn_says_what_it_is_and_has_a_letter() {
+        let mark = |n: u32| (u64::from(2 * n), i64::from(n) * 100, i64::from(n) * 100 + 90);
+        let again: Vec<_> = (0..500).map(mark).collect();
+        let drawn = picture(vec![group(SequenceKind::Again, &again)]).svg();
+        assert_eq!(drawn.matches('V').count(), 500);
+        assert_eq!(drawn.matches(": again, bytes").count(), MAX_TITLES);
+        let letters = drawn.matches(">R</text>").count();
+        assert!((20..=MAX_LETTERS).contains(&letters), "{letters}");
+    }
+
+    #[test]
+    fn a_window_far_above_does_not_flatten_the_picture() {
+        let sent = group(SequenceKind::Sent, &[(0, 0, 1_000)]);
+        let far = group(SequenceKind::Ack, &[(10, 1_000, 9_000_000)]);
+        let near = group(SequenceKind::Ack, &[(10, 1_000, 1_100)]);
+        let far = picture(vec![group(SequenceKind::Sent, &[(0, 0, 1_000)]), far]);
+        assert!(far.range().1 < 1_300.0 && !far.shows_window() && far.has_window());
+        assert!(picture(vec![sent, near]).shows_window());
+    }
+
+    #[test]
+    fn ticks_are_round_and_begin_where_the_picture_does() {
+        let labels: Vec<String> =
+            ticks(2.93, 3.61, step_of(0.68 / 5.0)).into_iter().map(|(_, label)| label).collect();
+        assert_eq!(labels, ["3.0", "3.2", "3.4", "3.6"]);
+        assert!(ticks(f64::NAN, f64::INFINITY, 1.0).is_empty());
+        assert!(ticks(-1e300, 1e300, 1.0).len() < 20);
+    }
+}

@@ -1,0 +1,148 @@
+//! The rows of datagrams at a constant rate.
+
+use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, Delays};
+
+use super::{Cell, Row, figure, missing, row};
+use crate::group::{FlowKey, Group};
+use crate::number;
+
+/// A label, what it means, and the figure.
+type Line = (&'static str, &'static str, fn(&[DatagramFigures]) -> Cell);
+
+const LINES: [Line; 18] = [
+    ("Score", "mean opinion score of the call, 1 to 4.5 (ITU-T G.107)", |all| {
+        calls(all, |one| one.score, |score| format!("{score:.2}"))
+    }),
+    ("Rating R", "of the call, 0 to 100 (ITU-T G.107)", |all| {
+        calls(all, |one| one.rating, |rating| format!("{rating:.1}"))
+    }),
+    (
+        "Mouth to ear",
+        "packet, network and jitter buffer; the network's part as the note says",
+        mouth_to_ear,
+    ),
+    ("Lost or not sent", "datagrams of the call that never arrived", |all| {
+        shares(all, |one| one.missing, |one| one.sent.saturating_add(one.unsent))
+    }),
+    ("Late", "datagrams that arrived too late for the jitter buffer", |all| {
+        shares(all, |one| one.late, |one| one.sent.saturating_add(one.unsent))
+    }),
+    ("Frames in time", "frames of the picture of which all datagrams were there in time", frames),
+    ("Arrived", "datagrams that arrived, each once, of those that were sent", arrived),
+    ("Lost in a row", "most datagrams that were lost one after the other", |all| {
+        counts(all, |one| one.longest_loss)
+    }),
+    ("Duplicated", "datagrams that came again", |all| counts(all, |one| one.duplicated)),
+    ("Out of order", "datagrams that came after one that was sent later", |all| {
+        counts(all, |one| one.out_of_order)
+    }),
+    ("Jitter", "interarrival jitter (RFC 3550 §6.4.1) when the last one arrived", |all| {
+        times(all, |one| Some(one.jitter_ns))
+    }),
+    ("Jitter, mean", "its mean over all arrivals", |all| {
+        times(all, |one| Some(one.jitter_mean_ns))
+    }),
+    ("One way, median", "from sent to received", |all| delay(all, |d| d.p50_ns)),
+    ("One way, 99 %", "from sent to received", |all| delay(all, |d| d.p99_ns)),
+    ("One way, largest", "from sent to received", |all| delay(all, |d| d.max_ns)),
+    ("Variation, median", "one-way delay, less the smallest", |all| variation(all, |d| d.p50_ns)),
+    ("Variation, 99 %", "one-way delay, less the smallest", |all| variation(all, |d| d.p99_ns)),
+    ("Not sent in time", "datagrams that were due and that the sender could not send", |all| {
+        counts(all, |one| one.unsent)
+    }),
+];
+
+fn told(group: &Group<'_>, key: FlowKey) -> Vec<DatagramFigures> {
+    group.flows(key).iter().filter_map(|flow| flow.datagrams.clone()).collect()
+}
+
+/// Whether a flow sends datagrams at a constant rate.
+pub(super) fn is_steady(groups: &[Group<'_>], key: FlowKey) -> bool {
+    groups.iter().any(|group| !told(group, key).is_empty())
+}
+
+/// The rows that have something to say.
+pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let all: Vec<_> = groups.iter().map(|group| told(group, key)).collect();
+    LINES
+        .iter()
+        .map(|(label, about, of)| row(label, about, all.iter().map(|own| of(own))))
+        .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
+        .collect()
+}
+
+fn arrived(all: &[DatagramFigures]) -> Cell {
+    let sum = |pick: fn(&DatagramFigures) -> u64| all.iter().map(pick).fold(0, u64::saturating_add);
+    let (received, sent, lost) =
+        (sum(|one| one.received), sum(|one| one.sent), sum(|one| one.lost));
+    if sent == 0 {
+        return missing();
+    }
+    let share = number::percent(lost as f64 / sent as f64);
+    let note = if lost > 0 { format!("{lost} lost: {share}") } else { String::new() };
+    Cell { text: format!("{received} of {sent}"), note, ..Cell::default() }
+}
+
+/// A figure of calls.
+fn calls(
+    all: &[DatagramFigures],
+    pick: fn(&CallFigures) -> Option<f64>,
+    text: fn(f64) -> String,
+) -> Cell {
+    figure(all.iter().filter_map(|one| pick(one.call.as_ref()?)), text)
+}
+
+fn shares(
+    all: &[DatagramFigures],
+    pick: fn(&CallFigures) -> u64,
+    of: fn(&DatagramFigures) -> u64,
+) -> Cell {
+    let share =
+        |one: &DatagramFigures| Some(pick(one.call.as_ref()?) as f64 / of(one).max(1) as f64);
+    figure(all.iter().filter_map(share), number::percent)
+}
+
+fn frames(all: &[DatagramFigures]) -> Cell {
+    let share = |one: &DatagramFigures| {
+        let call = one.call.as_ref().filter(|call| call.score.is_none())?;
+        Some(1.0 - call.unplayed_share())
+    };
+    figure(all.iter().filter_map(share), number::percent)
+}
+
+fn mouth_to_ear(all: &[DatagramFigures]) -> Cell {
+    let own = || all.iter().filter_map(|one| one.call.as_ref());
+    let cell = figure(own().filter_map(|one| Some(one.mouth_to_ear_ns? as f64)), number::time);
+    let note = match own().next().map(|one| one.basis) {
+        Some(DelayBasis::ClockOffset) => "by the clocks' offset",
+        Some(DelayBasis::HalfRoundTrip) => "half the round trip",
+        Some(DelayBasis::OneClock) | None => return cell,
+    };
+    match cell.note.as_str() {
+        _ if cell == missing() => cell,
+        "" => Cell { note: note.to_owned(), ..cell },
+        range => Cell { note: format!("{range}, {note}"), ..cell },
+    }
+}
+
+fn counts(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> u64) -> Cell {
+    // What never happened is not worth a row.
+    if all.iter().all(|one| pick(one) == 0) {
+        return missing();
+    }
+    figure(all.iter().map(|one| pick(one) as f64), number::count)
+}
+
+fn times(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> Option<u64>) -> Cell {
+    figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
+}
+
+fn delay(all: &[DatagramFigures], pick: fn(&Delays) -> u64) -> Cell {
+    figure(all.iter().filter_map(|one| Some(pick(&one.delay?) as f64)), number::time)
+}
+
+fn variation(all: &[DatagramFigures], pick: fn(&Delays) -> u64) -> Cell {
+    // Where the delay itself is known, it says more.
+    let unknown = all.iter().filter(|one| one.delay.is_none());
+    figure(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)
+}

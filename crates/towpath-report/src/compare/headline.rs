@@ -1,0 +1,195 @@
+//! What a report says first: one sentence or two for each world, never of two worlds at once.
+
+use std::collections::BTreeSet;
+
+use towpath_measure::format;
+use towpath_measure::result::{FlowSummary, Noise, Record, Recovery};
+use towpath_measure::scenario::World;
+
+use super::{answers, events, is_event, shares};
+use crate::Run;
+use crate::group::{FlowKey, Group, Spread, flow_keys};
+use crate::number;
+use crate::text::{capital, clean, cut};
+
+/// One headline for each world of which there is something to say.
+pub(crate) fn headlines(groups: &[Group<'_>]) -> Vec<String> {
+    let worlds = worlds(groups);
+    let several = worlds.len() > 1;
+    let of = |world: World| {
+        let own: Vec<Group<'_>> =
+            groups.iter().filter(|group| world_of(group) == Some(world)).cloned().collect();
+        let text = headline(&own)?;
+        Some(if several { format!("In {world}: {}", uncapital(&text)) } else { text })
+    };
+    worlds.into_iter().filter_map(of).collect()
+}
+
+/// A sentence as what follows a colon.
+fn uncapital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+fn world_of(group: &Group<'_>) -> Option<World> {
+    group.runs.first().map(|run| run.meta.world)
+}
+
+/// Every world, in the order in which they appear.
+fn worlds(groups: &[Group<'_>]) -> Vec<World> {
+    let mut found = Vec::new();
+    for world in groups.iter().filter_map(world_of) {
+        if !found.contains(&world) {
+            found.push(world);
+        }
+    }
+    found
+}
+
+/// What these groups of one world come to.
+fn headline(groups: &[Group<'_>]) -> Option<String> {
+    let first = answers::headline(groups).or_else(|| shares::headline(groups));
+    let mut said: Vec<String> = Vec::new();
+    match first {
+        Some(text) => said.push(text),
+        None => {
+            if let [key] = flow_keys(groups)[..]
+                && groups.len() > 1
+            {
+                said.extend(gaps(groups, key));
+                said.extend(goodput(groups, key));
+            }
+        }
+    }
+    said.extend(limited(groups));
+    (!said.is_empty()).then(|| said.join(" "))
+}
+
+/// So many events are worth a sentence at the top.
+const EVENTS: usize = 2;
+
+/// What the worst event of each group did to all of them: the one that its own sentence names.
+fn gaps(groups: &[Group<'_>], key: FlowKey) -> Vec<String> {
+    let all = events(groups, key);
+    let mut worst: Vec<(f64, &(u64, String))> = Vec::new();
+    for group in groups {
+        let times = all.iter().filter_map(|event| Some((gap(group, key, event)?, event)));
+        let Some(own) = times.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|own| own.0 > 0.0) else {
+            continue;
+        };
+        match worst.iter_mut().find(|(_, event)| *event == own.1) {
+            Some((most, _)) => *most = most.max(own.0),
+            None => worst.push(own),
+        }
+    }
+    worst.sort_by(|a, b| b.0.total_cmp(&a.0));
+    worst.truncate(EVENTS);
+    worst.sort_by_key(|(_, event)| event.0);
+    worst.into_iter().map(|(_, event)| after(groups, key, event)).collect()
+}
+
+/// Time until a group was without gaps again after an event, in the middle of its runs; infinite where
+/// they never ended.
+fn gap(group: &Group<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
+    let time = |recovery: &Recovery| recovery.smooth_ns.map_or(f64::INFINITY, |ns| ns as f64);
+    let flows = group.flows(key);
+    let own = |flow: &&FlowSummary| {
+        flow.recoveries.iter().find(|recovery| is_event(recovery, event)).map(time)
+    };
+    let mut times: Vec<f64> = flows.iter().filter_map(own).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+/// `After wifi down: mpquic without gaps again in 1.58 s, mptcp in 3.02 s; tcp and quic never.`
+fn after(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> String {
+    let mut ended: Vec<(f64, &str)> = Vec::new();
+    let mut never: Vec<&str> = Vec::new();
+    for group in groups {
+        match gap(group, key, event) {
+            Some(middle) if middle.is_finite() => ended.push((middle, &group.label)),
+            Some(_) => never.push(&group.label),
+            None => {}
+        }
+    }
+    ended.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut first = true;
+    let each = ended.iter().map(|(ns, name)| {
+        if *ns <= 0.0 {
+            return format!("{name} had no gap");
+        }
+        let again = if std::mem::take(&mut first) { " without gaps again" } else { "" };
+        format!("{name}{again} in {}", number::time(*ns))
+    });
+    let mut parts = each.collect::<Vec<_>>().join(", ");
+    if !never.is_empty() {
+        let names = format::list(&never);
+        parts = if ended.is_empty() {
+            format!("{names} never without gaps again")
+        } else {
+            format!("{parts}; {names} never")
+        };
+    }
+    format!("After {}: {parts}.", cut(&clean(&event.1), 60))
+}
+
+/// Which was faster: `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
+fn goodput(groups: &[Group<'_>], key: FlowKey) -> Option<String> {
+    let mut figures: Vec<(f64, &str)> = Vec::new();
+    for group in groups {
+        let flows = group.flows(key);
+        let goodput = Spread::of(flows.iter().map(|flow| flow.goodput_bps))?;
+        figures.push((goodput.median, &group.label));
+    }
+    figures.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let [(best, winner), (second, name), rest @ ..] = figures.as_slice() else { return None };
+    if *second <= 0.0 {
+        return None;
+    }
+    let told = |(bps, name): &(f64, &str)| format!("{name} {}", number::rate(*bps));
+    let ratio = best / second;
+    if ratio >= 1.05 && rest.is_empty() {
+        let (best, second) = (number::rate(*best), number::rate(*second));
+        return Some(format!(
+            "Goodput: {winner} {best}, {name} {second}: {ratio:.1} times as much."
+        ));
+    }
+    let all: Vec<String> = figures.iter().take(4).map(told).collect();
+    let more = figures.len() - all.len();
+    let more = if more > 0 { format!(" and {more} more below") } else { String::new() };
+    Some(format!("Goodput: {}{more}.", all.join(", ")))
+}
+
+/// That the machine, and not the network, was the limit.
+fn limited(groups: &[Group<'_>]) -> Option<String> {
+    let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
+    let all = runs().count();
+    let mut reasons: BTreeSet<String> = BTreeSet::new();
+    let mut count = 0;
+    for noise in runs().filter_map(degraded) {
+        count += 1;
+        reasons.extend(noise.reason.as_deref().map(|reason| cut(&clean(reason), 90)));
+    }
+    let reason = match reasons.first() {
+        Some(only) if reasons.len() == 1 => format!(": {only}"),
+        Some(one) => format!(": {one}, or the like"),
+        None => String::new(),
+    };
+    let which = match (count, all) {
+        (0, _) => return None,
+        (1, 1) => "this run".to_owned(),
+        (2, 2) => "both runs".to_owned(),
+        (some, all) if some == all => format!("all {all} runs"),
+        (some, all) => format!("{some} of {all} runs"),
+    };
+    Some(capital(&format!("the machine limited {which}{reason}.")))
+}
+
+/// How exactly the links kept time, where that was not exact enough.
+fn degraded(run: &Run) -> Option<&Noise> {
+    let mut noises = run.records.iter().filter_map(|record| {
+        let Record::Noise(noise) = record else { return None };
+        Some(noise)
+    });
+    noises.find(|noise| noise.degraded)
+}

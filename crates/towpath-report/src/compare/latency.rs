@@ -1,0 +1,111 @@
+//! The rows of latency under load: each phase, and each path in it.
+
+use towpath_measure::result::{Delays, Load, LoadPath, LoadPhase};
+
+use super::{Cell, Row, figure, missing, row};
+use crate::group::{FlowKey, Group};
+use crate::number;
+use crate::text::{clean, cut};
+
+const LOADS: [(Load, &str); 4] = [
+    (Load::Idle, "Idle"),
+    (Load::Down, "Loaded down"),
+    (Load::Up, "Loaded up"),
+    (Load::Both, "Loaded both"),
+];
+
+fn told(group: &Group<'_>, key: FlowKey, load: Load) -> Vec<LoadPhase> {
+    let flows = group.flows(key);
+    let phases = flows.iter().filter_map(|flow| flow.messages.as_ref()).flat_map(|m| &m.phases);
+    phases.filter(|phase| phase.load == load).cloned().collect()
+}
+
+/// The rows of a flow that has such phases.
+pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (load, name) in LOADS {
+        let all: Vec<_> = groups.iter().map(|group| told(group, key, load)).collect();
+        if all.iter().all(Vec::is_empty) {
+            continue;
+        }
+        let mut add = |what: &str, meaning, cell: &dyn Fn(&[LoadPhase]) -> Cell| {
+            let cells = all.iter().map(|phases| cell(phases));
+            rows.push(row(&format!("{name}, {what}"), meaning, cells));
+        };
+        add("median", "half of the requests were answered within this time", &|phases| {
+            let cell = delay(phases, |d| d.p50_ns);
+            risen(cell, phases.iter().filter_map(|phase| phase.rise_ns))
+        });
+        add("95 %", "95 % of the requests were answered within this time", &|phases| {
+            delay(phases, |d| d.p95_ns)
+        });
+        add("99 %", "99 % of the requests were answered within this time", &|phases| {
+            delay(phases, |d| d.p99_ns)
+        });
+        let cells = all.iter().map(|phases| {
+            let known = phases.iter().filter_map(|phase| phase.round_trips_per_minute);
+            figure(known, number::count)
+        });
+        let meaning = "60 s over the mean of the 95 % that were answered soonest";
+        rows.push(row(&format!("Round trips a minute, {}", words(load)), meaning, cells));
+    }
+    rows.extend(paths(groups, key));
+    rows
+}
+
+fn words(load: Load) -> &'static str {
+    match load {
+        Load::Idle => "idle",
+        Load::Down => "down",
+        Load::Up => "up",
+        Load::Both => "both",
+    }
+}
+
+/// Each path by itself, as datagrams saw it.
+fn paths(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+    let mut names: Vec<String> = Vec::new();
+    for (load, _) in LOADS {
+        let phases = groups.iter().flat_map(|group| told(group, key, load));
+        for path in phases.flat_map(|phase| phase.paths) {
+            if !names.contains(&path.path) {
+                names.push(path.path);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for name in names {
+        for (load, _) in LOADS {
+            let cells = groups.iter().map(|group| {
+                let phases = told(group, key, load).into_iter().flat_map(|phase| phase.paths);
+                path_cell(&phases.filter(|path| path.path == name).collect::<Vec<_>>())
+            });
+            let label = format!("{} {}, median", cut(&clean(&name), 20), words(load));
+            rows.push(row(&label, "datagrams over this path, from sent to back", cells));
+        }
+    }
+    rows
+}
+
+fn path_cell(all: &[LoadPath]) -> Cell {
+    let known = all.iter().filter_map(|path| path.round_trip);
+    let cell = figure(known.map(|times| times.p50_ns as f64), number::time);
+    risen(cell, all.iter().filter_map(|path| path.rise_ns))
+}
+
+/// How much more it is than idle; repetitions show their range instead.
+fn risen(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
+    let rises: Vec<i64> = rises.collect();
+    match rises.as_slice() {
+        [only] if cell.note.is_empty() && cell != missing() => {
+            let sign = if *only < 0 { "−" } else { "+" };
+            let note = format!("{sign}{}", number::time(only.unsigned_abs() as f64));
+            Cell { note, ..cell }
+        }
+        _ => cell,
+    }
+}
+
+fn delay(all: &[LoadPhase], pick: fn(&Delays) -> u64) -> Cell {
+    figure(all.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
+}

@@ -1,0 +1,185 @@
+//! Who gets how much, where transfers compete: each flow's share, and Jain's fairness index.
+
+use towpath_measure::format;
+use towpath_measure::result::Summary;
+use towpath_measure::scenario::DataDirection;
+
+use super::{Block, Cell, Row, figure, missing};
+use crate::group::{FlowKey, Group, Spread, flow_keys};
+use crate::number;
+use crate::text::{clean, cut};
+
+/// More flows than this are not named one by one.
+const NAMED: usize = 6;
+
+/// Jain's fairness index of what each got: 1 when all got the same, 1/n when one of n got all.
+///
+/// R. Jain, D. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource
+/// Allocation in Shared Computer Systems*, DEC-TR-301, 1984. `None` where nobody got anything.
+pub(crate) fn jain(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+/// For each direction in which at least two transfers ran: its flows. What exchanges messages asks
+/// for no more than it needs, and competes for nothing.
+pub(crate) fn competing(groups: &[Group<'_>]) -> Vec<Vec<FlowKey>> {
+    let transfers: Vec<FlowKey> = flow_keys(groups)
+        .into_iter()
+        .filter(|key| {
+            let flows: Vec<_> = groups.iter().flat_map(|group| group.flows(*key)).collect();
+            flows.iter().all(|flow| flow.messages.is_none()) && is_transfer(groups, key.flow)
+        })
+        .collect();
+    let ways = [DataDirection::Up, DataDirection::Down, DataDirection::Both];
+    let of = |way| transfers.iter().copied().filter(|key| key.direction == way).collect();
+    ways.map(of).into_iter().filter(|flows: &Vec<FlowKey>| flows.len() > 1).collect()
+}
+
+/// A command's traffic is nobody's to judge.
+fn is_transfer(groups: &[Group<'_>], flow: u32) -> bool {
+    let runs = groups.iter().flat_map(|group| &group.runs);
+    let mut all = runs.clone().flat_map(|run| &run.meta.flows);
+    // The loads of `latency` come one after the other.
+    if all.any(|flow| flow.pattern == "latency") {
+        return false;
+    }
+    let mut patterns = runs.flat_map(|run| &run.meta.flows).filter(|one| one.flow == flow);
+    patterns.all(|flow| matches!(flow.pattern.as_str(), "bulk" | "iperf"))
+}
+
+/// Who a flow is: the host that it starts from, with its number where that does not tell it.
+pub(crate) fn flow_name(groups: &[Group<'_>], flow: u32) -> String {
+    let flows = || groups.iter().flat_map(|g| &g.runs).flat_map(|run| &run.meta.flows);
+    let Some(own) = flows().find(|one| one.flow == flow) else { return format!("flow {flow}") };
+    let shared = flows().any(|other| other.flow != flow && other.from == own.from);
+    let from = cut(&clean(&own.from), 30);
+    if shared { format!("{from}, flow {flow}") } else { from }
+}
+
+fn rates(summary: &Summary, flows: &[FlowKey]) -> Option<Vec<f64>> {
+    let rate = |key: &FlowKey| {
+        let mut own = summary.flows.iter();
+        own.find(|flow| FlowKey::of(flow) == *key).map(|flow| flow.goodput_bps)
+    };
+    flows.iter().map(rate).collect()
+}
+
+/// What each of `flows` got, as a part of what all of them got.
+fn share(summary: &Summary, flows: &[FlowKey], at: usize) -> Option<f64> {
+    let rates = rates(summary, flows)?;
+    let sum: f64 = rates.iter().sum();
+    rates.get(at).filter(|_| sum > 0.0).map(|rate| rate / sum)
+}
+
+/// `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s (Jain's index 0.948).`
+pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
+    let competing = competing(groups);
+    let [flows] = competing.as_slice() else { return None };
+    if flows.len() > NAMED || flow_keys(groups).len() != flows.len() {
+        return None;
+    }
+    let each = groups.iter().filter_map(|group| {
+        let median = |at: usize| {
+            let all = group.summaries().filter_map(|summary| {
+                Some((*rates(summary, flows)?.get(at)?, share(summary, flows, at)?))
+            });
+            let all: Vec<(f64, f64)> = all.collect();
+            let rate = Spread::of(all.iter().map(|(rate, _)| *rate))?.median;
+            let share = Spread::of(all.iter().map(|(_, share)| *share))?.median;
+            let name = flow_name(groups, flows.get(at)?.flow);
+            Some(format!("{name} {} ({})", number::rate(rate), number::percent(share)))
+        };
+        let told: Option<Vec<String>> = (0..flows.len()).map(median).collect();
+        let index = Spread::of(indices(group, flows))?.median;
+        let label = &group.label;
+        Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&told?)))
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("Who gets how much? {}.", each.join("; ")))
+}
+
+fn indices(group: &Group<'_>, flows: &[FlowKey]) -> Vec<f64> {
+    group.summaries().filter_map(|summary| jain(&rates(summary, flows)?)).collect()
+}
+
+/// A block for each direction in which transfers compete.
+pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
+    let competing = competing(groups);
+    let several = competing.len() > 1;
+    let block = |flows: &Vec<FlowKey>| {
+        let way = flows.first().map(|key| super::direction(key.direction)).unwrap_or_default();
+        let suffix = if several { format!(", {way}") } else { String::new() };
+        Block { title: format!("who gets how much{suffix}"), rows: rows(groups, flows) }
+    };
+    competing.iter().map(block).collect()
+}
+
+fn rows(groups: &[Group<'_>], flows: &[FlowKey]) -> Vec<Row> {
+    let mut rows: Vec<Row> = (0..flows.len().min(NAMED))
+        .map(|at| {
+            let name = flows.get(at).map(|key| flow_name(groups, key.flow)).unwrap_or_default();
+            let cell = |group: &Group<'_>| {
+                let all: Vec<f64> =
+                    group.summaries().filter_map(|summary| share(summary, flows, at)).collect();
+                let bar = Spread::of(all.iter().copied()).map(|spread| spread.median);
+                Cell { bar, ..figure(all, number::percent) }
+            };
+            Row {
+                label: format!("Share of {name}"),
+                meaning: "its goodput over that of all transfers in this direction",
+                cells: groups.iter().map(cell).collect(),
+            }
+        })
+        .collect();
+    let index = |group: &Group<'_>| match indices(group, flows).as_slice() {
+        [] => missing(),
+        all => figure(all.iter().copied(), |index| format!("{index:.3}")),
+    };
+    rows.push(Row {
+        label: "Jain\u{2019}s index".to_owned(),
+        meaning: "fairness: 1 when all got the same, 1/n when one of n got everything (Jain, Chiu, \
+                  Hawe, 1984)",
+        cells: groups.iter().map(index).collect(),
+    });
+    rows
+}
+
+/// A line for each of the transfers that compete in one run, as values.
+pub(crate) fn lines(groups: &[Group<'_>]) -> Vec<serde_json::Value> {
+    let summaries = || groups.iter().flat_map(Group::summaries);
+    let competing = competing(groups);
+    let of = |flows: &Vec<FlowKey>| -> Vec<serde_json::Value> {
+        let line = |(at, key): (usize, &FlowKey), summary: &Summary| {
+            let rates = rates(summary, flows)?;
+            Some(serde_json::json!({
+                "flow": key.flow,
+                "direction": super::direction(key.direction),
+                "name": flow_name(groups, key.flow),
+                "goodput_bps": rates.get(at)?,
+                "share": share(summary, flows, at)?,
+                "jain": jain(&rates)?,
+            }))
+        };
+        summaries()
+            .flat_map(|summary| flows.iter().enumerate().filter_map(move |one| line(one, summary)))
+            .collect()
+    };
+    competing.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::jain;
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_one_over_n_for_a_winner_who_takes_all() {
+        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain(&[9.0, 0.0, 0.0]), Some(1.0 / 3.0));
+        // Of Jain's own example: 20 % of the users are favoured equally, the others get nothing.
+        let favoured = [vec![1.0; 20], vec![0.0; 80]].concat();
+        assert!(jain(&favoured).is_some_and(|index| (index - 0.2).abs() < 1e-12));
+        assert_eq!(jain(&[0.0, 0.0]), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! Every table and series of a result as CSV (RFC 4180), by name: one line a record, with the names of
+//! the result's fields as columns.
+//!
+//! What a record holds is written as it is stored, so a field that is added there is a column here.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+use towpath_measure::result::Record;
+
+use crate::Run;
+use crate::compare::shares;
+use crate::group::groups;
+use crate::html::sequence_lines;
+use crate::text::clean;
+
+/// A table that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CsvTable {
+    /// Figures of each flow and direction.
+    Flows,
+    /// Totals of each subflow.
+    SubflowTotals,
+    /// What each event did to each flow.
+    Recoveries,
+    /// Datagrams beside the transport: figures of each path.
+    Paths,
+    /// The phases of latency under load.
+    Latency,
+    /// What was expected and measured.
+    Expectations,
+    /// Who got how much where transfers compete, with Jain's index.
+    Shares,
+    /// Goodput of each stream in each period.
+    Intervals,
+    /// State of each subflow at the end of each period.
+    Subflows,
+    /// State of each link's direction at the end of each period.
+    Links,
+    /// Everything that happened.
+    Events,
+    /// Requests with their answers.
+    Messages,
+    /// Datagrams with what became of them.
+    Probes,
+    /// Time–sequence pictures: each mark.
+    Sequence,
+    /// Datagrams at a constant rate, in each period.
+    Datagrams,
+    /// Kernel counters that changed.
+    Counters,
+    /// Totals of each interface.
+    Interfaces,
+}
+
+impl CsvTable {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 17] = [
+        Self::Flows,
+        Self::SubflowTotals,
+        Self::Recoveries,
+        Self::Paths,
+        Self::Latency,
+        Self::Expectations,
+        Self::Shares,
+        Self::Intervals,
+        Self::Subflows,
+        Self::Links,
+        Self::Events,
+        Self::Messages,
+        Self::Probes,
+        Self::Sequence,
+        Self::Datagrams,
+        Self::Counters,
+        Self::Interfaces,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flows => "flows",
+            Self::SubflowTotals => "subflow-totals",
+            Self::Recoveries => "recoveries",
+            Self::Paths => "paths",
+            Self::Latency => "latency",
+            Self::Expectations => "expectations",
+            Self::Shares => "shares",
+            Self::Intervals => "intervals",
+            Self::Subflows => "subflows",
+            Self::Links => "links",
+            Self::Events => "events",
+            Self::Messages => "messages",
+            Self::Probes => "probes",
+            Self::Sequence => "sequence",
+            Self::Datagrams => "datagrams",
+            Self::Counters => "counters",
+            Self::Interfaces => "interfaces",
+        }
+    }
+
+    /// The table of a name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == name)
+    }
+}
+
+/// The columns that say which run a line is of.
+const RUN: [&str; 5] = ["file", "world", "transport", "repeat", "seed"];
+/// Columns that come first where there are any; the others follow by name.
+const FIRST: [&str; 14] = [
+    "t_ns",
+    "due_ns",
+    "event_ns",
+    "event",
+    "span_ns",
+    "flow",
+    "stream",
+    "direction",
+    "subflow",
+    "path",
+    "side",
+    "host",
+    "kind",
+    "text",
+];
+
+/// A table of all runs; only its header when they have no line of it.
+pub fn csv(runs: &[Run], table: CsvTable) -> String {
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    each(runs, table, &mut |_, fields| names.extend(fields.iter().map(|(name, _)| name.clone())));
+    let first = FIRST.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());
+    let mut columns: Vec<String> = first.collect();
+    columns.extend(names.into_iter().filter(|name| !FIRST.contains(&name.as_str())));
+    let mut out = RUN.join(",");
+    for column in &columns {
+        let _ = write!(out, ",{}", text(column));
+    }
+    out.push('\n');
+    each(runs, table, &mut |run, fields| {
+        let file = run.file.as_deref().unwrap_or_default();
+        let meta = &run.meta;
+        let (world, transport) = (meta.world, meta.transport);
+        let _ = write!(out, "{},{world},{transport},{},{}", text(file), meta.repeat, meta.seed);
+        for column in &columns {
+            let value = fields.iter().find(|(name, _)| name == column).map(|(_, value)| value);
+            let _ = write!(out, ",{}", value.map(cell).unwrap_or_default());
+        }
+        out.push('\n');
+    });
+    out
+}
+
+type Fields = Vec<(String, Value)>;
+
+/// Calls with the fields of every line.
+fn each(runs: &[Run], table: CsvTable, take: &mut dyn FnMut(&Run, &Fields)) {
+    for run in runs {
+        for value in lines(run, table) {
+            let mut fields = Fields::new();
+            flatten(String::new(), value, &mut fields);
+            fields.iter_mut().for_each(without_infinity);
+            take(run, &fields);
+        }
+    }
+}
+
+fn lines(run: &Run, table: CsvTable) -> Vec<Value> {
+    let summary = run.summary.iter();
+    match table {
+        CsvTable::Flows => all(summary.flat_map(|s| &s.flows)),
+        CsvTable::SubflowTotals => all(summary.flat_map(|s| &s.subflows)),
+        CsvTable::Paths => all(summary.flat_map(|s| &s.paths)),
+        CsvTable::Expectations => all(summary.flat_map(|s| &s.expectations)),
+        CsvTable::Recoveries => {
+            let flows = summary.flat_map(|s| &s.flows);
+            let of = flows.flat_map(|flow| flow.recoveries.iter().map(move |one| (flow, one)));
+            let line = of.filter_map(|(flow, one)| {
+                let mut value = serde_json::to_value(one).ok()?;
+                value.as_object_mut()?.insert("flow".to_owned(), flow.flow.into());
+                let direction = serde_json::to_value(flow.direction).ok()?;
+                value.as_object_mut()?.insert("direction".to_owned(), direction);
+                Some(value)
+            });
+            line.collect()
+        }
+        CsvTable::Latency => {
+            let flows = summary.flat_map(|s| &s.flows);
+            let of = flows.filter_map(|flow| Some((flow.flow, flow.messages.as_ref()?)));
+            let of = of.flat_map(|(flow, figures)| figures.phases.iter().map(move |p| (flow, p)));
+            let line = of.filter_map(|(flow, phase)| {
+                let mut value = serde_json::to_value(phase).ok()?;
+                value.as_object_mut()?.insert("flow".to_owned(), flow.into());
+                Some(value)
+            });
+            line.collect()
+        }
+        CsvTable::Shares => shares::lines(&groups(std::slice::from_ref(run))),
+        CsvTable::Sequence => sequence_lines(run),
+        CsvTable::Intervals
+        | CsvTable::Subflows
+        | CsvTable::Links
+        | CsvTable::Events
+        | CsvTable::Messages
+        | CsvTable::Probes
+        | CsvTable::Datagrams
+        | CsvTable::Counters
+        | CsvTable::Interfaces => {
+            run.records.iter().filter_map(|record| of_record(record, table)).collect()
+        }
+    }
+}
+
+fn of_record(record: &Record, table: CsvTable) -> Option<Value> {
+    let value = match (record, table) {
+        (Record::Interval(one), CsvTable::Intervals) => serde_json::to_value(one),
+        (Record::Subflow(one), CsvTable::Subflows) => serde_json::to_value(one),
+        (Record::Link(one), CsvTable::Links) => serde_json::to_value(one),
+        (Record::Event(one), CsvTable::Events) => serde_json::to_value(one),
+        (Record::Message(one), CsvTable::Messages) => serde_json::to_value(one),
+        (Record::Probe(one), CsvTable::Probes) => serde_json::to_value(one),
+        (Record::Datagrams(one), CsvTable::Datagrams) => serde_json::to_value(one),
+        (Record::Counter(one), CsvTable::Counters) => serde_json::to_value(one),
+        (Record::Interface(one), CsvTable::Interfaces) => serde_json::to_value(one),
+        _ => return None,
+    };
+    value.ok()
+}
+
+fn all<'a, T: Serialize + 'a>(records: impl Iterator<Item = &'a T>) -> Vec<Value> {
+    records.filter_map(|record| serde_json::to_value(record).ok()).collect()
+}
+
+/// `{"stall": {"count": 1}}` is the column `stall.count`; a list stands in one cell.
+fn flatten(name: String, value: Value, fields: &mut Fields) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let name = if name.is_empty() { key } else { format!("{name}.{key}") };
+                flatten(name, value, fields);
+            }
+        }
+        Value::Array(values) if values.iter().any(Value::is_object) => {} // a table of its own
+        other @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)) => {
+            fields.push((name, other));
+        }
+    }
+}
+
+/// A threshold of slow start that nothing has set yet is stored as the largest number that there is (in
+/// Linux of 31 bits); in a spreadsheet it is none.
+fn without_infinity((name, value): &mut (String, Value)) {
+    if name == "ssthresh_packets" && value.as_u64().is_some_and(|n| n >= i32::MAX as u64) {
+        *value = Value::Null;
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(said) => text(said),
+        Value::Array(values) => {
+            let plain =
+                |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            text(&values.iter().map(plain).collect::<Vec<_>>().join(" "))
+        }
+        Value::Object(_) => String::new(), // was flattened
+    }
+}
+
+/// In quotes where commas or quotes need them. A spreadsheet takes what begins with `=`, `+`, `-` or `@`
+/// for a formula, and a text from a file must not be one.
+fn text(said: &str) -> String {
+    let mut said = clean(said);
+    if said.starts_with(['=', '+', '-', '@']) {
+        said.insert(0, '\'');
+    }
+    if said.contains([',', '"']) { format!("\"{}\"", said.replace('"', "\"\"")) } else { said }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_and_are_no_formulas() {
+        assert_eq!(text("a, \"b\"\nc"), "\"a, \"\"b\"\" c\"");
+        assert_eq!(text("=HYPERLINK(1)"), "'=HYPERLINK(1)");
+        assert_eq!(text("wifi"), "wifi");
+    }
+
+    #[test]
+    fn nested_fields_are_columns_and_lists_of_texts_are_cells() {
+        let value = serde_json::json!({"a": {"b": 1, "c": null}, "d": ["x", "y"], "e": [{"f": 1}]});
+        let mut fields = Fields::new();
+        flatten(String::new(), value, &mut fields);
+        let told: Vec<_> =
+            fields.iter().map(|(name, value)| (name.as_str(), cell(value))).collect();
+        assert_eq!(told, [("a.b", "1".into()), ("a.c", String::new()), ("d", "x y".into())]);
+    }
+
+    #[test]
+    fn a_threshold_that_is_not_set_is_an_empty_cell() {
+        let told = |packets: u64| {
+            let mut field = ("ssthresh_packets".to_owned(), Value::from(packets));
+            without_infinity(&mut field);
+            cell(&field.1)
+        };
+        assert_eq!([told(20), told(2_147_483_647), told(4_294_967_295)], ["20", "", ""]);
+    }
+
+    #[test]
+    fn every_table_has_a_name_of_its_own() {
+        assert!(CsvTable::ALL.iter().all(|table| CsvTable::of(table.name()) == Some(*table)));
+        assert_eq!(CsvTable::of("seconds"), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Where the capacity went: a sentence, a table of its parts, and a chart for each link.
+
+use std::fmt::Write as _;
+
+use towpath_measure::result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts};
+use towpath_measure::scenario::DataDirection;
+
+use super::panel::{Style, per_point, series as line};
+use super::run::{path_dot, table_end};
+use crate::Run;
+use crate::chart::{self, Chart, Series, Shape, Size};
+use crate::compare::direction;
+use crate::number::{self, Unit};
+use crate::series::{self, Grid};
+use crate::text::{capital, clean, cut, esc, prose};
+
+/// Less than this part of every link is told together with the rest.
+const LITTLE: f64 = 0.005;
+/// The same in a chart, where it would be a line.
+const THIN: f64 = 0.02;
+
+/// The account of a run, if it has one.
+pub(super) fn of(run: &Run) -> Option<&AccountSummary> {
+    let account = run.summary.as_ref()?.account.as_deref()?;
+    (account.total.capacity_bytes > 0 && account.span_ns > 0).then_some(account)
+}
+
+/// Heading, sentence and table; the charts come below.
+pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+    let Some(account) = of(run) else { return };
+    out.push_str("<h3 class=\"account\">Where the capacity went</h3>");
+    let _ = write!(out, "<p class=\"lead\">{}</p>", prose(&capital(&account.sentence)));
+    table(out, account, style);
+    let basis = match account.basis {
+        Basis::Model => {
+            "Capacity and what was carried are the link model\u{2019}s; why the rest was not used \
+             is what the stack itself noted. All of it is exact."
+        }
+        Basis::Sampled => {
+            "Capacity and what was carried are the link model\u{2019}s and exact; why the rest was \
+             not used is judged by what the kernel or the library said of its connections at \
+             each look."
+        }
+        Basis::Estimate => {
+            "Nobody knows the capacity of these paths: the largest rate that was seen stands for it. \
+             What packets lost on the way had used of it is not known; what their loss costs shows \
+             as the congestion window\u{2019}s."
+        }
+    };
+    let unlimited: Vec<String> =
+        account.unlimited.iter().map(|path| cut(&clean(path), 40)).collect();
+    let unlimited = match unlimited.as_slice() {
+        [] => String::new(),
+        all => format!(" Without a limit, and so without an account: {}.", all.join(", ")),
+    };
+    let _ = write!(out, "<p class=\"about\">{basis}{}</p>", esc(&unlimited));
+}
+
+/// Parts down, links across; the last column is all of them.
+fn table(out: &mut String, account: &AccountSummary, style: &Style) {
+    let links = &account.links;
+    let bps = |bytes: u64| bytes as f64 * 8e9 / account.span_ns as f64;
+    let unit = number::rate_unit(bps(account.total.capacity_bytes));
+    let mut columns: Vec<&Parts> = links.iter().map(|link| &link.parts).collect();
+    if links.len() > 1 {
+        columns.push(&account.total);
+    }
+    out.push_str("<div class=\"scroll\"><table class=\"list parts\"><thead><tr><td></td>");
+    for link in links {
+        let _ = write!(
+            out,
+            "<th scope=\"col\">{} <small>{}</small></th>",
+            path_dot(style, &link.path),
+            direction(link.direction)
+        );
+    }
+    if links.len() > 1 {
+        out.push_str("<th scope=\"col\">together</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    let cells = |of: &dyn Fn(&Parts) -> u64| -> Vec<(u64, u64)> {
+        columns.iter().map(|parts| (of(parts), parts.capacity_bytes)).collect()
+    };
+    let row = |out: &mut String, class: &str, label: &str, cells: Vec<(u64, u64)>| {
+        let _ = write!(out, "<tr class=\"{class}\"><th scope=\"row\">{label}</th>");
+        for (bytes, all) in cells {
+            cell(out, unit, bps(bytes), share(bytes, all));
+        }
+        out.push_str("</tr>");
+    };
+    row(out, "whole", &format!("capacity, {}", unit.name), cells(&|parts| parts.capacity_bytes));
+    let little = |part: Part| {
+        columns.iter().all(|parts| share(parts.of(part), parts.capacity_bytes) < LITTLE)
+    };
+    for part in Part::ALL.into_iter().filter(|part| !little(*part)) {
+        let dot = format!("<i class=\"dot {}\"></i>", class(part.group()));
+        let label = format!("{dot}{}{}", esc(part.label()), waited_for(part, &account.total));
+        row(out, "", &label, cells(&|parts| parts.of(part)));
+    }
+    let rest =
+        cells(&|parts| Part::ALL.into_iter().filter(|p| little(*p)).map(|p| parts.of(p)).sum());
+    if rest.iter().any(|(bytes, _)| *bytes > 0) {
+        row(out, "", "everything smaller", rest);
+    }
+    table_end(out);
+}
+
+fn share(bytes: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { bytes as f64 / all as f64 }
+}
+
+fn cell(out: &mut String, unit: Unit, bps: f64, share: f64) {
+    if bps <= 0.0 {
+        out.push_str("<td class=\"n\">–</td>");
+        return;
+    }
+    let _ = write!(
+        out,
+        "<td class=\"n\">{} <small>{}</small></td>",
+        number::three(bps / unit.size),
+        number::percent(share)
+    );
+}
+
+/// The paths whose data filled the window.
+fn waited_for(part: Part, total: &Parts) -> String {
+    if part != Part::Blocked || total.blocked_by.is_empty() {
+        return String::new();
+    }
+    let paths: Vec<String> = total.blocked_by.keys().map(|path| cut(&clean(path), 40)).collect();
+    format!(" <small>({})</small>", esc(&paths.join(", ")))
+}
+
+/// One chart for each link and direction.
+pub(super) fn charts(run: &Run, grid: &Grid) -> Vec<Chart> {
+    let Some(account) = of(run) else { return Vec::new() };
+    let several = account.links.iter().any(|link| link.direction != DataDirection::Up);
+    account.links.iter().map(|link| chart(run, grid, link, several)).collect()
+}
+
+fn chart(run: &Run, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
+    let parts = series::account(run, grid, link);
+    let points = 0..grid.points;
+    let sum = |at: usize| -> f64 {
+        parts.iter().filter_map(|(_, values)| values.get(at).copied().flatten()).sum()
+    };
+    let unit = number::rate_unit(points.map(sum).fold(0.0, f64::max));
+    let (large, small): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(group, _)| {
+        share(link.parts.of_group(*group), link.parts.capacity_bytes) >= THIN
+    });
+    let mut rest = vec![None; grid.points];
+    for (_, values) in &small {
+        for (sum, value) in rest.iter_mut().zip(values) {
+            *sum = value.map_or(*sum, |value| Some(sum.unwrap_or(0.0) + value));
+        }
+    }
+    let bands = large.into_iter().map(|(group, values)| (name(group), class(group), values));
+    let rest = (!small.is_empty()).then_some(("everything smaller", "c-rest", rest));
+    let bands: Vec<Series> = bands
+        .chain(rest)
+        .map(|(name, class, values)| {
+            let scaled = values.into_iter().map(|value| value.map(|bps| bps / unit.size)).collect();
+            line(name, format!("{class} band part"), Shape::Stack, scaled)
+        })
+        .collect();
+    // The capacity is the top; room above it would belong to nothing.
+    let max = Some(chart::top(&bands)).filter(|top| *top > 0.0).unwrap_or(1.0);
+    let way = if several { format!(", {}", direction(link.direction)) } else { String::new() };
+    Chart {
+        title: format!("Capacity of {}{way}", cut(&clean(&link.path), 40)),
+        about: format!("what became of it; mean of {}", per_point(grid)),
+        unit: unit.name.to_owned(),
+        series: bands,
+        max,
+        size: Size::Account,
+    }
+}
+
+fn class(group: PartGroup) -> &'static str {
+    match group {
+        PartGroup::Delivered => "c-got",
+        PartGroup::Headers => "c-head",
+        PartGroup::NotReadable => "c-late",
+        PartGroup::SentAgain => "c-again",
+        PartGroup::Application => "c-app",
+        PartGroup::Window => "c-wnd",
+        PartGroup::Congestion => "c-cwnd",
+        PartGroup::SendBuffer => "c-buf",
+        PartGroup::Pacing => "c-pace",
+        PartGroup::Scheduler => "c-sched",
+        PartGroup::Unusable => "c-down",
+        PartGroup::Processor => "c-cpu",
+        PartGroup::Unknown => "c-unknown",
+    }
+}
+
+/// As a legend and a band say it.
+fn name(group: PartGroup) -> &'static str {
+    match group {
+        PartGroup::Delivered => "delivered",
+        PartGroup::Headers => "headers",
+        PartGroup::NotReadable => "not readable yet",
+        PartGroup::SentAgain => "sent again",
+        PartGroup::Application => "nothing to send",
+        PartGroup::Window => "receive window",
+        PartGroup::Congestion => "congestion window",
+        PartGroup::SendBuffer => "send buffer",
+        PartGroup::Pacing => "pacing",
+        PartGroup::Scheduler => "scheduler",
+        PartGroup::Unusable => "path not usable",
+        PartGroup::Processor => "processor",
+        PartGroup::Unknown => "not known",
+    }
+}

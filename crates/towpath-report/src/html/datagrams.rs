@@ -1,0 +1,113 @@
+//! Datagrams at a constant rate over time: their delay, their jitter, and which were lost.
+
+use towpath_measure::result::{DatagramRow, Record};
+use towpath_measure::scenario::DataDirection;
+
+use super::panel::{Style, ceiling, per_point, series as line};
+use crate::Run;
+use crate::chart::{Chart, Series, Shape, Size};
+use crate::series::{Grid, Values};
+
+/// Nanoseconds of a millisecond.
+const MILLISECOND: f64 = 1e6;
+/// Where the dots of lost datagrams are, as a part of the height, and the room above the lines.
+const DOTS: f64 = 0.94;
+const ROOM: f64 = 1.15;
+
+/// The charts of every flow in one direction.
+pub(super) fn charts(
+    run: &Run,
+    grid: &Grid,
+    way: DataDirection,
+    style: &Style,
+    suffix: &str,
+) -> Vec<Chart> {
+    let mut flows: Vec<(u32, Vec<&DatagramRow>)> = Vec::new();
+    for record in &run.records {
+        let Record::Datagrams(row) = record else { continue };
+        if row.direction != way {
+            continue;
+        }
+        match flows.iter_mut().find(|(flow, _)| *flow == row.flow) {
+            Some((_, rows)) => rows.push(row),
+            None => flows.push((row.flow, vec![row])),
+        }
+    }
+    let several = flows.len() > 1;
+    let chart = |(flow, rows): &(u32, Vec<&DatagramRow>)| {
+        let suffix = if several { format!(", flow {flow}{suffix}") } else { suffix.to_owned() };
+        of_flow(run, (*flow, rows), grid, style, &suffix)
+    };
+    flows.iter().map(chart).collect()
+}
+
+fn of_flow(
+    run: &Run,
+    (flow, rows): (u32, &[&DatagramRow]),
+    grid: &Grid,
+    style: &Style,
+    suffix: &str,
+) -> Chart {
+    let direction = rows.first().map(|row| row.direction);
+    let figures = run.summary.iter().flat_map(|summary| &summary.flows);
+    let own = figures.filter(|one| one.flow == flow && Some(one.direction) == direction);
+    let least = { own }.find_map(|one| one.datagrams.as_ref()?.delay).map(|delay| delay.min_ns);
+    let base = least.unwrap_or(0);
+    let delay = |pick: fn(&DatagramRow) -> Option<u64>| {
+        over(rows, grid, move |row| Some(pick(row)?.saturating_add(base) as f64 / MILLISECOND))
+    };
+    let largest = delay(|row| row.variation_max_ns);
+    let mean = delay(|row| row.variation_mean_ns);
+    let jitter = over(rows, grid, |row| Some(row.jitter_ns? as f64 / MILLISECOND));
+    let mut lost = grid.empty();
+    for row in rows {
+        if let (Some(slot), Some(count)) = (lost.get_mut(place(row, grid)), row.lost)
+            && count > 0
+        {
+            *slot = Some(slot.unwrap_or(0.0) + count as f64);
+        }
+    }
+    let class = rows.first().map_or_else(String::new, |row| style.class(&row.path));
+    let top = [&largest, &jitter].into_iter().flatten().flatten().copied().fold(0.0, f64::max);
+    let any_lost = lost.iter().any(Option::is_some);
+    let max = ceiling(top * if any_lost { ROOM } else { 1.0 }, 7);
+    let name = if least.is_some() { "delay" } else { "delay over the smallest" };
+    let mut series: Vec<Series> = vec![
+        line(&format!("{name}, largest"), format!("{class} line o0"), Shape::Line, largest),
+        line(&format!("{name}, mean"), format!("{class} line o1"), Shape::Line, mean),
+        line("jitter", format!("{class} line o2"), Shape::Line, jitter),
+    ];
+    if any_lost {
+        let base = lost.iter().map(|lost| lost.map(|_| max * DOTS)).collect();
+        let dots = line("lost", format!("{class} dots"), Shape::Dots, lost);
+        series.push(Series { base, ..dots });
+    }
+    Chart {
+        title: format!("Datagrams{suffix}"),
+        about: format!(
+            "one-way delay of those that were sent in each {}, and interarrival jitter (RFC 3550); \
+             dots are datagrams that were lost",
+            per_point(grid)
+        ),
+        unit: "ms".to_owned(),
+        series,
+        max,
+        size: Size::Large,
+    }
+}
+
+fn place(row: &DatagramRow, grid: &Grid) -> usize {
+    let middle = row.t_ns.saturating_sub(row.span_ns / 2);
+    usize::try_from(middle / grid.step_ns.max(1)).unwrap_or(usize::MAX)
+}
+
+/// The largest value of each point.
+fn over(rows: &[&DatagramRow], grid: &Grid, value: impl Fn(&DatagramRow) -> Option<f64>) -> Values {
+    let mut values = grid.empty();
+    for row in rows {
+        if let (Some(slot), Some(value)) = (values.get_mut(place(row, grid)), value(row)) {
+            *slot = Some(slot.map_or(value, |before: f64| before.max(value)));
+        }
+    }
+    values
+}

@@ -1,0 +1,129 @@
+//! What each flow got, over time: whose share it was, and small flows on a scale of their own.
+
+use std::collections::BTreeMap;
+
+use towpath_measure::result::Record;
+use towpath_measure::scenario::DataDirection;
+
+use super::panel::{COLOURS, Goodput, per_point, scaled, series as line};
+use crate::Run;
+use crate::chart::{Chart, Series, Shape, Size, robust_top};
+use crate::compare::shares::{competing, flow_name};
+use crate::group::{Group, groups};
+use crate::series::{Grid, Values, goodput_of};
+
+/// More flows than this are not drawn one by one.
+const MOST: usize = COLOURS;
+/// A flow that is this much smaller than the largest has a scale of its own.
+const SMALL: f64 = 8.0;
+
+/// Flows that delivered anything in a direction.
+fn flows(run: &Run, way: DataDirection) -> Vec<u32> {
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for record in &run.records {
+        if let Record::Interval(interval) = record
+            && interval.direction == way
+        {
+            let sum = bytes.entry(interval.flow).or_default();
+            *sum = sum.saturating_add(interval.bytes);
+        }
+    }
+    bytes.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(flow, _)| flow).collect()
+}
+
+fn class(at: usize) -> String {
+    format!("g{} d{}", at % COLOURS, at % 4)
+}
+
+/// A flow's place among the colours, its name, and its goodput.
+type Flow = (usize, String, Values);
+
+/// The charts of a run in which several flows share a direction.
+pub(super) fn of_run(run: &Run, grid: &Grid, way: DataDirection, suffix: &str) -> Vec<Chart> {
+    let found = flows(run, way);
+    if !(2..=MOST).contains(&found.len()) {
+        return Vec::new();
+    }
+    let own = groups(std::slice::from_ref(run));
+    let all = found.into_iter().enumerate();
+    let all: Vec<Flow> = all
+        .map(|(at, flow)| (at, flow_name(&own, flow), goodput_of(run, grid, way, Some(flow))))
+        .collect();
+    goodput(&all, grid, suffix)
+}
+
+/// Large flows on one axis, and those that would lie on its ground on another.
+fn goodput(all: &[Flow], grid: &Grid, suffix: &str) -> Vec<Chart> {
+    let top = |flow: &Flow| robust_top(flow.2.iter().copied());
+    let most = all.iter().map(top).fold(0.0, f64::max);
+    let (large, small): (Vec<&Flow>, Vec<&Flow>) =
+        all.iter().partition(|flow| top(flow) * SMALL >= most);
+    let chart = |title: &str, flows: Vec<&Flow>| {
+        let Goodput { unit, max } =
+            Goodput::to(flows.iter().map(|flow| top(flow)).fold(0.0, f64::max));
+        let series = |(at, name, values): &&Flow| -> Series {
+            let class = format!("{} line", class(*at));
+            line(name, class, Shape::Steps, scaled(values.clone(), unit.size))
+        };
+        Chart {
+            title: format!("{title}{suffix}"),
+            about: format!("what each receiver read; mean of {}", per_point(grid)),
+            unit: unit.name.to_owned(),
+            series: flows.iter().map(series).collect(),
+            max,
+            size: Size::Medium,
+        }
+    };
+    let mut charts = vec![chart("Goodput of each flow", large)];
+    if !small.is_empty() {
+        charts.push(chart("Goodput of small flows", small));
+    }
+    charts
+}
+
+fn share(all: &[Flow], grid: &Grid, title: &str) -> Chart {
+    let total = |at: usize| -> f64 {
+        all.iter().filter_map(|(_, _, values)| values.get(at).copied().flatten()).sum()
+    };
+    let totals: Vec<f64> = (0..grid.points).map(total).collect();
+    let series = |(at, name, values): &Flow| -> Series {
+        let parts = values.iter().zip(&totals).map(|(value, total)| {
+            value.filter(|_| *total > 0.0).map(|value| 100.0 * value / total)
+        });
+        line(name, format!("{} band", class(*at)), Shape::Stack, parts.collect())
+    };
+    Chart {
+        title: title.to_owned(),
+        about: format!("of what all of them got in each {}", per_point(grid)),
+        unit: "%".to_owned(),
+        series: all.iter().map(series).collect(),
+        max: 100.0,
+        size: Size::Small,
+    }
+}
+
+/// Who got how much over each transport, where transfers compete; of the first repetition each.
+pub(super) fn side_by_side(
+    groups: &[Group<'_>],
+    grid: &Grid,
+    way: DataDirection,
+    suffix: &str,
+) -> Vec<Chart> {
+    let found = competing(groups);
+    let Some(keys) = found.iter().find(|keys| keys.iter().all(|key| key.direction == way)) else {
+        return Vec::new();
+    };
+    if keys.len() > MOST {
+        return Vec::new();
+    }
+    let chart = |group: &Group<'_>| {
+        let run = *group.runs.first()?;
+        let flow = |(at, key): (usize, &crate::group::FlowKey)| -> Flow {
+            (at, flow_name(groups, key.flow), goodput_of(run, grid, way, Some(key.flow)))
+        };
+        let all: Vec<Flow> = keys.iter().enumerate().map(flow).collect();
+        let title = format!("{}: who gets how much{suffix}", group.label);
+        Some(share(&all, grid, &title))
+    };
+    groups.iter().filter_map(chart).collect()
+}

@@ -1,0 +1,347 @@
+//! Time–sequence pictures: for each subflow and direction, and for the data of a connection.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use towpath_measure::result::{
+    Record, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView, Vantage,
+};
+use towpath_measure::scenario::{Transport, World};
+
+use super::panel::Style;
+use crate::Run;
+use crate::chart::sequence::{Group, Picture, letter};
+use crate::compare::direction;
+use crate::number;
+use crate::series::{self, Mark};
+use crate::text::{clean, cut, esc};
+
+/// Pictures of one run; a result of ours has no more.
+const MAX_PICTURES: usize = 24;
+/// Points of the read-out.
+const POINTS: usize = 100;
+
+/// The pictures of a run with the numbers behind them; without any, how to get them.
+pub(super) fn write(out: &mut String, run: &Run, style: &Style, number: usize) -> Option<Value> {
+    let all: Vec<&Sequence> = run.records.iter().filter_map(of).take(MAX_PICTURES).collect();
+    if all.is_empty() {
+        missing(out, run);
+        return None;
+    }
+    out.push_str("<details class=\"fold sequences\" open=\"open\"><summary>Sequence numbers over time</summary>");
+    out.push_str(
+        "<p class=\"about\">Bars are what was sent, from the first byte to the last. <b>R</b>: sent again. <b>D</b>: \
+         sent again although it had arrived. <b>J</b>: reinjected, which another subflow had carried before. <b>O</b>: \
+         first seen behind later data. The line below them is what was acknowledged; the broken line above, where it \
+         is to be seen, the end of the receive window. Dots: duplicate acknowledgements. Hatched: SACK. <b>Z</b>: zero \
+         window. What is near in time is joined, and nothing is left out.</p>",
+    );
+    let marks = series::marks(run);
+    let last = all.iter().filter_map(|one| one.views.first()).map(|view| view.to_ns).max();
+    let end_s = (last.unwrap_or(0) as f64 / 1e9).max(1e-3);
+    let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
+    let mut charts = Vec::new();
+    for sequence in all {
+        let mut views = sequence.views.iter().take(2);
+        let Some(whole) = views.next() else { continue };
+        out.push_str("<div class=\"views\">");
+        let picture = picture(sequence, whole, style, (0.0, end_s), &marks);
+        figure(out, sequence, (whole, &picture), Some(charts.len()));
+        charts.push(numbers(&picture, end_s));
+        for view in views {
+            let span = (view.from_ns as f64 / 1e9, view.to_ns as f64 / 1e9);
+            let close = self::picture(sequence, view, style, span, &marks);
+            figure(out, sequence, (view, &close), None);
+        }
+        out.push_str("</div>");
+    }
+    out.push_str("</div></details>");
+    Some(json!({ "step": end_s / POINTS as f64, "end": end_s, "charts": charts }))
+}
+
+fn of(record: &Record) -> Option<&Sequence> {
+    let Record::Sequence(sequence) = record else { return None };
+    Some(sequence)
+}
+
+/// How to get pictures, where there could be some.
+fn missing(out: &mut String, run: &Run) {
+    let readable = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
+    let text = match run.meta.world {
+        World::Emu if readable => {
+            "Sequence numbers over time need the packets: run it with <code>--pcap FOLDER</code> \
+             (and <code>--snap 100</code>, which keeps the headers only)."
+        }
+        World::Live if readable && run.meta.scenario_toml.is_empty() => return,
+        World::Live if readable => {
+            "Sequence numbers over time need the packets: <code>towpath trace --interface any</code> \
+             on either host while it is measured."
+        }
+        World::Sim if readable && run.meta.repeat > 1 => {
+            "Sequence numbers over time are kept of the first repetition."
+        }
+        World::Sim | World::Emu | World::Live => return,
+    };
+    let _ = write!(out, "<p class=\"about\">{text}</p>");
+}
+
+/// The groups of a view in the order in which they are drawn.
+fn picture<'a>(
+    sequence: &Sequence,
+    view: &SequenceView,
+    style: &Style,
+    (from_s, to_s): (f64, f64),
+    events: &'a [Mark],
+) -> Picture<'a> {
+    let group = |marks: &SequenceMarks| {
+        let path = marks.subflow.and_then(|subflow| sequence.paths.get(subflow as usize));
+        let path = path.or(sequence.paths.first()).map_or("", String::as_str);
+        let (name, class, label) = describe(marks, path, style);
+        Group { kind: marks.kind, name, class, label, marks: marks.each().collect() }
+    };
+    let mut groups: Vec<Group> = Vec::new();
+    for marks in view.marks.iter().take(200) {
+        let found = group(marks);
+        match groups.iter_mut().find(|known| known.name == found.name) {
+            Some(known) => known.marks.extend(found.marks),
+            None => groups.push(found),
+        }
+    }
+    for group in &mut groups {
+        group.marks.sort_by_key(|mark| mark.t_ns);
+    }
+    groups.sort_by_key(|group| order(group.kind));
+    Picture { title: title(sequence), groups, from_s, to_s, events, class: "" }
+}
+
+/// What is drawn later lies above.
+fn order(kind: SequenceKind) -> usize {
+    use SequenceKind as Kind;
+    match kind {
+        Kind::Sack => 0,
+        Kind::Sent => 1,
+        Kind::Late => 2,
+        Kind::Reinjected => 3,
+        Kind::Ack => 4,
+        Kind::DuplicateAck => 5,
+        Kind::Again => 6,
+        Kind::Needless => 7,
+        Kind::ZeroWindow => 8,
+        Kind::Syn | Kind::Fin | Kind::Rst => 9,
+    }
+}
+
+/// Name, classes, and what stands at the bars.
+fn describe(marks: &SequenceMarks, path: &str, style: &Style) -> (String, String, Option<String>) {
+    use SequenceKind as Kind;
+    let (name, class) = match marks.kind {
+        Kind::Sent => {
+            let path_name = cut(&clean(path), 24);
+            let (name, label) = match marks.subflow {
+                Some(subflow) => (format!("sent on {path_name} ({subflow})"), Some(path_name)),
+                None => ("sent".to_owned(), None),
+            };
+            return (name, format!("bars {}", style.class(path)), label);
+        }
+        Kind::Late => ("seen behind later data", "bars thick late"),
+        Kind::Again => ("sent again", "bars thick again"),
+        Kind::Needless => ("sent again in vain", "bars thick needless"),
+        Kind::Reinjected => ("reinjected", "bars thick reinjected"),
+        Kind::Ack => ("acknowledged", "acked"),
+        Kind::DuplicateAck => ("duplicate ACK", "twice"),
+        Kind::Sack => ("SACK", "bars thin sacked"),
+        Kind::ZeroWindow => ("zero window", "twice"),
+        Kind::Syn => ("SYN", "ink"),
+        Kind::Fin => ("FIN", "ink"),
+        Kind::Rst => ("RST", "ink"),
+    };
+    (name.to_owned(), class.to_owned(), None)
+}
+
+fn title(sequence: &Sequence) -> String {
+    let path = sequence.paths.first().map(|path| cut(&clean(path), 60)).unwrap_or_default();
+    let stream =
+        if sequence.stream > 0 { format!(" stream {}", sequence.stream) } else { String::new() };
+    let of = format!("flow {}{stream}, {}", sequence.flow, direction(sequence.direction));
+    match sequence.subflow {
+        Some(subflow) => format!("{path} (subflow {subflow}), {of}"),
+        None => format!("Data of all subflows, {of}"),
+    }
+}
+
+fn figure(
+    out: &mut String,
+    sequence: &Sequence,
+    (view, picture): (&SequenceView, &Picture<'_>),
+    chart: Option<usize>,
+) {
+    let data = chart.map(|number| format!(" data-chart=\"{number}\"")).unwrap_or_default();
+    let what = if chart.is_some() { about(sequence, view) } else { close_up(view) };
+    let heading = if chart.is_some() { picture.title.as_str() } else { "A closer look" };
+    let _ = write!(
+        out,
+        "<figure{data}><figcaption><strong>{}</strong> <span class=\"about\">{}</span>\
+         </figcaption><ul class=\"legend\">",
+        esc(heading),
+        esc(&what)
+    );
+    let mut legend: Vec<(usize, &Group)> = picture.groups.iter().enumerate().collect();
+    // SACK is drawn below everything, but is not what one looks for first.
+    legend.sort_by_key(|(_, group)| group.kind == SequenceKind::Sack);
+    for (number, group) in legend {
+        if matches!(group.kind, SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst) {
+            continue; // the letters say it
+        }
+        let keys = if chart.is_some() {
+            format!(" data-s=\"{number}\" data-name=\"{}\"", esc(&group.name))
+        } else {
+            String::new()
+        };
+        let output = if chart.is_some() { "<output></output>" } else { "" };
+        let _ = write!(
+            out,
+            "<li class=\"{}\"{keys}>{}<span>{}</span>{output}</li>",
+            group.class,
+            swatch(group.kind),
+            esc(&group.name)
+        );
+    }
+    if picture.has_window() {
+        let name = if picture.shows_window() { "window" } else { "window (above the picture)" };
+        let _ = write!(
+            out,
+            "<li class=\"acked\"><svg class=\"swatch\" width=\"22\" height=\"12\" aria-hidden=\"true\">\
+             <path class=\"edge\" d=\"M0 6h22\"/></svg><span>{name}</span></li>"
+        );
+    }
+    let _ = write!(out, "</ul>{}</figure>", picture.svg());
+}
+
+fn swatch(kind: SequenceKind) -> String {
+    use SequenceKind as Kind;
+    let shape = match kind {
+        Kind::Ack => "<path d=\"M0 10h8v-7h14\"/>".to_owned(),
+        Kind::DuplicateAck => "<path d=\"M11 6h0\"/>".to_owned(),
+        Kind::Sent | Kind::Sack => "<path d=\"M6 11v-10M11 11v-10M16 11v-10\"/>".to_owned(),
+        Kind::ZeroWindow => {
+            format!("<path d=\"M5 6h0\"/><text x=\"11\" y=\"10\">{}</text>", letter(kind))
+        }
+        Kind::Late | Kind::Again | Kind::Needless | Kind::Reinjected => {
+            format!("<path d=\"M5 11v-10\"/><text x=\"10\" y=\"10\">{}</text>", letter(kind))
+        }
+        Kind::Syn | Kind::Fin | Kind::Rst => String::new(),
+    };
+    format!("<svg class=\"swatch\" width=\"22\" height=\"12\" aria-hidden=\"true\">{shape}</svg>")
+}
+
+/// What the whole time shows, and how exactly.
+fn about(sequence: &Sequence, view: &SequenceView) -> String {
+    let place = match sequence.vantage {
+        Vantage::Sender => "seen at the sender",
+        Vantage::Receiver => "seen at the receiver",
+        Vantage::Between => "seen on the way",
+        Vantage::Unknown => "as captured",
+    };
+    let again = match sequence.again_packets {
+        0 => "nothing sent again".to_owned(),
+        1 => "1 packet sent again".to_owned(),
+        many => format!("{} packets sent again", number::count(many as f64)),
+    };
+    let again = if sequence.subflow.is_some() { again } else { format!("{again} by its subflows") };
+    format!("{place}; {again}; {}", exactness(view))
+}
+
+fn close_up(view: &SequenceView) -> String {
+    format!("{}; {}", cut(&clean(&view.about), 160), exactness(view))
+}
+
+fn exactness(view: &SequenceView) -> String {
+    match view.column_ns {
+        0 => "each packet by itself".to_owned(),
+        width => format!("what is within {} is joined", number::time(width as f64)),
+    }
+}
+
+/// What the cursor reads out: how far each line and the sending had come, and how many packets were
+/// sent again in each part of the time.
+fn numbers(picture: &Picture<'_>, end_s: f64) -> Value {
+    let step_s = end_s / POINTS as f64;
+    let series: Vec<Value> = picture
+        .groups
+        .iter()
+        .map(|group| {
+            let grows = matches!(group.kind, SequenceKind::Sent | SequenceKind::Ack);
+            let mut values = vec![0.0_f64; POINTS];
+            for mark in &group.marks {
+                let at = ((mark.t_ns as f64 / 1e9 / step_s) as usize).min(POINTS - 1);
+                let Some(value) = values.get_mut(at) else { continue };
+                match group.kind {
+                    SequenceKind::Sent => *value = value.max(mark.end_bytes as f64 / 1e6),
+                    SequenceKind::Ack => *value = value.max(mark.start_bytes as f64 / 1e6),
+                    SequenceKind::Late
+                    | SequenceKind::Again
+                    | SequenceKind::Needless
+                    | SequenceKind::Reinjected
+                    | SequenceKind::DuplicateAck
+                    | SequenceKind::Sack
+                    | SequenceKind::ZeroWindow
+                    | SequenceKind::Syn
+                    | SequenceKind::Fin
+                    | SequenceKind::Rst => *value += f64::from(mark.packets),
+                }
+            }
+            let mut reached = 0.0_f64;
+            for value in values.iter_mut().filter(|_| grows) {
+                reached = reached.max(*value);
+                *value = reached;
+            }
+            let values: Vec<Value> = values.into_iter().map(short).collect();
+            json!({ "k": "q", "v": values })
+        })
+        .collect();
+    let (low, high, bottoms, tops) = picture.fit(POINTS, end_s);
+    let all = |values: Vec<f64>| values.into_iter().map(short).collect::<Vec<_>>();
+    json!({
+        "max": 1,
+        "series": series,
+        "fit": { "low": low, "high": high, "bottoms": all(bottoms), "tops": all(tops) },
+    })
+}
+
+fn short(value: f64) -> Value {
+    let rounded = (value * 1_000.0).round() / 1_000.0;
+    if rounded.fract() == 0.0 && rounded.abs() < 1e15 {
+        json!(rounded as i64)
+    } else {
+        json!(rounded)
+    }
+}
+
+/// The lines of the CSV table: one for each mark.
+pub(crate) fn lines(run: &Run) -> Vec<Value> {
+    let mut lines = Vec::new();
+    for sequence in run.records.iter().filter_map(of) {
+        for (number, view) in sequence.views.iter().enumerate() {
+            for marks in &view.marks {
+                let subflow = marks.subflow.or(sequence.subflow);
+                let path = match sequence.subflow {
+                    Some(_) => sequence.paths.first(),
+                    None => marks.subflow.and_then(|at| sequence.paths.get(at as usize)),
+                };
+                let line = |mark: SequenceMark| {
+                    json!({
+                        "t_ns": mark.t_ns, "flow": sequence.flow, "stream": sequence.stream,
+                        "direction": sequence.direction, "subflow": subflow, "path": path,
+                        "numbers": if sequence.subflow.is_some() { "subflow" } else { "data" },
+                        "view": if number == 0 { "whole" } else { "part" },
+                        "column_ns": view.column_ns, "kind": marks.kind,
+                        "start_bytes": mark.start_bytes, "end_bytes": mark.end_bytes,
+                        "packets": mark.packets,
+                    })
+                };
+                lines.extend(marks.each().map(line));
+            }
+        }
+    }
+    lines
+}

@@ -1,0 +1,29 @@
+//! Series of where the capacity of a link went.
+
+use towpath_measure::result::{Account, LinkAccount, Part, PartGroup, Record};
+
+use super::{Grid, Values, bridge, per_second};
+use crate::Run;
+
+/// What became of a link's capacity in one direction, in bits per second; together its capacity.
+pub(crate) fn account(run: &Run, grid: &Grid, link: &LinkAccount) -> Vec<(PartGroup, Values)> {
+    let own = |record: &&Account| record.path == link.path && record.direction == link.direction;
+    let records: Vec<&Account> = { run.records.iter() }
+        .filter_map(|record| if let Record::Account(one) = record { Some(&**one) } else { None })
+        .filter(own)
+        .collect();
+    let mut groups: Vec<PartGroup> = Part::ALL.into_iter().map(Part::group).collect();
+    groups.dedup();
+    groups.retain(|group| link.parts.of_group(*group) > 0);
+    groups
+        .into_iter()
+        .map(|group| {
+            let mut bits = grid.empty();
+            for record in &records {
+                let amount = record.parts.of_group(group) as f64 * 8.0;
+                grid.spread(&mut bits, record.t_ns, record.span_ns, amount);
+            }
+            (group, bridge(per_second(bits, grid)))
+        })
+        .collect()
+}

@@ -1,0 +1,223 @@
+//! The page of a sweep: each figure at every point of its plan, with the spread over the seeds.
+
+use std::fmt::Write as _;
+
+use towpath_measure::expect::Unit;
+use towpath_measure::metrics::statistics::{Estimate, Interval, Sample, too_few};
+
+use crate::chart::values::{ValueAxis, ValueRow, rows};
+use crate::number;
+use crate::page::head;
+use crate::text::{cut, esc};
+
+const STYLE: &str = include_str!("style.css");
+/// A plot of more points is a wall; the table has them all.
+const MOST_POINTS: usize = 60;
+/// Seed of the resampling: equal rows give an equal page.
+const SEED: u64 = 1;
+
+/// What a page says of a sweep.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SweepPage {
+    /// Name of the plan.
+    pub name: String,
+    /// What it is about, in a sentence; may be empty.
+    pub about: String,
+    /// Facts below the title: world, runs, failures.
+    pub facts: Vec<String>,
+    /// Names of the parameters that make a point.
+    pub axes: Vec<String>,
+    /// Figures in order of importance.
+    pub figures: Vec<SweepFigure>,
+}
+
+/// A figure at every point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepFigure {
+    /// As the rows call it: `goodput`.
+    pub name: String,
+    /// `None` for a plain number.
+    pub unit: Option<Unit>,
+    /// Every variant at every point, in the plan's order.
+    pub points: Vec<SweepPoint>,
+}
+
+/// The runs of one variant at one point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepPoint {
+    /// Name of the variant.
+    pub variant: String,
+    /// Number of the variant, for its colour.
+    pub style: usize,
+    /// The parameters' values, as long as the page's `axes`.
+    pub parameters: Vec<String>,
+    /// One value for each seed that has the figure.
+    pub values: Vec<f64>,
+}
+
+impl SweepFigure {
+    fn text(&self, value: f64) -> String {
+        self.unit.map_or_else(|| number::three(value), |unit| unit.text(value))
+    }
+}
+
+/// The page as one self-contained file.
+pub fn sweep_page(page: &SweepPage) -> String {
+    let mut out = head(&page.name, STYLE, None);
+    let _ = write!(out, "<header><h1>{}</h1>", esc(&page.name));
+    if !page.about.is_empty() {
+        let _ = write!(out, "<p class=\"lead\">{}</p>", esc(&page.about));
+    }
+    let _ = write!(out, "<p class=\"facts\">{}</p></header><main>", esc(&page.facts.join(" · ")));
+    if page.figures.is_empty() {
+        out.push_str("<p class=\"none\">There are no figures yet.</p>");
+    }
+    for (number, figure) in page.figures.iter().enumerate() {
+        section(&mut out, page, figure, number == 0);
+    }
+    out.push_str(
+        "</main><footer><p>A dot for each run, a box from quartile to quartile, a thick line at the \
+         median, and below it the 95 % confidence interval of the median (percentile bootstrap), \
+         where there are enough seeds for one.</p></footer></body></html>\n",
+    );
+    out
+}
+
+fn section(out: &mut String, page: &SweepPage, figure: &SweepFigure, open: bool) {
+    let estimates: Vec<(&SweepPoint, Sample, Option<Estimate>)> = figure
+        .points
+        .iter()
+        .map(|point| {
+            let sample = Sample::of(point.values.iter().copied());
+            let estimate = Estimate::of(&sample, SEED);
+            (point, sample, estimate)
+        })
+        .collect();
+    let open = if open { " open=\"open\"" } else { "" };
+    let _ = write!(
+        out,
+        "<section class=\"run\"><details{open}><summary><h2>{}</h2></summary>",
+        esc(&figure.name)
+    );
+    plot(out, figure, &estimates);
+    table(out, page, figure, &estimates);
+    out.push_str("</details></section>");
+}
+
+type Estimates<'a> = [(&'a SweepPoint, Sample, Option<Estimate>)];
+
+fn plot(out: &mut String, figure: &SweepFigure, estimates: &Estimates<'_>) {
+    let known: Vec<_> = estimates.iter().filter(|(.., estimate)| estimate.is_some()).collect();
+    if known.is_empty() {
+        return;
+    }
+    if known.len() > MOST_POINTS {
+        let _ = write!(
+            out,
+            "<p class=\"about\">The first {MOST_POINTS} of {} points.</p>",
+            known.len()
+        );
+    }
+    let shown = known.iter().take(MOST_POINTS);
+    let row = |(point, sample, estimate): &&&(&SweepPoint, Sample, Option<Estimate>)| ValueRow {
+        name: cut(&name(point), 22),
+        note: match estimate {
+            Some(estimate) => figure.text(estimate.median),
+            None => String::new(),
+        },
+        class: format!("g{}", point.style % 8),
+        dots: sample.values().to_vec(),
+        quartiles: estimate.as_ref().map(|e| e.quartiles),
+        median: estimate.as_ref().map(|e| e.median),
+        interval: estimate.as_ref().and_then(|e| e.interval).map(|i| [i.low, i.high]),
+    };
+    let all: Vec<ValueRow> = shown.clone().map(|one| row(&one)).collect();
+    let values = shown.flat_map(|(_, sample, _)| sample.values().iter().copied());
+    let axis = ValueAxis::of(figure.unit.unwrap_or(Unit::Count), values);
+    let plot = rows(&figure.name, &figure.name, &axis, &all, None);
+    let _ = write!(out, "<figure>{plot}</figure>");
+}
+
+/// `MPTCP, 50 KB`
+fn name(point: &SweepPoint) -> String {
+    let parameters = point.parameters.iter().map(String::as_str).filter(|text| !text.is_empty());
+    [point.variant.as_str()].into_iter().chain(parameters).collect::<Vec<_>>().join(", ")
+}
+
+fn table(out: &mut String, page: &SweepPage, figure: &SweepFigure, estimates: &Estimates<'_>) {
+    out.push_str(
+        "<div class=\"scroll\"><table class=\"list\"><thead><tr><th scope=\"col\">variant</th>",
+    );
+    let ends =
+        ["runs", "median", "quartiles", "95 % interval of the median", "smallest to largest"];
+    for column in page.axes.iter().map(String::as_str).chain(ends) {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(column));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for (point, sample, estimate) in estimates {
+        let _ = write!(
+            out,
+            "<tr><td><span class=\"path\"><i class=\"dot g{}\"></i>{}</span></td>",
+            point.style % 8,
+            esc(&point.variant)
+        );
+        for parameter in &point.parameters {
+            let _ = write!(out, "<td>{}</td>", esc(parameter));
+        }
+        let _ = write!(out, "<td class=\"n\">{}</td>", sample.count());
+        for cell in cells(figure, sample, estimate.as_ref()) {
+            let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+}
+
+fn cells(figure: &SweepFigure, sample: &Sample, estimate: Option<&Estimate>) -> [String; 4] {
+    let Some(estimate) = estimate else { return ["–", "", "", ""].map(str::to_owned) };
+    let text = |value: f64| figure.text(value);
+    let spread = |low: f64, high: f64| number::spread(&text(low), &text(high));
+    let [low, high] = estimate.quartiles;
+    let ends = sample.values().iter().copied();
+    let (least, most) =
+        ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
+    let interval = match estimate.interval {
+        Some(Interval { low, high }) => spread(low, high),
+        None => too_few(estimate.count).unwrap_or_default(),
+    };
+    [text(estimate.median), spread(low, high), interval, spread(least, most)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_shows_every_point_with_its_spread_and_escapes_its_names() {
+        let point = |variant: &str, style, values: Vec<f64>| SweepPoint {
+            variant: variant.to_owned(),
+            style,
+            parameters: vec!["50 <KB>".to_owned()],
+            values,
+        };
+        let page = SweepPage {
+            name: "buffers".to_owned(),
+            axes: vec!["receive buffer".to_owned()],
+            figures: vec![SweepFigure {
+                name: "goodput".to_owned(),
+                unit: Some(Unit::Rate),
+                points: vec![
+                    point("MPTCP", 0, (1..=9).map(|n| f64::from(n) * 1e6).collect()),
+                    point("TCP", 1, vec![]),
+                ],
+            }],
+            ..SweepPage::default()
+        };
+        let text = sweep_page(&page);
+        assert!(text.contains("<td class=\"n\">5.00 Mbit/s</td>"), "{text}");
+        assert!(text.contains("1.00–9.00 Mbit/s") && text.contains("50 &lt;KB&gt;"), "{text}");
+        assert_eq!(text.matches("<circle cx").count(), 9);
+        assert!(text.contains("default-src 'none'") && !text.contains("<script"));
+        assert!(sweep_page(&SweepPage::default()).contains("There are no figures yet."));
+    }
+}

@@ -1,0 +1,284 @@
+//! Where the capacity went, as far as a capture tells: what each path carried, and what held its
+//! senders back. Nobody knows the links, so what they could carry is estimated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use towpath_measure::account::{
+    Carried, Period, Reasons, Seen, SeenPeriod, Sizes, Why, combined, estimated, total_weight,
+};
+use towpath_measure::result::{
+    Account, AccountSummary, CapturedConnection, CapturedWay, Part, Vantage,
+};
+use towpath_measure::scenario::{DataDirection, Transport};
+
+use super::Trace;
+use super::connection::{Connection, Subflow};
+use super::held::{STATES, Slot};
+use super::summary::{WAYS, path};
+
+/// A direction that carries less than this part of all payload only answers.
+const LITTLE: f64 = 0.01;
+
+/// A round trip that is longer than the shortest by so much, and by a quarter of it, was in a queue.
+const QUEUED_NS: u64 = 5_000_000;
+
+/// More periods are made longer.
+const MOST_PERIODS: u64 = 8_192;
+
+/// A path, by index, and a direction of it.
+type Way = (usize, DataDirection);
+
+/// What is collected of all connections.
+#[derive(Debug, Default)]
+struct Books {
+    names: Vec<String>,
+    /// By number of the period.
+    periods: BTreeMap<Way, BTreeMap<u64, Entry>>,
+    /// What was carried in each of the shortest periods that there are.
+    moments: BTreeMap<Way, BTreeMap<u64, u64>>,
+    longest_rtt: Duration,
+    /// Captured where data arrives, or where it is sent.
+    vantages: BTreeSet<bool>,
+}
+
+/// One path, direction and period.
+#[derive(Debug, Default)]
+struct Entry {
+    carried: Carried,
+    reasons: Reasons,
+    /// Round trips show a queue.
+    is_full: bool,
+    /// The fastest train of packets.
+    train_bps: u64,
+}
+
+impl Trace {
+    /// The account of all connections in periods of `sample_ns`; nothing without data.
+    pub(super) fn account(&self, sample_ns: u64) -> (Vec<Account>, Option<AccountSummary>) {
+        let mut books = Books::default();
+        // The shortest period that all series have.
+        let moment_ns = self.shortest_ns();
+        let sample_ns = self.longer(sample_ns.max(moment_ns));
+        for captured in &self.connections {
+            let Some(connection) = self.connection(captured) else { continue };
+            for (side, way) in captured.ways.iter().enumerate() {
+                if way.bytes > 0 {
+                    self.take(
+                        &mut books,
+                        (captured, connection, side, way),
+                        (sample_ns, moment_ns),
+                    );
+                }
+            }
+        }
+        books.drop_answers();
+        let multipath = self.connections.iter().any(|connection| connection.multipath);
+        let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
+        let from = match books.vantages.iter().collect::<Vec<_>>()[..] {
+            [true] => "the fastest packets that arrived",
+            [false] => "the fastest packets that were acknowledged",
+            _ => "the fastest packets that arrived or were acknowledged",
+        };
+        let none = BTreeMap::new();
+        let links = { books.periods.iter() }
+            .map(|(way, periods)| {
+                let moments = books.moments.get(way).unwrap_or(&none);
+                (*way, seen((periods, moments), (sample_ns, moment_ns)))
+            })
+            .collect();
+        let sizes = Sizes::default();
+        let (paths, longest_rtt) = (&books.names, books.longest_rtt);
+        estimated(&Seen { paths, transport, sizes, longest_rtt, from }, &links)
+    }
+
+    /// Periods of which there are not too many, whatever a capture says of time.
+    fn longer(&self, mut sample_ns: u64) -> u64 {
+        let first = self.connections.iter().map(|one| one.first_ns).min().unwrap_or(0);
+        let last = self.connections.iter().map(|one| one.last_ns).max().unwrap_or(0);
+        while last.saturating_sub(first) / sample_ns.max(1) > MOST_PERIODS {
+            sample_ns = sample_ns.saturating_mul(2);
+        }
+        sample_ns
+    }
+
+    fn shortest_ns(&self) -> u64 {
+        let ways = self.tracker.subflows.iter().flat_map(|subflow| &subflow.ways);
+        ways.map(|way| way.sender.slots.width_ns()).max().unwrap_or(0).max(super::figures::BIN_NS)
+    }
+
+    fn take(
+        &self,
+        books: &mut Books,
+        (captured, connection, side, way): (&CapturedConnection, &Connection, usize, &CapturedWay),
+        (sample_ns, moment_ns): (u64, u64),
+    ) {
+        let at_receiver = way.vantage == Vantage::Receiver;
+        books.vantages.insert(at_receiver);
+        let subflows: Vec<&Subflow> = self.tracker.of(connection).collect();
+        let sums = |of: fn(&Slot) -> u64| -> u64 {
+            let slots = subflows.iter().filter_map(|subflow| subflow.ways.get(side));
+            slots.flat_map(|way| bins(way, sample_ns)).map(|(_, slot)| of(&slot)).sum()
+        };
+        // Of what was copied, that much was in vain: it was there twice.
+        let brought =
+            if at_receiver { sums(|slot| slot.new_bytes) } else { sums(|slot| slot.acked_bytes) };
+        let needless = brought.saturating_sub(way.bytes);
+        let copied = sums(|slot| slot.copied_bytes);
+        let in_vain = (needless as f64 / copied.max(1) as f64).min(1.0);
+        let direction = WAYS.get(side).copied().unwrap_or(DataDirection::Up);
+        let names: Vec<usize> =
+            subflows.iter().map(|subflow| books.number(path(self, subflow))).collect();
+        let last = captured.last_ns / sample_ns;
+        for (subflow, name) in subflows.iter().zip(&names) {
+            let Some(own) = subflow.ways.get(side) else { continue };
+            let srtt = Duration::from_micros(own.flight.srtt_us().into());
+            let rtt = subflow.established_ns.zip(subflow.syn_ns);
+            let rtt = rtt.map_or(0, |(end, syn)| end.saturating_sub(syn));
+            books.longest_rtt = books.longest_rtt.max(Duration::from_nanos(rtt));
+            if !at_receiver {
+                books.longest_rtt = books.longest_rtt.max(srtt);
+            }
+            let periods = books.periods.entry((*name, direction)).or_default();
+            for (number, slot) in bins(own, sample_ns) {
+                let entry = periods.entry(number).or_default();
+                entry.add(&slot, (at_receiver, in_vain));
+                entry.reasons.extend(reasons(&slot, at_receiver, &names, sample_ns));
+            }
+            if let Some(shortest) = own.flight.samples.least().filter(|_| !at_receiver) {
+                for (number, bin) in own.series.bins(sample_ns) {
+                    let longer = (u64::from(bin.srtt_us) * 1_000).saturating_sub(shortest);
+                    let entry = periods.entry(number).or_default();
+                    entry.is_full |= longer >= QUEUED_NS.max(shortest / 4);
+                }
+            }
+            let moments = books.moments.entry((*name, direction)).or_default();
+            for (number, slot) in bins(own, moment_ns) {
+                let mut one = Entry::default();
+                one.add(&slot, (at_receiver, in_vain));
+                *moments.entry(number).or_default() += one.carried.sum();
+            }
+        }
+        // Where a path has no subflow while its connection lives, nothing can be sent on it.
+        for (subflow, name) in subflows.iter().zip(&names).filter(|_| subflows.len() > 1) {
+            let periods = books.periods.entry((*name, direction)).or_default();
+            let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
+            let end = end_ns.map_or(last, |end| end / sample_ns);
+            let begin = subflow.first_ns / sample_ns;
+            for number in (captured.first_ns / sample_ns)..=last {
+                let part = if number < begin || number > end { Part::NoSubflow } else { continue };
+                let entry = periods.entry(number).or_default();
+                if entry.reasons.is_empty() {
+                    entry.reasons.push((part.into(), 1.0));
+                }
+            }
+        }
+    }
+}
+
+/// What a direction of a subflow did in each period, without what no link could: an acknowledgement in
+/// a capture may say that any number of bytes had arrived, and sums of periods must not overflow.
+fn bins(way: &super::way::Way, width_ns: u64) -> impl Iterator<Item = (u64, Slot)> {
+    const MOST_BYTES: u64 = 1 << 44;
+    way.sender.slots.bins(width_ns).into_iter().map(|(number, slot)| {
+        let mut bounded = slot;
+        for bytes in [
+            &mut bounded.acked_bytes,
+            &mut bounded.new_bytes,
+            &mut bounded.header_bytes,
+            &mut bounded.copied_bytes,
+            &mut bounded.again_bytes,
+            &mut bounded.wasted_bytes,
+        ] {
+            *bytes = (*bytes).min(MOST_BYTES);
+        }
+        (number, bounded)
+    })
+}
+
+impl Books {
+    fn number(&mut self, name: String) -> usize {
+        let known = self.names.iter().position(|known| *known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name);
+            self.names.len() - 1
+        })
+    }
+
+    /// Directions in which nearly nothing but acknowledgements goes have no account.
+    fn drop_answers(&mut self) {
+        let payload = |periods: &BTreeMap<u64, Entry>| -> u64 {
+            periods.values().map(|entry| entry.carried.delivered).sum()
+        };
+        let all: u64 = self.periods.values().map(payload).sum();
+        self.periods.retain(|_, periods| payload(periods) as f64 >= all as f64 * LITTLE);
+    }
+}
+
+impl Entry {
+    fn add(&mut self, slot: &Slot, (at_receiver, in_vain): (bool, f64)) {
+        let brought = if at_receiver { slot.new_bytes } else { slot.acked_bytes };
+        let reinjected = ((slot.copied_bytes as f64 * in_vain) as u64).min(brought);
+        self.carried.delivered += brought - reinjected;
+        self.carried.reinjected += reinjected;
+        self.carried.repeated += if at_receiver { slot.again_bytes } else { slot.wasted_bytes };
+        self.carried.headers += slot.header_bytes;
+        self.train_bps =
+            self.train_bps.max(if at_receiver { slot.new_bps } else { slot.acked_bps });
+    }
+}
+
+/// What a subflow waited for, in parts of the period.
+fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> Reasons {
+    let states = if at_receiver { &slot.at_receiver_us } else { &slot.at_sender_us };
+    let waits_for = slot.waits_for.and_then(|number| names.get(usize::from(number))).copied();
+    let share = |us: u32| f64::from(us) * 1e3 / sample_ns.max(1) as f64;
+    let each = STATES.iter().zip(states).filter(|(_, us)| **us > 0);
+    each.map(|(part, us)| {
+        let waits_for = waits_for.filter(|_| *part == Part::Blocked);
+        (Why { part: *part, waits_for }, share(*us))
+    })
+    .collect()
+}
+
+/// All periods of a path, without gaps.
+fn seen(
+    (periods, moments): (&BTreeMap<u64, Entry>, &BTreeMap<u64, u64>),
+    (sample_ns, moment_ns): (u64, u64),
+) -> Vec<SeenPeriod> {
+    let Some((first, last)) = periods.first_key_value().zip(periods.last_key_value()) else {
+        return Vec::new();
+    };
+    let nothing = Entry::default();
+    let mut all = Vec::new();
+    for number in *first.0..=*last.0 {
+        let entry = periods.get(&number).unwrap_or(&nothing);
+        let begin = number.saturating_mul(sample_ns);
+        let within = begin / moment_ns..begin.saturating_add(sample_ns) / moment_ns;
+        // Two moments that follow each other.
+        let most = moments.range(within).map(|(at, bytes)| {
+            let before = at.checked_sub(1).and_then(|before| moments.get(&before));
+            bytes + before.copied().unwrap_or(0)
+        });
+        let bits = u128::from(most.max().unwrap_or(0)) * 8_000_000_000;
+        let peak_bps = u64::try_from(bits / (u128::from(moment_ns) * 2).max(1)).unwrap_or(u64::MAX);
+        // Trains are of payload.
+        let payload = entry.carried.sum().saturating_sub(entry.carried.headers).max(1);
+        let train_bps = entry.train_bps as f64 * entry.carried.sum() as f64 / payload as f64;
+        let peak_bps = peak_bps.max(train_bps as u64);
+        let limits = limits(&combined(&[&entry.reasons], false), sample_ns);
+        let (t_ns, span_ns) = ((number + 1).saturating_mul(sample_ns), sample_ns);
+        let period = Period { t_ns, span_ns, carried: entry.carried, begun_bytes: 0, limits };
+        all.push(SeenPeriod { period, peak_bps, is_full: entry.is_full });
+    }
+    all
+}
+
+fn limits(reasons: &Reasons, span_ns: u64) -> BTreeMap<Why, u64> {
+    let all = total_weight(reasons);
+    let mut limits: BTreeMap<Why, u64> = BTreeMap::new();
+    for (why, weight) in reasons.iter().filter(|_| all > 0.0) {
+        *limits.entry(*why).or_default() += (weight / all * span_ns as f64) as u64;
+    }
+    limits
+}

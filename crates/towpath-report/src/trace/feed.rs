@@ -1,0 +1,98 @@
+//! A capture that is read while it is being written: nothing of it is kept.
+
+use std::io::{self, Read, Write};
+
+use super::file::CaptureReader;
+use super::{SoFar, Trace};
+
+/// Bytes that wait before they are looked at.
+const PORTION: usize = 1 << 16;
+/// Packets after which the rest is passed over, so that no run takes many times as long as before.
+const MAX_FRAMES: u64 = 3_000_000;
+
+/// Takes a capture file as it is written.
+#[derive(Debug, Default)]
+pub struct Feed {
+    reader: Option<CaptureReader<Waiting>>,
+    waiting: Waiting,
+    so_far: SoFar,
+    /// What was written is no capture; the rest is passed over.
+    failed: bool,
+}
+
+/// What was written and is not read yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+impl Read for Waiting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.bytes.get(self.read..).unwrap_or_default();
+        let count = left.len().min(buffer.len());
+        let (Some(from), Some(to)) = (left.get(..count), buffer.get_mut(..count)) else {
+            return Ok(0);
+        };
+        to.copy_from_slice(from);
+        self.read += count;
+        if self.read == self.bytes.len() {
+            self.bytes.clear();
+            self.read = 0;
+        }
+        Ok(count)
+    }
+}
+
+impl Write for Feed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_over() {
+            let waiting = self.reader.as_mut().map_or(&mut self.waiting, CaptureReader::input);
+            waiting.bytes.extend_from_slice(bytes);
+            if waiting.bytes.len() >= PORTION {
+                self.look();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.look();
+        Ok(())
+    }
+}
+
+impl Feed {
+    /// Whether more would change nothing.
+    fn is_over(&self) -> bool {
+        self.failed || self.so_far.frames >= MAX_FRAMES
+    }
+
+    /// Takes the frames that are there as a whole.
+    fn look(&mut self) {
+        if self.reader.is_none() {
+            match CaptureReader::open(std::mem::take(&mut self.waiting)) {
+                Ok(reader) => self.reader = Some(reader),
+                Err(_) => self.failed = true,
+            }
+        }
+        let Some(reader) = &mut self.reader else { return };
+        loop {
+            match reader.next_frame() {
+                Ok(Some(frame)) => self.so_far.take(&frame),
+                Ok(None) => return,
+                Err(_) => {
+                    self.failed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What it has shown; `None` without any frame.
+    pub fn end(mut self) -> Option<Trace> {
+        self.look();
+        let reader = self.reader.filter(|_| self.so_far.frames > 0)?;
+        Some(self.so_far.end(&reader, (None, false)))
+    }
+}

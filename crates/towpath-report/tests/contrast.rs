@@ -1,0 +1,109 @@
+//! The palette of pages: every text can be read on everything that it may stand on, in both schemes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::pair;
+use towpath_report::html;
+
+/// Colours of a scheme by name, as `#rrggbb`.
+type Palette = BTreeMap<String, String>;
+
+fn style() -> String {
+    let page = html(&pair());
+    page.split("<style>").nth(1).unwrap().split("</style>").next().unwrap().to_owned()
+}
+
+/// What `--name: #rrggbb` declares.
+fn colours(text: &str) -> Palette {
+    let each = text.split("--").skip(1).filter_map(|part| {
+        let (name, rest) = part.split_once(": #")?;
+        let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        // Eight digits are see-through: a shade, on which nothing is written alone.
+        let digits = match digits.len() {
+            3 => digits.chars().flat_map(|digit| [digit, digit]).collect(),
+            _ => digits,
+        };
+        (is_name && digits.len() == 6).then(|| (name.to_owned(), digits))
+    });
+    each.collect()
+}
+
+/// The light and the dark scheme.
+fn schemes(style: &str) -> [(&'static str, Palette); 2] {
+    let (light, rest) = style.split_once("@media screen and (prefers-color-scheme: dark)").unwrap();
+    let dark = rest.split("* {").next().unwrap();
+    let light = colours(light);
+    let mut both = light.clone();
+    both.extend(colours(dark));
+    assert!(light.len() > 20 && both != light, "{light:?}");
+    [("light", light), ("dark", both)]
+}
+
+/// Names of the colours that a property is given.
+fn used(style: &str, property: &str) -> BTreeSet<String> {
+    let start = format!("{property}: var(--");
+    let found = style.match_indices(&start).filter(|(at, _)| {
+        // `color`, not `border-color`.
+        !style[..*at].ends_with('-')
+    });
+    let name = |(at, _): (usize, &str)| style[at + start.len()..].split([')', ',']).next();
+    found.filter_map(name).map(str::to_owned).collect()
+}
+
+/// Relative luminance (WCAG 2.2, sRGB).
+fn luminance(colour: &str) -> f64 {
+    let channel = |at: usize| {
+        let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+        if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
+}
+
+fn contrast(one: &str, other: &str) -> f64 {
+    let (a, b) = (luminance(one), luminance(other));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+#[test]
+fn every_text_stands_out_from_everything_behind_it_in_both_schemes() {
+    assert!((contrast("000000", "ffffff") - 21.0).abs() < 1e-9);
+    let style = style();
+    let mut texts = used(&style, "color");
+    texts.extend(["ink".to_owned(), "soft".to_owned()]); // what charts write with
+    let grounds = used(&style, "background");
+    assert!(grounds.len() >= 3, "{grounds:?}");
+    assert!(["good", "bad", "soft"].iter().all(|name| texts.contains(*name)), "{texts:?}");
+    for (scheme, palette) in schemes(&style) {
+        let behind =
+            grounds.iter().filter(|name| ["bg", "panel", "warn-bg"].contains(&name.as_str()));
+        for ground in behind {
+            for text in &texts {
+                let ratio = contrast(&palette[text], &palette[ground]);
+                assert!(ratio >= 4.5, "{scheme}: {text} on {ground} has {ratio:.2}:1");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_line_and_band_stands_out_from_the_page_in_both_schemes() {
+    let style = style();
+    let series = used(&style, "--c");
+    assert!(series.len() > 20, "{series:?}");
+    for (scheme, palette) in schemes(&style) {
+        for name in &series {
+            let ratio = contrast(&palette[name], &palette["bg"]);
+            assert!(ratio >= 3.0, "{scheme}: {name} has {ratio:.2}:1");
+        }
+        for name in ["tcp", "mptcp", "quic", "mpquic"] {
+            let ratio = contrast(&palette[name], &palette["bg"]);
+            assert!(ratio >= 4.5, "{scheme}: {name} has {ratio:.2}:1");
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! Fills the books of the account of capacity: what each packet was when it arrived, and why a link
+//! was idle (`docs/metrics.md`, *Account of capacity*).
+//!
+//! A link's idle bytes are what it could have carried less what it has; whenever the state of who
+//! sends over it changes, those since the last change belong to the state before. While a link is
+//! busy there are none, and nobody is asked for a state: with links that are full, that is most of
+//! the time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use towpath_measure::account::{Ledger, Period, Why};
+use towpath_measure::network::Directions;
+use towpath_measure::result::Part;
+use towpath_measure::scenario::{DataDirection, Scenario, Transport};
+use towpath_mptcp::stack::ConnectionId;
+use towpath_mptcp::wire::udp;
+use towpath_net::topology::DirectionId;
+use towpath_net::{Instant, Topology};
+
+use crate::packet::Packet;
+use crate::why::{Look, why};
+
+/// All links of a run.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    ledger: Ledger,
+    rows: Vec<Row>,
+    /// For each path and direction, its row and which hop of the route owns the capacity.
+    places: Vec<[Option<(usize, usize)>; 2]>,
+    arrived: Streams,
+    /// By host: how often its stack had nothing more to send, as of the last look.
+    noted: Vec<u64>,
+    /// Processors take time: what they do changes at any time.
+    processors: Option<bool>,
+    /// Something else than a limit has changed.
+    pub(crate) dirty: bool,
+    /// End of the last period.
+    closed_until: Instant,
+    period_ns: u64,
+}
+
+/// What applications have read in all.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    /// Of our TCP's connections, by sending host and its connection.
+    pub(crate) streams: BTreeMap<(usize, ConnectionId), u64>,
+    /// Of QUIC's streams, in the first direction of their path and in the other.
+    pub(crate) of_quic: [u64; 2],
+}
+
+/// One link.
+#[derive(Debug)]
+pub(crate) struct Row {
+    owner: DirectionId,
+    /// 0: from the paths' first host, 1: to it.
+    pub(crate) side: usize,
+    pub(crate) paths: Vec<usize>,
+    /// Every direction that its packets pass.
+    passed: Vec<DirectionId>,
+    overhead_bytes: u32,
+    why: Why,
+    /// It may be another one by now: nobody was asked while the link was busy.
+    unsure: bool,
+    /// Idle so far.
+    idle_bytes: u64,
+    /// Drops so far: by chance, by a queue, by size; and which of them came last.
+    drops: [u64; 3],
+    last_drop: Option<Part>,
+    served_bytes: u64,
+    /// The last one is open.
+    periods: Vec<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    period: Period,
+    /// What the link's server has passed.
+    served_bytes: u64,
+    /// Payload of UDP: what QUIC adds is in it.
+    datagram_bytes: u64,
+}
+
+impl Accounts {
+    pub(crate) fn new(scenario: &Scenario, transport: Transport, links: &Directions) -> Self {
+        let ledger = Ledger::new(scenario, transport);
+        let mut places = vec![[None; 2]; scenario.paths.len()];
+        let mut rows = Vec::new();
+        for (index, link) in ledger.links().iter().enumerate() {
+            let side = usize::from(link.direction == DataDirection::Down);
+            for path in &link.paths {
+                let through = scenario.paths.get(*path).map_or(&[][..], |path| &path.through);
+                let hop = hop(through, link.bottleneck, side);
+                if let Some(place) = places.get_mut(*path).and_then(|place| place.get_mut(side)) {
+                    *place = Some((index, hop));
+                }
+            }
+            rows.extend(Row::new(scenario, links, (side, &link.paths, link.bottleneck)));
+        }
+        Self {
+            ledger,
+            rows,
+            places,
+            arrived: Streams::default(),
+            processors: None,
+            noted: vec![0; scenario.hosts.len()],
+            dirty: true,
+            closed_until: Instant::ZERO,
+            period_ns: u64::try_from(scenario.run.sample.as_nanos()).unwrap_or(u64::MAX).max(1),
+        }
+    }
+
+    /// A window that keeps all links busy.
+    pub(crate) fn enough_bytes(&self, longest_srtt: Duration) -> u64 {
+        self.ledger.enough_bytes(longest_srtt)
+    }
+
+    /// The hop at which a packet's capacity is accounted for.
+    pub(crate) fn hop(&self, path: usize, side: usize) -> usize {
+        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+        place.map_or(usize::MAX, |(_, hop)| hop)
+    }
+
+    /// A packet of `sender` has left the network in this direction of a path.
+    pub(crate) fn on_arrival(
+        &mut self,
+        (path, side, sender): (usize, usize, usize),
+        packet: &Packet,
+    ) {
+        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+        let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
+        let number = period_of(served_at, self.period_ns);
+        let Some(own) = self.rows.get_mut(row) else { return };
+        let charged = own.charged(packet);
+        let number = number.min(own.periods.len().saturating_sub(1));
+        let Some(period) = own.periods.get_mut(number) else { return };
+        let payload = packet.inner.payload.len() as u64;
+        let carried = &mut period.period.carried;
+        let Some(tag) = packet.inner.data.filter(|_| payload > 0) else {
+            carried.headers += charged;
+            if payload > 0 && udp::Datagram::is_in(&packet.inner) {
+                period.datagram_bytes += payload;
+            }
+            return;
+        };
+        let Some(known) = self.arrived.of((sender, tag.connection)) else { return };
+        // The first byte has the offset 1.
+        let start = tag.start.saturating_sub(1);
+        let new = known.insert((start, start + payload), (row, number));
+        carried.delivered += new;
+        carried.headers += charged.saturating_sub(payload);
+        *match (tag.again, tag.copied) {
+            (true, _) => &mut carried.repeated,
+            (false, true) => &mut carried.duplicated,
+            (false, false) => &mut carried.reinjected,
+        } += payload - new;
+    }
+
+    /// At the end: a packet that is still in the network, behind the server of its link or not.
+    pub(crate) fn on_its_way(&mut self, (path, side): (usize, usize), packet: &Packet) {
+        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+        let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
+        let number = period_of(served_at, self.period_ns);
+        let Some(row) = self.rows.get_mut(row).filter(|_| served_at <= self.closed_until) else {
+            return;
+        };
+        let charged = row.charged(packet);
+        // The last one is open, and behind the end.
+        let number = number.min(row.periods.len().saturating_sub(2));
+        if let Some(period) = row.periods.get_mut(number) {
+            period.period.carried.under_way += charged;
+        }
+    }
+
+    /// What no application has read is no goodput.
+    fn set_waiting_apart(&mut self, read: &Read) {
+        for (key, place) in &self.arrived.places {
+            let Some(known) = self.arrived.all.get(*place) else { continue };
+            let read = read.streams.get(key).copied().unwrap_or(known.bytes);
+            for ((row, number), mut bytes) in known.waiting(read) {
+                let periods = self.rows.get_mut(row).map(|row| &mut row.periods);
+                let until = periods.and_then(|periods| periods.get_mut(..=number));
+                for open in until.into_iter().flatten().rev() {
+                    let carried = &mut open.period.carried;
+                    let own = bytes.min(carried.delivered);
+                    carried.delivered -= own;
+                    carried.waiting += own;
+                    bytes -= own;
+                }
+            }
+        }
+    }
+
+    /// Nothing happens between now and `until`: what holds senders back is noted, if it may be another thing
+    /// than before, of the links that may become idle by then.
+    pub(crate) fn note(
+        &mut self,
+        topology: &mut Topology<Packet>,
+        look: &Look<'_>,
+        until: Instant,
+    ) {
+        let mut changed = std::mem::take(&mut self.dirty);
+        for (host, noted) in look.hosts.iter().zip(&mut self.noted) {
+            let count = host.stack.rests();
+            changed |= std::mem::replace(noted, count) != count;
+        }
+        changed |= *self.processors.get_or_insert_with(|| {
+            look.hosts.iter().any(|host| !host.settings.cpu_per_packet.is_zero())
+        });
+        for index in 0..self.rows.len() {
+            let Some(row) = self.rows.get_mut(index) else { continue };
+            row.unsure |= changed;
+            if !row.unsure || topology.is_busy_until(until, row.owner) {
+                continue;
+            }
+            row.unsure = false;
+            let why = why(row, look);
+            if why != row.why {
+                self.credit(index, look.now, topology);
+                if let Some(row) = self.rows.get_mut(index) {
+                    row.why = why;
+                }
+            }
+        }
+    }
+
+    /// Gives a link's idle bytes since the last time to what held its senders back.
+    fn credit(&mut self, index: usize, now: Instant, topology: &mut Topology<Packet>) {
+        let Some((row, link)) = self.rows.get_mut(index).zip(self.ledger.links().get(index)) else {
+            return;
+        };
+        let Some((served, begun)) = topology.served_bytes(now, row.owner) else { return };
+        row.look_at_drops(topology);
+        let offered = link.offered_until(now.as_nanos());
+        let usable = offered.capacity_bytes.saturating_sub(offered.down_bytes);
+        let idle = usable.saturating_sub(served + begun);
+        let more = idle.saturating_sub(row.idle_bytes);
+        row.idle_bytes = row.idle_bytes.max(idle);
+        let why = match (row.why.part, row.last_drop) {
+            (Part::AfterLoss, Some(part)) => Why::from(part),
+            _ => row.why,
+        };
+        if let Some(open) = row.periods.last_mut().filter(|_| more > 0) {
+            *open.period.limits.entry(why).or_default() += more;
+        }
+    }
+
+    /// A period ends.
+    pub(crate) fn close(&mut self, now: Instant, topology: &mut Topology<Packet>) {
+        if now <= self.closed_until {
+            return;
+        }
+        for index in 0..self.rows.len() {
+            self.credit(index, now, topology);
+            let Some(row) = self.rows.get_mut(index) else { continue };
+            let (served, begun) = topology.served_bytes(now, row.owner).unwrap_or_default();
+            let why = row.why;
+            if let Some(open) = row.periods.last_mut() {
+                if open.period.limits.is_empty() {
+                    // What rounding leaves.
+                    open.period.limits.insert(why, 1);
+                }
+                open.period.t_ns = now.as_nanos();
+                open.period.span_ns = now.saturating_since(self.closed_until).as_nanos() as u64;
+                open.period.begun_bytes = begun;
+                open.served_bytes = served.saturating_sub(row.served_bytes);
+            }
+            row.served_bytes = served;
+            row.periods.push(Open::default());
+        }
+        self.closed_until = now;
+    }
+
+    /// The books, when all is over.
+    pub(crate) fn finish(mut self, read: &Read) -> Ledger {
+        self.set_waiting_apart(read);
+        let mut datagrams = [0_u64; 2];
+        for row in &self.rows {
+            if let Some(sum) = datagrams.get_mut(row.side) {
+                *sum += row.periods.iter().map(|open| open.datagram_bytes).sum::<u64>();
+            }
+        }
+        for (index, row) in self.rows.into_iter().enumerate() {
+            let all = datagrams.get(row.side).copied().unwrap_or(0);
+            let read = read.of_quic.get(row.side).copied().unwrap_or(0).min(all);
+            let closed = row.periods.len().saturating_sub(1);
+            for open in row.periods.into_iter().take(closed) {
+                let mut period = open.period;
+                // QUIC hides its data: over the run, so much of it was read.
+                let share = u128::from(open.datagram_bytes) * u128::from(read);
+                let data = u64::try_from(share / u128::from(all.max(1))).unwrap_or(0);
+                period.carried.headers = period.carried.headers.saturating_sub(data);
+                period.carried.delivered += data;
+                period.carried.lost = open.served_bytes.saturating_sub(period.carried.sum());
+                self.ledger.add(index, period);
+            }
+        }
+        self.ledger
+    }
+}
+
+impl Row {
+    fn new(
+        scenario: &Scenario,
+        links: &Directions,
+        (side, paths, bottleneck): (usize, &[usize], Option<usize>),
+    ) -> Option<Self> {
+        let first = paths.first().copied()?;
+        let side_of = |pair: &[DirectionId; 2]| pair.get(side).copied();
+        let (owner, config) = if let Some(index) = bottleneck {
+            let item = scenario.bottlenecks.get(index)?;
+            (links.bottlenecks.get(index), [&item.up, &item.down])
+        } else {
+            let path = scenario.paths.get(first)?;
+            (links.paths.get(first), [&path.up, &path.down])
+        };
+        let mut passed: Vec<_> =
+            paths.iter().filter_map(|path| links.paths.get(*path).and_then(side_of)).collect();
+        for path in paths.iter().filter_map(|path| scenario.paths.get(*path)) {
+            let through = path.through.iter().filter_map(|index| links.bottlenecks.get(*index));
+            passed.extend(through.filter_map(side_of));
+        }
+        passed.sort_unstable();
+        passed.dedup();
+        Some(Self {
+            owner: owner.and_then(side_of)?,
+            side,
+            paths: paths.to_vec(),
+            passed,
+            overhead_bytes: config.get(side)?.overhead_bytes,
+            why: Part::Application.into(),
+            unsure: true,
+            idle_bytes: 0,
+            drops: [0; 3],
+            last_drop: None,
+            served_bytes: 0,
+            periods: vec![Open::default()],
+        })
+    }
+
+    /// What the link counts for a packet.
+    fn charged(&self, packet: &Packet) -> u64 {
+        let overhead = self.overhead_bytes.saturating_mul(towpath_net::Packet::packets(packet));
+        u64::from(towpath_net::Packet::len_bytes(packet).saturating_add(overhead))
+    }
+
+    /// Which kind of drop there was most of since the last look.
+    fn look_at_drops(&mut self, topology: &Topology<Packet>) {
+        let mut sums = [0; 3];
+        for counters in self.passed.iter().filter_map(|id| topology.counters(*id)) {
+            let own = [counters.loss, counters.queue_full, counters.mtu].map(|tally| tally.packets);
+            for (sum, own) in sums.iter_mut().zip(own) {
+                *sum += own;
+            }
+            let [_, queue, _] = &mut sums;
+            *queue += counters.aqm.packets;
+        }
+        let parts = [Part::AfterLoss, Part::AfterOverflow, Part::PacketSize];
+        let more = sums.iter().zip(self.drops).map(|(now, before)| now - before);
+        let most = more.zip(parts).max_by_key(|(more, _)| *more);
+        if let Some((_, part)) = most.filter(|(more, _)| *more > 0) {
+            self.last_drop = Some(part);
+        }
+        self.drops = sums;
+    }
+}
+
+/// Where on a path's route its capacity is accounted for.
+fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
+    let place = bottleneck.and_then(|index| through.iter().position(|other| *other == index));
+    match (side, place) {
+        (0, None) => 0,
+        (0, Some(place)) => 1 + place,
+        (_, None) => through.len(),
+        (_, Some(place)) => through.len() - 1 - place,
+    }
+}
+
+/// What has arrived of each connection's data, by sending host.
+#[derive(Debug, Default)]
+struct Streams {
+    all: Vec<Arrived>,
+    places: BTreeMap<(usize, ConnectionId), usize>,
+    /// The one that was asked for last: mostly it is the next one, too.
+    last: Option<((usize, ConnectionId), usize)>,
+}
+
+impl Streams {
+    fn of(&mut self, key: (usize, ConnectionId)) -> Option<&mut Arrived> {
+        let place = match self.last {
+            Some((last, place)) if last == key => place,
+            _ => *self.places.entry(key).or_insert(self.all.len()),
+        };
+        self.last = Some((key, place));
+        if place >= self.all.len() {
+            self.all.resize_with(place + 1, Arrived::default);
+        }
+        self.all.get_mut(place)
+    }
+}
+
+/// Of the whole run.
+fn period_of(at: Instant, period_ns: u64) -> usize {
+    usize::try_from(at.as_nanos().saturating_sub(1) / period_ns).unwrap_or(usize::MAX)
+}
+
+/// A row, and a period of it.
+type Place = (usize, usize);
+
+/// What has arrived of a connection's data.
+#[derive(Debug, Default)]
+struct Arrived {
+    ranges: Ranges,
+    /// Each byte once; and where the last ones are booked.
+    bytes: u64,
+    last: Place,
+    /// What came after a gap, and over which link: end of it, new bytes, and where they are booked.
+    behind: Vec<(u64, u64, Place)>,
+    /// With so many of them, those before which the gap was filled are forgotten.
+    most: usize,
+}
+
+impl Arrived {
+    /// Adds a packet's data, and says how many bytes are new.
+    fn insert(&mut self, (start, end): (u64, u64), place: Place) -> u64 {
+        let new = self.ranges.insert(start, end);
+        self.bytes += new;
+        self.last = place;
+        let readable = self.ranges.readable();
+        if readable >= end {
+            if self.ranges.0.len() == 1 {
+                self.behind.clear();
+            }
+            return new;
+        }
+        match self.behind.last_mut().filter(|last| last.0 == start && last.2 == place) {
+            Some(last) => (last.0, last.1) = (end, last.1 + new),
+            None => self.behind.push((end, new, place)),
+        }
+        if self.behind.len() > self.most {
+            self.behind.retain(|(end, ..)| *end > readable);
+            self.most = self.behind.len() * 2 + 64;
+        }
+        new
+    }
+
+    /// All that is beyond the `read` bytes, by where it is booked: it waits for earlier data of the
+    /// connection, or, a little at the end, for those of a subflow.
+    fn waiting(&self, read: u64) -> Vec<(Place, u64)> {
+        let readable = self.ranges.readable().min(read);
+        let behind = self.behind.iter().filter(|(end, ..)| *end > readable);
+        let mut all: Vec<_> =
+            behind.map(|(end, new, place)| (*place, (*new).min(end - readable))).collect();
+        let told: u64 = all.iter().map(|(_, bytes)| bytes).sum();
+        all.push((self.last, self.bytes.saturating_sub(read.saturating_add(told))));
+        all.retain(|(_, bytes)| *bytes > 0);
+        all
+    }
+}
+
+/// Which bytes of a stream have come, in order and apart.
+#[derive(Debug, Default)]
+struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    /// What there is without a gap from the beginning on.
+    fn readable(&self) -> u64 {
+        self.0.first().filter(|(start, _)| *start == 0).map_or(0, |(_, end)| *end)
+    }
+
+    /// Adds `start..end`; returns how many bytes of it are new.
+    fn insert(&mut self, start: u64, end: u64) -> u64 {
+        match self.0.last_mut() {
+            // Nearly always.
+            Some(last) if last.1 == start => {
+                last.1 = end;
+                return end - start;
+            }
+            Some(last) if last.1 < start => {
+                self.0.push((start, end));
+                return end - start;
+            }
+            None => {
+                self.0.push((start, end));
+                return end - start;
+            }
+            Some(_) => {}
+        }
+        let from = self.0.partition_point(|(_, to)| *to < start);
+        let to = self.0.partition_point(|(from, _)| *from <= end);
+        let touched = self.0.get(from..to).unwrap_or_default();
+        let known: u64 = touched
+            .iter()
+            .map(|(from, to)| (*to).min(end).saturating_sub((*from).max(start)))
+            .sum();
+        let first = touched.first().map_or(start, |(from, _)| (*from).min(start));
+        let last = touched.last().map_or(end, |(_, to)| (*to).max(end));
+        self.0.splice(from..to, [(first, last)]);
+        (end - start).saturating_sub(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_gap_is_booked_where_it_came() {
+        let mut arrived = Arrived::default();
+        assert_eq!(arrived.insert((0, 100), (0, 0)), 100);
+        assert_eq!(arrived.insert((200, 300), (1, 0)), 100);
+        assert_eq!(arrived.insert((300, 400), (1, 0)), 100);
+        assert_eq!(arrived.insert((500, 600), (1, 1)), 100);
+        assert_eq!(arrived.waiting(100), [((1, 0), 200), ((1, 1), 100)]);
+        assert_eq!(arrived.insert((100, 200), (0, 2)), 100);
+        assert_eq!(arrived.waiting(400), [((1, 1), 100)]);
+        // The application has not read the last of what it could.
+        assert_eq!(arrived.waiting(390), [((1, 0), 10), ((1, 1), 100)]);
+        assert_eq!(arrived.insert((400, 500), (0, 2)), 100);
+        assert_eq!(arrived.waiting(600), []);
+        assert_eq!(arrived.waiting(570), [((0, 2), 30)]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_byte_is_new_once(pieces in prop::collection::vec((0_u64..200, 1_u64..40), 1..60)) {
+            let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
+            for (start, len) in pieces {
+                let new = (start..start + len).filter(|byte| model.insert(*byte)).count();
+                prop_assert_eq!(ranges.insert(start, start + len), new as u64);
+                let apart = ranges.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
+                prop_assert!(apart, "{:?}", ranges.0);
+            }
+        }
+    }
+}

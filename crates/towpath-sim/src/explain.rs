@@ -1,0 +1,321 @@
+//! What lifting a limit would bring: the same run with one thing changed, for each limit that the
+//! account of capacity names.
+
+use std::sync::Arc;
+
+use towpath_measure::account::buffer_bytes;
+use towpath_measure::format;
+use towpath_measure::result::{AccountSummary, Part, Record};
+use towpath_measure::scenario::{Host, Path, Scenario, Transport};
+use towpath_multipath::congestion;
+use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
+
+use crate::error::SimError;
+use crate::run::{Job, run};
+
+/// Repetitions whose mean counts.
+pub const SEEDS: u32 = 5;
+/// Limits that are lifted, the largest first.
+const LIMITS: usize = 4;
+/// A limit of less than this part of the capacity is not worth a run, in per cent.
+const WORTH_A_RUN: u64 = 1;
+
+/// A run with one thing changed.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// The limit that it lifts.
+    pub part: Part,
+    /// In a few words: `receive-buffer 1.1 MB`.
+    pub text: String,
+    /// What to write into the scenario, or on the command line.
+    pub key: String,
+    /// The changed scenario.
+    pub scenario: Scenario,
+    /// Over which transport it runs.
+    pub transport: Transport,
+}
+
+impl Trial {
+    /// Runs it as `job` was run, and says what all flows together reached: [`goodput`].
+    pub fn goodput(&self, job: &Job) -> Result<f64, SimError> {
+        goodput(&Job {
+            scenario: Arc::new(self.scenario.clone()),
+            transport: self.transport,
+            ..job.clone()
+        })
+    }
+}
+
+/// What all flows together reach, in bits per second: the mean over [`SEEDS`] repetitions, from the
+/// job's own on, for chance decides much in a single run. Where the first two are equal, nothing is
+/// drawn at random, and they are enough.
+pub fn goodput(job: &Job) -> Result<f64, SimError> {
+    let mut all: Vec<f64> = Vec::new();
+    for repeat in 0..SEEDS {
+        let (mut reached, job) =
+            (0.0, Job { repeat: job.repeat + repeat, trace: false, ..job.clone() });
+        run(&job, Vec::new(), &mut |record| {
+            if let Record::Summary(summary) = record {
+                reached = summary.flows.iter().map(|flow| flow.goodput_bps).sum();
+            }
+            Ok(())
+        })?;
+        all.push(reached);
+        if let [first, second] = all.as_slice()
+            && (first - second).abs() < 1.0
+        {
+            break;
+        }
+    }
+    Ok(all.iter().sum::<f64>() / all.len().max(1) as f64)
+}
+
+/// The runs that lift what an account names, the largest limit first.
+pub fn trials(scenario: &Scenario, transport: Transport, account: &AccountSummary) -> Vec<Trial> {
+    let mut found: Vec<Trial> = Vec::new();
+    let worth = account.total.capacity_bytes / 100 * WORTH_A_RUN;
+    let losses = account.total.losses();
+    let named = losses.iter().filter(|(_, bytes)| *bytes > worth).map(|(part, _)| *part);
+    for part in named.filter(|part| can_be_lifted(*part)).take(LIMITS) {
+        let own = Lift { scenario, transport, account, part }.trials();
+        for trial in own {
+            if found.iter().all(|known| known.text != trial.text) {
+                found.push(trial);
+            }
+        }
+    }
+    found
+}
+
+fn can_be_lifted(part: Part) -> bool {
+    !matches!(
+        part,
+        Part::Application
+            | Part::Down
+            | Part::Handshake
+            | Part::Waiting
+            | Part::UnderWay
+            | Part::Lost
+            | Part::Unknown
+            | Part::Stale
+    )
+}
+
+struct Lift<'a> {
+    scenario: &'a Scenario,
+    transport: Transport,
+    account: &'a AccountSummary,
+    part: Part,
+}
+
+impl Lift<'_> {
+    fn trials(&self) -> Vec<Trial> {
+        match self.part {
+            Part::PeerWindow => vec![self.receive_buffer()],
+            Part::Blocked => {
+                let mut all = vec![self.receive_buffer()];
+                all.extend(self.schedulers(&["blest", "ecf"]));
+                all
+            }
+            Part::SendBuffer => vec![self.send_buffer()],
+            Part::Scheduler | Part::Duplicated => self.schedulers(&["linux", "round-robin"]),
+            Part::Reinjected | Part::Repeated => self.schedulers(&["linux", "blest"]),
+            Part::Backup => vec![self.no_backup()],
+            Part::NoSubflow => vec![self.subflows()],
+            Part::SinglePath => vec![self.multipath()],
+            Part::AfterOverflow => {
+                let mut all = vec![self.queue()];
+                all.extend(self.controls(&["cubic", "reno"]));
+                all
+            }
+            Part::AfterLoss => self.controls(&["cubic", "reno", "wvegas"]),
+            Part::BelowProduct | Part::SlowStart => {
+                let mut all = self.controls(&["cubic"]);
+                all.push(self.hystart());
+                all
+            }
+            Part::PacketSize => vec![self.packet_size()],
+            Part::Pacing => vec![self.pacing()],
+            Part::SenderProcessor | Part::ReceiverProcessor => vec![self.offload()],
+            Part::Delivered
+            | Part::Headers
+            | Part::Waiting
+            | Part::UnderWay
+            | Part::Lost
+            | Part::Application
+            | Part::Down
+            | Part::Handshake
+            | Part::Stale
+            | Part::Unknown => Vec::new(),
+        }
+    }
+
+    fn trial(&self, text: String, key: String, change: impl FnOnce(&mut Scenario)) -> Trial {
+        let mut scenario = self.scenario.clone();
+        change(&mut scenario);
+        Trial { part: self.part, text, key, scenario, transport: self.transport }
+    }
+
+    /// A change of every host, and how it is written.
+    fn of_hosts(&self, text: String, line: &str, mut change: impl FnMut(&mut Host)) -> Trial {
+        self.trial(text, format!("for every host: {line}"), |scenario| {
+            scenario.hosts.iter_mut().for_each(&mut change);
+        })
+    }
+
+    fn enough(&self) -> u64 {
+        buffer_bytes(self.account.enough_bytes.unwrap_or(1_000_000))
+    }
+
+    fn receive_buffer(&self) -> Trial {
+        self.buffer("receive-buffer", |host| &mut host.receive_buffer)
+    }
+
+    fn send_buffer(&self) -> Trial {
+        self.buffer("send-buffer", |host| &mut host.send_buffer)
+    }
+
+    /// What the account's sentence advises, or the same for every host.
+    fn buffer(&self, name: &str, of: impl Fn(&mut Host) -> &mut Option<[u64; 3]>) -> Trial {
+        let most = self.enough();
+        let size = format::bytes(most);
+        let advised = self.account.advice.as_ref().and_then(|advice| {
+            let host = advice.key.strip_prefix("hosts.")?.strip_suffix(name)?;
+            host.strip_suffix('.').filter(|host| *host != "*")
+        });
+        let key = advised.map_or_else(
+            || format!("for every host: {name} = \"{size}\""),
+            |host| format!("hosts.{host}.{name} = \"{size}\""),
+        );
+        self.trial(format!("{name} {size}"), key, |scenario| {
+            let hosts = scenario.hosts.iter_mut();
+            for host in hosts.filter(|host| advised.is_none_or(|advised| host.name == advised)) {
+                let buffer = of(host);
+                let before = buffer.map_or(0, |[_, _, largest]| largest);
+                *buffer = Some([most.max(before); 3]);
+            }
+        })
+    }
+
+    fn schedulers(&self, names: &[&str]) -> Vec<Trial> {
+        let used = |name: &&&str| {
+            let all = self.scenario.hosts.iter();
+            let mut own = all.map(|host| host.stack.scheduler.as_deref().unwrap_or("linux"));
+            !own.all(|used| used == **name)
+        };
+        let trial = |name: &&str| {
+            let name = (*name).to_owned();
+            let line = format!("scheduler = \"{name}\"");
+            self.of_hosts(format!("scheduler {name}"), &line, move |host| {
+                host.stack.scheduler = Some(name.clone());
+            })
+        };
+        names.iter().filter(used).map(trial).collect()
+    }
+
+    fn controls(&self, names: &[&str]) -> Vec<Trial> {
+        let known = |name: &&&str| congestion::ALL.iter().any(|entry| entry.name == **name);
+        let used = |name: &&&str| {
+            let mut own = self.scenario.hosts.iter();
+            !own.all(|host| self.scenario.congestion_control_of(host) == **name)
+        };
+        let trial = |name: &&str| {
+            let name = (*name).to_owned();
+            let line = format!("congestion-control = \"{name}\"");
+            self.of_hosts(format!("congestion-control {name}"), &line, move |host| {
+                host.congestion_control = Some(name.clone());
+            })
+        };
+        names.iter().filter(known).filter(used).map(trial).collect()
+    }
+
+    fn no_backup(&self) -> Trial {
+        let key = "for every path: backup = false".to_owned();
+        self.trial("no backup path".to_owned(), key, |scenario| {
+            scenario.paths.iter_mut().for_each(|path| path.backup = false);
+            let given = scenario.hosts.iter_mut().filter_map(|host| host.mptcp.endpoints.as_mut());
+            given.flatten().for_each(|endpoint| endpoint.backup = false);
+        })
+    }
+
+    fn subflows(&self) -> Trial {
+        let line = "mptcp = { subflows = 8 }, path-manager = \"default\"";
+        self.of_hosts("a subflow on every path".to_owned(), line, |host| {
+            host.mptcp.subflows = Some(8);
+            host.mptcp.add_addr_accepted = Some(8);
+            host.mptcp.endpoints = None;
+            host.stack.path_manager = Some("default".to_owned());
+        })
+    }
+
+    fn multipath(&self) -> Trial {
+        let transport = match self.transport {
+            Transport::Quic | Transport::Mpquic => Transport::Mpquic,
+            Transport::Tcp | Transport::Mptcp => Transport::Mptcp,
+        };
+        let key = format!("--transport {transport}");
+        let trial = self.trial(format!("transport {transport}"), key, |scenario| {
+            scenario.flows.iter_mut().for_each(|flow| flow.transport = None);
+        });
+        Trial { transport, ..trial }
+    }
+
+    fn queue(&self) -> Trial {
+        let key = "for every path: queue = \"100 ms\"".to_owned();
+        self.trial("queues of 100 ms".to_owned(), key, |scenario| {
+            let paths = scenario.paths.iter_mut().flat_map(|path| [&mut path.up, &mut path.down]);
+            let shared = scenario.bottlenecks.iter_mut();
+            let shared = shared.flat_map(|item| [&mut item.up, &mut item.down]);
+            paths.chain(shared).for_each(deepen);
+        })
+    }
+
+    fn hystart(&self) -> Trial {
+        let line = "profile-switches = { hystart = false, linux-hystart = false }";
+        self.of_hosts("slow start to the end".to_owned(), line, |host| {
+            host.stack.switches.hystart = Some(false);
+            host.stack.switches.linux_hystart = Some(false);
+        })
+    }
+
+    fn pacing(&self) -> Trial {
+        let line = "profile-switches = { pacing = false }";
+        self.of_hosts("no pacing".to_owned(), line, |host| {
+            host.stack.switches.pacing = Some(false);
+        })
+    }
+
+    /// The interfaces learn what the links take.
+    fn packet_size(&self) -> Trial {
+        let smallest = |path: &Path| path.mtu_bytes.min(path.up.mtu_bytes).min(path.down.mtu_bytes);
+        let sizes = self.scenario.paths.iter().filter(|path| smallest(path) < path.mtu_bytes);
+        let lines: Vec<_> =
+            sizes.map(|path| format!("[paths.{}] mtu = {}", path.name, smallest(path))).collect();
+        self.trial("an MTU that fits".to_owned(), lines.join(", "), |scenario| {
+            for path in &mut scenario.paths {
+                path.mtu_bytes = smallest(path);
+            }
+        })
+    }
+
+    fn offload(&self) -> Trial {
+        let line = "profile-switches = { cpu-per-packet = … }, half of it";
+        self.of_hosts("half the processor time for each packet".to_owned(), line, |host| {
+            if let Some(cost) = &mut host.stack.switches.cpu_per_packet {
+                *cost /= 2;
+            }
+        })
+    }
+}
+
+/// A droptail queue holds what the rate carries in 100 ms, if it held less.
+fn deepen(config: &mut DirectionConfig) {
+    let enough = std::time::Duration::from_millis(100);
+    config.queue = match config.queue {
+        Queue::DropTail(QueueLimit::Unlimited) => return,
+        Queue::DropTail(QueueLimit::Time(span)) if span >= enough => return,
+        Queue::DropTail(_) | Queue::CoDel { .. } | Queue::Pie { .. } => {
+            Queue::DropTail(QueueLimit::Time(enough))
+        }
+    };
+}

@@ -1,0 +1,212 @@
+//! Datagrams at a constant rate over one path (`udp`): each goes through the links as any packet does.
+//! No stack and no processor is asked, and packets are not cut into fragments.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use towpath_measure::live::Token;
+use towpath_measure::live::stamp::{Stamp, StampKind};
+use towpath_measure::metrics::DeliveryLog;
+use towpath_measure::result::{DatagramFigures, DatagramRow, Interval};
+use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as Plan};
+use towpath_measure::traffic::directions;
+use towpath_measure::traffic::udp::{self, UdpReceiver, UdpSender};
+use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::wire::{Ecn, Packet};
+use towpath_net::Instant;
+
+use crate::host::Host;
+use crate::network::Network;
+use crate::traffic::port;
+
+/// Bytes of UDP's header.
+const UDP_BYTES: u32 = 8;
+
+/// A direction of a flow, as it ended.
+type Finished = (DataDirection, DatagramFigures, Vec<DatagramRow>);
+
+/// The datagrams of a flow.
+#[derive(Debug)]
+pub(crate) struct Steady {
+    flow: usize,
+    plan: Plan,
+    start: Instant,
+    family: Family,
+    path: usize,
+    /// Of both ends.
+    port: u16,
+    ways: Vec<Way>,
+    identification: u16,
+    pub(crate) failure: Option<String>,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Way {
+    direction: DataDirection,
+    from: usize,
+    to: usize,
+    sender: UdpSender,
+    receiver: UdpReceiver,
+    log: DeliveryLog,
+    bytes: u64,
+    told_bytes: u64,
+}
+
+impl Steady {
+    /// Those of a flow, if that is what it sends.
+    pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
+        let Pattern::Udp(plan) = &flow.pattern else { return None };
+        let (start, sample) = (Instant::ZERO + flow.start, scenario.run.sample);
+        let ways = directions(&flow.pattern).iter().map(|direction| {
+            let down = *direction == DataDirection::Down;
+            let (from, to) = if down { (flow.to, flow.from) } else { (flow.from, flow.to) };
+            Way {
+                direction: *direction,
+                from,
+                to,
+                sender: UdpSender::new(*plan, start, sample),
+                receiver: UdpReceiver::new(plan, start, sample),
+                log: DeliveryLog::new(start),
+                bytes: 0,
+                told_bytes: 0,
+            }
+        });
+        let header_bytes = UDP_BYTES + if flow.family == Family::V6 { 40 } else { 20 };
+        let mtu_bytes = scenario.paths.get(flow.via).map_or(u32::MAX, |path| path.mtu_bytes);
+        let failure = (plan.bytes > mtu_bytes.saturating_sub(header_bytes)).then(|| {
+            let (payload, most) = (plan.bytes, mtu_bytes.saturating_sub(header_bytes));
+            let key = if plan.call.is_none() { "`length`" } else { "a part of a frame" };
+            format!(
+                "datagrams of {payload} bytes do not fit into packets of {mtu_bytes}: the simulated \
+                 world sends no fragments ({key} can be {most} here)"
+            )
+        });
+        Some(Self {
+            flow: index,
+            plan: *plan,
+            start,
+            family: flow.family,
+            path: flow.via,
+            port: port(index),
+            ways: ways.collect(),
+            identification: 0,
+            failure,
+        })
+    }
+
+    /// When [`Self::send`] must be called.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        if self.failure.is_some() {
+            return Some(self.start);
+        }
+        self.ways.iter().filter_map(|way| way.sender.next_due()).min()
+    }
+
+    /// Whether nothing is waited for any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let done = |way: &Way| {
+            way.sender.next_due().is_none() && way.receiver.received() == way.sender.sent()
+        };
+        self.failure.is_some() || self.ways.iter().all(done)
+    }
+
+    /// Sends what is due.
+    pub(crate) fn send(&mut self, now: Instant, hosts: &[Host], network: &mut Network<'_>) {
+        if self.failure.is_some() {
+            return;
+        }
+        for way in &mut self.ways {
+            while let Some(number) = way.sender.poll(now) {
+                let address = |host: usize| {
+                    let ip = hosts.get(host)?.address_on(self.path, self.family)?;
+                    Some(SocketAddr::new(ip, self.port))
+                };
+                let ends = address(way.from).zip(address(way.to));
+                let Some((source, destination)) =
+                    ends.filter(|_| network.is_up(self.path, way.from))
+                else {
+                    way.sender.on_refused();
+                    continue;
+                };
+                self.identification = self.identification.wrapping_add(1);
+                let (kind, flow) = (StampKind::Data, self.flow as u32);
+                let sent_ns = now.as_nanos();
+                let stamp = Stamp { kind, token: Token::NONE, flow, number, sent_ns };
+                let mut payload = stamp.to_bytes().to_vec();
+                payload.resize(self.plan.bytes as usize, 0);
+                let payload = Bytes::from(payload);
+                let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
+                network.send(now, way.from, Box::new(udp.emit(self.identification)));
+                way.sender.on_sent(now);
+            }
+        }
+    }
+
+    /// Takes a packet that has reached a host, if it is one of these.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        (host, path): (usize, usize),
+        packet: &Packet,
+    ) -> bool {
+        if path != self.path || !Udp::is_in(packet) {
+            return false;
+        }
+        // A damaged one is thrown away by who finds it: the stack, as any other.
+        let Ok(udp) = Udp::parse(packet) else { return false };
+        let stamp = Stamp::parse(&udp.payload).filter(|_| udp.destination.port() == self.port);
+        let Some(stamp) = stamp.filter(|stamp| stamp.flow as usize == self.flow) else {
+            return false;
+        };
+        let Some(way) = self.ways.iter_mut().find(|way| way.to == host) else { return false };
+        let bytes = udp.payload.len();
+        if way.receiver.take(now, (stamp.number, stamp.sent()), bytes) {
+            way.log.record(now, bytes as u64);
+            way.bytes += bytes as u64;
+        }
+        true
+    }
+
+    /// What arrived since the last time.
+    pub(crate) fn intervals(&mut self, (at, span): (Instant, Duration)) -> Vec<Interval> {
+        let flow = self.flow as u32;
+        let each = self.ways.iter_mut().map(|way| {
+            let before = std::mem::replace(&mut way.told_bytes, way.bytes);
+            Interval {
+                t_ns: at.as_nanos(),
+                span_ns: span.as_nanos() as u64,
+                flow,
+                stream: 0,
+                direction: way.direction,
+                bytes: way.bytes - before,
+                connection: None,
+            }
+        });
+        each.collect()
+    }
+
+    /// What the receiver of a direction saw until `until`.
+    pub(crate) fn log(&self, direction: DataDirection, until: Instant) -> Option<DeliveryLog> {
+        let way = self.ways.iter().find(|way| way.direction == direction)?;
+        let mut log = way.log.clone();
+        log.watch_until(until);
+        Some(log)
+    }
+
+    /// What became of them.
+    pub(crate) fn finish(self, flow: usize, scenario: &Scenario) -> Vec<Finished> {
+        let path = scenario.paths.get(self.path).map_or("?", |path| path.name.as_str());
+        let (plan, start, sample) = (self.plan, self.start, scenario.run.sample);
+        let failed = self.failure.is_some();
+        let each = self.ways.into_iter().filter(|_| !failed).filter_map(|way| {
+            let (sent, received) = (way.sender.finish(), way.receiver.finish(true));
+            let ends = (Some(&sent), Some(&received));
+            let what = (flow as u32, start, sample);
+            let (figures, rows) = udp::join(&plan, what, (way.direction, path), ends)?;
+            Some((way.direction, figures, rows))
+        });
+        each.collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! Why nobody sends over a link now.
+
+use towpath_measure::account::Why;
+use towpath_measure::network::path_of;
+use towpath_measure::result::{Part, PartGroup};
+use towpath_measure::scenario::{DataDirection, Scenario, Transport};
+use towpath_measure::traffic::{asking, directions};
+use towpath_mptcp::connection::{HeldBack, Limit};
+use towpath_mptcp::stack::ConnectionId;
+use towpath_net::Instant;
+
+use crate::account::Row;
+use crate::host::Host;
+use crate::quic_flow::is_quic;
+use crate::socket::Socket;
+use crate::traffic::{End, FlowRun, Stream};
+
+/// Everything that is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Look<'a> {
+    pub(crate) now: Instant,
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) hosts: &'a [Host],
+    pub(crate) streams: &'a [Stream],
+    pub(crate) flows: &'a [FlowRun],
+}
+
+/// The state of a link: that of the sender that wants most to use it.
+pub(crate) fn why(row: &Row, look: &Look<'_>) -> Why {
+    let mut found = Why::from(Part::Application);
+    let mut consider = |why: Why| {
+        if rank(why.part) > rank(found.part) {
+            found = why;
+        }
+    };
+    for stream in look.streams {
+        let over = look.flows.get(stream.flow).is_none_or(|flow| flow.over);
+        let Some(flow) = look.scenario.flows.get(stream.flow).filter(|_| !over) else { continue };
+        let [opener, acceptor] = &stream.ends;
+        for direction in directions(&flow.pattern) {
+            let (end, other) = match direction {
+                DataDirection::Down => (acceptor, opener),
+                DataDirection::Up | DataDirection::Both => (opener, acceptor),
+            };
+            for path in &row.paths {
+                let between = look.scenario.paths.get(*path).map(|path| path.between);
+                let ends = if row.side == 0 { [end, other] } else { [other, end] };
+                if between == Some(ends.map(|end| end.host)) {
+                    consider(why_of(*path, (stream, flow.via), (end, other), look));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What is held back counts before what cannot be used, and that before who has nothing to send.
+fn rank(part: Part) -> u8 {
+    match part.group() {
+        PartGroup::Application => 0,
+        PartGroup::Unusable => 1,
+        PartGroup::Delivered
+        | PartGroup::Headers
+        | PartGroup::NotReadable
+        | PartGroup::SentAgain
+        | PartGroup::Window
+        | PartGroup::Congestion
+        | PartGroup::SendBuffer
+        | PartGroup::Pacing
+        | PartGroup::Scheduler
+        | PartGroup::Processor
+        | PartGroup::Unknown => 2,
+    }
+}
+
+/// One end of a stream and one of the paths that it might use.
+fn why_of(
+    path: usize,
+    (stream, via): (&Stream, usize),
+    (end, other): (&End, &End),
+    look: &Look<'_>,
+) -> Why {
+    let single = matches!(stream.transport, Transport::Tcp | Transport::Quic);
+    if single && path != via {
+        return Part::SinglePath.into();
+    }
+    let (Some(socket), true) = (end.socket, end.open) else { return Part::Handshake.into() };
+    let Some(host) = look.hosts.get(end.host) else { return Part::Unknown.into() };
+    let why = match socket {
+        Socket::Tcp(connection) => tcp(host, connection, path),
+        Socket::Quic(..) => quic((host, socket), (path, stream), look),
+    };
+    if rank(why.part) < 2 {
+        return why;
+    }
+    if look.hosts.get(other.host).is_some_and(Host::is_behind) {
+        return Part::ReceiverProcessor.into();
+    }
+    if host.is_busy(look.now) {
+        return Part::SenderProcessor.into();
+    }
+    why
+}
+
+fn tcp(host: &Host, connection: ConnectionId, path: usize) -> Why {
+    let on = |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
+    let own = host.stack.held_back(connection).filter(|held| on(held.between) == Some(path));
+    let all = own.map(|HeldBack { limit, waits_for, .. }| Why {
+        part: part(limit),
+        waits_for: waits_for.and_then(on),
+    });
+    all.max_by_key(|why| rank(why.part)).unwrap_or_else(|| {
+        if host.stack.has_nothing_to_send(connection) {
+            Part::Application.into()
+        } else {
+            Part::NoSubflow.into()
+        }
+    })
+}
+
+fn part(limit: Limit) -> Part {
+    match limit {
+        Limit::Application => Part::Application,
+        Limit::Handshake => Part::Handshake,
+        Limit::HostQueue => Part::Unknown,
+        Limit::Pacing => Part::Pacing,
+        Limit::SlowStart => Part::SlowStart,
+        Limit::AfterLoss => Part::AfterLoss,
+        Limit::BelowProduct => Part::BelowProduct,
+        Limit::Backup => Part::Backup,
+        Limit::Stale => Part::Stale,
+        Limit::Blocked => Part::Blocked,
+        Limit::PeerWindow => Part::PeerWindow,
+        Limit::SendBuffer => Part::SendBuffer,
+        Limit::Scheduler => Part::Scheduler,
+    }
+}
+
+/// The library tells of a sample's end, and not all.
+fn quic((host, socket): (&Host, Socket), (path, stream): (usize, &Stream), look: &Look<'_>) -> Why {
+    let Socket::Quic(connection, _) = socket else { return Part::Unknown.into() };
+    debug_assert!(is_quic(stream.transport));
+    let flow = look.scenario.flows.get(stream.flow);
+    if flow.is_some_and(|flow| !asking(&flow.pattern).is_empty()) {
+        return Part::Application.into();
+    }
+    let Some(status) = host.quic.seen.get(&connection) else { return Part::Handshake.into() };
+    let on = |own: &&towpath_quic::PathStatus| {
+        path_of(own.local.ip(), own.remote.ip()) == Some(path)
+            && !matches!(own.state, towpath_quic::PathState::Abandoned { .. })
+    };
+    let Some(own) = status.paths.iter().find(on) else { return Part::NoSubflow.into() };
+    let full = own.in_flight_bytes + u64::from(own.mtu_bytes) > own.cwnd_bytes;
+    let validating = matches!(own.state, towpath_quic::PathState::Validating);
+    let slow = own.ssthresh_bytes.is_none_or(|threshold| own.cwnd_bytes < threshold);
+    let part = if validating {
+        Part::Handshake
+    } else if own.backup {
+        Part::Backup
+    } else if !full {
+        Part::Unknown
+    } else if own.lost_packets > 0 {
+        Part::AfterLoss
+    } else if slow {
+        Part::SlowStart
+    } else {
+        Part::BelowProduct
+    };
+    part.into()
+}

@@ -1,0 +1,225 @@
+//! The pages of a table's columns, each checked before the library takes it apart.
+//!
+//! The library believes what a file says of itself: that a page unpacks to 2 GB, that a dictionary has
+//! four thousand million texts, that a column begins before the file, or uses a dictionary that is not
+//! there. It makes room for the first two and panics at the others. So pages are unpacked here, and
+//! what is made of them is taken from a budget first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::serialized_reader::SerializedPageReader;
+use snap::raw::{Decoder, decompress_len};
+use towpath_measure::input::Budget;
+
+/// The least that a value takes in a dictionary: the length of a text.
+const LEAST_BYTES: usize = 4;
+/// What a value of a dictionary takes in memory: the place of a text.
+const VALUE_BYTES: u64 = 32;
+
+/// A column of one group of rows in a `file`.
+pub(super) fn column(
+    file: &Bytes,
+    about: &ColumnChunkMetaData,
+    rows: usize,
+    budget: &Arc<Budget>,
+) -> Result<ColumnReader, ParquetError> {
+    let offsets = [Some(about.data_page_offset()), about.dictionary_page_offset()];
+    let is_negative = offsets.into_iter().flatten().any(i64::is_negative);
+    if is_negative || about.compressed_size().is_negative() {
+        return Err(refused("a column begins before the file"));
+    }
+    let compression = about.compression();
+    if !matches!(compression, Compression::SNAPPY | Compression::UNCOMPRESSED) {
+        return Err(refused("a column is compressed otherwise than with Snappy"));
+    }
+    let packed = about.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+    let packed = SerializedPageReader::new(Arc::new(file.clone()), &packed, rows, None)?;
+    let unpacks = compression == Compression::SNAPPY;
+    let pages = Pages { packed, unpacks, has_dictionary: false, budget: budget.clone() };
+    Ok(get_column_reader(about.column_descr_ptr(), Box::new(pages)))
+}
+
+fn refused(why: &str) -> ParquetError {
+    ParquetError::General(why.to_owned())
+}
+
+struct Pages {
+    packed: SerializedPageReader<Bytes>,
+    unpacks: bool,
+    has_dictionary: bool,
+    budget: Arc<Budget>,
+}
+
+impl Pages {
+    /// What a page holds.
+    fn content(&self, packed: Bytes) -> Result<Bytes, ParquetError> {
+        if !self.unpacks || packed.is_empty() {
+            return Ok(packed);
+        }
+        let wrong = |error| ParquetError::External(Box::new(error));
+        let length = decompress_len(&packed).map_err(wrong)?;
+        self.spend(length as u64)?;
+        Ok(Decoder::new().decompress_vec(&packed).map_err(wrong)?.into())
+    }
+
+    fn spend(&self, bytes: u64) -> Result<(), ParquetError> {
+        self.budget.take(bytes).map_err(|refused| ParquetError::External(Box::new(refused)))
+    }
+
+    fn checked(&mut self, page: Page) -> Result<Page, ParquetError> {
+        match page {
+            Page::DataPage {
+                buf,
+                num_values,
+                encoding,
+                def_level_encoding: Encoding::RLE,
+                rep_level_encoding,
+                statistics,
+            } => {
+                let of_dictionary = is_of_dictionary(encoding);
+                if !(of_dictionary || encoding == Encoding::PLAIN) {
+                    return Err(refused("a page is encoded as none of ours is"));
+                }
+                if of_dictionary && !self.has_dictionary {
+                    return Err(refused("a page needs a dictionary that is not there"));
+                }
+                Ok(Page::DataPage {
+                    buf: self.content(buf)?,
+                    num_values,
+                    encoding,
+                    def_level_encoding: Encoding::RLE,
+                    rep_level_encoding,
+                    statistics,
+                })
+            }
+            Page::DictionaryPage { buf, num_values, encoding, is_sorted } => {
+                let buf = self.content(buf)?;
+                if num_values as usize > buf.len() / LEAST_BYTES {
+                    return Err(refused("a dictionary says that it has more than it holds"));
+                }
+                self.spend(u64::from(num_values) * VALUE_BYTES)?;
+                self.has_dictionary = true;
+                Ok(Page::DictionaryPage { buf, num_values, encoding, is_sorted })
+            }
+            Page::DataPage { .. } | Page::DataPageV2 { .. } => {
+                Err(refused("a page is laid out as none of ours is"))
+            }
+        }
+    }
+}
+
+fn is_of_dictionary(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.packed.get_next_page()?;
+        page.map(|page| self.checked(page)).transpose()
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.packed.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.packed.skip_next_page()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    use super::*;
+    use crate::table::write;
+
+    fn first_column() -> (Bytes, ColumnChunkMetaData) {
+        let bytes = Bytes::from(write(&[], &[]).unwrap());
+        let reader = SerializedFileReader::new(bytes.clone()).unwrap();
+        let about = reader.metadata().row_group(0).column(0).clone();
+        (bytes, about)
+    }
+
+    fn pages(budget: u64) -> Pages {
+        let (bytes, about) = first_column();
+        let packed = SerializedPageReader::new(Arc::new(bytes), &about, 0, None).unwrap();
+        let budget = Arc::new(Budget::of(budget));
+        Pages { packed, unpacks: true, has_dictionary: false, budget }
+    }
+
+    fn data(buf: impl Into<Bytes>, encoding: Encoding) -> Page {
+        Page::DataPage {
+            buf: buf.into(),
+            num_values: 1,
+            encoding,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        }
+    }
+
+    fn dictionary(packed: &[u8], num_values: u32) -> Page {
+        let buf = packed.to_vec().into();
+        Page::DictionaryPage { buf, num_values, encoding: Encoding::PLAIN, is_sorted: false }
+    }
+
+    fn why(result: Result<Page, ParquetError>) -> String {
+        result.err().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_page_that_says_it_unpacks_to_gigabytes_is_refused_unread() {
+        // A varint of 2^32 - 1, and nothing behind it.
+        let claims = [0xff, 0xff, 0xff, 0xff, 0x0f];
+        let error = why(pages(1_000_000).checked(data(claims.to_vec(), Encoding::PLAIN)));
+        assert!(error.contains("TOWPATH_MAX_INPUT"), "{error}");
+    }
+
+    #[test]
+    fn a_column_that_begins_before_the_file_is_refused() {
+        let (bytes, about) = first_column();
+        let budget = Arc::new(Budget::of(0));
+        assert!(column(&bytes, &about, 0, &budget).is_ok());
+        for about in [
+            about.clone().into_builder().set_data_page_offset(-1).set_dictionary_page_offset(None),
+            about.clone().into_builder().set_dictionary_page_offset(Some(-1)),
+            about.into_builder().set_total_compressed_size(-1),
+        ] {
+            let error = column(&bytes, &about.build().unwrap(), 0, &budget).err().unwrap();
+            assert!(error.to_string().contains("before the file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_dictionary_has_no_more_than_it_holds() {
+        let packed = snap::raw::Encoder::new().compress_vec(&[0; 400]).unwrap();
+        assert!(pages(10_000).checked(dictionary(&packed, 100)).is_ok());
+        let error = why(pages(10_000).checked(dictionary(&packed, 101)));
+        assert!(error.contains("more than it holds"), "{error}");
+        let error = why(pages(3_000).checked(dictionary(&packed, 100)));
+        assert!(error.contains("TOWPATH_MAX_INPUT"), "{error}");
+    }
+
+    #[test]
+    fn a_dictionary_that_is_not_there_and_strange_encodings_are_refused() {
+        let error = why(pages(100).checked(data(vec![], Encoding::RLE_DICTIONARY)));
+        assert!(error.contains("not there"), "{error}");
+        let error = why(pages(100).checked(data(vec![], Encoding::DELTA_BINARY_PACKED)));
+        assert!(error.contains("none of ours"), "{error}");
+    }
+}

@@ -1,0 +1,101 @@
+//! What the command line changes of a scenario: `--set` and its relatives.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use towpath_measure::scenario::change::{self, ChangeError};
+use towpath_measure::scenario::units::duration_text;
+
+use crate::measure::amounts;
+
+/// Changes of a scenario; they become part of its text, so that results hold what was run.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+pub(crate) struct Changes {
+    /// Any key of the scenario, as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`; repeatable,
+    /// `*` stands for all: `paths.*.delay=30ms`
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// How long flows last, as `5s`; short for `--set flows.duration=5s`
+    #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = length)]
+    duration: Option<Duration>,
+    /// Scheduler of towpath's own stack; short for `--set run.scheduler=NAME`
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    /// Congestion control; short for `--set run.congestion-control=NAME`
+    #[arg(short = 'C', long, alias = "congestion", value_name = "NAME")]
+    congestion_control: Option<String>,
+    /// What came from the configuration file, for the result's conditions.
+    #[arg(skip)]
+    pub(crate) defaults: Vec<String>,
+}
+
+/// A time; the letter once was that of the transport.
+fn length(text: &str) -> Result<Duration, String> {
+    let word = text.split(',').next().unwrap_or_default();
+    if matches!(word, "tcp" | "mptcp" | "quic" | "mpquic") {
+        return Err(format!("transports are `-T {text}`"));
+    }
+    amounts::time(text)
+}
+
+/// What a result says of the configuration file.
+pub(crate) fn configured(defaults: &[String]) -> Option<(String, String)> {
+    (!defaults.is_empty()).then(|| ("from the configuration file".to_owned(), defaults.join(", ")))
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first().is_none()
+    }
+
+    /// The option that changes something, for messages.
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        let given = [
+            (!self.set.is_empty(), "--set"),
+            (self.duration.is_some(), "--duration"),
+            (self.scheduler.is_some(), "--scheduler"),
+            (self.congestion_control.is_some(), "--congestion-control"),
+        ];
+        given.into_iter().find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// What a result says of them beside its scenario.
+    pub(crate) fn remarks(&self) -> BTreeMap<String, String> {
+        let mut remarks = BTreeMap::new();
+        let shorts = [
+            ("flows.duration", self.duration.map(duration_text)),
+            ("scheduler", self.scheduler.clone()),
+            ("congestion-control", self.congestion_control.clone()),
+        ];
+        let short = |(key, value): (&str, Option<String>)| Some(format!("{key}={}", value?));
+        let mut set: Vec<_> = shorts.into_iter().filter_map(short).collect();
+        set.extend(self.set.iter().cloned());
+        if !set.is_empty() {
+            remarks.insert("changed by the command line".to_owned(), set.join("; "));
+        }
+        remarks.extend(configured(&self.defaults));
+        remarks
+    }
+
+    /// The scenario's text with all changes. What `--set` says wins.
+    pub(crate) fn apply(&self, text: &str) -> Result<String, ChangeError> {
+        let mut text = text.to_owned();
+        if let Some(duration) = self.duration {
+            text = change::last(&text, &duration_text(duration))?;
+        }
+        for (key, value) in
+            [("scheduler", &self.scheduler), ("congestion-control", &self.congestion_control)]
+        {
+            if let Some(value) = value {
+                text = change::set_of_all_hosts(&text, key, value)?;
+            }
+        }
+        for setting in &self.set {
+            let (key, value) = change::split(setting)?;
+            text = change::set(&text, key, value)?;
+        }
+        Ok(text)
+    }
+}

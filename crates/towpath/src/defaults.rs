@@ -1,0 +1,160 @@
+//! The configuration file: options that a user always wants, in place of the built-in defaults.
+//!
+//! `$XDG_CONFIG_HOME/towpath/config.toml` (else `~/.config/towpath/config.toml`) has a table for each
+//! verb, whose keys are its long options: `[run]`, `world = "sim"`. What stands on the command line
+//! wins.
+
+use std::env;
+use std::io;
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command};
+use towpath_measure::input::Budget;
+use towpath_measure::scenario::document::{self, Key, Kind, Need, Shape, key, nearest};
+
+use crate::error::CliError;
+
+/// Options that the file gives to a command line.
+#[derive(Debug, Default)]
+pub(crate) struct Defaults {
+    /// As they would be typed.
+    pub(crate) words: Vec<String>,
+    /// The same for results: `world = sim`.
+    pub(crate) shown: Vec<String>,
+    pub(crate) path: PathBuf,
+}
+
+const fn verb(name: &'static str) -> Key {
+    key(name, Kind::Any("options"), Need::Else("none"), "Options of this verb")
+}
+
+/// What may have defaults.
+static FILE: Shape = Shape {
+    noun: "the configuration file",
+    heading: "config.toml",
+    doc: "Options by verb.",
+    groups: &[&[
+        verb("run"),
+        verb("compare"),
+        verb("sweep"),
+        verb("reproduce"),
+        verb("server"),
+        verb("measure"),
+        verb("check"),
+        verb("doctor"),
+        verb("monitor"),
+        verb("report"),
+        verb("trace"),
+        verb("lab"),
+        verb("exec"),
+    ]],
+};
+
+/// Where the file is, if the environment says where the user's files are.
+fn place() -> Option<PathBuf> {
+    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    let base = match named("XDG_CONFIG_HOME") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(named("HOME")?).join(".config"),
+    };
+    Some(base.join("towpath").join("config.toml"))
+}
+
+/// No configuration file is larger.
+const MOST_BYTES: u64 = 1_000_000;
+
+/// The options that the file gives to what `matches` has not been told.
+pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, CliError> {
+    let Some(path) = place() else { return Ok(Defaults::default()) };
+    // Whatever the limit of other files: a wrong one is for the command to tell.
+    let text = match Budget::of(MOST_BYTES).read_text(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Defaults::default()),
+        Err(source) => return Err(CliError::Read { path, source }),
+    };
+    let shown = path.display().to_string();
+    let mut defaults = document::read(&shown, &text, (&FILE, "the file"), |file, _| {
+        let mut found = Defaults::default();
+        let verbs = FILE.keys().filter_map(|key| {
+            Some((key.name, command.find_subcommand(key.name)?, file.take(key.name)?))
+        });
+        for (name, verb, value) in verbs {
+            let chosen = matches
+                .subcommand()
+                .filter(|(chosen, given)| *chosen == name && given.subcommand_name().is_none());
+            options(verb, &value, chosen.map(|(_, given)| given), &mut found);
+        }
+        found
+    })?;
+    defaults.path = path;
+    Ok(defaults)
+}
+
+/// Reads the options of one verb. All are checked; those that were not `given` are taken, if this verb
+/// was called.
+fn options(
+    verb: &Command,
+    table: &document::Value<'_>,
+    given: Option<&ArgMatches>,
+    found: &mut Defaults,
+) {
+    let Some(entries) = table.as_table() else {
+        return table.fail("this is not a table", format!("expected `[{}]`", verb.get_name()));
+    };
+    let longs = || verb.get_arguments().filter_map(clap::Arg::get_long).filter(|name| !own(name));
+    for (key, value) in entries {
+        let name = key.get_ref().as_ref();
+        let argument = verb.get_arguments().find(|argument| argument.get_long() == Some(name));
+        let Some(argument) = argument.filter(|_| !own(name)) else {
+            let near = nearest(name, longs()).map(|near| format!(": did you mean `{near}`?"));
+            let message = format!("`towpath {}` has no option `--{name}`", verb.get_name());
+            let near = near.unwrap_or_default();
+            table.fail_at(&key.span(), message, format!("expected a long option{near}"));
+            continue;
+        };
+        let switch = !matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
+        let value = table.nested(name, key.span(), value);
+        let Some(values) = words(&value, switch) else { continue };
+        let typed = |given: &ArgMatches| {
+            given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        if given.is_none_or(typed) {
+            continue;
+        }
+        let shown = |value| if switch { name.to_owned() } else { format!("{name} = {value}") };
+        let word = |value| if switch { format!("--{name}") } else { format!("--{name}={value}") };
+        found.shown.extend(values.iter().map(shown));
+        found.words.extend(values.iter().map(word));
+    }
+}
+
+/// What is about the file itself, or prints and ends.
+fn own(name: &str) -> bool {
+    matches!(name, "no-config" | "help" | "version")
+}
+
+/// A value as it would be typed, or several. `None` if it was refused.
+fn words(value: &document::Value<'_>, switch: bool) -> Option<Vec<String>> {
+    if switch {
+        return match value.as_bool() {
+            Some(true) => Some(vec![String::new()]),
+            Some(false) => Some(Vec::new()),
+            None => {
+                value.fail("this option has no value", "expected `true` or `false`");
+                None
+            }
+        };
+    }
+    let one = |value: &document::Value<'_>| {
+        let found = value.as_str().map(str::to_owned).or_else(|| value.as_number());
+        if found.is_none() {
+            value.fail("this is no value of an option", "expected a text or a number");
+        }
+        found
+    };
+    if value.is_list() {
+        return value.list("").unwrap_or_default().iter().map(one).collect();
+    }
+    one(value).map(|word| vec![word])
+}

@@ -1,0 +1,89 @@
+//! `towpath run --explain`: what lifting each limit would bring, tried in the simulator.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use towpath_linux::interrupt;
+use towpath_measure::batch;
+use towpath_measure::format;
+use towpath_measure::result::Summary;
+use towpath_measure::scenario::{Scenario, World};
+use towpath_report::Run;
+use towpath_sim::Job;
+use towpath_sim::explain::{SEEDS, Trial, goodput, trials};
+
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Less than this much better is no advice.
+const WORTH: f64 = 1.02;
+
+/// Explains the first simulated run over each transport.
+pub(crate) fn explain(
+    scenario: &Scenario,
+    runs: &[Run],
+    threads: usize,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    let first = |run: &&Run| run.meta.world == World::Sim && run.meta.repeat == 1;
+    for run in runs.iter().filter(first) {
+        let Some(summary) = &run.summary else { continue };
+        explain_one(scenario, run, summary, threads, ui)?;
+    }
+    Ok(())
+}
+
+fn explain_one(
+    scenario: &Scenario,
+    run: &Run,
+    summary: &Summary,
+    threads: usize,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
+    let transport = run.meta.transport;
+    let mut scenario = scenario.clone();
+    scenario.run.seed = run.meta.seed;
+    let account = summary.account.as_deref();
+    let all = account.map_or_else(Vec::new, |account| trials(&scenario, transport, account));
+    let job = Job { scenario: Arc::new(scenario), transport, repeat: 1, trace: false };
+    let (mut reached, mut failed) = (Vec::new(), None);
+    let simulated = |error: towpath_sim::SimError| CliError::Sim(error.to_string());
+    let before = goodput(&job).map_err(simulated)?;
+    writeln!(
+        ui.out,
+        "{transport}: what lifting a limit brings, one at a time (means of {SEEDS} seeds)"
+    )?;
+    batch::in_order(
+        all.len(),
+        threads,
+        |index| all.get(index).map(|trial| trial.goodput(&job)),
+        |index, ended| {
+            match (all.get(index), ended) {
+                (Some(trial), Some(Ok(goodput))) => reached.push((trial, goodput)),
+                (_, Some(Err(error))) => failed = Some(simulated(error)),
+                _ => {}
+            }
+            failed.is_none() && !interrupt::seen()
+        },
+    );
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    reached.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    for (trial, after) in &reached {
+        let (before, after) = (format::rate(before), format::rate(*after));
+        writeln!(ui.out, "  {}: {before} → {after}", trial.text)?;
+    }
+    advise(reached.last().copied(), before, ui)
+}
+
+fn advise(best: Option<(&Trial, f64)>, before: f64, ui: &mut Ui) -> Result<(), CliError> {
+    match best.filter(|(_, after)| *after > before * WORTH) {
+        Some((trial, after)) => {
+            let more = (after / before.max(1.0) - 1.0) * 100.0;
+            writeln!(ui.out, "  best: {} (+{more:.0} %)", trial.key)?;
+        }
+        None => writeln!(ui.out, "  nothing that was tried brings more")?,
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! What is compressed with zstd (RFC 8878): any number of frames, as `cat` and `pzstd` leave them.
+
+use std::io::{self, BufRead, Read};
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+const NO_FRAME: &str = "it is not compressed with zstd, as its name says";
+
+/// Reads the content of all frames, one after the other.
+pub(super) struct Frames<R> {
+    input: R,
+    decoder: FrameDecoder,
+}
+
+impl<R: BufRead> Frames<R> {
+    /// Refuses an input that does not begin with a frame.
+    pub(super) fn new(input: R) -> io::Result<Self> {
+        let mut this = Self { input, decoder: FrameDecoder::new() };
+        if this.begin()? { Ok(this) } else { Err(io::Error::other(NO_FRAME)) }
+    }
+
+    /// Begins the next frame with content; `false` at the end of the input.
+    fn begin(&mut self) -> io::Result<bool> {
+        while !self.input.fill_buf()?.is_empty() {
+            match self.decoder.init(&mut self.input) {
+                Ok(()) => return Ok(true),
+                // RFC 8878 §3.1.2: whoever does not know what it is for passes over it.
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    io::copy(&mut (&mut self.input).take(length.into()), &mut io::sink())?;
+                }
+                Err(_) => return Err(io::Error::other(NO_FRAME)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.decoder.can_collect() == 0 {
+            if !self.decoder.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.input, one).map_err(io::Error::other)?;
+            } else if !self.begin()? {
+                return Ok(0);
+            }
+        }
+        self.decoder.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::*;
+
+    fn frame(text: &str) -> Vec<u8> {
+        compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
+    }
+
+    fn read(bytes: &[u8]) -> io::Result<String> {
+        let mut text = String::new();
+        Frames::new(bytes)?.read_to_string(&mut text).map(|_| text)
+    }
+
+    #[test]
+    fn all_frames_are_read_and_those_without_content_passed_over() {
+        let passed = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"any"].concat();
+        let long = "line\n".repeat(100_000);
+        let parts =
+            [frame("one\n"), passed.clone(), frame(""), frame(&long), frame("two\n"), passed];
+        assert_eq!(read(&parts.concat()).unwrap(), format!("one\n{long}two\n"));
+    }
+
+    #[test]
+    fn what_is_behind_a_frame_and_no_frame_is_an_error() {
+        let error = read(&[frame("one\n"), b"{}\n{}\n".to_vec()].concat()).unwrap_err();
+        assert_eq!(error.to_string(), NO_FRAME);
+        assert!(read(&[]).is_err());
+        let whole = frame("one\n");
+        for length in 1..whole.len() - 1 {
+            assert!(read(whole.get(..length).unwrap()).is_err(), "{length}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `towpath completions` and `towpath man`: what shells and readers of manuals need of the command
+//! line, made from itself.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::arguments::Arguments;
+use crate::error::CliError;
+use crate::files;
+use crate::ui::Ui;
+
+/// Print completions for a shell
+///
+/// bash: `source <(towpath completions bash)`; zsh: into a file `_towpath` in a folder of `$fpath`;
+/// fish: `towpath completions fish | source`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    shell: ShellChoice,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ShellChoice {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Write manual pages, one for each verb
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// Folder for them, such as ~/.local/share/man/man1
+    #[arg(short, long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+pub(crate) fn completions(
+    arguments: &CompletionsArguments,
+    ui: &mut Ui,
+) -> Result<ExitCode, CliError> {
+    let shell = match arguments.shell {
+        ShellChoice::Bash => Shell::Bash,
+        ShellChoice::Zsh => Shell::Zsh,
+        ShellChoice::Fish => Shell::Fish,
+    };
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "towpath", &mut text);
+    ui.out.write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn man(arguments: &ManArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let folder = files::folder(&arguments.out)?;
+    let mut all = Arguments::command().disable_help_subcommand(true);
+    all.build();
+    let mut pages = Vec::new();
+    collect(&all, "towpath", &mut pages)?;
+    for (name, page) in &pages {
+        files::write_in(&folder, &format!("{name}.1"), page)?;
+    }
+    ui.progress(&format!("{} pages in {}", pages.len(), arguments.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The page of a command and those of its verbs.
+fn collect(
+    command: &Command,
+    name: &str,
+    pages: &mut Vec<(String, Vec<u8>)>,
+) -> Result<(), CliError> {
+    let mut page = Vec::new();
+    Man::new(command.clone()).title(name).render(&mut page)?;
+    pages.push((name.to_owned(), page));
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        collect(verb, &format!("{name}-{}", verb.get_name()), pages)?;
+    }
+    Ok(())
+}

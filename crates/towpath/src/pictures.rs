@@ -1,0 +1,112 @@
+//! Time–sequence pictures of a run, from what its hosts' captures hold: those of the simulator while
+//! they are written, those of the emulator afterwards.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use towpath_measure::input;
+use towpath_measure::result::{Meta, Record, Summary};
+use towpath_measure::scenario::Transport;
+use towpath_report::trace::{self, Feed, Trace};
+
+use crate::error::CliError;
+use crate::inner::CaptureOrder;
+
+/// Condition that says when time 0 was, in nanoseconds since 1970.
+const ZERO: &str = "time 0 of captures";
+
+/// Whether a picture can be drawn of packets that everybody can read.
+pub(crate) fn readable(transport: Transport) -> bool {
+    matches!(transport, Transport::Tcp | Transport::Mptcp)
+}
+
+/// A capture that is kept, looked at, or both.
+#[derive(Debug)]
+pub(crate) struct Tee {
+    pub(crate) file: Option<BufWriter<File>>,
+    pub(crate) feed: Option<Feed>,
+}
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes)?;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.write_all(bytes)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+/// The pictures of all hosts as records.
+pub(crate) fn records<'a>(
+    traces: impl IntoIterator<Item = &'a Trace>,
+    zero_ns: u64,
+    summary: &Summary,
+) -> Vec<Record> {
+    let all = traces.into_iter().flat_map(|one| one.sequences_of_run(zero_ns, &summary.subflows));
+    all.map(|sequence| Record::Sequence(Box::new(sequence))).collect()
+}
+
+/// Holds the last line of an emulated run back until its pictures stand before it: its captures are
+/// complete only when it has ended.
+#[derive(Debug)]
+pub(crate) struct Held {
+    order: Option<CaptureOrder>,
+    meta: Option<Box<Meta>>,
+    last: Option<(Box<Summary>, String)>,
+}
+
+impl Held {
+    /// For a run that keeps its packets as `order` says, or not at all.
+    pub(crate) fn of(order: Option<CaptureOrder>) -> Self {
+        Self { order, meta: None, last: None }
+    }
+
+    /// Looks at a record and its line; whether the line is held back.
+    pub(crate) fn takes(&mut self, record: Option<&Record>, line: &str) -> bool {
+        match record {
+            Some(Record::Meta(meta)) => self.meta = Some(meta.clone()),
+            Some(Record::Summary(summary)) if self.order.is_some() => {
+                self.last = Some((summary.clone(), line.to_owned()));
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Pictures, and what was held back.
+    pub(crate) fn lines(self) -> Result<Vec<String>, CliError> {
+        let Self { order: Some(order), meta, last: Some((summary, line)) } = self else {
+            return Ok(Vec::new());
+        };
+        let pictures = meta.map(|meta| of_emulation(&order, &meta, &summary));
+        let texts = pictures.unwrap_or_default().into_iter().map(|record| {
+            let text = serde_json::to_string(&record);
+            text.map(|text| text + "\n").map_err(|error| CliError::Internal(error.to_string()))
+        });
+        texts.chain([Ok(line)]).collect()
+    }
+}
+
+/// The pictures of an emulated run that kept its packets. What cannot be read has none: the run is not
+/// worth less for it.
+fn of_emulation(order: &CaptureOrder, meta: &Meta, summary: &Summary) -> Vec<Record> {
+    let zero = meta.conditions.get(ZERO).and_then(|text| text.split(' ').next());
+    let Some(zero_ns) = zero.and_then(|number| number.parse().ok()) else { return Vec::new() };
+    if !readable(meta.transport) {
+        return Vec::new();
+    }
+    let read = |host: &String| {
+        let file = input::open(&order.folder.join(format!("{}-{host}.pcapng", order.name))).ok()?;
+        trace::read(file, None).ok()
+    };
+    let traces: Vec<Trace> = meta.hosts.iter().filter_map(read).collect();
+    records(&traces, zero_ns, summary)
+}

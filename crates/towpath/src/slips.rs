@@ -1,0 +1,169 @@
+//! Wrong command lines: what clap says of them, and what to use in place of what does not exist, such
+//! as options of other tools.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::load::is_scenario;
+use crate::ui::wrap;
+
+/// What somebody types who knows another tool, or an earlier version of this one: the verbs, what is
+/// typed, and the way out.
+static SLIPS: [(&[&str], &[&str], &str); 30] = [
+    (
+        &["measure"],
+        &["-u", "--udp"],
+        "datagrams are a pattern: `towpath measure HOST udping` sends them over each path",
+    ),
+    (&["measure"], &["-c", "--client"], "the server needs no option: `towpath measure HOST`"),
+    (&["measure"], &["-s", "--server"], "what iperf3 -s is to iperf3 is `towpath server` here"),
+    (
+        &["measure"],
+        &["-m", "--mptcp", "--multipath"],
+        "it measures Multipath TCP unless told otherwise: `-T tcp,mptcp` compares both",
+    ),
+    (&["measure"], &["-O", "--omit"], "nothing is left out; the report shows how it began"),
+    (&["measure"], &["-f", "--format"], "every figure has its unit; `--json` has plain numbers"),
+    (&["measure"], &["-V", "--verbose"], "the report has it all: its name is printed at the end"),
+    (
+        &["measure"],
+        &["-d", "-r", "--dualtest", "--tradeoff"],
+        "both directions at once are `--bidir`, the other one alone is `-R`",
+    ),
+    (&["measure"], &["-Z", "--zerocopy"], "there is `--skip-rx-copy` for the receiver"),
+    (&["server"], &["-s"], "`towpath server` listens already"),
+    (
+        &["server"],
+        &["-D", "--daemon"],
+        "it stays in the foreground: end the line with `&`, or run it as a service",
+    ),
+    (&["server"], &["-i", "--interval"], "the client prints the figures: `towpath measure -i 1`"),
+    (
+        &["run", "compare", "sweep", "reproduce"],
+        &["-w"],
+        "worlds are `-W sim` or `--world sim`; `-w` is the sockets' window in `towpath measure`",
+    ),
+    (
+        &["run", "compare"],
+        &["-n", "--runs", "--count"],
+        "repetitions are `-r 5` or `--repeat 5`; `-n` is a number of bytes in `towpath measure`",
+    ),
+    (&["run", "compare"], &["-R", "--reverse"], "write `--set flows.direction=down`"),
+    (&["run", "compare"], &["-P", "--parallel"], "write `--set flows.streams=4`"),
+    (&["run", "compare"], &["-b", "--bitrate", "--rate"], "write `--set paths.*.rate=10Mbit/s`"),
+    (&["run", "compare"], &["--delay", "--latency"], "write `--set paths.*.delay=30ms`"),
+    (&["run", "compare"], &["--loss"], "write `--set paths.*.loss=1%`"),
+    (
+        &["run", "compare"],
+        &["--cc", "--congestion"],
+        "write `-C NAME` or `--congestion-control NAME`",
+    ),
+    (&["sweep", "reproduce"], &["-n", "-r", "--repeat"], "every seed is a run: `--seeds 5`"),
+    (&["monitor"], &["-n", "-c"], "the number of rounds is `--count 3`"),
+    (&["monitor"], &["-t", "--time", "--duration"], "end it after some rounds: `--count 3`"),
+    (&["trace"], &["-i"], "write `--interface any`; `-i` is the interval in `towpath measure`"),
+    (&["trace"], &["-w"], "write `--write FILE`; `-w` is the sockets' window in `towpath measure`"),
+    (&["trace"], &["-r", "--read"], "the file needs no option: `towpath trace FILE`"),
+    (&["doctor"], &["-c", "-p", "--host", "--server"], "name the server: `--connect HOST:PORT`"),
+    (&["check", "doctor"], &["-t", "--time", "--duration"], "it ends by itself, within seconds"),
+    (&["setup"], &["-i", "--interface"], "interfaces are `--dev IF`"),
+    (&["report"], &["--html"], "it always writes a page: `--out FILE` says where"),
+];
+
+/// Verbs of other tools and other words for ours.
+static VERBS: [(&[&str], &str); 9] = [
+    (&["sim", "simulate"], "`towpath run SCENARIO --world sim`"),
+    (&["emu", "emulate", "start"], "`towpath run SCENARIO`"),
+    (&["client", "iperf", "iperf3", "ping", "bench"], "`towpath measure HOST`"),
+    (&["list", "ls"], "`towpath scenarios`"),
+    (&["show", "cat", "validate"], "`towpath scenarios show NAME`, `towpath scenarios check FILE`"),
+    (&["version"], "`towpath --version`"),
+    (&["shell", "sh", "netns"], "`towpath lab SCENARIO`"),
+    (&["pcap", "capture", "dump", "analyze", "analyse"], "`towpath trace FILE`"),
+    (&["diff", "plot", "html"], "`towpath compare RESULT…`, `towpath report RESULT`"),
+];
+
+/// What is printed for a command line that clap refuses; `words` are its words.
+pub(crate) fn explain(error: &clap::Error, words: &[String]) -> String {
+    let text = error.render().to_string();
+    let Some(hint) = hint(error, words) else { return text };
+    let parts = text.split("\n\n").filter(|part| !part.trim_start().starts_with("tip:"));
+    let mut parts: Vec<String> = parts.map(str::to_owned).collect();
+    parts.insert(1.min(parts.len()), wrap("hint: ", &hint));
+    parts.join("\n\n")
+}
+
+fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
+    let verb = words.iter().find(|word| !word.starts_with('-')).map_or("", String::as_str);
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(_) | None => None,
+    };
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let typed = text(ContextKind::InvalidSubcommand)?;
+        if is_scenario(typed) {
+            return Some(format!("write `towpath run {typed}`"));
+        }
+        let (_, way) = VERBS.iter().find(|(typical, _)| typical.contains(&typed))?;
+        return Some(format!("there is {way}"));
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        return missing(verb, error);
+    }
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let typed = text(ContextKind::InvalidArg)?;
+    let option = typed.split(['=', ' ']).next().unwrap_or(typed);
+    let slip =
+        SLIPS.iter().find(|(verbs, options, _)| verbs.contains(&verb) && options.contains(&option));
+    slip.map(|(.., way)| (*way).to_owned()).or_else(|| surplus(verb, typed, words))
+}
+
+/// A word that has no place.
+fn surplus(verb: &str, typed: &str, words: &[String]) -> Option<String> {
+    let program = |before: &str| {
+        let at = words.iter().position(|word| word == typed)?;
+        let rest = words.get(at..)?.join(" ");
+        Some(format!("put `--` before the program: `towpath {before}-- {rest}`"))
+    };
+    match verb {
+        "exec" => program("exec "),
+        "lab" if !words.iter().any(|word| word == "--") => {
+            let scenario = words.iter().skip(1).find(|word| !word.starts_with('-'))?;
+            program(&format!("lab {scenario} "))
+        }
+        "doctor" if !typed.starts_with('-') => {
+            Some(format!("write `towpath doctor --connect {typed}`"))
+        }
+        "run" if !typed.starts_with('-') => {
+            Some("one scenario at a time; transports are `-T tcp,mptcp`".to_owned())
+        }
+        "measure" if !typed.starts_with('-') => {
+            Some("one pattern at a time; its keys are set with `--set KEY=VALUE`".to_owned())
+        }
+        "check" if !typed.starts_with('-') => {
+            Some("one host at a time; its ports are `-p 5210,443`".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// What is missing, and where it comes from.
+fn missing(verb: &str, error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::Strings(names)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let scenario = names.iter().any(|name| name.contains("SCENARIO"));
+    match verb {
+        "run" | "compare" | "lab" if scenario => {
+            Some("a file, or a built-in one: `towpath scenarios` lists them".to_owned())
+        }
+        "check" => Some("name a host, such as one that runs `towpath server`".to_owned()),
+        "report" => Some("name what `towpath run` has left in `towpath-results`".to_owned()),
+        "sweep" => {
+            Some("`towpath sweep example > plan.toml` makes a plan to begin with".to_owned())
+        }
+        "trace" => Some("name a capture, or `--interface any`".to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,148 @@
+//! The account of capacity over real kernels: networks with one known limit, which it must name.
+
+use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
+
+use crate::program::{Folder, busy, emulator};
+
+/// Two hosts; keys of the sender and of the receiver, then paths and flows.
+fn scenario(sender: &str, receiver: &str, rest: &str) -> String {
+    format!("name = \"one-limit\"\n[hosts.left]\n{sender}\n[hosts.right]\n{receiver}\n{rest}")
+}
+
+fn path(name: &str, rate: &str, delay: &str, more: &str) -> String {
+    format!(
+        "[paths.{name}]\nbetween = [\"left\", \"right\"]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
+         {more}\n"
+    )
+}
+
+fn bulk(duration: &str) -> String {
+    format!(
+        "[[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"{duration}\"\n"
+    )
+}
+
+const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
+
+/// The account of a run, after checking that every record and the summary add up; and whether the
+/// machine had no time for it.
+fn account(scenario: &str, transport: &str) -> (AccountSummary, bool) {
+    let _turn = emulator();
+    let result = Folder::new().result(scenario, transport);
+    let late = busy(&result).is_some();
+    let account = *result.summary.unwrap().account.unwrap();
+    let links = account.links.iter().map(|link| &link.parts);
+    for parts in links.chain([&account.total]) {
+        assert_eq!(parts.sum(), parts.capacity_bytes, "{account:#?}");
+        assert!(parts.capacity_bytes > 0, "{account:#?}");
+    }
+    let mut of_records = 0;
+    for record in &result.records {
+        let Record::Account(one) = record else { continue };
+        assert_eq!(one.parts.sum(), one.parts.capacity_bytes, "{one:#?}");
+        of_records += one.parts.capacity_bytes;
+    }
+    assert_eq!(of_records, account.total.capacity_bytes, "{account:#?}");
+    (account, late)
+}
+
+fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
+    &account.links.iter().find(|link| link.path == path).unwrap().parts
+}
+
+/// Fails unless the largest part that was lost on a link is `part`, if the machine had time.
+fn assert_first((account, late): &(AccountSummary, bool), path: &str, part: Part) {
+    let first = link(account, path).losses().first().map(|(part, _)| *part);
+    assert!(*late || first == Some(part), "{path}: {first:?}, not {part:?}: {account:#?}");
+}
+
+#[test]
+fn a_small_receive_buffer_is_named() {
+    let rest = path("one", "40 Mbit/s", "25 ms", "") + &bulk("3 s");
+    let account = account(&scenario("", "receive-buffer = \"100 KB\"", &rest), "tcp");
+    assert_first(&account, "one", Part::PeerWindow);
+}
+
+#[test]
+fn a_small_send_buffer_is_named() {
+    let rest = path("one", "40 Mbit/s", "25 ms", "") + &bulk("3 s");
+    let account = account(&scenario("send-buffer = \"60 KB\"", "", &rest), "tcp");
+    assert_first(&account, "one", Part::SendBuffer);
+}
+
+#[test]
+fn an_application_with_little_to_say_is_named() {
+    let flow =
+        "[[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"onoff\"\nduration = \"3 s\"\n";
+    let paths = path("one", "40 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "");
+    for transport in ["tcp", "mptcp"] {
+        let account = account(&scenario("", "", &(paths.clone() + flow)), transport);
+        assert_first(&account, "one", Part::Application);
+        assert_first(&account, "two", Part::Application);
+    }
+}
+
+#[test]
+fn random_loss_and_a_shallow_queue_are_told_apart() {
+    for (more, part) in
+        [("loss = \"1 %\"", Part::AfterLoss), ("queue = \"5 packets\"", Part::AfterOverflow)]
+    {
+        let rest = path("one", "40 Mbit/s", "25 ms", more) + &bulk("4 s") + RENO;
+        let account = account(&scenario("", "", &rest), "tcp");
+        assert_first(&account, "one", part);
+    }
+}
+
+#[test]
+fn a_backup_path_is_named() {
+    let paths =
+        path("one", "20 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "backup = true");
+    let account = account(&scenario("", "", &(paths + &bulk("3 s"))), "mptcp");
+    assert_first(&account, "two", Part::Backup);
+}
+
+#[test]
+fn a_transport_of_one_path_is_named_on_the_others() {
+    let paths = path("one", "20 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "");
+    for transport in ["tcp", "quic"] {
+        let account = account(&scenario("", "", &(paths.clone() + &bulk("3 s"))), transport);
+        assert_first(&account, "two", Part::SinglePath);
+    }
+}
+
+#[test]
+fn a_path_that_is_down_is_named_and_keeps_its_capacity() {
+    let paths = path("one", "20 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "");
+    let event = "[[timeline]]\nat = \"1 s\"\npath = \"two\"\nset = \"down\"\n";
+    let account = account(&scenario("", "", &(paths + &bulk("3 s") + event)), "mptcp");
+    assert_first(&account, "two", Part::Down);
+    let two = link(&account.0, "two");
+    let down = two.of(Part::Down) as f64 / two.capacity_bytes as f64;
+    assert!((0.6..0.7).contains(&down), "{account:#?}");
+}
+
+#[test]
+fn a_window_full_of_data_that_waits_for_a_slow_path_names_it() {
+    let paths = path("wifi", "8 Mbit/s", "10 ms", "queue = \"80 ms\"")
+        + &path("umts", "2 Mbit/s", "75 ms", "queue = \"2 s\"");
+    let rest = paths + &bulk("8 s") + RENO;
+    let account = account(&scenario("", "receive-buffer = \"200 KB\"", &rest), "mptcp");
+    assert_first(&account, "wifi", Part::Blocked);
+    assert!(link(&account.0, "wifi").blocked_by.contains_key("umts"), "{account:#?}");
+    let said = account.0.sentence.contains("waiting for umts");
+    assert!(account.1 || said, "{}", account.0.sentence);
+}
+
+#[test]
+fn two_links_without_a_limit_are_full() {
+    let paths = path("one", "20 Mbit/s", "5 ms", "") + &path("two", "20 Mbit/s", "5 ms", "");
+    let (account, late) = account(&scenario("", "", &(paths + &bulk("4 s"))), "mptcp");
+    let share = |bytes: u64| bytes as f64 / account.total.capacity_bytes as f64;
+    let carried = share(account.total.carried_bytes());
+    assert!(late || carried > 0.9, "{account:#?}");
+    // 1428 of 1514 bytes of a full packet are payload.
+    let payload = share(account.total.of(Part::Delivered)) / carried;
+    assert!((0.90..0.95).contains(&payload), "{account:#?}");
+    let again = share(account.total.of_group(PartGroup::SentAgain));
+    assert!(late || again < 0.02, "{account:#?}");
+}

@@ -1,0 +1,174 @@
+//! What belongs to the command line as a whole: changes of a scenario, the configuration file,
+//! completions, manual pages, the version.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{Folder, names};
+
+const SIMULATED: [&str; 6] = ["--world", "sim", "-T", "mptcp", "--json", "-q"];
+
+fn text(result: &Value, name: &str) -> String {
+    result["summary"]["flows"][0][name].to_string()
+}
+
+#[test]
+fn what_was_set_is_run_and_kept_so_that_it_can_be_repeated() {
+    let folder = Folder::new();
+    let set = ["--set", "path.first.rate=10 Mbit/s", "--set", "paths.*.delay=20ms"];
+    let short = ["-t", "1500ms", "-C", "reno", "--scheduler", "round-robin", "-o", "first"];
+    let ended = folder.run(&[&["run", "two-links"][..], &SIMULATED, &set, &short].concat());
+    assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
+    let stored = folder.stored("first/sim-mptcp-1.jsonl.zst");
+    let meta = &stored.meta;
+    for part in [
+        "rate = \"10 Mbit/s\"",
+        "delay = \"20ms\"",
+        "duration = \"1.5 s\"",
+        "congestion-control = \"reno\"",
+        "scheduler = \"round-robin\"",
+        "# Does Multipath TCP add up two links?",
+    ] {
+        assert!(meta.scenario_toml.contains(part), "{part} is not in {}", meta.scenario_toml);
+    }
+    assert_eq!((meta.duration_ns, meta.congestion_control.as_str()), (1_500_000_000, "reno"));
+    assert_eq!(meta.paths[0].up_rate_bps, Some(10_000_000));
+    assert_eq!(meta.paths[1].up_delay_ns, 20_000_000);
+    let said = &meta.conditions["changed by the command line"];
+    assert!(said.contains("path.first.rate=10 Mbit/s") && said.contains("scheduler="), "{said}");
+    // As a report says how to repeat it.
+    folder.write("two-links.toml", &meta.scenario_toml);
+    let again = [&["run", "two-links.toml", "-o", "second"][..], &SIMULATED].concat();
+    let again = folder.run(&again);
+    let goodput = text(&ended.json()[0], "bytes");
+    assert_eq!(text(&again.json()[0], "bytes"), goodput);
+    assert_ne!(goodput, "null", "{ended}");
+}
+
+#[test]
+fn what_is_changed_holds_in_the_emulated_world_too() {
+    let _turn = crate::program::emulator();
+    let folder = Folder::new();
+    folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
+    let ended = folder.run(&[
+        "run",
+        "mine.toml",
+        "-T",
+        "tcp",
+        "-q",
+        "--set",
+        "flows.0.size=100 KB",
+        "--set",
+        "hosts.server.receive-buffer=200 KB",
+        "-o",
+        "results",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let stored = folder.stored("results/tcp-1.jsonl.zst");
+    assert_eq!(stored.summary.unwrap().flows[0].bytes, 100_000);
+    assert!(stored.meta.scenario_toml.contains("[hosts.server]\nreceive-buffer = \"200 KB\""));
+    assert!(stored.meta.conditions.contains_key("changed by the command line"));
+}
+
+/// A folder whose user has this configuration.
+fn configured(config: &str) -> Folder {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.config().join("towpath")).unwrap();
+    fs::write(folder.config().join("towpath/config.toml"), config).unwrap();
+    folder
+}
+
+#[test]
+fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
+    let config = "[run]\nworld = \"sim\"\ntransport = [\"tcp\"]\nquiet = true\nrepeat = 2\n\
+                  duration = \"1 s\"\n[measure]\nudping = true\n";
+    let folder = configured(config);
+    let ended = folder.run(&["run", "two-links", "--json", "-r", "1", "-o", "a"]);
+    assert_eq!(ended.json().len(), 1, "{ended}");
+    let stored = folder.stored("a/sim-tcp-1.jsonl.zst");
+    let said = &stored.meta.conditions["from the configuration file"];
+    assert_eq!(said, "world = sim, transport = tcp, quiet, duration = 1 s");
+    assert_eq!(stored.meta.duration_ns, 1_000_000_000);
+    let ended = folder.run(&["run", "two-links", "--no-config", "--world", "sim", "-t", "200ms"]);
+    assert!(ended.err.contains("mptcp") && ended.err.contains("2 runs"), "{ended}");
+    // Other verbs have nothing to do with it.
+    assert_eq!(folder.run(&["scenarios"]).code, Some(0));
+}
+
+#[test]
+fn what_the_configuration_file_cannot_say_is_shown_with_its_place() {
+    let wrong = |config: &str| {
+        let folder = configured(config);
+        let ended = folder.run(&["scenarios"]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
+        let place = folder.config().display().to_string();
+        // Where a line is broken depends on the folder's name.
+        let mut told = String::new();
+        for line in ended.err.replace(&place, "CONFIG").lines() {
+            let goes_on = line
+                .strip_prefix("  ")
+                .filter(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || c == '`'));
+            match goes_on {
+                Some(rest) => told = format!("{} {rest}\n", told.trim_end()),
+                None => told = told + line + "\n",
+            }
+        }
+        told
+    };
+    insta::assert_snapshot!(wrong(
+        "[run]\nwordl = \"sim\"\nquiet = 3\n[rum]\n[measure]\nset = [[]]\n"
+    ));
+    let folder = configured("[report]\ncsv = \"subflows\"\n");
+    let ended = folder.run(&["report", "results", "--json"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("does not fit this command"), "{ended}");
+    assert!(ended.err.contains("--no-config"), "{ended}");
+}
+
+#[test]
+fn completions_know_every_verb_and_are_what_the_shell_reads() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = folder.run(&["completions", shell]);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        for word in ["reproduce", "congestion-control", "mpquic", "no-config"] {
+            let free = word == "mpquic"; // values that are checked by a function are not listed
+            assert!(free || ended.out.contains(word), "{shell}: no {word}");
+        }
+    }
+    let script = folder.run(&["completions", "bash"]).out;
+    folder.write("completions.bash", script);
+    let mut bash = folder.program("bash");
+    let ended = folder.start(bash.args(["-n", "completions.bash"])).wait();
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_verb() {
+    let folder = Folder::new();
+    let ended = folder.run(&["man", "--out", "man"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let pages = names(&folder.work().join("man"));
+    for page in ["towpath.1", "towpath-run.1", "towpath-lab-break.1", "towpath-scenarios-show.1"] {
+        assert!(pages.iter().any(|name| name == page), "no {page}: {pages:?}");
+    }
+    let run = fs::read_to_string(folder.work().join("man/towpath-run.1")).unwrap();
+    assert!(run.starts_with('.') && run.contains("\\-\\-scheduler"), "{run}");
+}
+
+#[test]
+fn the_version_names_the_commit_where_there_is_a_checkout() {
+    let out = Folder::new().run(&["--version"]).out;
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(out.starts_with(&format!("towpath {version}")), "{out}");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.git");
+    let commit = out.split_once("(commit ").map(|(_, rest)| rest.trim_end().trim_end_matches(')'));
+    match commit {
+        Some(commit) => assert!(
+            commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "{out}"
+        ),
+        None => assert!(fs::metadata(root).is_err(), "a checkout without its commit: {out}"),
+    }
+}

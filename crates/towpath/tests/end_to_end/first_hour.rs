@@ -1,0 +1,84 @@
+//! What made a newcomer stumble (docs/first-hour.md), in the simulated world.
+
+use crate::program::Folder;
+
+#[test]
+fn an_expectation_that_was_written_for_longer_is_said_to_be_that() {
+    let folder = Folder::new();
+    let start = ["run", "two-links", "-q", "--world", "sim", "--transport", "mptcp"];
+    let ended = folder.run(&[&start[..], &["-t", "1s"]].concat());
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let hint = "hint: the expectations of `two-links` were written for 10 s, and this ran for 1 s";
+    assert!(ended.err.contains(hint), "{ended}");
+    let ended = folder.run(&[&start[..], &["--set", "paths.first.rate=1 Mbit/s"]].concat());
+    let hint = "hint: the expectations were written for `two-links` without these changes";
+    assert!(ended.err.contains(hint), "{ended}");
+    let held = ["--set", "expect.mptcp.goodput=>= 1 Mbit/s", "-t", "1s"];
+    let ended = folder.run(&[&start[..], &held].concat());
+    assert!(!ended.err.contains("were written for"), "{ended}");
+}
+
+#[test]
+fn an_event_can_be_moved_as_the_hint_says() {
+    let folder = Folder::new();
+    let start = ["run", "wifi-cellular-handover", "-q", "--world", "sim", "--transport", "tcp"];
+    let moved = ["--duration", "2s", "--set", "timeline.0.at=1s"];
+    let ended = folder.run(&[&start[..], &moved].concat());
+    assert!(ended.out.contains("A 1 s: wifi down"), "{ended}");
+}
+
+#[test]
+fn a_folder_of_results_has_its_columns_in_the_order_in_which_they_were_run() {
+    let folder = Folder::new();
+    let ended =
+        folder.run(&["run", "two-links", "-q", "--world", "sim", "-t", "500ms", "-o", "results"]);
+    let columns = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("    ")).unwrap_or_default();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(columns(&ended.out), ["tcp", "mptcp"], "{ended}");
+    let again = folder.run(&["report", "results"]);
+    assert_eq!(columns(&again.out), ["tcp", "mptcp"], "{again}");
+    // Slow start has no threshold yet.
+    let table = folder.run(&["report", "results", "--csv", "subflows"]);
+    assert!(table.out.contains("ssthresh_packets"), "{table}");
+    assert!(!table.out.contains("4294967295") && !table.out.contains("2147483647"), "{table}");
+}
+
+#[test]
+fn a_file_in_place_of_a_folder_and_the_other_way_round_have_a_hint() {
+    let folder = Folder::new();
+    folder.write("file", "x");
+    for (arguments, hint) in [
+        (&["sweep", "status", "file"][..], "name a folder"),
+        (&["report", "file/x"], "name a folder"),
+        (&["run", "file/x.toml"], "name a folder"),
+        (&["trace", "file/x"], "name a folder"),
+        (&["run", "two-links", "--world", "sim", "--out", "file"], "name a folder"),
+        (&["trace", "."], "name a file in it"),
+        (&["scenarios", "check", "./"], "name a file in it"),
+    ] {
+        let ended = folder.run(arguments);
+        assert_eq!(ended.code, Some(2), "{ended}");
+        assert!(!ended.err.contains("os error"), "{ended}");
+        assert!(ended.err.contains(hint), "{arguments:?}: {ended}");
+    }
+}
+
+#[test]
+fn one_of_a_kind_is_no_plural() {
+    let ended = Folder::new().run(&["scenarios", "check", "two-links"]);
+    assert_eq!(ended.out, "two-links: 2 hosts, 2 paths, 1 flow, 0 events, 3 expectations\n");
+}
+
+#[test]
+fn headline_and_legend_name_a_fade_alike() {
+    let folder = Folder::new();
+    let ended = folder.run(&["run", "fading-wifi", "-q", "--world", "sim"]);
+    let name = "wifi fades to 1 Mbit/s";
+    let headline = ended.out.lines().find(|line| line.starts_with("After ")).unwrap();
+    assert!(headline.contains(name), "{ended}");
+    assert!(ended.out.contains("`wifi fades to 1 Mbit/s`"), "the verdict: {ended}");
+    assert!(ended.out.contains("s: wifi fades to 1 Mbit/s, in "), "the legend: {ended}");
+    assert!(!ended.out.contains("wifi rate "), "{ended}");
+}

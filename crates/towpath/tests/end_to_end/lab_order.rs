@@ -1,0 +1,147 @@
+//! `towpath lab` with several programs, in every order: nothing waits for ever.
+
+use std::os::unix::process::CommandExt;
+
+use crate::processes::{Members, signal};
+use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip, wait_for};
+
+/// Runs programs in the lab of two paths, as they are named.
+fn ordered(folder: &Folder, programs: &[(&str, &str)]) -> Ended {
+    folder.write("scenario.toml", TWO_PATHS);
+    let on = programs.iter().flat_map(|(host, command)| ["--on", host, command]);
+    let start = ["lab", "scenario.toml", "-q", "--out", "results"];
+    folder.run(&start.into_iter().chain(on).collect::<Vec<_>>())
+}
+
+/// Whether iperf3 is not there; that is said.
+fn no_iperf3(test: &str) -> bool {
+    missing("iperf3").inspect(|reason| skip(test, reason)).is_some()
+}
+
+#[test]
+fn a_client_that_comes_before_its_server_ends_the_lab_with_its_code() {
+    if no_iperf3("a_client_that_comes_before_its_server_ends_the_lab_with_its_code") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let programs = [("client", "iperf3 -c $TOWPATH_SERVER -t 1"), ("server", "iperf3 -s")];
+    let ended = ordered(&folder, &programs);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    // The server may have started before the client was refused.
+    assert!(ended.err.contains("`iperf3 -c $TOWPATH_SERVER -t 1` on phone ended with"), "{ended}");
+    assert!(ended.err.contains("servers first"), "{ended}");
+}
+
+#[test]
+fn a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has() {
+    if no_iperf3("a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let client = "until iperf3 -c $TOWPATH_SERVER -n 100K; do sleep 0.1; done";
+    for server in ["iperf3 -s", "iperf3 -s -D"] {
+        let ended = ordered(&folder, &[("client", client), ("server", server)]);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(ended.out.contains("phone  | iperf Done."), "{ended}");
+        let told = ended.err.contains("and `iperf3 -s` on server only waits: the lab ends");
+        assert_eq!(told, server == "iperf3 -s", "{ended}");
+    }
+}
+
+#[test]
+fn servers_without_a_client_end_the_lab() {
+    if no_iperf3("servers_without_a_client_end_the_lab") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let two = ordered(&folder, &[("server", "iperf3 -s"), ("client", "iperf3 -s")]);
+    let one = ordered(&folder, &[("server", "iperf3 -s")]);
+    for (ended, verb) in [(two, "only wait"), (one, "only waits")] {
+        assert_eq!(ended.code, Some(1), "{ended}");
+        let text = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&format!("{verb} for others to come, and there are none")), "{text}");
+        assert!(text.contains("hint: add a client: a further `--on HOST COMMAND`"), "{text}");
+    }
+}
+
+#[test]
+fn a_daemon_that_goes_into_the_background_is_a_server_like_others() {
+    if no_iperf3("a_daemon_that_goes_into_the_background_is_a_server_like_others") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let programs = [("server", "iperf3 -s -D"), ("client", "iperf3 -c $TOWPATH_SERVER -n 100K")];
+    let ended = ordered(&folder, &programs);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(ended.out.contains("iperf Done."), "{ended}");
+}
+
+#[test]
+fn a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code() {
+    if no_iperf3("a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let failing = "iperf3 -c $TOWPATH_SERVER -n 100K; touch failed; exit 3";
+    let last = "until test -e failed; do sleep 0.02; done; sleep 0.2";
+    let programs = [("server", "iperf3 -s"), ("client", failing), ("client", last)];
+    let ended = ordered(&folder, &programs);
+    assert_eq!(ended.code, Some(3), "{ended}");
+    assert!(ended.err.contains("its exit code is the lab's"), "{ended}");
+    let forgiven = format!("({failing}) || true");
+    let programs = [("server", "iperf3 -s"), ("client", &*forgiven), ("client", last)];
+    assert_eq!(ordered(&folder, &programs).code, Some(0));
+}
+
+#[test]
+fn a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice() {
+    if no_iperf3("a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice") {
+        return;
+    }
+    let (_turn, folder) = (emulator(), Folder::new());
+    let server = "iperf3 -s & until test -e began; do sleep 0.02; done; kill $!; exit 4";
+    let programs = [("server", server), ("client", "touch began; sleep 86394")];
+    let ended = ordered(&folder, &programs);
+    assert_eq!(ended.code, Some(4), "{ended}");
+    let text = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let last = "exit status: 4 while `touch began; sleep 86394` on phone still ran";
+    assert!(text.contains(last), "{text}");
+}
+
+/// Starts a lab in a process group of its own, as a terminal does.
+fn interrupted(folder: &Folder, programs: &[&str], again: bool, program: &str) -> Ended {
+    folder.write("scenario.toml", TWO_PATHS);
+    let on = programs.iter().flat_map(|command| ["--on", "phone", command]);
+    let start = ["lab", "scenario.toml", "-q", "--out", "results"];
+    let mut command = folder.towpath(&start.into_iter().chain(on).collect::<Vec<_>>());
+    let mut running = folder.start(command.process_group(0));
+    let members = Members::wait_for(running.id(), program);
+    wait_for("the programs", || running.printed().contains("ready").then_some(()));
+    signal("INT", -i64::from(running.id()));
+    if again {
+        wait_for("the end after further signals", || {
+            signal("INT", -i64::from(running.id()));
+            running.child.try_wait().unwrap()
+        });
+    }
+    let ended = running.wait();
+    members.wait_until_gone();
+    ended
+}
+
+#[test]
+fn ctrl_c_ends_a_lab_at_every_stage() {
+    let (_turn, folder) = (emulator(), Folder::new());
+    // While one is waited for that opens nothing.
+    let ended =
+        interrupted(&folder, &["echo ready; sleep 86393", "echo never"], false, "sleep 86393");
+    assert_eq!(ended.code, Some(130), "{ended}");
+    assert!(!ended.out.contains("never"), "{ended}");
+    // While the last one runs.
+    let ended = interrupted(&folder, &["true", "echo ready; sleep 86392"], false, "sleep 86392");
+    assert_eq!(ended.code, Some(130), "{ended}");
+    // While the last one will not hear of it: the second ends all.
+    let deaf = "trap '' INT; echo ready; sleep 86391";
+    let ended = interrupted(&folder, &["true", deaf], true, "sleep 86391");
+    assert_eq!(ended.code, Some(130), "{ended}");
+}

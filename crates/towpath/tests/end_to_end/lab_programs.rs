@@ -1,0 +1,207 @@
+//! Programs that people really run, in the lab: what they move is shown with its share per path.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use towpath_measure::result::Summary;
+use towpath_measure::scenario::{DataDirection, Transport};
+use towpath_measure::store::RunResult;
+
+use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip};
+
+/// Runs a server and a client in the lab of two paths; the result is in `results`.
+fn serve(folder: &Folder, server: &str, client: &str) -> (Ended, RunResult) {
+    folder.write("scenario.toml", TWO_PATHS);
+    let on = ["--on", "server", server, "--on", "client", client];
+    let ended = folder.run(&[&["lab", "scenario.toml", "--out", "results"][..], &on].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let result = folder.stored("results/lab-1.jsonl.zst");
+    (ended, result)
+}
+
+/// Whether one of these is not there; that is said.
+fn lacks(test: &str, tools: &[&str]) -> bool {
+    let reason = tools.iter().find_map(|tool| missing(tool));
+    reason.inspect(|reason| skip(test, reason)).is_some()
+}
+
+/// Payload that arrived at the client.
+fn down(summary: &Summary) -> u64 {
+    let own = summary.flows.iter().filter(|flow| flow.direction == DataDirection::Down);
+    own.map(|flow| flow.bytes).sum()
+}
+
+/// What each path's share of that was.
+fn share(summary: &Summary, path: &str) -> f64 {
+    let own = summary.subflows.iter().filter(|subflow| subflow.path == path);
+    own.filter(|s| s.direction == DataDirection::Down).map(|s| s.share).sum()
+}
+
+#[test]
+fn a_static_go_program_shows_both_paths() {
+    let (folder, test) = (Folder::new(), "a_static_go_program_shows_both_paths");
+    if lacks(test, &["go"]) {
+        return;
+    }
+    let source = r#"package main
+import ("io"; "net"; "os")
+func must[T any](value T, err error) T { if err != nil { panic(err) }; return value }
+func main() {
+    if len(os.Args) > 1 {
+        n := must(io.Copy(io.Discard, must(net.Dial("tcp4", os.Args[1]))))
+        if n != 8000000 { panic(n) }
+        return
+    }
+    // Whoever closes this refuses further subflows.
+    listener := must(net.Listen("tcp4", ":8000"))
+    c := must(listener.Accept())
+    must(c.Write(make([]byte, 8000000)))
+    if err := c.Close(); err != nil { panic(err) }
+    listener.Close()
+}
+"#;
+    folder.write("main.go", source);
+    let mut build = folder.program("go");
+    build.args(["build", "-o", "move", "main.go"]).env("CGO_ENABLED", "0").env("GOFLAGS", "");
+    build.env("GOCACHE", folder.temporary().join("go")).env("GO111MODULE", "off");
+    build.env("HOME", folder.temporary());
+    // The standard library, too, which is not compiled yet.
+    let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
+    assert_eq!(compiled.code, Some(0), "{compiled}");
+    let _turn = emulator();
+    // Go asks for Multipath TCP itself.
+    let ask = "GODEBUG=multipathtcp=1 ./move";
+    let (ended, result) = serve(&folder, ask, &format!("{ask} $TOWPATH_SERVER:8000"));
+    let summary = result.summary.as_ref().unwrap();
+    assert_eq!(result.meta.transport, Transport::Mptcp, "{ended}");
+    // What arrived after the last look at a Multipath TCP socket is not seen.
+    let whole = down(summary);
+    assert!((7_500_000..8_100_000).contains(&whole), "{whole}: {ended}");
+    // Copies count on each subflow.
+    let own = summary.subflows.iter().filter(|subflow| subflow.direction == DataDirection::Down);
+    let sum = own.map(|subflow| subflow.bytes).sum::<u64>();
+    assert!((whole - whole / 100..whole + whole / 10).contains(&sum), "{sum} of {whole}: {ended}");
+    let shares = [share(summary, "wifi"), share(summary, "cellular")];
+    assert!(shares.iter().all(|share| *share > 0.1), "{shares:?}: {ended}");
+    assert!(ended.err.contains("over wifi and cellular"), "{ended}");
+}
+
+/// A host between two others, which forwards: programs on it see what passes, and can change it.
+#[test]
+fn a_host_can_be_the_router_between_two_others() {
+    let (folder, test) = (Folder::new(), "a_host_can_be_the_router_between_two_others");
+    if lacks(test, &["ip", "python3"]) {
+        return;
+    }
+    folder.write(
+        "scenario.toml",
+        "name = \"router\"\n[hosts.client]\n[hosts.router]\nsysctl = { \"net.ipv4.ip_forward\" = 1 }\n\
+         [hosts.server]\n[paths.near]\nbetween = [\"client\", \"router\"]\nrate = \"50 Mbit/s\"\n\
+         delay = \"5 ms\"\n[paths.far]\nbetween = [\"router\", \"server\"]\nrate = \"20 Mbit/s\"\n\
+         delay = \"10 ms\"\n",
+    );
+    let server = "import socket\n\
+                  c, _ = socket.create_server(('', 8000)).accept()\n\
+                  while c.recv(65536): pass\n";
+    let client = "import os, socket\n\
+                  c = socket.create_connection((os.environ['TOWPATH_SERVER'], 8000))\n\
+                  c.sendall(bytes(1000000))\n\
+                  c.shutdown(socket.SHUT_WR)\n\
+                  c.recv(1)\n";
+    folder.write("server.py", server);
+    folder.write("client.py", client);
+    let route = "ip route add 10.64.1.0/24 via 10.64.0.2 && python3 client.py";
+    let _turn = emulator();
+    let ended = folder.run(&[
+        "lab",
+        "scenario.toml",
+        "--out",
+        "results",
+        "--on",
+        "server",
+        "ip route add 10.64.0.0/24 via 10.64.1.1 && exec python3 server.py",
+        "--on",
+        "client",
+        route,
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let result = folder.stored("results/lab-1.jsonl.zst");
+    let summary = result.summary.as_ref().unwrap();
+    let up = summary.flows.iter().find(|flow| flow.direction == DataDirection::Up).unwrap();
+    // The kernel counts the end of the data, too.
+    assert!((1_000_000..=1_000_001).contains(&up.bytes), "{}: {ended}", up.bytes);
+    assert_eq!(summary.multipath.paths_used, ["near"], "{ended}");
+}
+
+/// A server of SSH becomes another user for good, which nobody can in a lab; as somebody who is not
+/// root it need not.
+#[test]
+fn ssh_moves_data_that_is_shown() {
+    let (folder, test) = (Folder::new(), "ssh_moves_data_that_is_shown");
+    if lacks(test, &["dropbear", "unshare"]) {
+        return;
+    }
+    let place = folder.work().display().to_string();
+    let key = |name: &str| {
+        let mut command = folder.program("dropbearkey");
+        let made = folder.start(command.args(["-t", "ed25519", "-f", name])).wait();
+        assert_eq!(made.code, Some(0), "{made}");
+        made.out.lines().find(|line| line.starts_with("ssh-ed25519")).unwrap().to_owned() + "\n"
+    };
+    let (_, user) = (key("host"), key("user"));
+    fs::create_dir(folder.work().join(".ssh")).unwrap();
+    folder.write(".ssh/authorized_keys", user);
+    for private in [".", ".ssh", ".ssh/authorized_keys"] {
+        fs::set_permissions(folder.work().join(private), Permissions::from_mode(0o700)).unwrap();
+    }
+    // Somebody with a shell, on machines where there is nobody but root.
+    let passwd = format!("walker:x:1000:1000::{place}:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n");
+    folder.write("passwd", passwd);
+    let server = format!(
+        "mount --bind {place}/passwd /etc/passwd && exec unshare --user --map-user=1000 \
+         --map-group=1000 \"$(command -v dropbear)\" -F -E -s -r {place}/host -p 2222"
+    );
+    // Random bytes, since dropbear compresses zeros away.
+    let client = format!(
+        "dbclient -y -y -i {place}/user -p 2222 walker@$TOWPATH_SERVER 'head -c 3000000 /dev/urandom' \
+         | wc -c"
+    );
+    let _turn = emulator();
+    let (ended, result) = serve(&folder, &server, &client);
+    assert!(ended.out.contains("| 3000000"), "{ended}");
+    let summary = result.summary.as_ref().unwrap();
+    assert!((3_000_000..3_100_000).contains(&down(summary)), "{}: {ended}", down(summary));
+    assert!(share(summary, "wifi") > 0.99, "{:?}: {ended}", summary.subflows);
+}
+
+/// A server that has not noticed that its client has gone, and a client that does something else: the
+/// rate is that of the transfer.
+#[test]
+fn the_time_after_a_client_has_gone_is_no_part_of_its_rate() {
+    let (folder, test) = (Folder::new(), "the_time_after_a_client_has_gone_is_no_part_of_its_rate");
+    if lacks(test, &["python3"]) {
+        return;
+    }
+    let server = "import socket, time\n\
+                  s = socket.create_server(('', 8000))\n\
+                  c, _ = s.accept()\n\
+                  c.sendall(bytes(2000000))\n\
+                  time.sleep(86390)\n";
+    let client = "import os, socket, time\n\
+                  c = socket.create_connection((os.environ['TOWPATH_SERVER'], 8000))\n\
+                  n = 0\n\
+                  while n < 2000000: n += len(c.recv(65536))\n\
+                  c.close()\n\
+                  time.sleep(8)\n";
+    folder.write("server.py", server);
+    folder.write("client.py", client);
+    let _turn = emulator();
+    let (ended, result) = serve(&folder, "python3 server.py", "python3 client.py");
+    let summary = result.summary.as_ref().unwrap();
+    let flow = summary.flows.iter().find(|flow| flow.direction == DataDirection::Down).unwrap();
+    assert_eq!(flow.bytes, 2_000_000, "{ended}");
+    // The connection is half open for 8 s behind it.
+    let seconds = flow.duration_ns / 1_000_000_000;
+    assert!(seconds < 8, "{seconds}: {ended}");
+}

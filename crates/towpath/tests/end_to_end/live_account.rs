@@ -1,0 +1,194 @@
+//! The account of capacity between two hosts of which nobody describes the links: server and client
+//! in emulated networks with one known limit.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use towpath_measure::result::{AccountSummary, Basis, Part, Record};
+use towpath_measure::scenario::DataDirection;
+
+use crate::program::{Ended, Folder, binary, busy, emulator_alone, skip};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What a measurement's account says, and whether the machine had no time for it.
+struct Measured {
+    account: AccountSummary,
+    /// What the client printed.
+    text: String,
+    busy: bool,
+}
+
+fn path(name: &str, keys: &str) -> String {
+    format!("[paths.{name}]\nbetween = [\"client\", \"server\"]\n{keys}\n")
+}
+
+/// Measures in a network with these paths; `server` are options of `towpath server`.
+fn measured(paths: &str, transport: &str, options: &str) -> Measured {
+    let _turn = emulator_alone();
+    let folder = Folder::new();
+    let towpath = std::fs::canonicalize(binary()).unwrap();
+    let towpath = towpath.display();
+    let scenario = format!(
+        "name = \"live-account\"\n[hosts.client]\n[hosts.server]\n{paths}\n[[flows]]\n\
+         from = \"server\"\nto = \"client\"\nrun = \"{towpath} server --once > server.txt 2>&1\"\n\
+         duration = \"20 s\"\n[[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"until grep -q \
+         listening server.txt; do sleep 0.02; done; {towpath} measure 10.64.0.2 -o results \
+         --transport {transport} {options} > client.txt 2>&1; echo $? > code.txt\"\n\
+         duration = \"30 s\"\n"
+    );
+    folder.write("scenario.toml", scenario);
+    let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
+    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
+    let text = read("client.txt");
+    assert_eq!(read("code.txt").trim(), "0", "{text}\n{ended}");
+    let busy = busy(&folder.stored("around/mptcp-1.jsonl.zst")).is_some();
+    let result = folder.stored(&format!("results/live-{transport}-1.jsonl.zst"));
+    let account = *result.summary.unwrap().account.unwrap_or_else(|| panic!("no account: {text}"));
+    assert_eq!(account.basis, Basis::Estimate);
+    let of_records = result.records.iter().filter_map(|record| {
+        let Record::Account(one) = record else { return None };
+        assert_eq!(one.parts.sum(), one.parts.capacity_bytes, "{one:#?}");
+        Some(one.parts.capacity_bytes)
+    });
+    assert_eq!(of_records.sum::<u64>(), account.total.capacity_bytes);
+    assert_eq!(account.total.sum(), account.total.capacity_bytes);
+    Measured { account, text, busy }
+}
+
+/// Fails unless what held a path's sender back for longest is one of `parts`, if the machine had
+/// time.
+fn assert_held(measured: &Measured, path: &str, parts: &[Part]) {
+    let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
+    let longest = link.held_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
+    let right = longest.is_some_and(|longest| parts.contains(&longest));
+    assert!(measured.busy || right, "{path}: {longest:?}: {:#?}", measured.account);
+}
+
+#[test]
+fn a_small_window_of_the_receiver_is_named_in_both_directions() {
+    let paths = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"");
+    for (options, direction) in [("", DataDirection::Up), ("-R", DataDirection::Down)] {
+        let measured = measured(&paths, "tcp", &format!("-t 3 -w 50k {options}"));
+        let link = &measured.account.links[0];
+        assert_eq!(link.direction, direction);
+        assert_held(&measured, "eth", &[Part::PeerWindow, Part::SendBuffer]);
+        let said = measured.text.contains("(estimated: the most that arrived within 20 ms)");
+        assert!(said, "{}", measured.text);
+    }
+}
+
+#[test]
+fn an_application_at_a_constant_rate_is_named() {
+    let paths = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"10 ms\"");
+    for transport in ["tcp", "mptcp", "quic"] {
+        let measured = measured(&paths, transport, "-t 3 -b 4M");
+        assert_held(&measured, "eth", &[Part::Application]);
+        let said = measured.account.sentence.contains("there was nothing to send");
+        assert!(measured.busy || said, "{}", measured.account.sentence);
+    }
+}
+
+#[test]
+fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
+    let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
+    for transport in ["tcp", "quic"] {
+        // A host's own control may be BBR, which the window holds back only while it starts.
+        let measured = measured(&slow, transport, "-t 3 -C cubic");
+        let parts = [Part::SlowStart, Part::BelowProduct, Part::AfterLoss];
+        assert_held(&measured, "eth", &parts);
+        // What was estimated is what the link carries, within what bursts and headers make of it.
+        let bytes = measured.account.total.capacity_bytes as f64;
+        let mbps = bytes * 8e3 / measured.account.span_ns as f64;
+        assert!(measured.busy || (8.5..11.5).contains(&mbps), "{mbps}: {}", measured.text);
+        assert!(!measured.account.estimate.as_ref().unwrap().at_least);
+    }
+    let lossy = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"\nloss = \"1 %\"");
+    let measured = measured(&lossy, "tcp", "-t 3 -C reno");
+    assert_held(&measured, "eth", &[Part::AfterLoss]);
+}
+
+/// BBR, which many hosts have by default, keeps its window open and paces.
+#[test]
+fn bbr_is_held_back_by_its_pacing() {
+    let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let known = std::fs::read_to_string(known).unwrap_or_default();
+    if !known.split_whitespace().any(|name| name == "bbr") {
+        return skip("bbr_is_held_back_by_its_pacing", "the kernel has no `bbr`");
+    }
+    let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
+    let measured = measured(&slow, "tcp", "-t 3 -C bbr");
+    let parts = [Part::SlowStart, Part::BelowProduct, Part::Pacing];
+    assert_held(&measured, "eth", &parts);
+    let paced = measured.account.links[0].held_ns.contains_key(&Part::Pacing);
+    assert!(measured.busy || paced, "{:#?}", measured.account);
+}
+
+#[test]
+fn a_path_that_others_wait_for_is_named_between_two_hosts() {
+    let paths = "[hosts.client.mptcp]\nendpoints = [{ path = \"wifi\", flags = [\"subflow\"] }, \
+        { path = \"umts\", flags = [\"subflow\"] }]\n"
+        .to_owned()
+        + &path("wifi", "rate = \"8 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"80 ms\"")
+        + &path("umts", "rate = \"2 Mbit/s\"\ndelay = \"75 ms\"\nqueue = \"2 s\"");
+    let measured = measured(&paths, "mptcp", "-t 6 -w 100k");
+    let wifi = measured.account.links.iter().find(|link| link.path == "wifi").unwrap();
+    let blocked = wifi.parts.blocked_by.contains_key("umts");
+    assert!(measured.busy || blocked, "{:#?}", measured.account);
+    assert_eq!(measured.account.links.len(), 2, "{:#?}", measured.account);
+}
+
+/// What the monitor and the doctor of the sender's host say while it measures with these options:
+/// limits of subflows by look, and causes; and whether the machine had no time for it.
+fn looked_at(server: &str, options: &str) -> (Vec<String>, Vec<String>, bool) {
+    let _turn = emulator_alone();
+    let folder = Folder::new();
+    let towpath = std::fs::canonicalize(binary()).unwrap();
+    let towpath = towpath.display();
+    let path = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"");
+    let scenario = format!(
+        "name = \"live-limits\"\n[hosts.client]\n[hosts.server]\n{server}\n{path}\n[[flows]]\n\
+         from = \"server\"\nto = \"client\"\nrun = \"{towpath} server --once > server.txt 2>&1\"\n\
+         duration = \"20 s\"\n[[flows]]\nfrom = \"client\"\nto = \"server\"\nrun = \"until grep -q \
+         listening server.txt; do sleep 0.02; done; {towpath} measure 10.64.0.2 -o results \
+         --transport mptcp -t 6 {options} > client.txt 2>&1 & sleep 1.5; {towpath} monitor --json \
+         --count 6 --interval 0.2 > monitor.txt 2> monitor-err.txt; {towpath} doctor --json > \
+         doctor.txt 2> doctor-err.txt; wait\"\nduration = \"30 s\"\n"
+    );
+    folder.write("scenario.toml", scenario);
+    let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
+    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
+    let mut limits = Vec::new();
+    for line in read("monitor.txt").lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let longest = &line["subflows"][0]["limits"][0]["limit"];
+        limits.extend(longest.as_str().map(str::to_owned));
+    }
+    let doctor = read("doctor.txt");
+    let report: Value = serde_json::from_str(&doctor).unwrap_or_else(|_| {
+        panic!("{doctor}{}\n{}\n{ended}", read("doctor-err.txt"), read("client.txt"))
+    });
+    let causes = report["findings"].as_array().unwrap().iter();
+    let causes = causes.map(|finding| finding["cause"].as_str().unwrap().to_owned());
+    let busy = busy(&folder.stored("around/mptcp-1.jsonl.zst")).is_some();
+    (limits, causes.collect(), busy)
+}
+
+#[test]
+fn monitor_and_doctor_name_the_receivers_window_of_a_live_connection() {
+    let (limits, causes, busy) = looked_at("receive-buffer = \"100 KB\"", "");
+    let most = limits.iter().filter(|limit| *limit == "peer-window").count();
+    assert!(busy || most * 2 > limits.len(), "{limits:?}");
+    assert!(busy || causes.iter().any(|cause| cause == "receive-window-full"), "{causes:?}");
+}
+
+#[test]
+fn monitor_names_an_application_with_little_to_say_and_doctor_says_nothing_of_it() {
+    let (limits, causes, busy) = looked_at("", "-b 1M");
+    let most = limits.iter().filter(|limit| *limit == "application").count();
+    assert!(busy || most * 2 > limits.len(), "{limits:?}");
+    let of_windows = |cause: &&String| cause.contains("window") || cause.contains("buffer-full");
+    assert_eq!(causes.iter().find(of_windows), None);
+}

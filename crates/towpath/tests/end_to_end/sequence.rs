@@ -1,0 +1,313 @@
+//! Time–sequence pictures: what they show is what `tcpdump` reads and what the run counted.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use towpath_measure::result::{Record, Sequence, SequenceKind};
+use towpath_measure::store::RunResult;
+
+use crate::program::{Folder, SIZED, TWO_PATHS, emulator, is_long, missing, skip};
+use crate::report_page::{browser, complaints, measure, open};
+
+/// A packet's payload, or a part of it: when it was sent (ns since the first packet), from which port,
+/// first number, the one behind the last, whether all of it had been sent before.
+type Part = (u64, u16, i64, i64, bool);
+
+/// What a capture's own host sent, as `tcpdump` reads it.
+fn read_by_tcpdump(folder: &Folder, file: &str) -> Vec<Part> {
+    let mut command = folder.program("tcpdump");
+    command.args(["-nr", file, "-ttSv", "--time-stamp-precision=nano", "-Q", "out", "tcp"]);
+    let ended = folder.start(&mut command).wait();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    // With -v a packet has two lines: time and IP, then ports and TCP.
+    let mut parts = Vec::new();
+    let mut first_ns: Option<u64> = None;
+    let mut now_ns = 0;
+    let mut begins: BTreeMap<u16, i64> = BTreeMap::new();
+    let mut seen: BTreeMap<u16, Vec<(i64, i64)>> = BTreeMap::new();
+    for line in ended.out.lines() {
+        let stamp = line.split(' ').next().unwrap_or("");
+        if let Some((seconds, rest)) = stamp.split_once('.')
+            && line.contains(" IP")
+        {
+            let ns = seconds.parse::<u64>().unwrap() * 1_000_000_000 + rest.parse::<u64>().unwrap();
+            now_ns = ns - *first_ns.get_or_insert(ns);
+        }
+        let Some((ends, fields)) = line.trim().split_once(": Flags ") else { continue };
+        let source = ends.split(" > ").next().unwrap();
+        let port: u16 = source.rsplit('.').next().unwrap().parse().unwrap();
+        let Some(seq) = fields.split(", ").find_map(|field| field.strip_prefix("seq ")) else {
+            continue;
+        };
+        if fields.starts_with("[S") {
+            begins.insert(port, seq.parse::<i64>().unwrap() + 1);
+        }
+        let Some((from, to)) = seq.split_once(':') else { continue };
+        let begin = begins[&port];
+        let near = |number: &str| (number.parse::<i64>().unwrap() - begin).rem_euclid(1 << 32);
+        let (from, to) = (near(from), near(to));
+        let known = seen.entry(port).or_default();
+        for (start, end, again) in split(known, (from, to)) {
+            parts.push((now_ns, port, start, end, again));
+        }
+        known.push((from, to));
+    }
+    parts.sort_unstable();
+    parts
+}
+
+/// Parts of a range that were seen, and that were not; simple and slow on purpose.
+fn split(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, i64, bool)> {
+    known.sort_unstable();
+    let mut joined: Vec<(i64, i64)> = Vec::new();
+    for &(start, end) in known.iter() {
+        match joined.last_mut() {
+            Some(last) if last.1 >= start => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined.clone_into(known);
+    let (mut at, mut parts) = (from, Vec::new());
+    for (start, end) in joined {
+        if end <= at || start >= to {
+            continue;
+        }
+        if start > at {
+            parts.push((at, start, false));
+        }
+        parts.push((start.max(at), end.min(to), true));
+        at = end;
+    }
+    if at < to {
+        parts.push((at, to, false));
+    }
+    parts
+}
+
+/// The same as `towpath trace --csv sequence` has it.
+fn drawn(folder: &Folder, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<Part> {
+    let ended = folder.run(&["trace", file, "--csv", "sequence"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let mut lines = ended.out.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let column = |name: &str| header.iter().position(|column| *column == name).unwrap();
+    let [t, subflow, direction, kind, numbers, start, end, width] = [
+        "t_ns",
+        "subflow",
+        "direction",
+        "kind",
+        "numbers",
+        "start_bytes",
+        "end_bytes",
+        "column_ns",
+    ]
+    .map(column);
+    let mut found = Vec::new();
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        if fields[numbers] != "subflow" || fields[direction] != "up" {
+            continue;
+        }
+        assert_eq!(fields[width], "0", "each packet by itself: {line}");
+        let again = match fields[kind] {
+            "sent" | "late" | "reinjected" => false,
+            "again" | "needless" => true,
+            _ => continue,
+        };
+        let number = |at: usize| fields[at].parse::<i64>().unwrap();
+        let port = ports[&fields[subflow].parse().unwrap()];
+        found.push((fields[t].parse().unwrap(), port, number(start), number(end), again));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Ports of the opener, by subflow of the capture.
+fn ports(folder: &Folder, file: &str) -> BTreeMap<u32, u16> {
+    let ended = folder.run(&["trace", file, "--json"]);
+    let run = towpath_measure::store::read_run(ended.out.as_bytes()).unwrap();
+    let all = run.summary.unwrap().subflows;
+    all.iter().map(|s| (s.subflow, s.local.rsplit(':').next().unwrap().parse().unwrap())).collect()
+}
+
+fn sequences(run: &RunResult) -> Vec<&Sequence> {
+    let all = run.records.iter().filter_map(|record| {
+        let Record::Sequence(sequence) = record else { return None };
+        Some(&**sequence)
+    });
+    all.collect()
+}
+
+/// Holds the picture of a capture against `tcpdump`; the number of parts, and of those sent again.
+fn compare(folder: &Folder, file: &str) -> (usize, usize) {
+    let read = read_by_tcpdump(folder, file);
+    let drawn = drawn(folder, file, &ports(folder, file));
+    let differ = read.iter().zip(&drawn).find(|(read, drawn)| read != drawn);
+    assert_eq!(differ, None, "{file}: tcpdump, picture");
+    assert_eq!(read.len(), drawn.len(), "{file}");
+    (read.len(), read.iter().filter(|part| part.4).count())
+}
+
+const LOSSY: &str = "paths.*.loss=0.5 %";
+
+#[test]
+fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
+    let test = "a_picture_of_a_simulated_run_shows_what_tcpdump_reads";
+    if let Some(reason) = missing("tcpdump") {
+        return skip(test, &reason);
+    }
+    for transport in ["tcp", "mptcp"] {
+        let folder = Folder::new();
+        folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+        let how = ["-q", "--world", "sim", "-T", transport, "--set", LOSSY, "--pcap", "kept"];
+        let more = ["--set", "flows.0.size=3 MB", "--out", "r"];
+        let ended = folder.run(&[&["run", "scenario.toml"][..], &how, &more].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let (parts, again) = compare(&folder, &format!("kept/sim-{transport}-1-phone.pcapng"));
+        assert!(parts > 1_500 && again > 0, "{transport}: {parts} parts, {again} again");
+    }
+}
+
+#[test]
+fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it() {
+    let test = "a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it";
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let run = |more: &[&str]| {
+        let how = ["-q", "-T", "mptcp", "--set", LOSSY, "--set", "flows.0.size=2 MB"];
+        let ended = folder.run(&[&["run", "scenario.toml"][..], &how, more].concat());
+        assert_eq!(ended.code, Some(0), "{ended}");
+    };
+    run(&["--out", "r", "--pcap", "kept", "--snap", "100"]);
+    let stored = folder.stored("r/mptcp-1.jsonl.zst");
+    let pictures = sequences(&stored);
+    assert!(pictures.iter().any(|picture| picture.subflow.is_none()), "{pictures:?}");
+    // Times are the run's: nothing is sent before it begins, nothing long after it has ended.
+    let summary = stored.summary.as_ref().unwrap();
+    for picture in &pictures {
+        let known = summary.subflows.iter().any(|s| Some(s.subflow) == picture.subflow);
+        assert!(known || picture.subflow.is_none());
+        let end_ns = summary.flows[0].duration_ns;
+        let sent = picture.views[0].marks.iter().find(|m| m.kind == SequenceKind::Sent).unwrap();
+        let (first, last) = (sent.t_ns[0], sent.t_ns[sent.t_ns.len() - 1]);
+        assert!(first > 0 && first < end_ns && last < end_ns + 1_000_000_000, "{first}, {last}");
+    }
+    let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
+    assert!(page.contains("Sequence numbers over time</summary>"));
+    if let Some(reason) = missing("tcpdump") {
+        return skip(test, &reason);
+    }
+    let (parts, _) = compare(&folder, "kept/emu-mptcp-1-phone.pcapng");
+    assert!(parts > 1_000, "{parts}");
+}
+
+#[test]
+fn a_report_without_packets_says_how_to_get_pictures() {
+    let _turn = emulator();
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let ended = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
+    assert!(page.contains("run it with <code>--pcap FOLDER</code>"));
+}
+
+/// Zooms in twice around the middle of the first picture, as a reader would, and says what is shown of
+/// its height.
+const ZOOM: &str = r#"<script>
+const figure = document.querySelector(".sequences figure[data-chart]");
+const plot = figure.querySelector("svg.plot");
+const [, , , all] = plot.querySelector(".data").getAttribute("viewBox").split(" ");
+for (const key of ["Home", ...Array(50).fill("ArrowRight"), "+", "+"])
+  plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
+const [, upper, , height] = plot.querySelector(".data").getAttribute("viewBox").split(" ").map(Number);
+const levels = plot.querySelectorAll(".levels text").length;
+document.title = `all ${all}, top ${upper > 0}, less ${height < 900}, levels ${levels >= 2}`;
+</script></body>"#;
+
+#[test]
+fn a_picture_that_is_zoomed_follows_in_height_and_fits_on_a_phone() {
+    let test = "a_picture_that_is_zoomed_follows_in_height_and_fits_on_a_phone";
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return skip(test, &reason),
+    };
+    let folder = Folder::new();
+    folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+    let how = ["-q", "-W", "sim", "-T", "mptcp", "--set", LOSSY, "--set", "flows.0.size=9 MB"];
+    let ended = folder.run(&[&["run", "scenario.toml", "--out", "r"][..], &how].concat());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
+    assert_eq!(measure(&folder, &browser, &page, 390), "wide 390, loaded 0");
+    // The page's policy lets no other script run.
+    let free = page.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
+    folder.write("zoom.html", free.replace("</body>", ZOOM));
+    let opened = open(&folder, &browser, &folder.work().join("zoom.html"), 1_280);
+    assert_eq!(complaints(&opened), [""; 0]);
+    let title = opened.out.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
+    assert_eq!(title, Some("all 1000, top true, less true, levels true"));
+}
+
+/// What was drawn as sent again, and what the sender counted, subflow by subflow.
+fn counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
+    let subflows = &run.summary.as_ref().unwrap().subflows;
+    let pair = |picture: &&Sequence| {
+        let known = subflows.iter().find(|subflow| {
+            (subflow.flow, Some(subflow.subflow), subflow.direction)
+                == (picture.flow, picture.subflow, picture.direction)
+        })?;
+        let kinds = [SequenceKind::Again, SequenceKind::Needless];
+        let drawn = picture.views[0].marks.iter().filter(|marks| kinds.contains(&marks.kind));
+        let drawn: u64 = drawn.flat_map(|marks| &marks.packets).map(|n| u64::from(*n)).sum();
+        assert_eq!(drawn, picture.again_packets, "none is left out");
+        // The sender counts a FIN that it sends again, too.
+        let fins = picture.views[0].marks.iter().filter(|marks| marks.kind == SequenceKind::Fin);
+        let fins = fins.map(|marks| marks.t_ns.len()).sum::<usize>() as u64;
+        Some((known.subflow, drawn + fins.saturating_sub(1), known.retransmissions))
+    };
+    sequences(run).iter().filter_map(pair).collect()
+}
+
+#[test]
+fn what_is_drawn_as_sent_again_is_what_the_sender_counted_on_scenarios_drawn_at_random() {
+    let (mut subflows, mut packets, mut missed) = (0, 0, Vec::new());
+    for seed in 0..if is_long() { 24 } else { 6 } {
+        let folder = Folder::new();
+        folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
+        // Drawn from the seed, as the last step of SplitMix64 does.
+        let draw = |number: u64, most: u64| {
+            let mixed = (seed * 16 + number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed >> 33) % most
+        };
+        let set = [
+            format!("paths.wifi.rate={} Mbit/s", 2 + draw(0, 60)),
+            format!("paths.wifi.delay={} ms", 1 + draw(1, 60)),
+            format!("paths.wifi.loss={}.{} %", draw(2, 3), draw(3, 10)),
+            format!("paths.cellular.rate={} Mbit/s", 1 + draw(4, 40)),
+            format!("paths.cellular.delay={} ms", 5 + draw(5, 150)),
+            format!("paths.cellular.loss={}.{} %", draw(6, 2), draw(7, 10)),
+            format!("flows.0.size={} kB", 500 + draw(8, 6_000)),
+        ];
+        let seed = seed.to_string();
+        let mut call = vec!["run", "scenario.toml", "-q", "-W", "sim", "-T", "tcp,mptcp"];
+        call.extend(["--out", "r", "--seed", &seed]);
+        call.extend(set.iter().flat_map(|change| ["--set", change]));
+        let ended = folder.run(&call);
+        assert_eq!(ended.code, Some(0), "{ended}");
+        for transport in ["tcp", "mptcp"] {
+            let run = folder.stored(&format!("r/sim-{transport}-1.jsonl.zst"));
+            let all = counts(&run);
+            assert!(!all.is_empty(), "{transport}, seed {seed}");
+            for (subflow, drawn, told) in all {
+                (subflows, packets) = (subflows + 1, packets + told);
+                if drawn != told {
+                    missed.push(format!("seed {seed}, {transport} {subflow}: {drawn}, not {told}"));
+                }
+            }
+        }
+    }
+    assert!(packets > 20, "{packets} packets sent again on {subflows} subflows");
+    assert_eq!(missed, Vec::<String>::new());
+}

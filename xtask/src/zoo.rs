@@ -1,0 +1,166 @@
+//! `cargo xtask zoo`: asks the doctor about situations drawn at random, and counts how often it is
+//! right.
+//!
+//! A situation's name is all that is needed: `towpath lab break random-SEED-NUMBER` makes its network,
+//! and with `--json` says what was put in. Like everything here this uses no crate of ours.
+
+mod judge;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::Value;
+
+use self::judge::{Asked, Judged};
+use crate::Result;
+
+/// What the command line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// So many situations of each seed.
+    random: u32,
+    seeds: Vec<u64>,
+    /// So many are asked about at once: it waits more than it works.
+    jobs: usize,
+    /// Somebody without any right over the client's network asks.
+    ordinary: bool,
+    /// The commands that it prints are carried out, and it is asked again.
+    fix: bool,
+    json: bool,
+    towpath: Option<PathBuf>,
+}
+
+/// Runs in the client's namespaces; prints what the doctor says and how long it took.
+const ASK: &str = r#"
+begin=$(date +%s%3N)
+$BECOME "$0" doctor --connect "$TOWPATH_CONNECT" --json
+echo "took $(($(date +%s%3N) - begin))"
+"#;
+
+impl Options {
+    /// `None` when they cannot be understood.
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut options = Self {
+            random: 0,
+            seeds: vec![1],
+            jobs: 4,
+            ordinary: false,
+            fix: false,
+            json: false,
+            towpath: None,
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match *argument {
+                "--random" => options.random = rest.next()?.parse().ok().filter(|n| *n > 0)?,
+                "--jobs" => options.jobs = rest.next()?.parse().ok().filter(|n| *n > 0)?,
+                "--seed" => {
+                    let seeds = rest.next()?.split(',').map(|seed| seed.parse().ok());
+                    options.seeds = seeds.collect::<Option<_>>()?;
+                }
+                "--ordinary" => options.ordinary = true,
+                "--fix" => options.fix = true,
+                "--json" => options.json = true,
+                "--towpath" => options.towpath = Some(rest.next()?.into()),
+                _ => return None,
+            }
+        }
+        (options.random > 0).then_some(options)
+    }
+}
+
+/// Asks about all of them, and prints what came of it. False when one was wrong.
+pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
+    let towpath = match &options.towpath {
+        Some(towpath) => towpath.clone(),
+        None => crate::oracle::build(root)?,
+    };
+    let numbers = 0..options.random;
+    let names: Vec<_> = options
+        .seeds
+        .iter()
+        .flat_map(|seed| numbers.clone().map(move |number| format!("random-{seed}-{number}")))
+        .collect();
+    let waiting = Mutex::new(names.iter());
+    let done = Mutex::new(BTreeMap::new());
+    let failed = Mutex::new(None);
+    thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                    let Some(name) = next else { return };
+                    match ask(&towpath, name, options) {
+                        Ok(judged) => {
+                            let _of_a_dead_thread =
+                                done.lock().map(|mut done| done.insert(name.clone(), judged));
+                        }
+                        Err(error) => {
+                            let text = format!("{name}: {error}");
+                            let _of_a_dead_thread =
+                                failed.lock().map(|mut failed| failed.get_or_insert(text).clone());
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failed.into_inner()? {
+        return Err(error.into());
+    }
+    let done = done.into_inner()?;
+    // As they were drawn, not as their names sort.
+    let judged: Vec<_> = names.iter().filter_map(|name| done.get(name)).collect();
+    if options.json {
+        for one in &judged {
+            writeln!(out, "{}", one.json())?;
+        }
+    } else {
+        judge::print(&judged, options.fix, out)?;
+    }
+    Ok(judged.iter().all(|one| one.is_right()))
+}
+
+/// Makes one network and asks in it.
+fn ask(towpath: &Path, name: &str, options: &Options) -> Result<Judged> {
+    let told = Command::new(towpath).args(["lab", "break", name, "--json"]).output()?;
+    let truth: Value = serde_json::from_slice(&told.stdout)?;
+    let asked = inside(towpath, name, ASK, options.ordinary)?;
+    let again = if options.fix && !asked.own_commands().is_empty() {
+        let commands = asked.own_commands().join("\n");
+        Some(inside(towpath, name, &format!("{{\n{commands}\n}} >&2\n{ASK}"), options.ordinary)?)
+    } else {
+        None
+    };
+    Ok(Judged { name: name.to_owned(), truth, asked, again })
+}
+
+fn inside(towpath: &Path, name: &str, script: &str, ordinary: bool) -> Result<Asked> {
+    let mut command = Command::new(towpath);
+    command.args(["lab", "break", name, "--", "sh", "-c", script]).arg(towpath);
+    command.env("BECOME", if ordinary { "unshare --user" } else { "" }).stdin(Stdio::null());
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (json, took) = text.rsplit_once("took ").ok_or_else(|| {
+        format!("the doctor said nothing: {}", String::from_utf8_lossy(&output.stderr))
+    })?;
+    Ok(Asked { report: serde_json::from_str(json)?, took_ms: took.trim().parse()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_understood_or_refused() {
+        let options = Options::parse(&["--random", "3", "--seed", "4,5", "--fix"]).unwrap();
+        assert_eq!((options.random, options.seeds, options.fix), (3, vec![4, 5], true));
+        for wrong in [&["--random", "0"][..], &["--seed", "1"], &["--random", "3", "--seed", "x"]] {
+            assert_eq!(Options::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

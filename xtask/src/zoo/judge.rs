@@ -1,0 +1,231 @@
+//! Whether the doctor was right, and how often.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::Result;
+
+/// What the doctor said.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) report: Value,
+    pub(super) took_ms: u64,
+}
+
+/// One situation: what was put in and what was said.
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    pub(super) name: String,
+    pub(super) truth: Value,
+    pub(super) asked: Asked,
+    /// After its commands were carried out.
+    pub(super) again: Option<Asked>,
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+impl Asked {
+    fn findings(&self) -> &[Value] {
+        list(&self.report, "findings")
+    }
+
+    fn verdict(&self) -> &str {
+        text(&self.report, "verdict")
+    }
+
+    /// The cause that it named first, or its verdict.
+    fn named(&self) -> &str {
+        let first = self.findings().first().map(|finding| text(finding, "cause"));
+        first.unwrap_or_else(|| self.verdict())
+    }
+
+    fn area(&self) -> &str {
+        let first = self.findings().first().map(|finding| text(finding, "layer"));
+        first.unwrap_or("none")
+    }
+
+    /// Commands of the first finding that are for this host.
+    pub(super) fn own_commands(&self) -> Vec<String> {
+        let first = self.findings().first().map(|finding| list(finding, "fix"));
+        let commands = first.into_iter().flatten().filter_map(Value::as_str);
+        commands.filter(|command| !command.contains('#')).map(str::to_owned).collect()
+    }
+}
+
+impl Judged {
+    fn texts(&self, field: &str) -> Vec<&str> {
+        list(&self.truth, field).iter().filter_map(Value::as_str).collect()
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.texts("causes").is_empty()
+    }
+
+    fn is_decidable(&self) -> bool {
+        self.truth.get("decidable").and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Something was said to be wrong, and nothing is.
+    fn is_false_alarm(&self) -> bool {
+        self.is_healthy() && !self.asked.findings().is_empty()
+    }
+
+    /// All was said to be well, and is not.
+    fn is_missed(&self) -> bool {
+        !self.is_healthy() && self.asked.named() == "healthy"
+    }
+
+    pub(super) fn is_right(&self) -> bool {
+        if self.is_healthy() {
+            return !self.is_false_alarm();
+        }
+        let certain = |one: &Value| text(one, "confidence") == "certain";
+        let unsure = || self.asked.findings().first().is_some_and(|one| !certain(one));
+        self.texts("accepted").contains(&self.asked.named())
+            || (self.truth.get("all_decidable").and_then(Value::as_bool) == Some(false) && unsure())
+    }
+
+    fn is_right_area(&self) -> bool {
+        self.is_right() || self.texts("areas").contains(&self.asked.area())
+    }
+
+    /// Whether what was named is gone when its commands were carried out; none without commands.
+    fn is_cured(&self) -> Option<bool> {
+        let first = self.asked.findings().first()?;
+        let again = self.again.as_ref()?;
+        let same = |other: &Value| {
+            ["cause", "where"].iter().all(|field| other.get(field) == first.get(field))
+        };
+        Some(!again.findings().iter().any(same))
+    }
+
+    fn expected(&self) -> String {
+        if self.is_healthy() { "healthy".to_owned() } else { self.texts("causes").join(" + ") }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "name": self.name, "expected": self.expected(), "decidable": self.is_decidable(),
+            "drawn": text(&self.truth, "drawn"), "named": self.asked.named(), "right": self.is_right(),
+            "area": self.is_right_area(), "took_ms": self.asked.took_ms, "cured": self.is_cured(),
+            "report": self.asked.report,
+            "again": self.again.as_ref().map(|again| &again.report),
+        })
+    }
+}
+
+/// The matrix, what was wrong, and the sums.
+pub(super) fn print(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
+    let mut matrix: BTreeMap<(bool, String), BTreeMap<&str, u32>> = BTreeMap::new();
+    for one in all {
+        let row = matrix.entry((one.is_decidable(), one.expected())).or_default();
+        *row.entry(one.asked.named()).or_default() += 1;
+    }
+    for (decidable, title) in [(true, "can be decided"), (false, "cannot be decided")] {
+        writeln!(out, "{title} at the client\n")?;
+        for ((_, expected), row) in matrix.iter().filter(|((which, _), _)| *which == decidable) {
+            let named: Vec<_> = row.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(out, "  {expected:<42} {}", named.join(", "))?;
+        }
+        writeln!(out)?;
+    }
+    let wrong: Vec<_> = all.iter().filter(|one| !one.is_right()).collect();
+    for one in &wrong {
+        let drawn = text(&one.truth, "drawn");
+        writeln!(out, "{}: {drawn}: named {}", one.name, one.asked.named())?;
+    }
+    if !wrong.is_empty() {
+        writeln!(out)?;
+    }
+    sums(all, fix, out)
+}
+
+fn sums(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
+    let count = |what: &dyn Fn(&Judged) -> bool| all.iter().filter(|one| what(one)).count();
+    let share = |part: usize, whole: usize| {
+        let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
+        format!("{part} of {whole} ({percent:.0} %)")
+    };
+    let faulty = |one: &Judged| !one.is_healthy() && one.is_decidable();
+    let decidable = count(&faulty);
+    let first = count(&|one| faulty(one) && one.is_right());
+    let area = count(&|one| faulty(one) && one.is_right_area());
+    let hidden = count(&|one| !one.is_healthy() && !one.is_decidable());
+    let honest = count(&|one| !one.is_healthy() && !one.is_decidable() && one.is_right());
+    let healthy = count(&Judged::is_healthy);
+    let seen = count(&|one| one.is_healthy() && one.asked.verdict() == "healthy");
+    writeln!(out, "cause named first:          {}", share(first, decidable))?;
+    writeln!(out, "right area:                 {}", share(area, decidable))?;
+    writeln!(out, "cannot be decided, honest:  {}", share(honest, hidden))?;
+    writeln!(out, "\"healthy\" and is not:       {}", count(&Judged::is_missed))?;
+    writeln!(
+        out,
+        "healthy, false alarms:      {}",
+        share(count(&Judged::is_false_alarm), healthy)
+    )?;
+    writeln!(out, "healthy, seen to be:        {}", share(seen, healthy))?;
+    let slowest = all.iter().map(|one| one.asked.took_ms).max().unwrap_or_default();
+    writeln!(out, "slowest:                    {slowest} ms")?;
+    if fix {
+        let tried = count(&|one| one.is_cured().is_some());
+        let cured = count(&|one| one.is_cured() == Some(true));
+        writeln!(out, "commands that cured:        {}", share(cured, tried))?;
+        for one in all.iter().filter(|one| one.is_cured() == Some(false)) {
+            writeln!(out, "  not cured: {}: {}", one.name, one.asked.named())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(causes: &[&str], accepted: &[&str], verdict: &str, findings: &Value) -> Judged {
+        let truth = json!({
+            "causes": causes, "accepted": accepted, "areas": ["path"], "decidable": true,
+            "drawn": "as drawn",
+        });
+        let report = json!({"verdict": verdict, "findings": findings});
+        let asked = Asked { report, took_ms: 1_000 };
+        Judged { name: "random-1-1".to_owned(), truth, asked, again: None }
+    }
+
+    #[test]
+    fn a_cause_a_neighbour_and_a_false_alarm_are_told_apart() {
+        let finding = |cause: &str, layer: &str| json!([{"cause": cause, "layer": layer}]);
+        let right = judged(&["x"], &["x"], "impaired", &finding("x", "path"));
+        assert!(right.is_right() && right.is_right_area() && !right.is_missed());
+        let near = judged(&["x"], &["x"], "impaired", &finding("y", "path"));
+        assert!(!near.is_right() && near.is_right_area());
+        let far = judged(&["x"], &["x"], "impaired", &finding("y", "kernel"));
+        assert!(!far.is_right_area());
+        let missed = judged(&["x"], &["x"], "healthy", &json!([]));
+        assert!(!missed.is_right() && missed.is_missed());
+        let alarm = judged(&[], &["healthy"], "impaired", &finding("x", "path"));
+        assert!(!alarm.is_right() && alarm.is_false_alarm());
+        let unsure = judged(&[], &["healthy"], "not-judged", &json!([]));
+        assert!(unsure.is_right() && !unsure.is_false_alarm());
+    }
+
+    #[test]
+    fn only_commands_for_this_host_are_carried_out() {
+        let finding = json!([{"cause": "x", "where": "here", "layer": "path", "fix": ["a", "b   # on the other host"]}]);
+        let mut one = judged(&["x"], &["x"], "impaired", &finding);
+        assert_eq!(one.asked.own_commands(), ["a"]);
+        assert_eq!(one.is_cured(), None);
+        let again = |findings| Some(Asked { report: json!({"findings": findings}), took_ms: 1 });
+        one.again = again(finding);
+        assert_eq!(one.is_cured(), Some(false));
+        one.again = again(json!([]));
+        assert_eq!(one.is_cured(), Some(true));
+    }
+}
