@@ -425,7 +425,8 @@ impl Tests {
         let over = |test: &&Arc<Test>| test.purse.over().is_some();
         taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
         let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
-        rest.sort_by_key(|test| test.bytes());
+        // Cached: running tests grow while this sorts, and a key that changes is not a total order.
+        rest.sort_by_cached_key(|test| test.bytes());
         while taken > limits.memory {
             let Some(largest) = rest.pop() else { break };
             let (its, most) = (mib(largest.bytes()), mib(limits.memory));
