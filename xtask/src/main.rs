@@ -29,7 +29,7 @@ usage: cargo xtask COMMAND
          --strict rfc8684 fail while anything of that list is left
   test   fmt, clippy, tidy, build, test; installs the tools that tests need:
          --quick          only what needs no kernel and no long repetition
-         --all            long repetitions, too: everything that CI does
+         --all            with long repetitions, for nights and releases
   abuse  attack all that SECURITY.md promises, longer than CI does
   oracle hold our worlds against a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each way

@@ -1,17 +1,19 @@
-//! `cargo xtask test`: what CI does, at a desk; more or less of it.
+//! `cargo xtask test`: the gate that CI runs; a quick part of it, or a longer one.
 
+mod retry;
 mod tools;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use self::retry::{Ran, Retried, Runner};
 use crate::{Result, cargo, tidy};
 
 /// How much is tested.
@@ -21,7 +23,7 @@ pub(crate) enum Extent {
     Quick,
     /// Every test, each as short as it can be and still find what it is there for.
     Usual,
-    /// Every test, with repetitions as long as CI has time for.
+    /// Every test, with long repetitions, for nights and releases.
     All,
 }
 
@@ -70,13 +72,16 @@ const SLOW: [&str; 2] = ["fairness", "quic"];
 pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bool> {
     let start = now();
     let mut steps = Steps { out, failed: false };
-    match extent {
-        Extent::Quick => quick(root, &mut steps)?,
+    let retried = match extent {
+        Extent::Quick => quick(root, &mut steps).map(|()| Vec::new())?,
         Extent::Usual | Extent::All => whole(root, extent, &mut steps)?,
-    }
+    };
     let (verdict, took) =
         (if steps.failed { "failed" } else { "passed" }, seconds(start.elapsed()));
     writeln!(out, "\n== xtask test{} {verdict} in {took}", extent.options())?;
+    for one in retried.iter().filter(|one| one.passed_on.is_some()) {
+        writeln!(out, "{}", retry::describe(one))?;
+    }
     Ok(verdict == "passed")
 }
 
@@ -96,7 +101,8 @@ fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     Ok(())
 }
 
-fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<()> {
+/// Gives the tests that passed only when they ran again.
+fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retried>> {
     let mut environment: Vec<_> = extent.environment().into_iter().collect();
     steps.run("tools: what the tests need beside Rust", |out| {
         environment.extend(tools::prepare(out)?);
@@ -116,17 +122,23 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<()> {
         steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     }
     let lanes = Lanes::of(root)?;
-    steps.run("tests, those of the whole command beside all others", |out| {
-        lanes.run(root, extent, &environment, out)
+    let mut retried = Vec::new();
+    steps.run("tests: end_to_end in parallel with all others", |out| {
+        let runner = Runner { root, environment: &environment };
+        lanes.run(&runner, extent, &mut retried, out)
     })?;
-    Ok(())
+    Ok(retried)
 }
 
 /// The tests of the whole command wait more than they work, and all others take as long: they run at
 /// the same time.
 struct Lanes {
-    /// Names of all other integration tests.
-    others: Vec<String>,
+    /// Integration tests that depend on nothing but their input: a failure is never retried.
+    pure: Vec<String>,
+    /// Integration tests of `towpath-linux`, one target after the other.
+    kernel: Vec<String>,
+    /// Cargo's target folder.
+    folder: PathBuf,
 }
 
 /// The integration tests of the whole command.
@@ -137,45 +149,64 @@ const FURTHER_ATTACKS: [&str; 3] = ["abuse::adversity", "abuse::files", "abuse::
 
 impl Lanes {
     fn of(root: &Path) -> Result<Self> {
-        let mut others = integration_tests(&tidy::metadata(root)?, |_| true);
-        others.retain(|name| name != WHOLE);
-        Ok(Self { others })
+        let metadata = tidy::metadata(root)?;
+        let with_a_kernel = |name: &str| WITH_A_KERNEL.contains(&name);
+        let mut kernel = integration_tests(&metadata, with_a_kernel);
+        kernel.retain(|name| name != WHOLE);
+        let mut pure = integration_tests(&metadata, |name| !with_a_kernel(name));
+        pure.retain(|name| !kernel.contains(name));
+        let folder = metadata.get("target_directory").and_then(Value::as_str);
+        Ok(Self { pure, kernel, folder: folder.unwrap_or("target").into() })
     }
 
+    /// Runs all tests; adds those that had to run again to `retried`, also when one failed for good.
     fn run(
         &self,
-        root: &Path,
+        runner: &Runner<'_>,
         extent: Extent,
-        environment: &[(OsString, OsString)],
+        retried: &mut Vec<Retried>,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let test = || {
-            let mut command = cargo(root);
-            // What fails later is worth knowing after a first failure, too.
-            command.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
-            command.stdin(Stdio::null());
-            command.envs(environment.iter().cloned());
-            command
-        };
-        let mut whole = test();
-        whole.args(["--test", WHOLE]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut harness = Vec::new();
         if extent != Extent::All {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
-            whole.arg("--").args(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
+            harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
         }
-        let mut others = test();
-        others.args(["--lib", "--bins"]);
-        others.args(self.others.iter().flat_map(|name| ["--test", name]));
-        // Both to their ends, whatever becomes of the first.
+        // Both lanes to their ends, even if one fails early. An error crosses the threads as text.
         let (others, whole) = thread::scope(|scope| {
-            let whole = scope.spawn(|| whole.output());
-            (others.status(), whole.join())
+            let run = || runner.run(WHOLE, &harness).map_err(|error| error.to_string());
+            let whole = scope.spawn(run);
+            (self.run_others(runner), whole.join())
         });
-        let whole = whole.map_err(|_| "a thread panicked")??;
-        out.write_all(&whole.stderr)?;
-        out.write_all(&whole.stdout)?;
-        expect_success(others?)?;
-        expect_success(whole.status)
+        let (pure, mut ran) = others?;
+        ran.push(whole.map_err(|_| "a thread panicked")??);
+        for one in &ran {
+            one.print(out)?;
+        }
+        let mut errors = Vec::new();
+        for one in &ran {
+            match runner.retry(one, out) {
+                Ok(more) => retried.extend(more),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        retry::write(retried, &self.folder)?;
+        retry::report_skipped(&ran, out)?;
+        errors.extend(expect_success(pure).err().map(|error| format!("pure tests: {error}")));
+        let failed = retried.iter().filter(|one| one.passed_on.is_none());
+        errors.extend(failed.map(retry::describe));
+        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
+    }
+
+    /// The second lane: all but the tests of the whole command.
+    fn run_others(&self, runner: &Runner<'_>) -> Result<(ExitStatus, Vec<Ran>)> {
+        let mut pure = cargo(runner.root);
+        pure.args(["test", "--locked", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+        pure.args(self.pure.iter().flat_map(|name| ["--test", name]));
+        pure.envs(runner.environment.iter().cloned()).stdin(Stdio::null());
+        let pure = pure.status()?;
+        let ran = self.kernel.iter().map(|target| runner.run(target, &[]));
+        Ok((pure, ran.collect::<Result<_>>()?))
     }
 }
 

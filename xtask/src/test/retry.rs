@@ -1,0 +1,245 @@
+//! Tests whose outcome also depends on the kernel, on real time or on a browser.
+//!
+//! They run like all others. The few that fail run again, alone, up to [`ATTEMPTS`] times in all. A
+//! test that passes then is reported as flaky and does not fail the gate; a test that fails every
+//! time does. Other tests never run twice.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde::Serialize;
+
+use crate::{Result, cargo};
+
+/// How often a test may run, the first time included.
+const ATTEMPTS: u32 = 3;
+
+/// More failures than this in one target are a fault of the change, not of the machine: none of
+/// them runs again.
+const MAX_RETRIED: usize = 12;
+
+/// A test that failed, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Retried {
+    /// Name of the integration test target, as `cargo test --test` takes it.
+    pub(super) target: String,
+    pub(super) test: String,
+    /// The attempt that passed; none if every attempt failed.
+    pub(super) passed_on: Option<u32>,
+    /// First lines of the panic message of each failed attempt.
+    pub(super) causes: Vec<String>,
+}
+
+/// Runs integration tests of the workspace, one target at a time.
+#[derive(Debug)]
+pub(super) struct Runner<'a> {
+    pub(super) root: &'a Path,
+    pub(super) environment: &'a [(OsString, OsString)],
+}
+
+/// One target that was run.
+#[derive(Debug)]
+pub(super) struct Ran {
+    target: String,
+    output: Output,
+}
+
+impl Runner<'_> {
+    /// Runs a target with further arguments for its test harness.
+    pub(super) fn run(&self, target: &str, harness: &[&str]) -> Result<Ran> {
+        let mut command = cargo(self.root);
+        // Of the whole workspace: for one package cargo would compile dependencies once more.
+        command.args(["test", "--locked", "--workspace", "--test", target, "--"]).args(harness);
+        command.envs(self.environment.iter().cloned()).stdin(Stdio::null());
+        let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+        Ok(Ran { target: target.to_owned(), output })
+    }
+
+    /// Runs the failed tests of `ran` again, each alone.
+    ///
+    /// # Errors
+    /// When a target failed without naming its failed tests (it crashed or did not start), or when
+    /// too many of its tests failed.
+    pub(super) fn retry(&self, ran: &Ran, out: &mut dyn Write) -> Result<Vec<Retried>> {
+        if ran.output.status.success() {
+            return Ok(Vec::new());
+        }
+        let (target, said) = (&ran.target, text(&ran.output.stdout));
+        let failed = failed_tests(&said);
+        if failed.is_empty() {
+            let status = ran.output.status;
+            return Err(format!("`{target}` ended with {status} and named no failed test").into());
+        }
+        if failed.len() > MAX_RETRIED {
+            let count = failed.len();
+            return Err(format!("{count} tests of `{target}` failed: too many to retry").into());
+        }
+        failed.iter().map(|test| self.retry_one(target, test, &said, out)).collect()
+    }
+
+    fn retry_one(
+        &self,
+        target: &str,
+        test: &str,
+        said: &str,
+        out: &mut dyn Write,
+    ) -> Result<Retried> {
+        let mut causes = vec![cause(said, test)];
+        for attempt in 2..=ATTEMPTS {
+            writeln!(out, "\n{target}: {test} failed; attempt {attempt}, alone")?;
+            let again = self.run(target, &["--exact", test])?;
+            again.print(out)?;
+            let said = text(&again.output.stdout);
+            if again.output.status.success() && said.contains(" 1 passed") {
+                let (target, test) = (target.to_owned(), test.to_owned());
+                return Ok(Retried { target, test, passed_on: Some(attempt), causes });
+            }
+            causes.push(cause(&said, test));
+        }
+        Ok(Retried { target: target.to_owned(), test: test.to_owned(), passed_on: None, causes })
+    }
+}
+
+impl Ran {
+    /// Prints what the target said.
+    pub(super) fn print(&self, out: &mut dyn Write) -> Result<()> {
+        out.write_all(&self.output.stderr)?;
+        out.write_all(&self.output.stdout)?;
+        Ok(())
+    }
+}
+
+/// Prints one line for each target and reason for which tests were skipped.
+pub(super) fn report_skipped(ran: &[Ran], out: &mut dyn Write) -> Result<()> {
+    let mut groups: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for one in ran {
+        for reason in skipped(&text(&one.output.stderr)) {
+            *groups.entry((one.target.clone(), reason)).or_default() += 1;
+        }
+    }
+    for ((target, reason), count) in groups {
+        let tests = if count == 1 { "test" } else { "tests" };
+        writeln!(out, "skipped: {count} {tests} of {target}: {reason}")?;
+    }
+    Ok(())
+}
+
+/// Writes `flaky.json` into cargo's target folder.
+pub(super) fn write(retried: &[Retried], folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("flaky.json");
+    fs::create_dir_all(folder)?;
+    fs::write(&path, serde_json::to_string_pretty(retried)? + "\n")?;
+    Ok(path)
+}
+
+/// One line for each test that ran again, in the words of the report.
+pub(super) fn describe(retried: &Retried) -> String {
+    let Retried { target, test, passed_on, causes } = retried;
+    let first = causes.first().map_or("", String::as_str);
+    match passed_on {
+        Some(attempt) => format!("flaky: {target}::{test}, passed on attempt {attempt} ({first})"),
+        None => format!("failed: {target}::{test}, on each of {ATTEMPTS} attempts ({first})"),
+    }
+}
+
+/// The names in the last list of failures that libtest printed.
+fn failed_tests(said: &str) -> Vec<String> {
+    let Some((_, list)) = said.rsplit_once("\nfailures:\n") else { return Vec::new() };
+    let names = list.lines().map_while(|line| line.strip_prefix("    "));
+    names.map(str::to_owned).collect()
+}
+
+/// The panic message of a test, in one line of at most 200 characters.
+fn cause(said: &str, test: &str) -> String {
+    let section = said.split_once(&format!("\n---- {test} stdout ----\n")).map(|(_, rest)| rest);
+    let section = section.map(|rest| rest.split("\n---- ").next().unwrap_or(rest));
+    let panic = section.and_then(|text| text.split_once(" panicked at ")).map(|(_, rest)| rest);
+    let Some(panic) = panic else { return "no panic message".to_owned() };
+    let follows = |line: &str| line.starts_with("stack backtrace:") || line.starts_with("note: ");
+    let lines = panic.lines().map(str::trim).take_while(|line| !follows(line));
+    let line = lines.filter(|line| !line.is_empty()).take(3).collect::<Vec<_>>().join(" ");
+    line.chars().take(200).collect()
+}
+
+/// The reasons in lines of the form `SKIPPED test: reason`.
+fn skipped(said: &str) -> Vec<String> {
+    let lines = said.lines().filter_map(|line| line.split_once("SKIPPED ").map(|(_, rest)| rest));
+    lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "
+running 3 tests
+test a::fine ... ok
+test a::broken ... FAILED
+test late ... FAILED
+
+failures:
+
+---- a::broken stdout ----
+
+thread 'a::broken' (7) panicked at crates/x/tests/y.rs:10:5:
+assertion failed: it was 3
+stack backtrace:
+   0: begin
+
+---- late stdout ----
+failures:
+    not a test
+
+
+failures:
+    a::broken
+    late
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+";
+
+    #[test]
+    fn failed_tests_are_read_from_the_last_list() {
+        assert_eq!(failed_tests(SAID), ["a::broken", "late"]);
+        assert!(failed_tests("test a ... ok\n\ntest result: ok. 1 passed").is_empty());
+        assert!(failed_tests("").is_empty());
+    }
+
+    #[test]
+    fn the_cause_is_the_panic_message_of_that_test() {
+        let expected = "crates/x/tests/y.rs:10:5: assertion failed: it was 3";
+        assert_eq!(cause(SAID, "a::broken"), expected);
+        assert_eq!(cause(SAID, "late"), "no panic message");
+        assert_eq!(cause(SAID, "unknown"), "no panic message");
+    }
+
+    #[test]
+    fn a_retried_test_is_one_line() {
+        let mut one = Retried {
+            target: "live".into(),
+            test: "quic::many".into(),
+            passed_on: Some(2),
+            causes: vec!["it timed out".into()],
+        };
+        assert_eq!(describe(&one), "flaky: live::quic::many, passed on attempt 2 (it timed out)");
+        one.passed_on = None;
+        assert_eq!(
+            describe(&one),
+            "failed: live::quic::many, on each of 3 attempts (it timed out)"
+        );
+    }
+
+    #[test]
+    fn skipped_tests_have_a_reason() {
+        let said = "x\nSKIPPED lab::shell: no user namespaces: EPERM\ntest a ... SKIPPED b: c\n";
+        assert_eq!(skipped(said), ["no user namespaces: EPERM", "c"]);
+    }
+}
