@@ -8,7 +8,8 @@
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
 //! [`lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
 //! program over Multipath TCP on this machine), [`monitor`] (the connections of this machine) and
-//! [`capture`] (its packets). Whatever is kept is written by [`files`].
+//! [`capture`] (its packets); [`preflight`] says what this machine can do. Whatever is kept is
+//! written by [`files`].
 //!
 //! `sys` holds the only `unsafe` of the project.
 
@@ -33,6 +34,7 @@ mod network;
 mod pace;
 mod ping;
 mod pipe;
+pub mod preflight;
 mod program;
 mod programs;
 mod purse;

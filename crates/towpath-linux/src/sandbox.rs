@@ -20,7 +20,7 @@ use std::thread;
 
 use thiserror::Error;
 
-use crate::sys;
+use crate::{preflight, sys};
 
 /// Real-time priority that the emulator asks for.
 pub(crate) const EMULATOR_PRIORITY: i32 = 40;
@@ -107,30 +107,26 @@ impl SandboxError {
     /// The way out, for people.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UserNamespace(_) => Some(forbidden_hint()),
+            Self::UserNamespace(_) => preflight::refused(self).remedy,
             Self::Step { .. } | Self::Orphaned => None,
         }
     }
 }
 
-/// The three switches that usually forbid user namespaces, with the value each has now.
-fn forbidden_hint() -> String {
-    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let mut hint = String::new();
-    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
-        hint = "`sysctl user.max_user_namespaces` is 0; set it to 10000 as root".into();
-    } else if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
-        hint = "run `sysctl kernel.unprivileged_userns_clone=1` as root".into();
-    } else if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1")
-    {
-        hint = "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` as root".into();
-    }
-    if hint.is_empty() {
-        hint = "in a container, allow the `unshare` system call (seccomp), or run as root".into();
-    } else {
-        hint.push_str(", or run towpath as root");
-    }
-    hint
+/// The kernel setting that forbids user namespaces here, with its value, and the command that allows
+/// them; none if no known setting does.
+pub(crate) fn forbidding_switch() -> Option<(String, String)> {
+    let switches = [
+        ("user.max_user_namespaces", "0", "10000"),
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ];
+    switches.into_iter().find_map(|(name, forbids, allows)| {
+        let value = fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?;
+        (value.trim() == forbids).then(|| {
+            (format!("{name} is {forbids}"), format!("run `sysctl {name}={allows}` as root"))
+        })
+    })
 }
 
 /// Starts the running program again as the outer process, with `arguments`. Standard input, output

@@ -40,6 +40,10 @@ pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, Sequence
 /// Version of the result format; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// Condition ([`Meta::conditions`]) of a run that was simulated because this machine cannot emulate;
+/// its value is the reason.
+pub const SIMULATED_BECAUSE: &str = "simulated instead of emulated";
+
 /// One line of a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use towpath_measure::format;
-use towpath_measure::result::{Record, Warning};
+use towpath_measure::result::{Record, SIMULATED_BECAUSE, Warning};
 use towpath_measure::scenario::World;
 
 use crate::Run;
@@ -163,12 +163,16 @@ fn header(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
     out.push('\n');
 }
 
-/// `sim`, `sim and emu`
+/// `sim`, `sim and emu`; with the reason when a run was simulated instead of emulated.
 pub(crate) fn worlds(runs: &[Run]) -> String {
     let mut all: Vec<String> = Vec::new();
     let name = |run: &Run| {
         let captured = run.records.iter().any(|record| matches!(record, Record::Capture(_)));
-        if captured { "capture".to_owned() } else { run.meta.world.to_string() }
+        match run.meta.conditions.get(SIMULATED_BECAUSE) {
+            _ if captured => "capture".to_owned(),
+            Some(reason) => format!("{} instead of emu, as {}", run.meta.world, clean(reason)),
+            None => run.meta.world.to_string(),
+        }
     };
     for world in runs.iter().map(name) {
         if !all.contains(&world) {

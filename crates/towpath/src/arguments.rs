@@ -74,7 +74,7 @@ pub(crate) enum Verb {
 }
 
 /// Run a scenario over every transport, and compare them
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RunArguments {
     /// Scenario file, or the name of a built-in one (see `towpath scenarios`)
     pub(crate) scenario: String,
@@ -130,7 +130,8 @@ fn snap() -> clap::builder::RangedI64ValueParser<u32> {
 /// How a scenario's runs are made, whatever is done with their results.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HowArguments {
-    /// Worlds, in place of the scenario's: sim (virtual time, our own stack), emu (real kernels)
+    /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and sim
+    /// for emu where this machine cannot emulate]
     #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
     pub(crate) world: Vec<World>,
     /// Seed of all randomness, in place of the scenario's
@@ -147,6 +148,9 @@ pub(crate) struct HowArguments {
     pub(crate) stack: Vec<StackChoice>,
     #[command(flatten)]
     pub(crate) changes: Changes,
+    /// Why runs are simulated that would be emulated on another machine.
+    #[arg(skip)]
+    pub(crate) fallback: Option<String>,
 }
 
 /// Compare transports: run a scenario many times over each, or take stored results

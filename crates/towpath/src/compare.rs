@@ -9,13 +9,13 @@ use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_report::{Comparison, Run};
 
-use crate::arguments::{
-    BackendChoice, CaptureArguments, CompareArguments, HowArguments, RunArguments,
-};
+use crate::arguments::{BackendChoice, CaptureArguments, CompareArguments, RunArguments};
 use crate::error::CliError;
+use crate::fallback;
 use crate::files::{self, read_all, results_in};
 use crate::load::{is_scenario, load_changed};
 use crate::run::{Measured, measure};
+use crate::stacks;
 use crate::ui::Ui;
 
 /// Repetitions of each transport: with fewer than six there is no interval.
@@ -40,20 +40,20 @@ fn measured(
     scenario: &str,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    let loaded = load_changed(scenario, &arguments.how.changes)?;
-    let worlds = match arguments.how.world.as_slice() {
-        [] => loaded.run.worlds.clone(),
-        given => given.to_vec(),
-    };
+    let mut loaded = load_changed(scenario, &arguments.how.changes)?;
+    stacks::choose(&mut loaded, &arguments.how.stack)?;
+    let transport = transports(arguments);
+    let backend = arguments.backend.unwrap_or(BackendChoice::Auto);
+    let how = fallback::choose_worlds(&arguments.how, backend, &loaded, &transport, ui)?;
     let wanted = RunArguments {
         scenario: scenario.to_owned(),
-        transport: transports(arguments),
-        how: HowArguments { world: worlds.clone(), ..arguments.how.clone() },
-        repeat: Some(arguments.repeat.unwrap_or_else(|| usual(&loaded, &worlds, ui))),
+        transport,
+        repeat: Some(arguments.repeat.unwrap_or_else(|| usual(&loaded, &how.world, ui))),
+        how,
         order: Some(arguments.order.unwrap_or(OrderKind::Random)),
         capture: CaptureArguments { pcap: None, snap: None, pictures: false },
         out: arguments.out.clone(),
-        backend: arguments.backend.unwrap_or(BackendChoice::Auto),
+        backend,
         json: arguments.json,
         quiet: arguments.quiet,
         explain: false,

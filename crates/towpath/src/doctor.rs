@@ -12,6 +12,7 @@ use towpath_linux::doctor::{
 };
 
 use crate::error::CliError;
+use crate::self_check::self_check;
 use crate::ui::{Ui, wrap};
 
 /// Find out whether Multipath TCP is really used, and if not, why
@@ -23,6 +24,9 @@ use crate::ui::{Ui, wrap};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct DoctorArguments {
+    /// Only check which worlds and commands of towpath work on this machine, in under a second
+    #[arg(long = "self", conflicts_with_all = ["connect", "peer", "pid", "all", "secret_file", "fix"])]
+    pub(crate) itself: bool,
     /// Connect to a server there, over Multipath TCP and TCP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) connect: Option<String>,
@@ -51,6 +55,9 @@ pub(crate) struct DoctorArguments {
 }
 
 pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    if arguments.itself {
+        return self_check(arguments.json, ui);
+    }
     let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
     let secret = arguments.secret_file.as_deref().map(crate::server::read_secret).transpose()?;
     let programs = match arguments.pid {

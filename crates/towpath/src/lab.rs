@@ -18,6 +18,7 @@ use towpath_report::{table, warnings};
 use crate::arguments::{BackendChoice, BreakArguments, LabAction, LabArguments, OnArguments};
 use crate::changes::Changes;
 use crate::error::CliError;
+use crate::fallback;
 use crate::files::{self, ResultFolder};
 use crate::inner::{CaptureOrder, Order, Work, passed_on};
 use crate::load::load;
@@ -36,6 +37,7 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let name = arguments.scenario.clone().unwrap_or_default();
     let scenario = load(&name)?;
     let programs = programs(arguments, &scenario)?;
+    fallback::require_emulation()?;
     let measured = !arguments.on.is_empty() || arguments.out.is_some();
     let folder = || ResultFolder::create(arguments.out.as_deref(), &scenario.name);
     let folder = measured.then(folder).transpose()?;
@@ -172,6 +174,7 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
         writeln!(ui.out, "{}", introduction(situation))?;
         return Ok(ExitCode::SUCCESS);
     }
+    fallback::require_emulation()?;
     start(&Order {
         scenario: name.clone(),
         seed: None,

@@ -4,7 +4,7 @@
 //! done; 1: the answer is no; 2: wrong usage or environment.
 //!
 //! Reading order: [`arguments`], [`run`] (the main job), [`inner`] (the same job inside the
-//! namespaces), [`sim`] (the same in virtual time), [`compare`], [`sweep`](mod@sweep),
+//! namespaces), [`sim`] (the same in virtual time), [`fallback`] (which of the two), [`compare`], [`sweep`](mod@sweep),
 //! [`reproduce`](mod@reproduce), [`lab`], [`server`], [`measure`] and
 //! [`check`] (two real hosts), [`setup`], [`exec`], [`doctor`](mod@doctor), [`monitor`] and
 //! [`trace`](mod@trace) (this host), [`report`], [`ui`]. Before all that: [`defaults`] (the configuration file) and [`slips`] (wrong
@@ -19,6 +19,7 @@ mod doctor;
 mod error;
 mod exec;
 mod explain;
+mod fallback;
 mod files;
 mod generate;
 mod inner;
@@ -32,6 +33,7 @@ mod report;
 mod reproduce;
 mod run;
 mod scenarios;
+mod self_check;
 mod server;
 mod setup;
 mod sim;

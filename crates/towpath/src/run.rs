@@ -15,6 +15,7 @@ use towpath_report::{Run, live_header};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::explain::explain;
+use crate::fallback;
 use crate::files::{self, ResultFile, ResultFolder};
 use crate::inner::{CaptureOrder, Order, Work};
 use crate::live::Live;
@@ -89,7 +90,16 @@ fn written_for(arguments: &RunArguments, runs: &[Run]) -> Result<Option<String>,
 pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Measured>, CliError> {
     let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
     stacks::choose(&mut scenario, &arguments.how.stack)?;
-    let plan = plan(arguments, &scenario, ui)?;
+    require_flows(&scenario)?;
+    if !arguments.how.world.is_empty() {
+        check_explain(arguments, &arguments.how.world)?;
+    }
+    let transports = transports(&arguments.transport, &scenario);
+    let how =
+        fallback::choose_worlds(&arguments.how, arguments.backend, &scenario, &transports, ui)?;
+    fallback::note(&how, &mut scenario);
+    let arguments = &RunArguments { how, ..arguments.clone() };
+    let plan = plan(arguments, &scenario, transports, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     announce(arguments, &scenario, &plan, ui);
@@ -175,21 +185,43 @@ fn pause(span: Duration) {
     }
 }
 
-fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Plan, CliError> {
-    if scenario.flows.is_empty() {
-        return Err(CliError::Unavailable {
-            what: format!("`{}` has no flows, so there is nothing to measure", scenario.name),
-            hint: "add `[[flows]]`, or open its network with `towpath lab`".to_owned(),
-        });
+fn require_flows(scenario: &Scenario) -> Result<(), CliError> {
+    if !scenario.flows.is_empty() {
+        return Ok(());
     }
-    let asked = |given: &[Transport]| {
-        if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
-    };
-    let transports = asked(&arguments.transport);
-    let asked =
-        if arguments.how.world.is_empty() { &scenario.run.worlds } else { &arguments.how.world };
-    let (worlds, later): (Vec<_>, Vec<_>) =
-        asked.iter().copied().partition(|world| matches!(world, World::Sim | World::Emu));
+    Err(CliError::Unavailable {
+        what: format!("`{}` has no flows, so there is nothing to measure", scenario.name),
+        hint: "add `[[flows]]`, or open its network with `towpath lab`".to_owned(),
+    })
+}
+
+fn check_explain(arguments: &RunArguments, worlds: &[World]) -> Result<(), CliError> {
+    if !arguments.explain || worlds.contains(&World::Sim) {
+        return Ok(());
+    }
+    Err(CliError::Unavailable {
+        what: "`--explain` tries changes in the simulator, and nothing is simulated".to_owned(),
+        hint: "add `--world sim`".to_owned(),
+    })
+}
+
+/// The transports of the command line, or the scenario's if there are none.
+fn transports(given: &[Transport], scenario: &Scenario) -> Vec<Transport> {
+    if given.is_empty() { scenario.run.transports.clone() } else { given.to_vec() }
+}
+
+fn plan(
+    arguments: &RunArguments,
+    scenario: &Scenario,
+    transports: Vec<Transport>,
+    ui: &mut Ui,
+) -> Result<Plan, CliError> {
+    let (worlds, later): (Vec<_>, Vec<_>) = arguments
+        .how
+        .world
+        .iter()
+        .copied()
+        .partition(|world| matches!(world, World::Sim | World::Emu));
     let simulated = worlds.contains(&World::Sim);
     if !later.is_empty() {
         let text = "a scenario is not run in the world `live`: its hosts are real".to_owned();
@@ -199,12 +231,7 @@ fn plan(arguments: &RunArguments, scenario: &Scenario, ui: &mut Ui) -> Result<Pl
         }
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     }
-    if arguments.explain && !simulated {
-        return Err(CliError::Unavailable {
-            what: "`--explain` tries changes in the simulator, and nothing is simulated".to_owned(),
-            hint: "add `--world sim`".to_owned(),
-        });
-    }
+    check_explain(arguments, &worlds)?;
     if simulated {
         sim::check(scenario, &transports, &arguments.how.stack)?;
     }

@@ -42,7 +42,7 @@ pub(crate) fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) 
     if is_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
-    let _turn = emulator();
+    let _turn = emulator()?;
     folder.write("scenario.toml", TWO_PATHS);
     folder.write("script.sh", format!("set -u\n{LAB}\n{script}"));
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "script.sh"]);

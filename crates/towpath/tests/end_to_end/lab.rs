@@ -12,35 +12,35 @@ use towpath_measure::store::RunResult;
 use crate::processes::{Members, interfaces, signal};
 use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip, wait_for};
 
-/// Runs a shell script in the lab of two paths.
-fn lab(options: &[&str], script: &str) -> Ended {
+/// Runs a shell script in the lab of two paths. None where this machine cannot emulate.
+fn lab(options: &[&str], script: &str) -> Option<Ended> {
     lab_of(TWO_PATHS, options, script)
 }
 
-fn lab_of(scenario: &str, options: &[&str], script: &str) -> Ended {
-    let _turn = emulator();
+fn lab_of(scenario: &str, options: &[&str], script: &str) -> Option<Ended> {
+    let _turn = emulator()?;
     let folder = Folder::new();
     folder.write("scenario.toml", scenario);
     let arguments = [&["lab", "scenario.toml"], options, &["--", "sh", "-c", script]].concat();
     let ended = folder.run(&arguments);
     assert_eq!(folder.names(), ["scenario.toml"], "a lab measures nothing");
-    ended
+    Some(ended)
 }
 
 #[test]
 fn the_programs_exit_code_is_passed_on() {
     for code in [0, 1, 7, 255] {
-        let ended = lab(&[], &format!("exit {code}"));
+        let Some(ended) = lab(&[], &format!("exit {code}")) else { return };
         assert_eq!(ended.code, Some(code), "{ended}");
     }
-    let ended = lab(&[], "kill -s KILL $$");
+    let Some(ended) = lab(&[], "kill -s KILL $$") else { return };
     assert_eq!(ended.code, Some(128 + 9), "{ended}");
 }
 
 #[test]
 fn the_program_sees_the_interfaces_of_its_host() {
     for backend in ["auto", "packet"] {
-        let ended = lab(&["--backend", backend], "cat /proc/net/dev");
+        let Some(ended) = lab(&["--backend", backend], "cat /proc/net/dev") else { return };
         assert_eq!(ended.code, Some(0), "{ended}");
         let names = ended.out.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
         assert_eq!(names.collect::<Vec<_>>(), ["lo", "wifi", "cellular"], "{ended}");
@@ -50,7 +50,11 @@ fn the_program_sees_the_interfaces_of_its_host() {
 #[test]
 fn the_program_runs_on_the_host_that_was_asked_for() {
     for (options, host) in [(&[][..], "phone"), (&["--host", "server"], "server")] {
-        let ended = lab(options, "echo $TOWPATH_HOST $TOWPATH_SERVER_WIFI $TOWPATH_PHONE_CELLULAR");
+        let Some(ended) =
+            lab(options, "echo $TOWPATH_HOST $TOWPATH_SERVER_WIFI $TOWPATH_PHONE_CELLULAR")
+        else {
+            return;
+        };
         assert_eq!(ended.out, format!("{host} 10.64.0.2 10.64.1.1\n"), "{ended}");
         let own = ended.err.lines().find(|line| line.starts_with(host));
         assert!(own.is_some_and(|line| line.ends_with("you are here)")), "{ended}");
@@ -73,13 +77,13 @@ fn the_timeline_starts_with_the_program() {
         while grep -q '^wifi' /proc/net/route; do sleep 0.02; done
         ! early || echo 'gone too early'
         grep -q '^cellular' /proc/net/route || echo 'another one is gone'";
-    let ended = lab_of(&format!("{TWO_PATHS}{timeline}"), &[], script);
+    let Some(ended) = lab_of(&format!("{TWO_PATHS}{timeline}"), &[], script) else { return };
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended}");
 }
 
 #[test]
 fn a_background_process_does_not_survive_the_lab() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let script = "setsid sleep 86398 & until test -e end; do sleep 0.02; done";
@@ -95,7 +99,7 @@ fn a_background_process_does_not_survive_the_lab() {
 
 #[test]
 fn a_killed_lab_takes_its_program_with_it() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let running = folder.start(&mut folder.towpath(&[
@@ -115,7 +119,7 @@ fn a_killed_lab_takes_its_program_with_it() {
 
 #[test]
 fn standard_input_reaches_the_program() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "cat"]);
@@ -129,7 +133,7 @@ fn standard_input_reaches_the_program() {
 
 #[test]
 fn a_shell_without_a_terminal_ends_with_its_input() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
@@ -144,7 +148,7 @@ fn no_controlling_terminal_is_needed() {
     if let Some(reason) = missing("setsid") {
         return skip("no_controlling_terminal_is_needed", &reason);
     }
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.program("setsid");
@@ -156,7 +160,7 @@ fn no_controlling_terminal_is_needed() {
 
 #[test]
 fn a_program_that_is_missing_is_said() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     let ended = folder.run(&["lab", "two-links", "--", "no-such-program"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
@@ -166,7 +170,7 @@ fn a_program_that_is_missing_is_said() {
 #[test]
 fn an_interrupt_is_left_to_the_program() {
     use std::os::unix::process::CommandExt;
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let script = "trap 'echo caught; exit 6' INT; echo ready; while :; do sleep 0.05; done";
@@ -212,7 +216,8 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let programs = [("server", "iperf3 -s -1"), ("client", "iperf3 -c $TOWPATH_SERVER -n 2M")];
     let ended = together(&folder, &[], &programs);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -246,7 +251,8 @@ fn programs_over_multipath_tcp_show_both_paths() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let programs = [
         ("server", "towpath exec --quiet -- iperf3 -s -1"),
         ("phone", "towpath exec --quiet -- iperf3 -c $TOWPATH_TO -n 8M"),
@@ -281,7 +287,8 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
             return skip(test, &reason);
         }
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     folder.write("page", vec![7; 5_000]);
     let place = folder.work().display().to_string();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -313,7 +320,8 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
 
 #[test]
 fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let programs = [("phone", "true"), ("server", "exit 3"), ("client", "echo never")];
     let ended = together(&folder, &[], &programs);
     assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""), "{ended}");
@@ -323,7 +331,8 @@ fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
 
 #[test]
 fn a_program_that_opens_nothing_is_not_waited_for_and_ends_with_the_last() {
-    let (_turn, folder, before) = (emulator(), Folder::new(), interfaces());
+    let Some(_turn) = emulator() else { return };
+    let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let stubborn = "trap '' TERM; sleep 86396";
     let last = "until test -e end; do sleep 0.02; done; exit 9";
@@ -371,7 +380,8 @@ fn variables(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn a_flows_command_finds_the_same_variables_as_a_program_of_a_lab() {
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\nrun = \"env >flow.txt\"\n";
     folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "results"];
@@ -400,7 +410,8 @@ fn what_a_flows_command_moved_is_in_the_result() {
     if let Some(reason) = missing("iperf3") {
         return skip("what_a_flows_command_moved_is_in_the_result", &reason);
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let flows = r#"
         [[flows]]
         from = "server"
@@ -424,7 +435,8 @@ fn a_shell_of_a_lab_reaches_the_other_host() {
     if fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|max| max == "0\n") {
         return skip("a_shell_of_a_lab_reaches_the_other_host", "there are no user namespaces");
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
     let mut running = folder.start(command.env("SHELL", "/bin/sh").stdin(Stdio::piped()));
@@ -446,7 +458,8 @@ fn a_capture_of_tcpdump_is_ready_before_the_next_program_starts() {
     if let Some(reason) = missing("tcpdump").or_else(|| missing("curl")) {
         return skip("a_capture_of_tcpdump_is_ready_before_the_next_program_starts", &reason);
     }
-    let (_turn, folder) = (emulator(), Folder::new());
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
     let programs = [
         ("server", "tcpdump --immediate-mode -i wifi -n -c 1 tcp port 80"),
         ("client", "curl -s http://$TOWPATH_SERVER/; sleep 0.3"),

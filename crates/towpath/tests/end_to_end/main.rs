@@ -33,6 +33,7 @@ mod program;
 mod quic;
 mod report_page;
 mod reproduce;
+mod restricted;
 mod runs;
 mod sequence;
 mod setup;

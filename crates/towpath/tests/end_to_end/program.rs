@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,17 +43,74 @@ pattern = "bulk"
 size = "1 MB"
 "#;
 
-static TURN: RwLock<()> = RwLock::new(());
+/// Emulated networks that tests may use at the same time: they mostly wait.
+const EMULATORS: u32 = 6;
+/// How many of these a test that measures times counts for.
+const TIMED: u32 = 3;
 
-/// Held by a test that uses an emulated network and does not look at times: others of its kind may
-/// run beside it.
-pub(crate) fn emulator() -> RwLockReadGuard<'static, ()> {
-    TURN.read().unwrap_or_else(PoisonError::into_inner)
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { occupied: 0, next_ticket: 0, serving: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+/// Tests that use emulated networks, in the order in which they asked.
+struct Queue {
+    occupied: u32,
+    next_ticket: u64,
+    serving: u64,
 }
 
-/// Held by a test that looks at times, which another emulated network would disturb.
-pub(crate) fn emulator_alone() -> RwLockWriteGuard<'static, ()> {
-    TURN.write().unwrap_or_else(PoisonError::into_inner)
+/// A test's share of the emulated networks.
+pub(crate) struct Turn {
+    size: u32,
+}
+
+impl Turn {
+    fn wait(size: u32) -> Self {
+        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = queue.next_ticket;
+        queue.next_ticket += 1;
+        while queue.serving != ticket || queue.occupied + size > EMULATORS {
+            queue = CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.serving += 1;
+        queue.occupied += size;
+        CHANGED.notify_all();
+        Self { size }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        QUEUE.lock().unwrap_or_else(PoisonError::into_inner).occupied -= self.size;
+        CHANGED.notify_all();
+    }
+}
+
+/// Held by a test that uses an emulated network and measures no times: others may run at the same
+/// time. None, with a `SKIPPED` line, where this machine cannot emulate.
+pub(crate) fn emulator() -> Option<Turn> {
+    can_emulate().then(|| Turn::wait(1))
+}
+
+/// Held by a test that measures times, which many emulated networks would disturb. None where this
+/// machine cannot emulate.
+pub(crate) fn emulator_for_times() -> Option<Turn> {
+    can_emulate().then(|| Turn::wait(TIMED))
+}
+
+/// Whether this machine can emulate; skips the calling test if not.
+fn can_emulate() -> bool {
+    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+    let obstacle = OBSTACLE.get_or_init(|| {
+        let output = Command::new(binary()).args(["doctor", "--self", "--json"]).output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let namespaces = &found["emulation"]["namespaces"];
+        Some(namespaces["reason"].as_str()?.to_owned())
+    });
+    if let Some(reason) = obstacle {
+        let thread = thread::current();
+        skip(thread.name().unwrap_or("a test"), reason);
+    }
+    obstacle.is_none()
 }
 
 /// Says aloud that a test could not run; where everything must be tested, fails instead.
@@ -79,7 +136,15 @@ pub(crate) fn missing(tool: &str) -> Option<String> {
     }
     let mut command = Command::new(tool);
     let found = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    found.err().map(|error| format!("cannot run `{tool}`: {error}"))
+    let absent = found.err().map(|error| format!("cannot run `{tool}`: {error}"));
+    absent.or_else(|| (tool == "unshare").then(namespaces_refused).flatten())
+}
+
+/// Why `unshare` cannot make user namespaces here, if it cannot.
+fn namespaces_refused() -> Option<String> {
+    let output = Command::new("unshare").args(["-Urn", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    (!output.status.success()).then(|| format!("no user namespaces here: {}", said.trim()))
 }
 
 /// The command under test.
@@ -87,11 +152,14 @@ pub(crate) fn binary() -> PathBuf {
     env::var_os("TOWPATH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_towpath").into()).into()
 }
 
-/// Whether these tests run as root.
+/// Whether these tests run as root and may become other users: root of a small user namespace may
+/// not.
 pub(crate) fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
-    users.split_whitespace().nth(1) == Some("0")
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap();
+    let sizes = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+    users.split_whitespace().nth(1) == Some("0") && sizes.sum::<u64>() >= 65_535
 }
 
 /// Asks again and again until there is an answer.

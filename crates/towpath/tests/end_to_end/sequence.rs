@@ -6,12 +6,21 @@ use std::fs;
 use towpath_measure::result::{Record, Sequence, SequenceKind};
 use towpath_measure::store::RunResult;
 
-use crate::program::{Folder, SIZED, TWO_PATHS, emulator, is_long, missing, skip};
+use crate::program::{Folder, SIZED, TWO_PATHS, emulator, is_long, is_root, missing, skip};
 use crate::report_page::{browser, complaints, measure, open};
 
 /// A packet's payload, or a part of it: when it was sent (ns since the first packet), from which port,
 /// first number, the one behind the last, whether all of it had been sent before.
 type Part = (u64, u16, i64, i64, bool);
+
+/// Why tcpdump cannot read a file here, if it cannot. As user 0 it becomes another user first.
+fn tcpdump_refused() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let is_user_0 = status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"));
+    let refused = is_user_0 && !is_root();
+    let reason = || "tcpdump gives up root, which this user namespace does not allow".to_owned();
+    missing("tcpdump").or_else(|| refused.then(reason))
+}
 
 /// What a capture's own host sent, as `tcpdump` reads it.
 fn read_by_tcpdump(folder: &Folder, file: &str) -> Vec<Part> {
@@ -153,7 +162,7 @@ const LOSSY: &str = "paths.*.loss=0.5 %";
 #[test]
 fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
     let test = "a_picture_of_a_simulated_run_shows_what_tcpdump_reads";
-    if let Some(reason) = missing("tcpdump") {
+    if let Some(reason) = tcpdump_refused() {
         return skip(test, &reason);
     }
     for transport in ["tcp", "mptcp"] {
@@ -171,7 +180,7 @@ fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
 #[test]
 fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it() {
     let test = "a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it";
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let run = |more: &[&str]| {
@@ -195,7 +204,7 @@ fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it()
     }
     let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
     assert!(page.contains("Sequence numbers over time</summary>"));
-    if let Some(reason) = missing("tcpdump") {
+    if let Some(reason) = tcpdump_refused() {
         return skip(test, &reason);
     }
     let (parts, _) = compare(&folder, "kept/emu-mptcp-1-phone.pcapng");
@@ -204,7 +213,7 @@ fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it()
 
 #[test]
 fn a_report_without_packets_says_how_to_get_pictures() {
-    let _turn = emulator();
+    let Some(_turn) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);

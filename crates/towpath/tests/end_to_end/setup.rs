@@ -315,7 +315,7 @@ fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(Stri
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-e", "script.sh"]);
     command.env("PATH", env::join_paths(search).unwrap());
     command.env("XDG_STATE_HOME", folder.temporary());
-    let _turn = emulator();
+    let _turn = emulator()?;
     let ended = folder.start(&mut command).wait();
     assert_eq!(ended.code, Some(0), "{ended}");
     Some((folder, commands))

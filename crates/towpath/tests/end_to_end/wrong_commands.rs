@@ -109,5 +109,8 @@ fn a_folder_without_results_is_refused() {
 fn results_into_a_place_that_is_a_file_are_refused() {
     let folder = Folder::new();
     folder.write("results", "");
-    insta::assert_snapshot!(refused(&folder, &["run", "two-links", "--out", "results"]));
+    insta::assert_snapshot!(refused(
+        &folder,
+        &["run", "two-links", "--world", "sim", "--out", "results"]
+    ));
 }

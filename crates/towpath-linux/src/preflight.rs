@@ -1,0 +1,369 @@
+//! Preflight checks: which of a run's prerequisites this machine has, and how to get the others.
+//!
+//! [`Emulation`] is tried out: a child process enters new namespaces as an emulated run does
+//! (see [`crate::sandbox`]), tries each thing that a run needs, prints what it found as JSON and
+//! ends. [`Machine`] is what the other commands need; it is read or tried in this process. Nothing
+//! is changed. Needs well under a second.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+use towpath_measure::live::DEFAULT_PORT;
+use towpath_net::Rate;
+
+use crate::clock::Clock;
+use crate::namespace::Namespace;
+use crate::netlink::{Route, Tbf, VethEnd};
+use crate::sandbox::{self, PARENT, SandboxError};
+use crate::sys;
+
+/// Whether a prerequisite is met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Check {
+    /// It is met.
+    Available,
+    /// It is not met.
+    Missing(Missing),
+    /// Another prerequisite is missing, so this one could not be tried.
+    NotTried,
+}
+
+/// A prerequisite that is not met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// What is missing and why: a clause, such as `Multipath TCP is switched off (…)`.
+    pub reason: String,
+    /// Shell command or advice that provides it, if there is one.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    /// What is missing; none when the check passed or was not made.
+    pub fn missing(&self) -> Option<&Missing> {
+        match self {
+            Self::Missing(missing) => Some(missing),
+            Self::Available | Self::NotTried => None,
+        }
+    }
+
+    /// Whether the prerequisite is met.
+    pub fn is_available(&self) -> bool {
+        *self == Self::Available
+    }
+
+    fn of<T>(result: io::Result<T>, what: &str, remedy: Option<&str>) -> Self {
+        match result {
+            Ok(_) => Self::Available,
+            Err(error) => Self::Missing(Missing {
+                reason: format!("{what}: {}", without_number(&error)),
+                remedy: remedy.map(str::to_owned),
+            }),
+        }
+    }
+}
+
+/// Prerequisites of emulated runs and labs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emulation {
+    /// User, mount, network and PID namespaces.
+    pub namespaces: Check,
+    /// TUN devices; packet sockets serve where they are missing.
+    pub tun: Check,
+    /// Packet sockets on veth pairs.
+    pub packet_sockets: Check,
+    /// Multipath TCP sockets in a new network namespace.
+    pub mptcp: Check,
+    /// The kernel's token bucket filter (`tc qdisc … tbf`), for queues at a host's egress.
+    pub tbf: Check,
+}
+
+impl Emulation {
+    /// Tries everything in a child process: this program again, with `stage` as its argument,
+    /// which must call [`outer`].
+    pub fn check(stage: &OsStr) -> Self {
+        let child = env::current_exe().and_then(|program| {
+            let mut command = Command::new(program);
+            command.arg(stage).env(PARENT, std::process::id().to_string());
+            command.stdin(Stdio::null()).stderr(Stdio::null()).output()
+        });
+        let found = child.and_then(|output| Ok(serde_json::from_slice(&output.stdout)?));
+        found.unwrap_or_else(|error| {
+            Self::without_namespaces(Missing {
+                reason: format!("new namespaces could not be tried: {}", without_number(&error)),
+                remedy: None,
+            })
+        })
+    }
+
+    /// The first prerequisite that keeps every emulated run from starting; with `mptcp`, also one
+    /// that keeps the kernel's Multipath TCP from being used.
+    pub fn missing(&self, mptcp: bool) -> Option<&Missing> {
+        let devices = self.packet_sockets.missing().filter(|_| !self.tun.is_available());
+        let mptcp = self.mptcp.missing().filter(|_| mptcp);
+        self.namespaces.missing().or(devices).or(mptcp)
+    }
+
+    fn without_namespaces(missing: Missing) -> Self {
+        Self {
+            namespaces: Check::Missing(missing),
+            tun: Check::NotTried,
+            packet_sockets: Check::NotTried,
+            mptcp: Check::NotTried,
+            tbf: Check::NotTried,
+        }
+    }
+}
+
+/// First process of the check: enters the namespaces and runs this program again with `stage` as
+/// its argument, which must call [`inner`]. Gives what was found if that process could not start.
+pub fn outer(stage: &OsStr) -> Option<Emulation> {
+    let missing = match sandbox::outer(&[stage.to_owned()]) {
+        Ok(status) if status.success() => return None,
+        Ok(status) => Missing {
+            reason: format!("the process in new namespaces ended: {status}"),
+            remedy: None,
+        },
+        Err(error) => refused(&error),
+    };
+    Some(Emulation::without_namespaces(missing))
+}
+
+/// Second process of the check, inside the namespaces.
+///
+/// # Errors
+/// When the process cannot prepare itself as the inner process of a run does.
+pub fn inner() -> Result<Emulation, SandboxError> {
+    sandbox::inner()?;
+    let host = match Namespace::create() {
+        Ok(host) => host,
+        Err(error) => {
+            let reason = format!("a network namespace was refused: {}", without_number(&error));
+            return Ok(Emulation::without_namespaces(Missing { reason, remedy: None }));
+        }
+    };
+    let inside = |work: fn() -> io::Result<()>| host.run(work).and_then(|done| done);
+    let tun = inside(|| sys::open_tun("check").map(drop));
+    Ok(Emulation {
+        namespaces: Check::Available,
+        tun: Check::of(tun, "/dev/net/tun", Some("chmod 666 /dev/net/tun")),
+        packet_sockets: Check::of(inside(packet_socket), "packet sockets on a veth pair", None),
+        mptcp: host.run(mptcp).unwrap_or(Check::NotTried),
+        tbf: Check::of(inside(token_bucket), "tc qdisc tbf", Some("modprobe sch_tbf")),
+    })
+}
+
+/// What is missing when a process may not enter new namespaces.
+pub(crate) fn refused(error: &SandboxError) -> Missing {
+    match error {
+        SandboxError::UserNamespace(source) => {
+            let (why, remedy) = sandbox::forbidding_switch().unwrap_or_else(|| {
+                let why = format!("`unshare`: {}", without_number(source));
+                let remedy = "in a container, allow the `unshare` system call (seccomp)";
+                (why, remedy.to_owned())
+            });
+            let reason = format!("user namespaces are not available here ({why})");
+            Missing { reason, remedy: Some(format!("{remedy}, or run towpath as root")) }
+        }
+        SandboxError::Step { .. } | SandboxError::Orphaned => {
+            Missing { reason: error.to_string(), remedy: None }
+        }
+    }
+}
+
+fn packet_socket() -> io::Result<()> {
+    let mut route = Route::open().map_err(io::Error::other)?;
+    let end = |name| VethEnd { name, ..VethEnd::default() };
+    route.add_veth(&end("near"), &end("far")).map_err(io::Error::other)?;
+    let index = route.link("near").map_err(io::Error::other)?.index;
+    sys::open_packet_socket(index).map(drop)
+}
+
+fn token_bucket() -> io::Result<()> {
+    let mut route = Route::open().map_err(io::Error::other)?;
+    let rate = Rate::from_bps(1_000_000).ok_or(io::ErrorKind::InvalidInput)?;
+    let tbf = Tbf { rate, burst_bytes: 1_600, limit_bytes: 30_000 };
+    route.set_tbf("lo", &tbf).map_err(io::Error::other)
+}
+
+/// Opens a Multipath TCP socket in the calling thread's network namespace.
+fn mptcp() -> Check {
+    let Err(error) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) else {
+        return Check::Available;
+    };
+    let (reason, remedy) = match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => (
+            "Multipath TCP is switched off (net.mptcp.enabled is 0)".to_owned(),
+            Some("sysctl net.mptcp.enabled=1"),
+        ),
+        Some(libc::EPROTONOSUPPORT | libc::EINVAL) => (
+            "this kernel has no Multipath TCP".to_owned(),
+            Some("boot Linux 5.16 or later with CONFIG_MPTCP=y"),
+        ),
+        _ => (format!("Multipath TCP sockets are refused: {}", without_number(&error)), None),
+    };
+    Check::Missing(Missing { reason, remedy: remedy.map(str::to_owned) })
+}
+
+/// What this machine and the user's rights offer to commands that use the host itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Kernel release, such as `6.18.44`.
+    pub kernel: String,
+    /// Processors that this process may use.
+    pub processors: usize,
+    /// Median lateness of 20 sleeps of 1 ms.
+    pub timer_lateness_us: u64,
+    /// Multipath TCP sockets on this host; Linux has version 1 only (RFC 8684).
+    pub mptcp: Check,
+    /// `CAP_NET_ADMIN`, which changes of this host's network take.
+    pub net_admin: Check,
+    /// `CAP_NET_RAW`, which captures on this host take.
+    pub net_raw: Check,
+    /// Seccomp user notification, for `towpath exec`.
+    pub seccomp_notify: Check,
+    /// The server's TCP port, [`DEFAULT_PORT`].
+    pub tcp_port: Check,
+    /// The server's UDP port for QUIC, [`DEFAULT_PORT`].
+    pub quic_port: Check,
+}
+
+impl Machine {
+    /// Reads and tries everything; takes about 25 ms, most of it for the timer.
+    pub fn check() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let all = Ipv6Addr::UNSPECIFIED;
+        let port = |result| {
+            Check::of(result, &format!("port {DEFAULT_PORT}"), Some("towpath server -p PORT"))
+        };
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            timer_lateness_us: timer_lateness_us(),
+            mptcp: mptcp(),
+            net_admin: capability(&status, "CAP_NET_ADMIN", 12),
+            net_raw: capability(&status, "CAP_NET_RAW", 13),
+            seccomp_notify: seccomp_notify(),
+            tcp_port: port(TcpListener::bind((all, DEFAULT_PORT)).map(drop)),
+            quic_port: port(UdpSocket::bind((all, DEFAULT_PORT)).map(drop)),
+        }
+    }
+}
+
+/// Reads one bit of `CapEff` in the text of `/proc/self/status` (`linux/capability.h`).
+fn capability(status: &str, name: &str, bit: u32) -> Check {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    if bits >> bit & 1 == 1 {
+        return Check::Available;
+    }
+    Check::Missing(Missing {
+        reason: format!("this process does not have {name}"),
+        remedy: Some("run the command as root".to_owned()),
+    })
+}
+
+fn seccomp_notify() -> Check {
+    let actions = read("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    if actions.split_whitespace().any(|action| action == "user_notif") {
+        return Check::Available;
+    }
+    Check::Missing(Missing {
+        reason: "this kernel has no seccomp user notification (Linux 5.14)".to_owned(),
+        remedy: Some("for a Go program: towpath exec --method godebug".to_owned()),
+    })
+}
+
+fn timer_lateness_us() -> u64 {
+    const SLEEP: Duration = Duration::from_millis(1);
+    let clock = Clock::start();
+    let mut late: Vec<Duration> = (0..20)
+        .map(|_| {
+            let due = clock.now() + SLEEP;
+            clock.sleep_until(due);
+            clock.now().saturating_since(due)
+        })
+        .collect();
+    late.sort();
+    late.get(late.len() / 2).map_or(0, |span| span.as_micros() as u64)
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// An error in lower case and without its number, to follow a colon.
+fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(reason: &str) -> Check {
+        Check::Missing(Missing { reason: reason.to_owned(), remedy: None })
+    }
+
+    fn complete() -> Emulation {
+        Emulation {
+            namespaces: Check::Available,
+            tun: Check::Available,
+            packet_sockets: Check::Available,
+            mptcp: Check::Available,
+            tbf: Check::Available,
+        }
+    }
+
+    #[test]
+    fn either_kind_of_device_is_enough() {
+        assert_eq!(complete().missing(true), None);
+        let mut one = Emulation { tun: missing("tun"), ..complete() };
+        assert_eq!(one.missing(true), None);
+        one.packet_sockets = missing("packet sockets");
+        assert_eq!(one.missing(true).unwrap().reason, "packet sockets");
+        let other = Emulation { packet_sockets: missing("packet sockets"), ..complete() };
+        assert_eq!(other.missing(true), None);
+    }
+
+    #[test]
+    fn multipath_tcp_matters_only_to_those_who_use_it() {
+        let without = Emulation { mptcp: missing("mptcp"), ..complete() };
+        assert_eq!(without.missing(false), None);
+        assert_eq!(without.missing(true).unwrap().reason, "mptcp");
+    }
+
+    #[test]
+    fn the_switch_that_forbids_namespaces_is_the_reason() {
+        let error = SandboxError::UserNamespace(io::Error::from_raw_os_error(libc::EPERM));
+        let Missing { reason, remedy } = refused(&error);
+        assert!(reason.starts_with("user namespaces are not available here ("), "{reason}");
+        assert!(remedy.unwrap().ends_with(", or run towpath as root"));
+    }
+
+    #[test]
+    fn capabilities_are_bits_of_the_effective_set() {
+        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000000000001000\n";
+        assert!(capability(status, "CAP_NET_ADMIN", 12).is_available());
+        assert!(!capability(status, "CAP_NET_RAW", 13).is_available());
+        assert!(!capability("", "CAP_NET_RAW", 13).is_available());
+    }
+
+    #[test]
+    fn checks_survive_their_json() {
+        let sent = Emulation { tun: missing("no device"), tbf: Check::NotTried, ..complete() };
+        let text = serde_json::to_string(&sent).unwrap();
+        assert!(text.contains(r#""tun":{"state":"missing","reason":"no device""#), "{text}");
+        assert_eq!(serde_json::from_str::<Emulation>(&text).unwrap(), sent);
+    }
+}

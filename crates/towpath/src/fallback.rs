@@ -1,0 +1,73 @@
+//! Runs that nobody chose a world for: emulated where this machine can, else simulated.
+
+use towpath_linux::preflight::Missing;
+use towpath_measure::result::SIMULATED_BECAUSE;
+use towpath_measure::scenario::{Scenario, StackKind, Transport, World};
+
+use crate::arguments::{BackendChoice, HowArguments};
+use crate::error::CliError;
+use crate::inner;
+use crate::sim;
+use crate::ui::{Ui, wrap};
+
+/// The worlds in which a scenario is run, as arguments that name them.
+///
+/// Simulates instead of emulating when this machine cannot emulate and nothing on the command line
+/// asks for it: `--world`, `--backend` or `--stack kernel`.
+///
+/// # Errors
+/// When this machine cannot emulate, and the scenario cannot be simulated or emulation was asked for.
+pub(crate) fn choose_worlds(
+    how: &HowArguments,
+    backend: BackendChoice,
+    scenario: &Scenario,
+    transports: &[Transport],
+    ui: &mut Ui,
+) -> Result<HowArguments, CliError> {
+    let asked = if how.world.is_empty() { &scenario.run.worlds } else { &how.world };
+    let explicit = asks_for_emulation(how, backend);
+    let mut how = HowArguments { world: asked.clone(), ..how.clone() };
+    if !asked.contains(&World::Emu) || how.fallback.is_some() {
+        return Ok(how);
+    }
+    let kernel = scenario.hosts.iter().any(|host| host.stack.stack == StackKind::Kernel);
+    let mptcp = kernel && transports.contains(&Transport::Mptcp);
+    let found = inner::preflight();
+    // If emulation was asked for, a kernel without Multipath TCP shows its fallback to TCP.
+    let Some(missing) = found.missing(mptcp && !explicit) else { return Ok(how) };
+    if explicit || sim::check(scenario, transports, &how.stack).is_err() {
+        return Err(unable(missing));
+    }
+    how.world.retain(|world| *world != World::Emu);
+    if !how.world.contains(&World::Sim) {
+        how.world.push(World::Sim);
+    }
+    let Missing { reason, .. } = missing;
+    let text = format!("{reason}: simulating instead; --world emu shows how to allow them");
+    ui.progress(&wrap("note: ", &text));
+    how.fallback = Some(reason.clone());
+    Ok(how)
+}
+
+/// Notes in a scenario, and so in its results, why it is simulated.
+pub(crate) fn note(how: &HowArguments, scenario: &mut Scenario) {
+    let reason = how.fallback.clone();
+    scenario.remarks.extend(reason.map(|reason| (SIMULATED_BECAUSE.to_owned(), reason)));
+}
+
+/// Fails if this machine cannot make an emulated network.
+pub(crate) fn require_emulation() -> Result<(), CliError> {
+    inner::preflight().missing(false).map_or(Ok(()), |missing| Err(unable(missing)))
+}
+
+fn unable(missing: &Missing) -> CliError {
+    let Missing { reason, remedy } = missing.clone();
+    let hint = remedy.unwrap_or_else(|| "`towpath doctor --self` shows what works here".to_owned());
+    CliError::Unavailable { what: reason, hint }
+}
+
+fn asks_for_emulation(how: &HowArguments, backend: BackendChoice) -> bool {
+    !how.world.is_empty()
+        || backend != BackendChoice::Auto
+        || how.stack.iter().any(|choice| !choice.own)
+}

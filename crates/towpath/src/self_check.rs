@@ -1,0 +1,139 @@
+//! `towpath doctor --self`: what this machine can do, and which commands work on it.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use towpath_linux::preflight::{Check, Emulation, Machine, Missing};
+use towpath_measure::live::DEFAULT_PORT;
+
+use crate::error::CliError;
+use crate::inner;
+use crate::ui::{Ui, wrap};
+
+/// Width of the left column.
+const NAME_COLUMNS: usize = 26;
+
+/// Everything that was found, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct SelfCheck {
+    machine: Machine,
+    emulation: Emulation,
+    commands: Vec<Usability>,
+}
+
+/// A group of commands with the prerequisites that it lacks here.
+#[derive(Debug, Serialize)]
+struct Usability {
+    command: &'static str,
+    works: bool,
+    /// Names of missing prerequisites, as in the table above.
+    needs: Vec<&'static str>,
+}
+
+// Names of the prerequisites, in the table and in `Usability::needs`.
+const NAMESPACES: &str = "user namespaces";
+const TUN: &str = "TUN devices";
+const PACKET_SOCKETS: &str = "packet sockets on veth";
+const MPTCP: &str = "Multipath TCP";
+const SECCOMP: &str = "seccomp user notification";
+const NET_ADMIN: &str = "CAP_NET_ADMIN";
+const NET_RAW: &str = "CAP_NET_RAW";
+const TCP_PORT: &str = "TCP port";
+const UDP_PORT: &str = "UDP port (QUIC)";
+
+/// Checks the machine and prints the result; exit code 1 if a world cannot be used.
+pub(crate) fn self_check(json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
+    let (machine, emulation) = (Machine::check(), inner::preflight());
+    let commands = commands(&machine, &emulation);
+    let usable = emulation.missing(false).is_none();
+    let found = SelfCheck { machine, emulation, commands };
+    if json {
+        let text = serde_json::to_string(&found);
+        writeln!(ui.out, "{}", text.map_err(|error| CliError::Internal(error.to_string()))?)?;
+    } else {
+        print(&found, ui)?;
+    }
+    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn commands(machine: &Machine, emulation: &Emulation) -> Vec<Usability> {
+    let command = |command, checks: &[(&'static str, &Check)]| {
+        let missing = checks.iter().filter(|(_, check)| check.missing().is_some());
+        let needs: Vec<_> = missing.map(|(name, _)| *name).collect();
+        Usability { command, works: needs.is_empty(), needs }
+    };
+    let namespaces = (NAMESPACES, &emulation.namespaces);
+    // Either kind of device is enough.
+    let devices = match emulation.tun {
+        Check::Available => (TUN, &emulation.tun),
+        Check::Missing(_) | Check::NotTried => (PACKET_SOCKETS, &emulation.packet_sockets),
+    };
+    let mptcp = (MPTCP, &machine.mptcp);
+    let ports = [(TCP_PORT, &machine.tcp_port), (UDP_PORT, &machine.quic_port)];
+    vec![
+        command("run --world sim", &[]),
+        command("run --world emu", &[namespaces, devices]),
+        command("run --world emu -T mptcp", &[namespaces, devices, (MPTCP, &emulation.mptcp)]),
+        command("lab", &[namespaces, devices]),
+        command("measure -T tcp,quic", &[]),
+        command("measure -T mptcp", &[mptcp]),
+        command("server", &ports),
+        command("exec", &[(SECCOMP, &machine.seccomp_notify), mptcp]),
+        command("setup --apply", &[(NET_ADMIN, &machine.net_admin)]),
+        command("trace --interface", &[(NET_RAW, &machine.net_raw)]),
+    ]
+}
+
+fn print(found: &SelfCheck, ui: &mut Ui) -> Result<(), CliError> {
+    let SelfCheck { machine, emulation, commands } = found;
+    let processors = if machine.processors == 1 { "processor" } else { "processors" };
+    let (kernel, count) = (&machine.kernel, machine.processors);
+    let late = machine.timer_lateness_us;
+    writeln!(ui.out, "Linux {kernel}, {count} {processors}, timers {late} µs late (median)\n")?;
+    let prerequisites = [
+        (NAMESPACES, &emulation.namespaces, ""),
+        (TUN, &emulation.tun, ""),
+        (PACKET_SOCKETS, &emulation.packet_sockets, ""),
+        ("tc qdisc tbf", &emulation.tbf, ""),
+        (MPTCP, &machine.mptcp, "version 1 (RFC 8684)"),
+        (SECCOMP, &machine.seccomp_notify, ""),
+        (NET_ADMIN, &machine.net_admin, ""),
+        (NET_RAW, &machine.net_raw, ""),
+    ];
+    for (name, check, detail) in prerequisites {
+        row(name, check, detail, ui)?;
+    }
+    for (name, check) in [(TCP_PORT, &machine.tcp_port), (UDP_PORT, &machine.quic_port)] {
+        row(&format!("{name} {DEFAULT_PORT}"), check, "free", ui)?;
+    }
+    writeln!(ui.out)?;
+    for one in commands {
+        let text = match one.needs.as_slice() {
+            [] => "works".to_owned(),
+            needs => format!("no: needs {}", needs.join(" and ")),
+        };
+        writeln!(ui.out, "{:<NAME_COLUMNS$} {text}", one.command)?;
+    }
+    Ok(())
+}
+
+/// One line, or more if there is a reason and a remedy.
+fn row(name: &str, check: &Check, detail: &str, ui: &mut Ui) -> Result<(), CliError> {
+    let label = format!("{name:<NAME_COLUMNS$} ");
+    match check {
+        Check::Available => {
+            let text = if detail.is_empty() { "available" } else { detail };
+            writeln!(ui.out, "{label}{text}")?;
+        }
+        Check::NotTried => writeln!(ui.out, "{label}not tried: needs user namespaces")?,
+        Check::Missing(Missing { reason, remedy }) => {
+            writeln!(ui.out, "{}", wrap(&label, &format!("no: {reason}")))?;
+            if let Some(remedy) = remedy {
+                let indent = " ".repeat(NAME_COLUMNS + 1);
+                writeln!(ui.out, "{}", wrap(&format!("{indent}fix: "), remedy))?;
+            }
+        }
+    }
+    Ok(())
+}

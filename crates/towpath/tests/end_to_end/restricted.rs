@@ -1,0 +1,198 @@
+//! Machines that forbid what emulated runs need: runs are simulated instead, and the reason is shown.
+
+use std::process::Command;
+
+use crate::program::{Ended, Folder, SIZED, TWO_PATHS, emulator, is_long, missing, skip};
+
+/// Programs that run another one in a restricted place, given behind them.
+enum Place {
+    /// `user.max_user_namespaces` is 0, and no capabilities.
+    NoNamespaces,
+    /// A seccomp filter refuses new namespaces with EPERM, as Docker's default profile does.
+    Seccomp,
+    /// `/dev/net` is empty.
+    NoTun,
+    /// `net.mptcp.enabled` is 0 on the host.
+    MptcpOff,
+}
+
+/// Refuses `unshare` altogether and `clone` with any namespace flag, then runs its arguments. `clone3`
+/// is reported as unknown (ENOSYS), since a filter cannot read its flags.
+const REFUSE_NAMESPACES: &str = r"
+import ctypes, os, struct, sys
+ALLOW, EPERM, ENOSYS = 0x7fff0000, 0x00050001, 0x00050026
+NUMBER, LOW_ARGUMENT = 0, 16
+UNSHARE, CLONE, CLONE3 = {'x86_64': (272, 56, 435), 'aarch64': (97, 220, 435)}[os.uname().machine]
+LOAD, EQUAL, ANY, RETURN = 0x20, 0x15, 0x45, 0x06
+NAMESPACES = 0x7e020000
+program = [
+    (LOAD, 0, 0, NUMBER),
+    (EQUAL, 4, 0, UNSHARE),
+    (EQUAL, 4, 0, CLONE3),
+    (EQUAL, 0, 4, CLONE),
+    (LOAD, 0, 0, LOW_ARGUMENT),
+    (ANY, 0, 2, NAMESPACES),
+    (RETURN, 0, 0, EPERM),
+    (RETURN, 0, 0, ENOSYS),
+    (RETURN, 0, 0, ALLOW),
+]
+code = b''.join(struct.pack('HBBI', *step) for step in program)
+buffer = ctypes.create_string_buffer(code)
+class Program(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('filter', ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+filter = Program(len(program), ctypes.addressof(buffer))
+if libc.prctl(22, 2, ctypes.byref(filter), 0, 0):
+    sys.exit('prctl: ' + os.strerror(ctypes.get_errno()))
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+impl Place {
+    fn tool(&self) -> &'static str {
+        match self {
+            Self::Seccomp => "python3",
+            Self::NoNamespaces => "setpriv",
+            Self::NoTun | Self::MptcpOff => "unshare",
+        }
+    }
+
+    /// The command that runs `arguments` of the program there.
+    fn command(&self, folder: &Folder, arguments: &[&str]) -> Command {
+        let shell = |unshare: &str, script: &str| {
+            let mut command = folder.program("unshare");
+            command.arg(unshare).args(["sh", "-ec", &format!("{script} \"$@\""), "sh"]);
+            command
+        };
+        let mut command = match self {
+            Self::NoNamespaces => shell(
+                "-Ur",
+                "echo 0 >/proc/sys/user/max_user_namespaces
+                exec setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all",
+            ),
+            Self::Seccomp => {
+                let mut command = folder.program("python3");
+                command.args(["-c", REFUSE_NAMESPACES]);
+                command
+            }
+            Self::NoTun => shell("-Urm", "mount -t tmpfs none /dev/net\nexec"),
+            Self::MptcpOff => shell("-Urn", "echo 0 >/proc/sys/net/mptcp/enabled\nexec"),
+        };
+        command.arg(folder.readable_binary()).args(arguments);
+        command
+    }
+}
+
+/// Runs the program in a place; none, with a `SKIPPED` line, where that place cannot be made.
+fn run_in(place: &Place, folder: &Folder, test: &str, arguments: &[&str]) -> Option<Ended> {
+    if let Some(reason) = missing(place.tool()) {
+        skip(test, &reason);
+        return None;
+    }
+    folder.write("two-paths.toml", format!("{TWO_PATHS}{SIZED}"));
+    Some(folder.start(&mut place.command(folder, arguments)).wait())
+}
+
+#[test]
+fn without_namespaces_a_run_is_simulated_and_says_why() {
+    let Some(_turn) = emulator() else { return };
+    for (place, why) in [
+        (Place::NoNamespaces, "(user.max_user_namespaces is 0)"),
+        (Place::Seccomp, "(`unshare`: operation not permitted)"),
+    ] {
+        let folder = Folder::new();
+        let test = "without_namespaces_a_run_is_simulated_and_says_why";
+        let arguments = ["run", "wifi-cellular-handover", "-q", "-o", "results"];
+        let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
+        assert_eq!(ended.code, Some(0), "{ended}");
+        let said: String = ended.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        let note = format!(
+            "note: user namespaces are not available here {why}: simulating instead; --world emu \
+             shows how to allow them"
+        );
+        assert!(said.starts_with(&note), "{ended}");
+        assert!(ended.out.contains("sim instead of emu, as user namespaces"), "{ended}");
+        let page = std::fs::read_to_string(folder.work().join("results/report.html")).unwrap();
+        assert!(page.contains("sim instead of emu, as user namespaces"));
+        let result = folder.stored("results/sim-mptcp-1.jsonl.zst");
+        let reason = &result.meta.conditions["simulated instead of emulated"];
+        assert!(reason.ends_with(why), "{reason}");
+    }
+}
+
+#[test]
+fn without_namespaces_a_comparison_is_simulated() {
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
+    let arguments = ["compare", "two-paths.toml", "-q", "-r", "2", "-T", "tcp,mptcp"];
+    let test = "without_namespaces_a_comparison_is_simulated";
+    let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, &arguments) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(ended.err.matches("note: user namespaces").count(), 1, "{ended}");
+    assert!(ended.out.contains("sim instead of emu"), "{ended}");
+}
+
+#[test]
+fn what_needs_the_kernel_fails_before_it_prints_anything() {
+    let Some(_turn) = emulator() else { return };
+    for arguments in [
+        &["run", "two-paths.toml", "--world", "emu"][..],
+        &["run", "two-paths.toml", "--stack", "kernel"],
+        &["run", "two-paths.toml", "--backend", "packet"],
+        &["compare", "two-paths.toml", "--world", "emu"],
+        &["lab", "two-paths.toml", "--", "true"],
+        &["lab", "two-paths.toml", "--on", "server", "true"],
+        &["lab", "break", "join-dropped", "--", "true"],
+    ] {
+        let folder = Folder::new();
+        let test = "what_needs_the_kernel_fails_before_it_prints_anything";
+        let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, arguments) else { return };
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
+        assert!(ended.err.starts_with("error: user namespaces are not available here"), "{ended}");
+        assert!(ended.err.contains("hint: run `sysctl user.max_user_namespaces=10000`"), "{ended}");
+        assert!(!folder.work().join("towpath-results").exists(), "{ended}");
+    }
+}
+
+#[test]
+fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
+    let Some(_turn) = emulator() else { return };
+    let scenario = if is_long() { "wifi-cellular-handover" } else { "two-paths.toml" };
+    for place in [Place::NoTun, Place::MptcpOff] {
+        let folder = Folder::new();
+        let test = "without_tun_or_multipath_tcp_on_the_host_runs_are_emulated";
+        let arguments = ["run", scenario, "-q", "-o", "results"];
+        let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert!(folder.work().join("results/report.html").is_file());
+        let result = folder.stored("results/mptcp-1.jsonl.zst");
+        assert!(result.summary.unwrap().multipath.used, "{ended}");
+    }
+}
+
+#[test]
+fn a_machine_says_what_works_on_it() {
+    let Some(_turn) = emulator() else { return };
+    let folder = Folder::new();
+    let test = "a_machine_says_what_works_on_it";
+    let arguments = ["doctor", "--self", "--json"];
+    let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, &arguments) else { return };
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let [found] = ended.json().try_into().unwrap();
+    assert_eq!(found["emulation"]["namespaces"]["state"], "missing", "{ended}");
+    assert_eq!(found["emulation"]["tun"]["state"], "not-tried", "{ended}");
+    let works = |name: &str| {
+        let commands = found["commands"].as_array().unwrap();
+        commands.iter().find(|one| one["command"] == name).unwrap()["works"].as_bool().unwrap()
+    };
+    assert!(works("run --world sim") && works("measure -T tcp,quic"), "{ended}");
+    assert!(!works("run --world emu") && !works("lab") && !works("setup --apply"), "{ended}");
+    let Some(ended) = run_in(&Place::NoTun, &folder, test, &arguments) else { return };
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let [found] = ended.json().try_into().unwrap();
+    assert_eq!(found["emulation"]["tun"]["state"], "missing", "{ended}");
+    let Some(ended) = run_in(&Place::MptcpOff, &folder, test, &arguments) else { return };
+    let [found] = ended.json().try_into().unwrap();
+    assert_eq!(found["machine"]["mptcp"]["remedy"], "sysctl net.mptcp.enabled=1", "{ended}");
+    assert_eq!(found["emulation"]["mptcp"]["state"], "available", "{ended}");
+}
