@@ -167,7 +167,8 @@ impl Lanes {
         retried: &mut Vec<Retried>,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let mut harness = Vec::new();
+        let threads = format!("--test-threads={}", end_to_end_threads());
+        let mut harness = vec![threads.as_str()];
         if extent != Extent::All {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
             harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
@@ -208,6 +209,13 @@ impl Lanes {
         let ran = self.kernel.iter().map(|target| runner.run(target, &[]));
         Ok((pure, ran.collect::<Result<_>>()?))
     }
+}
+
+/// Tests of the whole command that run at once. They wait for real time most of the time, so more of
+/// them than processors; those that need emulated networks wait for each other.
+fn end_to_end_threads() -> usize {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    (3 * processors).clamp(4, 12)
 }
 
 /// What cargo's metadata names as integration tests of some packages.
