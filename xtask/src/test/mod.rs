@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use self::retry::{Ran, Retried, Runner};
+use self::retry::{Retried, Runner};
 use crate::{Result, cargo, tidy};
 
 /// How much is tested.
@@ -123,15 +123,15 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retri
     }
     let lanes = Lanes::of(root)?;
     let mut retried = Vec::new();
-    steps.run("tests: end_to_end in parallel with all others", |out| {
+    steps.run("tests: pure ones, towpath-linux and end_to_end at the same time", |out| {
         let runner = Runner { root, environment: &environment };
         lanes.run(&runner, extent, &mut retried, out)
     })?;
     Ok(retried)
 }
 
-/// The tests of the whole command wait more than they work, and all others take as long: they run at
-/// the same time.
+/// Pure tests occupy the processors, the others mostly wait for real time. Three lanes run at once: pure
+/// tests, the kernel tests of `towpath-linux`, and the tests of the whole command.
 struct Lanes {
     /// Integration tests that depend on nothing but their input: a failure is never retried.
     pure: Vec<String>,
@@ -167,20 +167,28 @@ impl Lanes {
         retried: &mut Vec<Retried>,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let threads = format!("--test-threads={}", end_to_end_threads());
+        let threads = format!("--test-threads={}", waiting_threads());
         let mut harness = vec![threads.as_str()];
         if extent != Extent::All {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
             harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
         }
-        // Both lanes to their ends, even if one fails early. An error crosses the threads as text.
-        let (others, whole) = thread::scope(|scope| {
-            let run = || runner.run(WHOLE, &harness).map_err(|error| error.to_string());
-            let whole = scope.spawn(run);
-            (self.run_others(runner), whole.join())
+        // All lanes to their ends, even if one fails early. An error crosses the threads as text.
+        let run = |target: &str, harness: &[&str]| {
+            runner.run(target, harness).map_err(|error| error.to_string())
+        };
+        let (pure, kernel, whole) = thread::scope(|scope| {
+            let whole = scope.spawn(|| run(WHOLE, &harness));
+            let kernel = scope.spawn(|| {
+                let targets = self.kernel.iter();
+                targets.map(|target| run(target, &[threads.as_str()])).collect::<Vec<_>>()
+            });
+            (self.run_pure(runner), kernel.join(), whole.join())
         });
-        let (pure, mut ran) = others?;
-        ran.push(whole.map_err(|_| "a thread panicked")??);
+        let pure = pure?;
+        let mut ran = kernel.map_err(|_| "a thread panicked")?;
+        ran.push(whole.map_err(|_| "a thread panicked")?);
+        let ran = ran.into_iter().collect::<std::result::Result<Vec<_>, String>>()?;
         for one in &ran {
             one.print(out)?;
         }
@@ -199,21 +207,18 @@ impl Lanes {
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
     }
 
-    /// The second lane: all but the tests of the whole command.
-    fn run_others(&self, runner: &Runner<'_>) -> Result<(ExitStatus, Vec<Ran>)> {
+    fn run_pure(&self, runner: &Runner<'_>) -> Result<ExitStatus> {
         let mut pure = cargo(runner.root);
         pure.args(["test", "--locked", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
         pure.args(self.pure.iter().flat_map(|name| ["--test", name]));
         pure.envs(runner.environment.iter().cloned()).stdin(Stdio::null());
-        let pure = pure.status()?;
-        let ran = self.kernel.iter().map(|target| runner.run(target, &[]));
-        Ok((pure, ran.collect::<Result<_>>()?))
+        Ok(pure.status()?)
     }
 }
 
-/// Tests of the whole command that run at once. They wait for real time most of the time, so more of
-/// them than processors; those that need emulated networks wait for each other.
-fn end_to_end_threads() -> usize {
+/// Threads for tests of the kernel and of the whole command. They wait for real time most of the time,
+/// so there are more than processors; those that need emulated networks wait for each other.
+fn waiting_threads() -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     (3 * processors).clamp(4, 12)
 }

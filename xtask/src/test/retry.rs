@@ -15,14 +15,14 @@ use serde::Serialize;
 
 use crate::{Result, cargo};
 
-/// How often a test may run, the first time included.
+/// Maximum number of attempts, the first one included.
 const ATTEMPTS: u32 = 3;
 
 /// More failures than this in one target are a fault of the change, not of the machine: none of
 /// them runs again.
 const MAX_RETRIED: usize = 12;
 
-/// A test that failed, and what became of it.
+/// A test that failed at its first attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Retried {
     /// Name of the integration test target, as `cargo test --test` takes it.
@@ -105,7 +105,7 @@ impl Runner<'_> {
 }
 
 impl Ran {
-    /// Prints what the target said.
+    /// Prints the target's output.
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<()> {
         out.write_all(&self.output.stderr)?;
         out.write_all(&self.output.stdout)?;
