@@ -33,6 +33,10 @@ listens() {
 }
 "#;
 
+/// Bytes of a file that takes several hundred milliseconds over [`TWO_PATHS`]: `exec` samples sockets
+/// every 100 ms, or less often on a busy machine.
+const LARGE: usize = 6_000_000;
+
 /// Prints what a socket says of its protocol: 262 is Multipath TCP.
 const PROTOCOL: &str = "import socket; \
     print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
@@ -230,7 +234,7 @@ fn iperf3_becomes_multipath_at_both_ends() {
 #[test]
 fn nginx_and_its_workers_become_multipath() {
     let (folder, test) = (Folder::new(), "nginx_and_its_workers_become_multipath");
-    fs::write(folder.work().join("big"), vec![7; 1_000_000]).unwrap();
+    fs::write(folder.work().join("big"), vec![7; LARGE]).unwrap();
     let place = folder.work().display().to_string();
     let configuration = format!(
         "daemon off; pid {place}/nginx.pid; error_log {place}/error.log; worker_processes 2;\n\
@@ -259,7 +263,7 @@ fn nginx_and_its_workers_become_multipath() {
 fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
     let folder = Folder::new();
     let test = "a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason";
-    fs::write(folder.work().join("big"), vec![7; 1_000_000]).unwrap();
+    fs::write(folder.work().join("big"), vec![7; LARGE]).unwrap();
     let script = r#"
         nsenter --net="$server" python3 -m http.server 8000 --bind $FAR 2>/dev/null &
         listens 8000
