@@ -1,9 +1,9 @@
 //! Preflight checks: which of a run's prerequisites this machine has, and how to get the others.
 //!
-//! [`Emulation`] is tried out: a child process enters new namespaces as an emulated run does
-//! (see [`crate::sandbox`]), tries each thing that a run needs, prints what it found as JSON and
-//! ends. [`Machine`] is what the other commands need; it is read or tried in this process. Nothing
-//! is changed. Needs well under a second.
+//! [`Emulation`] is checked in a child process. It enters new namespaces as an emulated run does (see
+//! [`crate::sandbox`]), tries each prerequisite, prints the result as JSON and ends. [`Machine`] has the
+//! prerequisites of the other commands and is checked in this process. Nothing is changed. The checks
+//! take less than a second.
 
 use std::env;
 use std::ffi::OsStr;
@@ -39,14 +39,14 @@ pub enum Check {
 /// A prerequisite that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What is missing and why: a clause, such as `Multipath TCP is switched off (…)`.
+    /// A clause that says what is missing and why, such as `Multipath TCP is switched off (…)`.
     pub reason: String,
     /// Shell command or advice that provides it, if there is one.
     pub remedy: Option<String>,
 }
 
 impl Check {
-    /// What is missing; none when the check passed or was not made.
+    /// The missing prerequisite; none when the check passed or was not made.
     pub fn missing(&self) -> Option<&Missing> {
         match self {
             Self::Missing(missing) => Some(missing),
@@ -160,7 +160,7 @@ pub fn inner() -> Result<Emulation, SandboxError> {
     })
 }
 
-/// What is missing when a process may not enter new namespaces.
+/// The reason and the remedy when a process may not enter new namespaces.
 pub(crate) fn refused(error: &SandboxError) -> Missing {
     match error {
         SandboxError::UserNamespace(source) => {
@@ -212,7 +212,7 @@ fn mptcp() -> Check {
     Check::Missing(Missing { reason, remedy: remedy.map(str::to_owned) })
 }
 
-/// What this machine and the user's rights offer to commands that use the host itself.
+/// Prerequisites of commands that use the host itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Kernel release, such as `6.18.44`.

@@ -170,7 +170,7 @@ pub(crate) fn worlds(runs: &[Run]) -> String {
         let captured = run.records.iter().any(|record| matches!(record, Record::Capture(_)));
         match run.meta.conditions.get(SIMULATED_BECAUSE) {
             _ if captured => "capture".to_owned(),
-            Some(reason) => format!("{} instead of emu, as {}", run.meta.world, clean(reason)),
+            Some(reason) => format!("{} instead of emu, because {}", run.meta.world, clean(reason)),
             None => run.meta.world.to_string(),
         }
     };

@@ -1,4 +1,4 @@
-//! Runs that nobody chose a world for: emulated where this machine can, else simulated.
+//! The default world of a run: emulated where this machine can, else simulated.
 
 use towpath_linux::preflight::Missing;
 use towpath_measure::result::SIMULATED_BECAUSE;
@@ -12,8 +12,8 @@ use crate::ui::{Ui, wrap};
 
 /// The worlds in which a scenario is run, as arguments that name them.
 ///
-/// Simulates instead of emulating when this machine cannot emulate and nothing on the command line
-/// asks for it: `--world`, `--backend` or `--stack kernel`.
+/// Replaces emulation by simulation on a machine that cannot emulate, unless the command line asks
+/// for it with `--world`, `--backend` or `--stack kernel`.
 ///
 /// # Errors
 /// When this machine cannot emulate, and the scenario cannot be simulated or emulation was asked for.

@@ -111,9 +111,9 @@ fn without_namespaces_a_run_is_simulated_and_says_why() {
              shows how to allow them"
         );
         assert!(said.starts_with(&note), "{ended}");
-        assert!(ended.out.contains("sim instead of emu, as user namespaces"), "{ended}");
+        assert!(ended.out.contains("sim instead of emu, because user namespaces"), "{ended}");
         let page = std::fs::read_to_string(folder.work().join("results/report.html")).unwrap();
-        assert!(page.contains("sim instead of emu, as user namespaces"));
+        assert!(page.contains("sim instead of emu, because user namespaces"));
         let result = folder.stored("results/sim-mptcp-1.jsonl.zst");
         let reason = &result.meta.conditions["simulated instead of emulated"];
         assert!(reason.ends_with(why), "{reason}");
