@@ -131,7 +131,8 @@ pub fn outer(stage: &OsStr) -> Option<Emulation> {
             reason: format!("the process in new namespaces ended: {status}"),
             remedy: None,
         },
-        Err(error) => refused(&error),
+        Err(SandboxError::UserNamespace(source)) => namespaces_refused(&source),
+        Err(error) => Missing { reason: error.to_string(), remedy: None },
     };
     Some(Emulation::without_namespaces(missing))
 }
@@ -160,22 +161,14 @@ pub fn inner() -> Result<Emulation, SandboxError> {
     })
 }
 
-/// The reason and the remedy when a process may not enter new namespaces.
-pub(crate) fn refused(error: &SandboxError) -> Missing {
-    match error {
-        SandboxError::UserNamespace(source) => {
-            let (why, remedy) = sandbox::forbidding_switch().unwrap_or_else(|| {
-                let why = format!("`unshare`: {}", without_number(source));
-                let remedy = "in a container, allow the `unshare` system call (seccomp)";
-                (why, remedy.to_owned())
-            });
-            let reason = format!("user namespaces are not available here ({why})");
-            Missing { reason, remedy: Some(format!("{remedy}, or run towpath as root")) }
-        }
-        SandboxError::Step { .. } | SandboxError::Orphaned => {
-            Missing { reason: error.to_string(), remedy: None }
-        }
-    }
+/// The reason and the remedy when a process may not enter new user namespaces.
+pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
+    let (why, remedy) = sandbox::forbidding_switch().unwrap_or_else(|| {
+        let why = format!("`unshare`: {}", without_number(source));
+        (why, "in a container, allow the `unshare` system call (seccomp)".to_owned())
+    });
+    let reason = format!("user namespaces are not available here ({why})");
+    Missing { reason, remedy: Some(format!("{remedy}, or run towpath as root")) }
 }
 
 fn packet_socket() -> io::Result<()> {
@@ -345,8 +338,8 @@ mod tests {
 
     #[test]
     fn the_switch_that_forbids_namespaces_is_the_reason() {
-        let error = SandboxError::UserNamespace(io::Error::from_raw_os_error(libc::EPERM));
-        let Missing { reason, remedy } = refused(&error);
+        let refused = io::Error::from_raw_os_error(libc::EPERM);
+        let Missing { reason, remedy } = namespaces_refused(&refused);
         assert!(reason.starts_with("user namespaces are not available here ("), "{reason}");
         assert!(remedy.unwrap().ends_with(", or run towpath as root"));
     }

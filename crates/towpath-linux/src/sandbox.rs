@@ -88,7 +88,7 @@ pub(crate) const PARENT: &str = "TOWPATH_PARENT";
 #[derive(Debug, Error)]
 pub enum SandboxError {
     /// The kernel or an administrator forbids user namespaces.
-    #[error("this machine does not allow user namespaces: {0}")]
+    #[error("{}", preflight::namespaces_refused(.0).reason)]
     UserNamespace(#[source] io::Error),
     /// Something else in setting the namespaces up failed.
     #[error("cannot {action}: {source}")]
@@ -107,7 +107,7 @@ impl SandboxError {
     /// The way out, for people.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UserNamespace(_) => preflight::refused(self).remedy,
+            Self::UserNamespace(source) => preflight::namespaces_refused(source).remedy,
             Self::Step { .. } | Self::Orphaned => None,
         }
     }
