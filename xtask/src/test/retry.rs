@@ -59,49 +59,53 @@ impl Runner<'_> {
         Ok(Ran { target: target.to_owned(), output })
     }
 
-    /// Runs the failed tests of `ran` again, each alone.
-    ///
-    /// # Errors
-    /// When a target failed without naming its failed tests (it crashed or did not start), or when
-    /// too many of its tests failed.
+    /// Runs the failed tests of `ran` again, each alone; see [`retry`] for the errors.
     pub(super) fn retry(&self, ran: &Ran, out: &mut dyn Write) -> Result<Vec<Retried>> {
-        if ran.output.status.success() {
-            return Ok(Vec::new());
-        }
-        let (target, said) = (&ran.target, text(&ran.output.stdout));
-        let failed = failed_tests(&said);
-        if failed.is_empty() {
-            let status = ran.output.status;
-            return Err(format!("`{target}` ended with {status} and named no failed test").into());
-        }
-        if failed.len() > MAX_RETRIED {
-            let count = failed.len();
-            return Err(format!("{count} tests of `{target}` failed: too many to retry").into());
-        }
-        failed.iter().map(|test| self.retry_one(target, test, &said, out)).collect()
+        retry(ran, &mut |test| self.run(&ran.target, &["--exact", test]), out)
     }
+}
 
-    fn retry_one(
-        &self,
-        target: &str,
-        test: &str,
-        said: &str,
-        out: &mut dyn Write,
-    ) -> Result<Retried> {
-        let mut causes = vec![cause(said, test)];
+/// Runs the failed tests of `ran` again with `run`.
+///
+/// # Errors
+/// When a target failed without naming its failed tests (it crashed or did not start), or when too
+/// many of its tests failed.
+fn retry(
+    ran: &Ran,
+    run: &mut dyn FnMut(&str) -> Result<Ran>,
+    out: &mut dyn Write,
+) -> Result<Vec<Retried>> {
+    if ran.output.status.success() {
+        return Ok(Vec::new());
+    }
+    let (target, said) = (&ran.target, text(&ran.output.stdout));
+    let failed = failed_tests(&said);
+    if failed.is_empty() {
+        let status = ran.output.status;
+        return Err(format!("`{target}` ended with {status} and named no failed test").into());
+    }
+    if failed.len() > MAX_RETRIED {
+        let count = failed.len();
+        return Err(format!("{count} tests of `{target}` failed: too many to retry").into());
+    }
+    let mut all = Vec::new();
+    for test in failed {
+        let mut causes = vec![cause(&said, &test)];
+        let mut passed_on = None;
         for attempt in 2..=ATTEMPTS {
             writeln!(out, "\n{target}: {test} failed; attempt {attempt}, alone")?;
-            let again = self.run(target, &["--exact", test])?;
+            let again = run(&test)?;
             again.print(out)?;
             let said = text(&again.output.stdout);
             if again.output.status.success() && said.contains(" 1 passed") {
-                let (target, test) = (target.to_owned(), test.to_owned());
-                return Ok(Retried { target, test, passed_on: Some(attempt), causes });
+                passed_on = Some(attempt);
+                break;
             }
-            causes.push(cause(&said, test));
+            causes.push(cause(&said, &test));
         }
-        Ok(Retried { target: target.to_owned(), test: test.to_owned(), passed_on: None, causes })
+        all.push(Retried { target: target.clone(), test, passed_on, causes });
     }
+    Ok(all)
 }
 
 impl Ran {
@@ -177,6 +181,9 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
     use super::*;
 
     const SAID: &str = "
@@ -219,6 +226,49 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(cause(SAID, "a::broken"), expected);
         assert_eq!(cause(SAID, "late"), "no panic message");
         assert_eq!(cause(SAID, "unknown"), "no panic message");
+    }
+
+    fn ran(code: i32, said: &str) -> Ran {
+        let (stdout, stderr) = (said.as_bytes().to_vec(), Vec::new());
+        let output = Output { status: ExitStatus::from_raw(code << 8), stdout, stderr };
+        Ran { target: "live".to_owned(), output }
+    }
+
+    const PASSED: &str = "test late ... ok\n\ntest result: ok. 1 passed; 0 failed;";
+    const NONE_RAN: &str = "test result: ok. 0 passed; 0 failed;";
+
+    #[test]
+    fn a_failed_test_runs_again_until_it_passes_at_most_twice() {
+        let mut attempts = Vec::new();
+        let mut again = |test: &str| {
+            attempts.push(test.to_owned());
+            Ok(if test == "late" && attempts.len() > 3 { ran(0, PASSED) } else { ran(101, SAID) })
+        };
+        let found = retry(&ran(101, SAID), &mut again, &mut Vec::new()).unwrap();
+        assert_eq!(attempts, ["a::broken", "a::broken", "late", "late"]);
+        let outcomes: Vec<_> = found.iter().map(|one| (one.test.as_str(), one.passed_on)).collect();
+        assert_eq!(outcomes, [("a::broken", None), ("late", Some(3))]);
+        assert_eq!((found[0].causes.len(), found[1].causes.len()), (3, 2));
+    }
+
+    #[test]
+    fn a_retry_that_ran_no_test_has_not_passed() {
+        let mut again = |_: &str| Ok(ran(0, NONE_RAN));
+        let found = retry(&ran(101, SAID), &mut again, &mut Vec::new()).unwrap();
+        assert!(found.iter().all(|one| one.passed_on.is_none()), "{found:?}");
+    }
+
+    #[test]
+    fn crashes_and_many_failures_are_not_retried() {
+        let mut again = |test: &str| panic!("{test} ran again");
+        let mut retried = |first: Ran| retry(&first, &mut again, &mut Vec::new());
+        assert!(retried(ran(0, PASSED)).unwrap().is_empty());
+        let crash = retried(ran(139, "test a ... ")).unwrap_err().to_string();
+        assert!(crash.contains("named no failed test"), "{crash}");
+        let names: Vec<_> = (0..=MAX_RETRIED).map(|number| format!("    t{number}")).collect();
+        let list = format!("\nfailures:\n{}\n", names.join("\n"));
+        let many = retried(ran(101, &list)).unwrap_err().to_string();
+        assert!(many.contains("13 tests of `live` failed"), "{many}");
     }
 
     #[test]
