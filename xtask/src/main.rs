@@ -1,8 +1,10 @@
 //! Repository chores: `cargo xtask tidy`, `cargo xtask specs`, `cargo xtask test`,
-//! `cargo xtask abuse`, `cargo xtask oracle`, `cargo xtask twin` and `cargo xtask zoo`.
+//! `cargo xtask abuse`, `cargo xtask fingerprint`, `cargo xtask oracle`, `cargo xtask twin` and
+//! `cargo xtask zoo`.
 
 mod abuse;
 mod finding;
+mod fingerprint;
 mod oracle;
 mod repository;
 mod specs;
@@ -31,6 +33,12 @@ usage: cargo xtask COMMAND
          --quick          only what needs no kernel and no long repetition
          --all            with long repetitions, for nights and releases
   abuse  attack all that SECURITY.md promises, longer than CI does
+  fingerprint
+         print SHA-256 of what the simulator produces, to compare two builds:
+         --jobs 2         simulations in parallel
+         --towpath FILE   this program instead of a release build
+         --renamed FILE   lines of OLD NEW: keys that this build renamed
+         --only PREFIX    scenarios and reproductions whose names begin so
   oracle hold our worlds against a kernel in a virtual machine:
          --runs 6         runs of each Multipath TCP case in each way
          --case NAME      only cases whose name starts so
@@ -87,6 +95,10 @@ fn main() -> ExitCode {
             None => return misused(&mut err),
         },
         ["abuse"] => root().and_then(|root| abuse::run(&root, &mut out)),
+        ["fingerprint", arguments @ ..] => match fingerprint::Options::parse(arguments) {
+            Some(options) => root().and_then(|root| fingerprint::run(&root, &options, &mut out)),
+            None => return misused(&mut err),
+        },
         ["oracle", arguments @ ..] => match oracle::Options::parse(arguments) {
             Some(options) => root().and_then(|root| oracle::run(&root, &options, &mut out)),
             None => return misused(&mut err),
@@ -106,14 +118,14 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            let _nobody_listens = writeln!(err, "error: {error}");
+            let _ = writeln!(err, "error: {error}"); // stderr may be closed
             ExitCode::FAILURE
         }
     }
 }
 
 fn misused(err: &mut dyn Write) -> ExitCode {
-    let _nobody_listens = writeln!(err, "{USAGE}");
+    let _ = writeln!(err, "{USAGE}"); // stderr may be closed
     ExitCode::from(2)
 }
 
