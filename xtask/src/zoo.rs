@@ -96,12 +96,13 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
                     let Some(name) = next else { return };
                     match ask(&towpath, name, options) {
                         Ok(judged) => {
-                            let _of_a_dead_thread =
-                                done.lock().map(|mut done| done.insert(name.clone(), judged));
+                            // Poisoned only after a panic.
+                            let _ = done.lock().map(|mut done| done.insert(name.clone(), judged));
                         }
                         Err(error) => {
                             let text = format!("{name}: {error}");
-                            let _of_a_dead_thread =
+                            // Poisoned only after a panic.
+                            let _ =
                                 failed.lock().map(|mut failed| failed.get_or_insert(text).clone());
                         }
                     }

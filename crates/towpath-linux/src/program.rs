@@ -117,9 +117,10 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
     namespace.run(|| {
         // `/sys/class/net` shows the namespace in which it was mounted. Refused where a container
         // masks parts of /sys; the program then sees the host's.
-        let _refused = sys::unshare(libc::CLONE_NEWNS).and_then(|()| sys::mount_sys());
+        let _ = sys::unshare(libc::CLONE_NEWNS).and_then(|()| sys::mount_sys());
         if let Err(error) = sandbox::limit_program(command) {
-            let _nobody_reads = writeln!(
+            // Stderr may be closed.
+            let _ = writeln!(
                 io::stderr(),
                 "warning: the program is root of this machine, not of its own namespaces alone: {error}"
             );
@@ -167,7 +168,7 @@ fn shell(stage: &Stage, flow: &Flow, command: &str, deadline: Instant) -> Result
             };
         }
         if stage.pace.is_over(deadline) {
-            let _already_gone = child.kill();
+            let _ = child.kill(); // it may have exited
             sandbox::wait(&mut child).map_err(failed)?;
             return Ok(());
         }

@@ -188,7 +188,8 @@ impl Purse {
         }
         if let Some(bytes) = &self.bytes {
             let less = |left: u64| Some(left.saturating_sub(moved));
-            let _always_some = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            // The closure always returns Some.
+            let _ = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         }
     }
 
@@ -244,7 +245,7 @@ impl Purse {
 
     /// Says why the traffic ends early; the first word counts.
     pub(crate) fn end(&self, why: impl Into<String>) {
-        let _said_before = self.over.set(why.into());
+        let _ = self.over.set(why.into()); // the first one is kept
     }
 
     /// For whoever could not move anything: whether that is for ever, which is then why it ends.

@@ -30,14 +30,14 @@ impl Bell {
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // A counter at its limit is readable, too.
-            let _readable_anyway = (&self.event).write(&1_u64.to_ne_bytes());
+            let _ = (&self.event).write(&1_u64.to_ne_bytes());
         }
     }
 
     /// Silences the bell. Only after this may the queue be looked at for the last time before
     /// waiting: the event first, so that who rings from now on makes it readable again.
     fn silence(&self) {
-        let _was_silent = (&self.event).read(&mut [0; 8]);
+        let _ = (&self.event).read(&mut [0; 8]); // fails if it was not signalled
         self.rung.store(false, Ordering::Release);
         // Pairs with the swap in `ring`: what was sent before a ring that did nothing is seen.
         std::sync::atomic::fence(Ordering::SeqCst);

@@ -56,7 +56,7 @@ impl EmulatorThread {
     /// Runs `work` on the thread.
     pub fn run(self, work: impl FnOnce() + Send + 'static) {
         // The thread waits for exactly this.
-        let _thread_is_gone = self.work.send(Box::new(work));
+        let _ = self.work.send(Box::new(work)); // the thread may have ended
     }
 }
 
@@ -145,7 +145,7 @@ pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<
 pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
     let step = |action| move |source| SandboxError::Step { action, source };
     // Inherited by the inner process, where only the emulator's thread keeps it.
-    let _refused = sys::real_time_priority(EMULATOR_PRIORITY);
+    let _ = sys::real_time_priority(EMULATOR_PRIORITY); // may be refused
     let is_real_root = enter_namespaces()?;
     die_with(env::var(PARENT).ok())?;
     let mut inner = Command::new("/proc/self/exe")
@@ -175,7 +175,7 @@ pub fn inner() -> Result<EmulatorThread, SandboxError> {
     let step = |action| move |source| SandboxError::Step { action, source };
     sys::make_mounts_private().map_err(step("make mounts private"))?;
     // Refused where a container masks parts of /proc; the old one serves then, with foreign ids.
-    let _refused = sys::mount_proc();
+    let _ = sys::mount_proc();
     EmulatorThread::reserve().map_err(step("start the emulator's thread"))
 }
 

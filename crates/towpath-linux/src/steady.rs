@@ -179,7 +179,7 @@ pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
     for (forced, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
-        let _less_room = sys::set_option(fd, libc::SOL_SOCKET, forced, &size)
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, forced, &size)
             .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, plain, &size));
     }
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_u32.to_ne_bytes())

@@ -217,7 +217,7 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
     if let Some(host) = scenario.hosts.get(host) {
         // What the kernel made of it is read back later; refusal is a warning, not a failure.
         let wanted = scenario.congestion_control_of(host);
-        let _read_back_later = sample::set_congestion_control(socket.as_fd(), wanted);
+        let _ = sample::set_congestion_control(socket.as_fd(), wanted);
     }
     Ok(socket)
 }

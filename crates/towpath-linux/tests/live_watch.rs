@@ -120,7 +120,7 @@ fn a_check_tells_what_is_in_the_way() {
         let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 5_210));
         proxy(TcpListener::bind(v4(5_300)).unwrap(), v4(5_210));
-        let _silent = UdpSocket::bind(v4(5_300)).unwrap();
+        let _socket = UdpSocket::bind(v4(5_300)).unwrap();
         let tried = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
         let found: Vec<_> = tried.iter().map(|one| (one.probe, one.finding.clone())).collect();
         let all = [Probe::Tcp, Probe::Mptcp, Probe::Udp, Probe::Quic, Probe::Mpquic];

@@ -575,7 +575,7 @@ fn subflows_are_listed_and_have_last_words() {
         let mut destroyed = DestroyedSockets::open().unwrap();
         let mut history = History::new();
         let before = Counters::read().unwrap();
-        let _both = connection();
+        let _connection = connection();
         let joined =
             history.see(MptcpEventKind::SubflowEstablished, |event| event.local_id == Some(5));
 

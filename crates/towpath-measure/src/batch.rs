@@ -28,7 +28,7 @@ pub fn in_order<T: Send>(
                         return;
                     }
                     // Whoever listened has stopped.
-                    let _nobody_listens = sender.send((index, work(index)));
+                    let _ = sender.send((index, work(index)));
                 }
             });
         }

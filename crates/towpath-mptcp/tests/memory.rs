@@ -116,7 +116,7 @@ fn resident_bytes() -> usize {
 
 #[test]
 fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
     pair.stacks[1].listen(PORT, Config::linux()).unwrap();
     let (remote, config) = (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(Config::linux()));
@@ -150,7 +150,7 @@ fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
 
 #[test]
 fn a_connection_that_is_over_leaves_nothing_behind() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
     pair.stacks[1].listen(PORT, Config::linux()).unwrap();
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
@@ -199,7 +199,7 @@ fn forged_syn(number: u32, option: MptcpOption) -> Segment {
 
 #[test]
 fn floods_of_handshakes_take_2_mib_and_no_more() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
     let config = stack::Config::default();
     let mut server = Stack::facing_strangers(config, &Strangers::new([7; 16]));

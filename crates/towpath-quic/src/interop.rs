@@ -123,7 +123,7 @@ impl Peer {
         let at = self.clock.library(now);
         let mut buffer = Vec::new();
         let (_, connection) = self.connection.as_mut()?;
-        let _written = connection.poll_transmit(at, 1, &mut buffer)?;
+        let _ = connection.poll_transmit(at, 1, &mut buffer)?;
         Some(buffer.into())
     }
 

@@ -96,7 +96,7 @@ impl Run<'_> {
     fn failure(&mut self, text: &str) -> Failure {
         // What else the host would have done helps who looks for the fault.
         let until = self.host.now() + AFTERMATH;
-        let _whatever = self.collect(until);
+        let _ = self.collect(until); // only completes the trace
         let whole = format!("{}, {text}\n{}", self.script.name, self.trace);
         match &self.late {
             None => Failure::Wrong(whole),

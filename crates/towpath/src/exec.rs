@@ -92,10 +92,10 @@ fn sentence(tally: &Tally) -> String {
             if outcomes.multipath == 1 { "was" } else { "were" }
         );
         if outcomes.several_subflows > 0 {
-            let _infallible = write!(part, " ({} over several paths)", outcomes.several_subflows);
+            let _ = write!(part, " ({} over several paths)", outcomes.several_subflows);
         }
         if outcomes.single > 0 {
-            let _infallible = write!(part, " and {} plain TCP", outcomes.single);
+            let _ = write!(part, " and {} plain TCP", outcomes.single);
         }
         parts.push(part);
     }
@@ -121,13 +121,13 @@ fn sentence(tally: &Tally) -> String {
     }
     let mut text = format!("towpath: {} upgraded", count(tally.upgraded, "socket"));
     if !parts.is_empty() {
-        let _infallible = write!(text, ": {}", parts.join("; "));
+        let _ = write!(text, ": {}", parts.join("; "));
     }
     if let Some(error) = &tally.record_error {
-        let _infallible = write!(text, ". The report could not be written: {error}");
+        let _ = write!(text, ". The report could not be written: {error}");
     }
     if let Some(why) = tally.fallbacks.first().filter(|_| fell_back(tally)) {
-        let _infallible = write!(text, ". Why: {} (counter {})", why.meaning, why.counter);
+        let _ = write!(text, ". Why: {} (counter {})", why.meaning, why.counter);
     }
     text
 }

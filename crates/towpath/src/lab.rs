@@ -60,7 +60,7 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
             conclude(folder, &raw, arguments.quiet, ui)?;
         } else {
             // The last program has not begun.
-            let _there_is_none = fs::remove_file(&path);
+            let _ = fs::remove_file(&path); // the file may not exist
             folder.remove_if_empty();
         }
     }
@@ -224,13 +224,13 @@ fn page() -> String {
         zoo::situations().partition(|situation| situation.cause.is_some());
     let mut page = include_str!("zoo.md").to_owned();
     for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
-        let _infallible = writeln!(page, "\n## {title}");
+        let _ = writeln!(page, "\n## {title}");
         for situation in all {
             let Situation { name, title, seen, why, cause, two_ends, .. } = *situation;
             let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
             let server = if two_ends { " *Server:* `towpath server`." } else { "" };
-            let _infallible = writeln!(page, "\n### `{name}`: {title}\n");
-            let _infallible = writeln!(page, "{seen} *Why:* {why}{cause}{server}");
+            let _ = writeln!(page, "\n### `{name}`: {title}\n");
+            let _ = writeln!(page, "{seen} *Why:* {why}{cause}{server}");
         }
     }
     page

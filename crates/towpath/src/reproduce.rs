@@ -233,7 +233,7 @@ fn repeat(
     write_files(&mut entry, &rows, &arguments.out)?;
     for folder in &folders {
         // Only now: who is killed before has them still. What stays is in the way of nobody.
-        let _stays = fs::remove_dir_all(folder);
+        let _ = fs::remove_dir_all(folder);
     }
     if arguments.json {
         writeln!(ui.out, "{}", summary(&entry))?;

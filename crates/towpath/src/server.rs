@@ -129,11 +129,11 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
     let last = lines.clone();
     let tell = move |said: ServerSaid| {
-        let _nobody_reads = lines.try_send(Some(said));
+        let _ = lines.try_send(Some(said)); // dropped if the receiver lags or is gone
     };
     server.run(tell).map_err(CliError::Spawn)?;
-    let _nobody_reads = last.try_send(None);
-    let _too_late = printed.recv_timeout(LAST_LINES);
+    let _ = last.try_send(None); // dropped if the receiver lags or is gone
+    let _ = printed.recv_timeout(LAST_LINES); // gives up after the timeout
     Ok(ExitCode::SUCCESS)
 }
 
@@ -145,13 +145,13 @@ fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerSaid>>, Receive
     let print = move || {
         for said in to_print.iter().map_while(|said: Option<ServerSaid>| said) {
             // Whoever has closed the output does not want to know.
-            let _closed = if as_json {
+            let _ = if as_json {
                 writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
             } else {
                 writeln!(Screen::new(io::stderr()), "{}", as_text(&said))
             };
         }
-        let _gone = done.send(());
+        let _ = done.send(()); // the receiver may be gone
     };
     thread::Builder::new().name("printer".to_owned()).spawn(print)?;
     Ok((lines, printed))
@@ -170,10 +170,10 @@ fn invite(arguments: &ServerArguments, server: &Server, ui: &mut Ui) -> Result<(
     let name = names.next().unwrap_or_else(loopback);
     let mut line = format!("towpath measure {name}");
     if bound.port() != DEFAULT_PORT {
-        let _into_a_text = write!(line, " -p {}", bound.port());
+        let _ = write!(line, " -p {}", bound.port());
     }
     if let Some(print) = server.fingerprint() {
-        let _into_a_text = write!(line, " --server-cert {print}");
+        let _ = write!(line, " --server-cert {print}");
     }
     if arguments.secret_file.is_some() {
         line.push_str(" --secret-file FILE");

@@ -34,7 +34,7 @@ impl Ui {
     /// A line or lines of progress. Whoever closed standard error does not want them.
     pub(crate) fn progress(&mut self, text: &str) {
         self.leave_bar();
-        let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
+        let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
     }
 
     /// Shows how far something is, on one line that stays until the next; only on a terminal.
@@ -58,22 +58,22 @@ impl Ui {
         let (bar, rest) = ("#".repeat(full), ".".repeat(WIDTH - full));
         let end = if done == all { "\n" } else { "" };
         let line = format!("\r[{bar}{rest}] {done} of {all} runs{more}{end}");
-        let _closed = self.err.raw().write_all(line.as_bytes());
+        let _ = self.err.raw().write_all(line.as_bytes()); // stderr may be closed
         self.behind_bar = done < all;
     }
 
     /// Other lines come in its place; it is drawn again below them.
     fn leave_bar(&mut self) {
         if std::mem::take(&mut self.behind_bar) {
-            let _closed = self.err.raw().write_all(b"\r\x1b[K");
+            let _ = self.err.raw().write_all(b"\r\x1b[K"); // stderr may be closed
         }
     }
 
     pub(crate) fn warn(&mut self, warning: &Warning) {
         self.leave_bar();
-        let _closed = writeln!(self.err, "{}", wrap("warning: ", &warning.text));
+        let _ = writeln!(self.err, "{}", wrap("warning: ", &warning.text)); // stderr may be closed
         if let Some(hint) = &warning.hint {
-            let _closed = writeln!(self.err, "{}", wrap("hint: ", hint));
+            let _ = writeln!(self.err, "{}", wrap("hint: ", hint)); // stderr may be closed
         }
     }
 
@@ -86,9 +86,9 @@ impl Ui {
         // Scenario errors come laid out, with source lines and carets.
         let laid_out = matches!(error, CliError::Scenario(_) | CliError::Changed { .. });
         let text = if laid_out { text } else { wrap("error: ", &text) };
-        let _closed = writeln!(self.err, "{}", text.trim_end_matches('\n'));
+        let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
         if let Some(hint) = error.hint() {
-            let _closed = writeln!(self.err, "{}", wrap("hint: ", &hint));
+            let _ = writeln!(self.err, "{}", wrap("hint: ", &hint)); // stderr may be closed
         }
     }
 }

@@ -134,7 +134,7 @@ impl Scripts {
             self.found.keys().filter(|path| path.starts_with(&folder)).count()
         };
         let alike = self.found.values().filter(|names| names.is_empty()).count();
-        let _cannot_fail = writeln!(
+        let _ = writeln!(
             text,
             "\n{} scripts ({} TCP, {} MPTCP), each on our stack and on the kernel: {alike} alike, {} differ",
             self.found.len(),
@@ -146,10 +146,10 @@ impl Scripts {
             let own: Vec<_> = self.table.iter().filter(|known| known.kind == kind).collect();
             let named = |names: &&BTreeSet<String>| own.iter().any(|one| names.contains(&one.name));
             let count = self.found.values().filter(named).count();
-            let _cannot_fail = writeln!(text, "{count:>4} {}", kind.words());
+            let _ = writeln!(text, "{count:>4} {}", kind.words());
             for Difference { name, section, text: what, .. } in own {
                 let scripts = self.found.values().filter(|names| names.contains(name)).count();
-                let _cannot_fail = writeln!(text, "{scripts:>8} {name} ({section}): {what}");
+                let _ = writeln!(text, "{scripts:>8} {name} ({section}): {what}");
             }
         }
         text

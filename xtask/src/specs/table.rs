@@ -70,9 +70,9 @@ pub(super) fn of(ledgers: &[Ledger]) -> String {
 fn row(text: &mut String, name: &str, cells: [String; COLUMNS.len()], title: &str) {
     let mut line = format!("{name:<9}");
     for cell in cells {
-        let _cannot_fail = write!(line, " {cell:>10}");
+        let _ = write!(line, " {cell:>10}");
     }
-    let _cannot_fail = write!(line, "  {title}");
+    let _ = write!(line, "  {title}");
     text.push_str(line.trim_end());
     text.push('\n');
 }

@@ -178,7 +178,7 @@ impl Runner<'_> {
         if let Some(whole) = &whole {
             fs::rename(whole, &kept)?;
         }
-        let _was_never_made = fs::remove_dir_all(&out);
+        let _ = fs::remove_dir_all(&out); // it may never have been created
         Ok(whole.map(|_| kept))
     }
 }

@@ -101,7 +101,7 @@ impl Series {
 
     /// Keeps the place, so that rounds of different cases still belong together.
     pub(crate) fn fail(&mut self, error: &Failure) {
-        let _closed = writeln!(io::stderr(), "  failed: {error}");
+        let _ = writeln!(io::stderr(), "  failed: {error}"); // stderr may be closed
         self.rounds.push(None);
     }
 

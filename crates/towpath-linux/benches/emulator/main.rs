@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     match stage() {
         Ok(code) => code,
         Err(error) => {
-            let _closed = writeln!(io::stderr(), "error: {error}");
+            let _ = writeln!(io::stderr(), "error: {error}"); // stderr may be closed
             ExitCode::FAILURE
         }
     }

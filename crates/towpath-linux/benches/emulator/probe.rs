@@ -83,7 +83,7 @@ fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
     }
     stream.shutdown(Shutdown::Write)?;
     // The network may vanish with this process: the other side must have read everything.
-    let _ended = stream.read(&mut [0; 1])?;
+    let _ = stream.read(&mut [0; 1])?;
     Ok(())
 }
 
@@ -105,7 +105,7 @@ fn realtime() -> Duration {
 /// Sends at a steady pace, open loop: a late packet does not delay the next. Every packet carries
 /// the time just before it is sent.
 fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> {
-    let _coarser_timers = nix::sys::prctl::set_timerslack(1);
+    let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to.parse::<SocketAddr>()?)?;
     wait_for_receiver(&socket)?;
@@ -122,7 +122,7 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
             *slot = byte;
         }
         // A full queue of the interface refuses a packet; that is a loss like any other.
-        let _lost = socket.send(&packet);
+        let _ = socket.send(&packet);
     }
     // The network may vanish with this process, and packets are still under way.
     thread::sleep(LINGER);
@@ -135,7 +135,7 @@ fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let start = Instant::now();
     while start.elapsed() < LEAD {
-        let _not_yet = socket.send(b"?");
+        let _ = socket.send(b"?"); // retried until the receiver answers
         if socket.recv(&mut [0; 8]).is_ok() {
             return Ok(());
         }
@@ -200,7 +200,7 @@ pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
 /// How late, in nanoseconds, a thread is at each moment of a steady pace for which it sleeps or
 /// waits awake.
 pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
-    let _coarser_timers = nix::sys::prctl::set_timerslack(1);
+    let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let count = (f64::from(per_second) * length.as_secs_f64()) as u64;
     let start = Instant::now();
     let pace = |number| Duration::from_nanos(number * 1_000_000_000 / u64::from(per_second));

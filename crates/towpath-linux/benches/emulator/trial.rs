@@ -163,7 +163,7 @@ fn emulated(
             }
             Record::Summary(summary) => {
                 for failure in summary.flows.iter().filter_map(|flow| flow.failure.as_ref()) {
-                    let _closed = writeln!(io::stderr(), "{failure}");
+                    let _ = writeln!(io::stderr(), "{failure}"); // stderr may be closed
                 }
             }
             Record::Link(_)
@@ -217,7 +217,8 @@ sample = "100 ms"
 }
 
 fn say(name: &str, value: impl std::fmt::Display) {
-    let _closed = io::stderr().write_all(format!("figure {name} {value}\n").as_bytes());
+    // Stderr may be closed.
+    let _ = io::stderr().write_all(format!("figure {name} {value}\n").as_bytes());
 }
 
 /// When, and how many bytes had left the link with 14 bytes of Ethernet for each packet.
@@ -245,7 +246,7 @@ fn bare(
     let (done, ended) = mpsc::channel();
     thread.run(move || {
         let late = probe::bare(per_second, waits == Waits::Awake, length);
-        let _nobody_listens = done.send(late);
+        let _ = done.send(late); // the receiver may be gone
     });
     probe::say_percentiles(ended.recv()?)
 }

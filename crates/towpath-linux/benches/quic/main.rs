@@ -132,7 +132,7 @@ fn main() -> ExitCode {
     match measure() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _closed = writeln!(io::stderr(), "error: {error}");
+            let _ = writeln!(io::stderr(), "error: {error}"); // stderr may be closed
             ExitCode::FAILURE
         }
     }

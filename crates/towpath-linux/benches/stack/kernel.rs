@@ -41,8 +41,8 @@ pub(crate) fn serve(
     let shared = Arc::clone(shared);
     Ok(thread::spawn(move || {
         let Ok((stream, _)) = listener.accept() else { return };
-        let _slower_end = stream.set_read_timeout(Some(Duration::from_millis(200)));
-        let _slower_end = stream.set_write_timeout(Some(Duration::from_millis(200)));
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(200))); // only delays the end
+        let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
         if reads { read(&stream, &shared) } else { write(&stream, &shared) }
     }))
 }
@@ -79,7 +79,7 @@ fn write(stream: &Socket, shared: &Shared) {
             Err(_) => return,
         }
     }
-    let _already_closed = stream.shutdown(Shutdown::Both);
+    let _ = stream.shutdown(Shutdown::Both); // may be closed already
 }
 
 /// Two kernels and a veth pair for each path.
@@ -129,7 +129,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
         .map(|path| here.link(&format!("path{path}")).map(|link| link.stats.tx_bytes))
         .collect::<Result<_, _>>()?;
     shared.over.store(true, Ordering::Relaxed);
-    let _panicked = (writer.join(), server.join());
+    let _ = (writer.join(), server.join()); // a panic has already been printed
     if used.iter().any(|bytes| *bytes < 1_000_000) {
         return Err(format!("not every path was used: {used:?} bytes").into());
     }

@@ -167,7 +167,7 @@ fn main() -> ExitCode {
     match stage() {
         Ok(code) => code,
         Err(error) => {
-            let _closed = writeln!(io::stderr(), "error: {error}");
+            let _ = writeln!(io::stderr(), "error: {error}"); // stderr may be closed
             ExitCode::FAILURE
         }
     }
@@ -274,9 +274,9 @@ fn table(measured: &[(Case, Vec<Result<Figures, String>>)]) -> String {
         };
         let gbps = spread(good.iter().map(|figures| figures.gbps).collect(), 2);
         let cpu = spread(good.iter().filter_map(|figures| figures.cpu).collect(), 2);
-        let _infallible = writeln!(text, "| {} | {gbps} | {cpu} |", case.name());
+        let _ = writeln!(text, "| {} | {gbps} | {cpu} |", case.name());
         for error in all.iter().filter_map(|result| result.as_ref().err()) {
-            let _infallible = writeln!(text, "| | failed: {error} | |");
+            let _ = writeln!(text, "| | failed: {error} | |");
         }
     }
     text

@@ -60,7 +60,7 @@ fn open(target: SocketAddr, manner: &Manner, refused: &mut Option<Refused>) -> i
     if let Some(source) = manner.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
-    let _not_over_multipath_tcp = refusal::keep(socket.as_fd(), target.is_ipv4());
+    let _ = refusal::keep(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
     let connected = socket.connect_timeout(&SockAddr::from(target), manner.patience);
     if connected.is_err() {
         *refused = refusal::first(socket.as_fd()).map(|one| Refused {

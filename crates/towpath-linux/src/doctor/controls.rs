@@ -145,7 +145,7 @@ struct Lane {
 
 impl Lane {
     fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
-        let _small_at_once = socket.set_tcp_nodelay(true);
+        let _ = socket.set_tcp_nodelay(true); // best effort
         if is_towpath {
             io::Write::write(&mut socket, &session::echo()).ok()?;
         }

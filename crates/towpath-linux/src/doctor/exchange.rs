@@ -168,7 +168,7 @@ pub(super) fn comes_back(
             return false;
         }
         let writing = exchanging.sent() < limit;
-        let _looked_at_again = super::attempt::wait(socket, writing, left);
+        let _ = super::attempt::wait(socket, writing, left); // the loop checks again
     }
 }
 

@@ -103,7 +103,7 @@ impl Probing {
     fn round(&mut self, range: std::ops::RangeInclusive<u8>) {
         for ttl in range.clone() {
             for way in self.ways.iter().filter(|way| way.reached.is_none()) {
-                let _lost_like_any_other = way.send(ttl);
+                let _ = way.send(ttl); // a failed send counts as loss
             }
         }
         let deadline = self.end.min(self.clock.now() + PATIENCE);

@@ -78,7 +78,8 @@ pub(super) fn run(
     let multipath = thread::scope(|scope| {
         let connect = |manner: Manner, tell: mpsc::Sender<Tried>| {
             scope.spawn(move || {
-                let _nobody_waits = tell.send(attempt::connect(target, &manner, clock));
+                // The receiver may be gone.
+                let _ = tell.send(attempt::connect(target, &manner, clock));
             });
         };
         let (tell, told) = mpsc::channel();
@@ -198,11 +199,11 @@ fn follow(
     if socket.set_nonblocking(true).is_err() {
         return;
     }
-    let _small_at_once = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_nodelay(true); // best effort
     if trial.is_towpath || !trial.echoes {
         let word = if trial.echoes { session::echo().to_vec() } else { trial.server.hello(name) };
         let mut writer = socket;
-        let _shows_below = std::io::Write::write(&mut writer, &word);
+        let _ = std::io::Write::write(&mut writer, &word); // errors show up below
     }
     settle(trial, socket, &mut watch, &mut exchanging, (clock, until));
     if trial.echoes && !exchanging.has_ended() {
@@ -289,7 +290,7 @@ fn turn(watch: &mut Watch, exchanging: &mut Exchanging, socket: &Socket, limit: 
             clock.sleep_until(end);
             break;
         }
-        let _looked_at_again = attempt::wait(socket, writing, left);
+        let _ = attempt::wait(socket, writing, left); // the loop checks again
     }
     watch.look();
 }

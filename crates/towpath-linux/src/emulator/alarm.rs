@@ -198,7 +198,7 @@ impl Budget {
     }
 
     fn spend(&mut self, now: Instant, span: Duration) {
-        let _level = self.level(now);
+        let _ = self.level(now); // accounts for the time up to now
         self.owed += span;
         self.spent += span;
     }

@@ -134,12 +134,12 @@ impl Emulator {
         let (told, hears) = mpsc::channel();
         let (done, report) = mpsc::channel();
         thread.run(move || {
-            let _nobody_listens = told.send(raise_priority());
+            let _ = told.send(raise_priority()); // the receiver may be gone
             sys::minimal_timer_slack();
             let ended = build().map_err(io::Error::other).and_then(|topology| {
                 Engine::new(clock, topology, lanes, reported, inbox, bell).run()
             });
-            let _nobody_listens = done.send(ended);
+            let _ = done.send(ended); // the receiver may be gone
         });
         let priority = hears.recv().unwrap_or_default();
         Ok(Self { commands, wake, report: Mutex::new(report), priority })
@@ -154,7 +154,7 @@ impl Emulator {
     pub(crate) fn tell(&self, command: Command) {
         // A thread that has ended reports its error when it is joined.
         if self.commands.send(command).is_ok() {
-            let _full_pipe_wakes_too = (&self.wake).write(&[0]);
+            let _ = (&self.wake).write(&[0]); // a full pipe wakes it, too
         }
     }
 
@@ -333,7 +333,7 @@ impl Engine {
     fn obey(&mut self) -> io::Result<()> {
         let mut rings = [0; 64];
         // How often the bell rang does not matter: the inbox says what for.
-        let _rings = self.bell.read(&mut rings)?;
+        let _ = self.bell.read(&mut rings)?;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
                 Command::Schedule(changes) => {
@@ -389,7 +389,7 @@ impl Engine {
                     let route = if way == Way::On { Some(&route) } else { routes.get(1 - port) };
                     let Some(&route) = route else { continue };
                     let segment = Segment::whole(Frame::new(VirtioHeader::default(), bytes));
-                    let _counted = self.topology.push(now, route, segment);
+                    let _ = self.topology.push(now, route, segment); // the topology counts drops
                 }
             } else {
                 let whole = Segment::whole(frame);
@@ -398,10 +398,11 @@ impl Engine {
                 }
                 if *split {
                     for segment in whole.packets_alone() {
-                        let _counted = self.topology.push(now, route, segment);
+                        // The topology counts drops.
+                        let _ = self.topology.push(now, route, segment);
                     }
                 } else {
-                    let _counted = self.topology.push(now, route, whole);
+                    let _ = self.topology.push(now, route, whole); // the topology counts drops
                 }
             }
             if self.topology.next_due().is_some_and(|due| due <= read) {
@@ -451,7 +452,7 @@ impl Engine {
         let port = exit.and_then(|(_, lane, port)| self.lanes.get(*lane)?.ports.get(*port));
         if let Some(port) = port {
             // Refused when the receiving interface is down: the packet is lost, as on a real wire.
-            let _refused = port.write(&segment);
+            let _ = port.write(&segment);
         }
         if let Some(buffer) = segment.reclaim() {
             self.pool.give_back(buffer);
@@ -485,7 +486,8 @@ impl Engine {
     }
 
     fn tell(&mut self, watching: &Watching) {
-        let _nobody_listens = watching.to.send(Watched {
+        // The receiver may be gone.
+        let _ = watching.to.send(Watched {
             at: self.modelled.saturating_since(watching.zero),
             directions: self.topology.all_counters(self.modelled),
             routes: self.arrived.clone(),
@@ -504,7 +506,7 @@ impl Engine {
         }
         let t_ns = at.saturating_since(reporting.zero).as_nanos() as u64;
         for link in self.reported.iter().filter_map(|link| link.record(t_ns, &self.topology)) {
-            let _nobody_listens = reporting.to.send(Record::Link(link));
+            let _ = reporting.to.send(Record::Link(link)); // the receiver may be gone
         }
     }
 }

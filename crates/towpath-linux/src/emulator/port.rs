@@ -110,7 +110,7 @@ impl Wire {
         let mut slices: ArrayVec<IoSlice<'_>, { PARTS + 2 }> = ArrayVec::new();
         for part in [&virtio[..], link].into_iter().chain(parts.iter().copied()) {
             // The caller keeps the promise above; a packet that is cut short does no harm.
-            let _too_many = slices.try_push(IoSlice::new(part));
+            let _ = slices.try_push(IoSlice::new(part));
         }
         sys::write_vectored(self.as_fd(), &slices).map(drop)
     }
@@ -183,7 +183,8 @@ impl Port {
         segment.emit(|virtio, head, tail| match self {
             Self::Kernel { wire, tap: _ } => wire.write(virtio, &[head, tail]),
             Self::Stack { inbox: _, outbox } => {
-                let _stack_is_gone = outbox.send(Frame::new(virtio, [head, tail].concat()));
+                // The stack may be gone.
+                let _ = outbox.send(Frame::new(virtio, [head, tail].concat()));
                 Ok(())
             }
         })

@@ -125,7 +125,7 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
         // What the kernel sends, and what the program sends to its whole group, has reached it.
         let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
         if by_others && signal.number != libc::SIGCHLD {
-            let _has_just_ended = signal::send_signal(child.id(), signal.number);
+            let _ = signal::send_signal(child.id(), signal.number); // it may just have exited
         }
     }
 }
@@ -136,6 +136,6 @@ fn last_words(mut supervisor: Child, mut control: UnixStream) -> Option<String> 
     control.set_read_timeout(Some(LAST_WORDS)).ok()?;
     let mut said = String::new();
     let read = control.read_to_string(&mut said);
-    let _still_busy = supervisor.try_wait();
+    let _ = supervisor.try_wait(); // reaps it if it has exited
     read.ok().filter(|_| !said.is_empty()).map(|_| said)
 }

@@ -78,7 +78,7 @@ impl Interfaces {
     /// The name of the interface; the addresses are read again for one that is new.
     fn of(&mut self, address: IpAddr) -> String {
         if !self.0.contains_key(&address) {
-            let _stays_unknown = self.read();
+            let _ = self.read(); // on failure it stays "unknown"
         }
         let other = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
         self.0.entry(address).or_insert_with(other).clone()

@@ -43,7 +43,7 @@ pub fn supervise(
     let listener = standard(io::stdin().as_fd())?;
     let control = UnixStream::from(standard(io::stdout().as_fd())?);
     // A folder in use cannot be unmounted.
-    let _stays = std::env::set_current_dir("/");
+    let _ = std::env::set_current_dir("/"); // best effort
     seccomp::switch_directly(listener.as_fd());
     let home = namespace_of("self").map_err(ExecError::System)?;
     let begin = |record: Record<'_>| Recorder::begin(record.path, record.command, sys::monotonic());
@@ -70,8 +70,8 @@ pub fn supervise(
         if let Some(mut control) = control.take_if(|_| over) {
             supervisor.observer.look(&sys::monotonic);
             let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
-            let _nobody_listens = control.write_all(describe(&tally).as_bytes());
-            let _nobody_listens = control.shutdown(Shutdown::Both);
+            let _ = control.write_all(describe(&tally).as_bytes()); // the peer may be gone
+            let _ = control.shutdown(Shutdown::Both);
         }
         if all_ended {
             return Ok(());

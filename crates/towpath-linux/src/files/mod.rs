@@ -349,7 +349,7 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
-            let _stays = at::remove_at(self.folder.at.as_fd(), beside);
+            let _ = at::remove_at(self.folder.at.as_fd(), beside); // best effort
         }
     }
 }

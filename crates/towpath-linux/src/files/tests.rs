@@ -32,7 +32,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _stays = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.0); // best effort
     }
 }
 

@@ -224,7 +224,7 @@ impl Cast {
         wait_for_all(&mut others, self.grace);
         for (signal, patience) in [(libc::SIGTERM, POLITE), (libc::SIGKILL, POLITE)] {
             for child in &others {
-                let _already_gone = signal_group(child.id(), signal);
+                let _ = signal_group(child.id(), signal); // it may have exited
             }
             wait_for_all(&mut others, patience);
         }
@@ -321,7 +321,7 @@ fn end_with_all_of_it(child: &mut Child, namespaces: &[&Namespace]) {
             own.is_some_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
         let ids = all.ids().into_iter().filter_map(|id| id.parse().ok()).filter(|_| ours);
         for id in ids.chain([child.id()]) {
-            let _already_gone = send_signal(id, signal);
+            let _ = send_signal(id, signal); // it may have exited
         }
         let clock = Clock::start();
         let deadline = clock.now() + POLITE;

@@ -336,7 +336,7 @@ fn alone(
     network.schedule_link_changes(stage.pace.zero());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (told, _heard) = std::sync::mpsc::channel();
+        let (told, _receiver) = std::sync::mpsc::channel();
         let (stage, done) = (&stage, &done);
         let timeline = scope.spawn(move || run::play_timeline(stage, &told, done));
         let status = sandbox::wait(&mut child).map_err(own.failed());
@@ -437,7 +437,7 @@ fn map(network: &Network, here: Option<usize>, roles: Roles) -> String {
         let marks: Vec<_> = marks.into_iter().flatten().collect();
         let mark =
             if marks.is_empty() { String::new() } else { format!(" ({})", marks.join("; ")) };
-        let _infallible = writeln!(text, "{}{mark}", host.name);
+        let _ = writeln!(text, "{}{mark}", host.name);
         for (number, path) in network.scenario.paths.iter().enumerate() {
             let Some(end) = end_of(path, index) else { continue };
             let other = path.between.iter().find(|other| **other != index);
@@ -447,7 +447,7 @@ fn map(network: &Network, here: Option<usize>, roles: Roles) -> String {
                 let text = || address(number, end, family, 0).to_string();
                 if configured { text() } else { "-".to_owned() }
             };
-            let _infallible = writeln!(
+            let _ = writeln!(
                 text,
                 "  {:<12} {:<15} {:<22} to {}",
                 path.name,

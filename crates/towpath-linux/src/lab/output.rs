@@ -31,7 +31,7 @@ impl Printers {
         let alive = self.alive.clone();
         thread::Builder::new().name("printer".into()).spawn(move || {
             // Whoever prints to nobody hears of it from the pipe, which closes here.
-            let _nobody_reads = print(&label, from, &out);
+            let _ = print(&label, from, &out);
             drop(alive);
         })?;
         Ok(())
@@ -41,7 +41,7 @@ impl Printers {
     pub(super) fn finish(&mut self, patience: Duration) {
         drop(self.alive.take());
         // Nobody ever sends: it ends when nobody could.
-        let _ended_or_late = self.ended.recv_timeout(patience);
+        let _ = self.ended.recv_timeout(patience);
     }
 }
 

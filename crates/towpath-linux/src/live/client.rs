@@ -275,7 +275,7 @@ fn finish(
     }
     drop(streams);
     if interrupted {
-        let _lost_then = speaker.say(&FromClient::Stop);
+        let _ = speaker.say(&FromClient::Stop); // the server may be gone
     }
     let now = way.clock.now();
     let left = if interrupted {

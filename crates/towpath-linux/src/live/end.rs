@@ -286,7 +286,7 @@ impl End<'_> {
         let Line::Socket(wire) = &stream.line else { return None };
         let (pace, socket, manner) = (self.pace, &**wire.socket(), self.manner());
         // A socket that takes no options is gone; what follows says so.
-        let _gone = socket
+        let _ = socket
             .set_nonblocking(false)
             .and_then(|()| socket.set_read_timeout(Some(PATIENCE)))
             .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
@@ -305,7 +305,7 @@ impl End<'_> {
                 return Some((*way, log));
             }
             // What was written is on its way until the other end has closed, too.
-            let _counted_there = sending.map(ScopedJoinHandle::join);
+            let _ = sending.map(ScopedJoinHandle::join); // the peer counts what arrives
             drain(pace, socket, deadline);
             None
         })

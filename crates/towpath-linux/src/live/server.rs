@@ -184,8 +184,8 @@ impl Server {
             listeners.push(listener);
         }
         let outlets = reception.as_ref().map(Reception::outlets).transpose();
-        let _only_here = shared.outlets.set(outlets.ok().flatten().unwrap_or_default());
-        let _only_here = shared.udp.set(udp);
+        let _ = shared.outlets.set(outlets.ok().flatten().unwrap_or_default()); // set only here
+        let _ = shared.udp.set(udp);
         let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
         let door = Door::new(listeners, clock);
@@ -214,7 +214,7 @@ impl Server {
 
     /// Serves until an interrupt, or until one test has been fetched if that is all.
     pub fn run(mut self, tell: impl Fn(ServerSaid) + Send + Sync + 'static) -> io::Result<()> {
-        let _only_here = self.shared.tell.set(Box::new(tell));
+        let _ = self.shared.tell.set(Box::new(tell)); // set only here
         let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
         loop {
             let shared = &self.shared;
@@ -384,7 +384,7 @@ impl Shared {
     fn enter(&self, socket: &Socket, kept: bool) -> Option<Seat> {
         let other = socket.try_clone().ok()?;
         let close: Close = Box::new(move || {
-            let _gone = other.shutdown(std::net::Shutdown::Both);
+            let _ = other.shutdown(std::net::Shutdown::Both); // may be closed already
         });
         self.budget.enter(Source::of_peer(socket::peer(socket)), kept, close)
     }
@@ -413,9 +413,11 @@ impl Shared {
         token: Option<Token>,
     ) {
         let shared = Arc::clone(self);
-        let _closed_without = budget::start("control", move || {
+        // Without a thread, the connection is closed.
+        let _ = budget::start("control", move || {
             if let Ok(opened) = open(&shared) {
-                let _connection_lost = shared.control(opened, (&seat, attending), token);
+                // Ends with the connection.
+                let _ = shared.control(opened, (&seat, attending), token);
             }
         });
     }
@@ -433,7 +435,8 @@ impl Shared {
             return;
         };
         let clock = self.clock;
-        let _closed_without = budget::start("tls", move || {
+        // Without a thread, the connection is closed.
+        let _ = budget::start("tls", move || {
             test.attach_with_tls(place, socket, session, clock);
             drop(seat);
         });
@@ -444,8 +447,9 @@ impl Shared {
         let Some(seat) = self.enter(&socket, false) else { return };
         let allowed = self.budget.allowed(Source::of_peer(socket::peer(&socket)));
         let shared = Arc::clone(self);
-        let _closed_without = budget::start("echo", move || {
-            let _connection_lost = shared.echo_all(&socket, &allowed);
+        // Without a thread, the connection is closed.
+        let _ = budget::start("echo", move || {
+            let _ = shared.echo_all(&socket, &allowed); // ends with the connection
             drop(seat);
         });
     }

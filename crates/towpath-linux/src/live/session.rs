@@ -95,7 +95,7 @@ impl Session {
             if let Some(Ending { at, .. }) = ending {
                 pace.end_at(in_traffic(pace, at), self.patience);
                 // A server that does not hear it is ended by the data streams.
-                let _lost_with_its_path = tell(at);
+                let _ = tell(at);
                 return;
             }
             pace.sleep_until(now + PERIOD);

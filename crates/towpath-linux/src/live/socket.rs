@@ -106,11 +106,11 @@ fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> i
 /// Sets what was asked for. What the kernel made of it is read back later; refusal is a warning.
 pub(super) fn configure(socket: &Socket, settings: &Settings) {
     if let Some(name) = &settings.congestion_control {
-        let _read_back_later = sample::set_congestion_control(socket.as_fd(), name);
+        let _ = sample::set_congestion_control(socket.as_fd(), name);
     }
     if let Some(bytes) = settings.window_bytes {
-        let _limited_by_the_system = socket.set_send_buffer_size(bytes as usize);
-        let _limited_by_the_system = socket.set_recv_buffer_size(bytes as usize);
+        let _ = socket.set_send_buffer_size(bytes as usize); // capped by the system
+        let _ = socket.set_recv_buffer_size(bytes as usize);
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn notice_absence(socket: &Socket) {
     const NEXT: Duration = Duration::from_secs(5);
     let often = TcpKeepalive::new().with_time(FIRST).with_interval(NEXT).with_retries(3);
     // An older kernel knows no times for Multipath TCP, and asks after two hours.
-    let _less_often = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
+    let _ = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
 }
 
 /// The other end's address, IPv4 as IPv4.

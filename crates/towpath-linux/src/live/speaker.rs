@@ -134,7 +134,7 @@ impl Speaker {
     pub(super) fn take_leave<T: Serialize>(mut self, message: &T) {
         let said = self.say(message);
         if let (Ok(()), Wire::Quic(stream, _)) = (said, &self.wire) {
-            let _gone = stream.finish(farewell());
+            let _ = stream.finish(farewell()); // the peer may be gone
         }
     }
 
@@ -144,14 +144,14 @@ impl Speaker {
         let wire = match &self.wire {
             Wire::Kernel(wire) => wire,
             Wire::Quic(stream, _) => {
-                let _gone = stream.finish(farewell());
+                let _ = stream.finish(farewell()); // the peer may be gone
                 return;
             }
         };
         wire.close(self.clock);
         let deadline = self.clock.now() + farewell();
         let mut room = [0; ROOM];
-        let _gone = wire.socket().set_read_timeout(Some(farewell()));
+        let _ = wire.socket().set_read_timeout(Some(farewell())); // best effort
         let mut plain = &**wire.socket();
         while self.clock.now() < deadline
             && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)

@@ -303,7 +303,7 @@ impl Beside for Wants<'_> {
             let (token, flow, number) = (self.token, self.flow, self.challenge);
             let (kind, sent_ns) = (StampKind::Wanted, now.as_nanos());
             let stamp = Stamp { kind, token, flow, number, sent_ns };
-            let _said_again_soon = self.socket.send(&stamp.to_bytes());
+            let _ = self.socket.send(&stamp.to_bytes()); // repeated soon
             self.next = now + if self.challenge == 0 { SOON } else { AGAIN };
         }
         Some(self.next)

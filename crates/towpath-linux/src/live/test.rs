@@ -205,7 +205,7 @@ impl Test {
 
     fn set_up(&self, data: &Socket) -> io::Result<()> {
         data.set_nonblocking(false)?;
-        let _does_without = data.set_tcp_nodelay(true);
+        let _ = data.set_tcp_nodelay(true); // best effort
         socket::configure(data, &self.plan.settings);
         Ok(())
     }

@@ -176,16 +176,15 @@ fn say(event: &MptcpEvent) -> String {
     };
     let mut text = event.kind.name().to_owned();
     if let Some(local) = place(event.local, event.local_port) {
-        let _infallible = write!(text, " {local}");
+        let _ = write!(text, " {local}");
     }
     if let Some(remote) = place(event.remote, event.remote_port) {
-        let _infallible =
-            write!(text, "{} {remote}", if event.local.is_some() { " →" } else { "" });
+        let _ = write!(text, "{} {remote}", if event.local.is_some() { " →" } else { "" });
     }
     if let (MptcpEventKind::Announced | MptcpEventKind::Removed, Some(id)) =
         (event.kind, event.remote_id)
     {
-        let _infallible = write!(text, " (id {id} of the peer)");
+        let _ = write!(text, " (id {id} of the peer)");
     }
     if event.backup == Some(true) {
         text.push_str(", backup");
@@ -193,10 +192,10 @@ fn say(event: &MptcpEvent) -> String {
     if let Some(error) = event.error.filter(|&error| error != 0) {
         let meaning = io::Error::from_raw_os_error(error.into()).to_string();
         let meaning = meaning.split(" (os error").next().unwrap_or_default();
-        let _infallible = write!(text, ", error {error} ({meaning})");
+        let _ = write!(text, ", error {error} ({meaning})");
     }
     if let Some(reason) = event.reset_reason {
-        let _infallible = write!(text, ", reset: {}", reset_reason(reason));
+        let _ = write!(text, ", reset: {}", reset_reason(reason));
     }
     if event.is_server_side() == Some(true) {
         text.push_str(", accepted here");
@@ -205,7 +204,7 @@ fn say(event: &MptcpEvent) -> String {
         text.push_str(", no further subflows to this address");
     }
     if let Some(token) = event.token {
-        let _infallible = write!(text, " [{token:08x}]");
+        let _ = write!(text, " [{token:08x}]");
     }
     text
 }

@@ -114,7 +114,7 @@ fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkErr
         // For programs that do not ask for one. Refused when an administrator restricts it; our own
         // flows ask for theirs by socket, and what they got is read back.
         let wanted = scenario.congestion_control_of(host);
-        let _refused = write_setting("net.ipv4.tcp_congestion_control", wanted);
+        let _ = write_setting("net.ipv4.tcp_congestion_control", wanted); // may be refused
         Ok(())
     })
 }
@@ -234,7 +234,7 @@ pub(crate) fn choose_backend(
     }
     let tried = host.namespace.run(|| sys::open_tun("probe")).and_then(|opened| opened);
     match (tried, wanted) {
-        (Ok(_closed_at_once), _) => Ok(Backend::Tun),
+        (Ok(_), _) => Ok(Backend::Tun),
         (Err(error), Some(Backend::Tun)) => {
             Err(NetworkError::system("open /dev/net/tun (try `--backend packet`)")(error))
         }

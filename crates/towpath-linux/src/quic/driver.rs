@@ -329,11 +329,11 @@ impl Host {
         let thread = thread::Builder::new().name(format!("quic {name}"));
         let thread = thread.spawn(move || match Driver::open(config, inbox) {
             Ok(driver) => {
-                let _nobody_waits = ready.send(Ok(()));
+                let _ = ready.send(Ok(())); // the receiver may be gone
                 driver.run()
             }
             Err(error) => {
-                let _nobody_waits = ready.send(Err(error));
+                let _ = ready.send(Err(error)); // the receiver may be gone
                 Ok(Duration::ZERO)
             }
         })?;
@@ -359,14 +359,14 @@ impl Host {
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
         self.tell(move |turn| {
-            let _nobody_waits = done.send(work(turn));
+            let _ = done.send(work(turn)); // the receiver may be gone
         });
         result.recv().map_err(|_| ended())
     }
 
     /// Runs `work` inside the thread, soon.
     pub fn tell(&self, work: impl FnOnce(&mut Turn<'_>) + Send + 'static) {
-        let _ended_if_false = self.work.send(Box::new(work));
+        let _ = self.work.send(Box::new(work)); // false once the thread has ended
     }
 
     /// Ends the thread and returns its processor time.
@@ -387,7 +387,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _nobody_asks = self.stop();
+        let _ = self.stop(); // drop cannot report an error
     }
 }
 

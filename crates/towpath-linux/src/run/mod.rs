@@ -228,7 +228,7 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         emulator.tell(Command::Quiet);
         // The records end when nobody can send any more.
         for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
-            let _ended_by_itself = stack.call(|turn| turn.on_notice(|_, _, _| {}));
+            let _ = stack.call(|turn| turn.on_notice(|_, _, _| {})); // fails if the stack has ended
         }
         let mut warnings = timeline.join().unwrap_or_default();
         let programs = follower.and_then(|follower| follower.join().ok());
@@ -277,13 +277,15 @@ fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
     for host in &stage.network.hosts {
         let Some(stack) = &host.stack else { continue };
         let (name, records, zero) = (host.name.clone(), records.clone(), stage.pace.zero());
-        let _ended_by_itself = stack.call(move |turn| {
+        // Fails if the stack has ended.
+        let _ = stack.call(move |turn| {
             turn.on_notice(move |now, _, notice| {
                 let fallback = matches!(notice, Notice::Fallback(_));
                 let kind = if fallback { EventKind::Fallback } else { EventKind::PathManager };
                 let (text, subflow) = notice_text(notice);
                 let detail = subflow.map(|number| ("subflow".to_owned(), number.to_string()));
-                let _nobody_listens = records.send(Record::Event(Event {
+                // The receiver may be gone.
+                let _ = records.send(Record::Event(Event {
                     t_ns: now.saturating_since(zero).as_nanos() as u64,
                     kind,
                     host: Some(name.clone()),
@@ -372,7 +374,8 @@ pub(crate) fn play_timeline(
             }
             towpath_measure::scenario::Target::Bottleneck(_) => None,
         };
-        let _nobody_listens = records.send(Record::Event(Event {
+        // The receiver may be gone.
+        let _ = records.send(Record::Event(Event {
             t_ns: at.as_nanos(),
             kind: EventKind::Timeline,
             host: None,

@@ -138,7 +138,7 @@ impl Series {
 
     fn emit(&self, record: Record) {
         // The writer outlives the series; if it failed, the run fails with its reason.
-        let _nobody_listens = self.records.send(record);
+        let _ = self.records.send(record);
     }
 
     /// Asks the ends that have our own stack what they did, and tells it; returns their state.

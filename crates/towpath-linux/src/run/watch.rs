@@ -126,7 +126,7 @@ impl HostEars {
         }
         for event in events {
             let event = Event { t_ns, host: Some(self.host.clone()), ..event };
-            let _nobody_listens = records.send(Record::Event(event));
+            let _ = records.send(Record::Event(event)); // the receiver may be gone
         }
     }
 

@@ -87,16 +87,16 @@ fn script(title: &str, steps: &[Step], first: &[&str]) -> String {
     let mut text =
         format!("#!/bin/sh\n# {title}\n# What is there already is refused and stays as it is.\n");
     for line in first {
-        let _infallible = writeln!(text, "{line}");
+        let _ = writeln!(text, "{line}");
     }
     let mut reason = "";
     for step in steps {
         if step.reason != reason {
             reason = &step.reason;
-            let _infallible = writeln!(text, "# {reason}");
+            let _ = writeln!(text, "# {reason}");
         }
         let command = step.change.command();
-        let _infallible = writeln!(text, "{command}{}", otherwise(&step.change));
+        let _ = writeln!(text, "{command}{}", otherwise(&step.change));
     }
     text.push_str("exit 0\n");
     text
@@ -179,23 +179,22 @@ fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> St
     for LinkFlags { name, flags } in links {
         let device = super::change::quoted(name);
         let flags = if let Some(flags) = flags {
-            let _infallible = writeln!(text, "# it makes the endpoints of {device}");
+            let _ = writeln!(text, "# it makes the endpoints of {device}");
             // Ours may be where no default route is, and be made before the kernel's switch.
             let switch = is_switched_on.then_some("also-without-sysctl");
             let first = ["enabled", "also-without-default-route"].into_iter().chain(switch);
             first.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
         } else {
             // Nobody asked means `enabled,subflow` to it.
-            let _infallible =
-                writeln!(text, "# it has no words for the endpoints of {device}: {DISPATCHER}");
+            let _ = writeln!(text, "# it has no words for the endpoints of {device}: {DISPATCHER}");
             "disabled".to_owned()
         };
-        let _infallible = writeln!(
+        let _ = writeln!(
             text,
             "nmcli connection modify \"$(nmcli -g GENERAL.CONNECTION device show {device})\" \
              connection.mptcp-flags {flags}"
         );
-        let _infallible = writeln!(text, "nmcli device reapply {device}");
+        let _ = writeln!(text, "nmcli device reapply {device}");
     }
     text
 }

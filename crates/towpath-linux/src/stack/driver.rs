@@ -137,8 +137,9 @@ impl Host {
         work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
-        let _ended_if_false = self.work.send(Box::new(move |turn| {
-            let _nobody_waits = done.send(work(turn));
+        // False once the thread has ended.
+        let _ = self.work.send(Box::new(move |turn| {
+            let _ = done.send(work(turn)); // the receiver may be gone
         }));
         result.recv().map_err(|_| io::Error::other("the stack's thread has ended"))
     }
@@ -150,14 +151,15 @@ impl Host {
 
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
-        let _ended_if_false = self.work.send(Box::new(|turn| turn.ends.over = true));
+        // False once the thread has ended.
+        let _ = self.work.send(Box::new(|turn| turn.ends.over = true));
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the stack panicked"))))
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _nobody_asks = self.stop();
+        let _ = self.stop(); // drop cannot report an error
     }
 }
 
@@ -363,7 +365,7 @@ impl Driver {
             let device = self.devices.iter().find(|(own, _)| *own == interface);
             if let Some((_, device)) = device {
                 // Refused when the other end is down: lost, as on a real wire.
-                let _refused = device.send(&packet);
+                let _ = device.send(&packet);
             }
         }
         true

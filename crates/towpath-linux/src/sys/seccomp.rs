@@ -229,7 +229,7 @@ fn taken_back(error: &io::Error) -> bool {
 pub(crate) fn switch_directly(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: takes a number.
-    let _older_kernel = unsafe {
+    let _ = unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS as _, SYNC_WAKE_UP)
     };
 }

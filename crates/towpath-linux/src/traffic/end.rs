@@ -152,7 +152,7 @@ impl FlowEnd {
 
     fn say(&self, said: Said) {
         // There is room for everything that is ever said once; nobody has to listen.
-        let _nobody_listens = self.told.try_send(said);
+        let _ = self.told.try_send(said);
     }
 
     fn read(&mut self, now: Instant, pipe: &mut dyn Pipe) {

@@ -34,7 +34,7 @@ pub(super) fn listen(
     let listening = stack.call(move |turn| {
         let listener = turn.stack.listen(port, config)?;
         turn.on_accept(listener, move |connection| {
-            let _nobody_accepts = tell.send(connection);
+            let _ = tell.send(connection); // the receiver may be gone
             None
         });
         Ok(())

@@ -121,7 +121,7 @@ pub(super) fn listen(stage: &Stage, flow: &Flow, port: u16) -> io::Result<QuicLi
                     turn.attach(id, *stream, Box::new(end));
                 }
             });
-            let _nobody_accepts = tell.send(Connection { host, id, log });
+            let _ = tell.send(Connection { host, id, log }); // the receiver may be gone
         })
     })?;
     listening?;
@@ -229,7 +229,7 @@ impl Connection {
                     Happened::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
                     Happened::Opened(_) | Happened::Readable(_) | Happened::Notice(_) => return,
                 };
-                let _nobody_listens = said.send(result);
+                let _ = said.send(result); // the receiver may be gone
             });
             Ok::<_, io::Error>((id, log))
         })??;

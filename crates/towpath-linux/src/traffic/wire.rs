@@ -73,7 +73,7 @@ impl Wire {
                     let fed = session.feed(room.get(..length).unwrap_or_default());
                     // The peer hears why.
                     session.take_outgoing(&mut outgoing);
-                    let _gone = fed.is_err() && drained(&socket, &mut outgoing)?;
+                    let _ = fed.is_err() && drained(&socket, &mut outgoing)?; // flushes the alert
                     fed.map_err(wrong)?;
                 }
                 Err(error) if is_impatient(&error) => {}
@@ -144,9 +144,9 @@ impl Wire {
     /// Says that nothing more will come from this end.
     pub(crate) fn close(&self, clock: Clock) {
         if let Self::Tls(tls) = self {
-            let _gone = tls.close(clock);
+            let _ = tls.close(clock); // the peer may be gone
         }
-        let _already_closed = self.socket().shutdown(std::net::Shutdown::Write);
+        let _ = self.socket().shutdown(std::net::Shutdown::Write); // may be closed already
     }
 }
 

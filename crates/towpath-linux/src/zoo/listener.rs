@@ -43,9 +43,9 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Res
         while let Ok((connection, _)) = socket.accept() {
             let last = kind == Listener::Once && is_multipath(&connection);
             // Out of threads: the connection is closed, and the next may fare better.
-            let _served = thread::Builder::new().name("server".into()).spawn(move || match kind {
+            let _ = thread::Builder::new().name("server".into()).spawn(move || match kind {
                 Listener::Web | Listener::Tls | Listener::Ssh | Listener::HangsUp => {
-                    let _he_has_gone = servers::serve(kind, &connection);
+                    let _ = servers::serve(kind, &connection); // the client may be gone
                 }
                 Listener::Multipath | Listener::Plain | Listener::Once | Listener::Nothing => {
                     echo(&connection);
@@ -68,7 +68,7 @@ fn echo(mut connection: &Socket) {
         if connection.set_nonblocking(true).is_err() {
             return;
         }
-        let _not_read = connection.write(data);
+        let _ = connection.write(data); // what does not fit is dropped
         if connection.set_nonblocking(false).is_err() {
             return;
         }

@@ -118,8 +118,8 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
-            let _already_gone = server.kill();
-            let _already_gone = server.wait();
+            let _ = server.kill(); // it may have exited
+            let _ = server.wait();
         }
     }
 }
@@ -244,7 +244,7 @@ fn wait_and_happen(network: &ZooNetwork, due: &[Happening], clients: &[&str]) {
             Happening::Down(link) => {
                 let name = link.checked_sub(1).and_then(|index| clients.get(index));
                 // Nobody can be told when it fails; the network is then healthy.
-                let _stays_up = name.map(|name| network.client.route().set_down(name));
+                let _ = name.map(|name| network.client.route().set_down(name));
             }
             Happening::Box(path, rules) => network.set_rules(path, rules),
         }

@@ -105,7 +105,7 @@ impl End {
         let thread = thread::spawn(move || {
             let accepted = listener.accept().map_err(|error| format!("accept: {error}"));
             let ended = accepted.and_then(|(socket, _)| exchange(&socket, &data, false, joins));
-            let _gone = done.send(ended);
+            let _ = done.send(ended); // the receiver may be gone
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
@@ -137,7 +137,8 @@ impl End {
         let thread = thread::spawn(move || {
             let connected = socket.connect_timeout(&SockAddr::from(target), CALL);
             let connected = connected.map_err(|error| format!("connect: {error}"));
-            let _gone = done.send(connected.and_then(|()| exchange(&socket, &data, waits, joins)));
+            // The receiver may be gone.
+            let _ = done.send(connected.and_then(|()| exchange(&socket, &data, waits, joins)));
         });
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
@@ -273,7 +274,7 @@ impl Transfer {
 
     fn tell(&mut self, result: impl FnOnce(&mut Self) -> Result<Ended, String>) {
         if let Some(done) = self.done.take() {
-            let _gone = done.send(result(self));
+            let _ = done.send(result(self)); // the receiver may be gone
         }
     }
 }

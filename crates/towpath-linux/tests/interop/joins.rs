@@ -42,7 +42,7 @@ impl Joins {
             }
             let left = PollTimeout::try_from(left).map_err(|error| error.to_string())?;
             let mut fds = [PollFd::new(self.events.as_fd(), PollFlags::POLLIN)];
-            let _ready = nix::poll::poll(&mut fds, left).map_err(|error| error.to_string())?;
+            let _ = nix::poll::poll(&mut fds, left).map_err(|error| error.to_string())?;
         }
     }
 }

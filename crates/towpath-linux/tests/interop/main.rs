@@ -50,7 +50,7 @@ fn run(role: Role, condition: Condition) {
     let cases = Case::all(role, condition);
     let count = cases.len();
     for case in cases {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
         if let Err(reason) = case.run() {
             failures.push(format!("{case}: {reason}"));

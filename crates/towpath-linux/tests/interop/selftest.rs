@@ -36,7 +36,7 @@ fn all(roles: &[Role]) {
         return;
     }
     let built = {
-        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _serial = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         program()
     };
     let program = match built {
@@ -54,7 +54,7 @@ fn all(roles: &[Role]) {
             {
                 let role = *role;
                 let case = Case { role, condition: Condition::Clean, paths, family, checksum };
-                let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let _serial = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if let Err(reason) = against(&program, case, mode) {
                     failures.push(format!("{case}, {mode}: {reason}"));
                 }
@@ -102,7 +102,7 @@ fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
     };
     let ended = own.wait(Instant::now() + PATIENCE);
     if ended.is_err() {
-        let _gone = child.kill();
+        let _ = child.kill(); // it may have exited
     }
     let status = child.wait().map_err(|error| error.to_string())?;
     let ended = ended?;

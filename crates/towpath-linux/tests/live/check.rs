@@ -28,7 +28,7 @@ fn over_tcp(quic: bool) -> SocketAddr {
     let listeners = std::iter::repeat_with(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let mut free = listeners.filter_map(|listener| {
         let address = listener.local_addr().unwrap();
-        UdpSocket::bind(address).ok().map(|_free| (listener, address))
+        UdpSocket::bind(address).ok().map(|_| (listener, address))
     });
     let (listener, address) = free.next().unwrap();
     thread::spawn(move || {
@@ -36,8 +36,8 @@ fn over_tcp(quic: bool) -> SocketAddr {
             let mut stream = stream.unwrap();
             thread::spawn(move || {
                 let mut room = [0; 1_024];
-                let _gone = stream.read(&mut room);
-                let _gone = stream.write_all(&welcome(quic));
+                let _ = stream.read(&mut room); // the peer may be gone
+                let _ = stream.write_all(&welcome(quic));
                 while stream.read(&mut room).is_ok_and(|length| length > 0) {}
             });
         }
@@ -71,7 +71,7 @@ fn every_way_to_a_server_is_open_with_and_without_a_secret() {
 fn blocked_udp_and_a_server_without_quic_are_told_apart() {
     // It takes UDP, and nothing comes back.
     let silent = over_tcp(true);
-    let _held = UdpSocket::bind(silent).unwrap();
+    let _socket = UdpSocket::bind(silent).unwrap();
     assert_eq!(over_udp(silent), [Finding::Blocked, Finding::Blocked, Finding::Blocked]);
     // Nobody listens on UDP, as the server says over TCP.
     let without = over_tcp(false);

@@ -166,7 +166,7 @@ impl Kernel {
             return Err(error);
         }
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
-        let _ready = nix::poll::poll(&mut fds, PollTimeout::ZERO)?;
+        let _ = nix::poll::poll(&mut fds, PollTimeout::ZERO)?;
         let [fd] = fds;
         let said = fd.revents().unwrap_or(PollFlags::empty());
         let open = said.contains(PollFlags::POLLOUT)
@@ -341,7 +341,7 @@ impl Host for Kernel {
             let mut fds = [PollFd::new(self.tun.as_fd(), PollFlags::POLLIN)];
             // Whole milliseconds, upwards: a little late is better than turning round and round.
             let left = PollTimeout::try_from(left + Duration::from_micros(900)).map_err(text)?;
-            let _ready = nix::poll::poll(&mut fds, left).map_err(text)?;
+            let _ = nix::poll::poll(&mut fds, left).map_err(text)?;
         }
     }
 

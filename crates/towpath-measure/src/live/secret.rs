@@ -126,7 +126,7 @@ impl Secret {
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        let _into_a_text = write!(text, "{byte:02x}");
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }

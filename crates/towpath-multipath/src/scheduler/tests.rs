@@ -135,7 +135,7 @@ fn apple_interactive_says_why_it_left() {
     let late = PathView { rto: Duration::from_millis(1_501), ..wifi };
     let mut scheduler = by_name("apple-interactive").unwrap();
     let mut why = |paths: &[PathView]| {
-        let _decision = scheduler.next(&Model::new(paths.iter().copied()).view());
+        let _ = scheduler.next(&Model::new(paths.iter().copied()).view());
         scheduler.departure()
     };
     assert_eq!(why(&[wifi, cell]), None);

@@ -97,7 +97,7 @@ impl Font {
         for letter in content.chars() {
             let (glyph, advance) = self.glyph(letter);
             // A space has no outline.
-            let _box = self.face.outline_glyph(glyph, &mut pen);
+            let _ = self.face.outline_glyph(glyph, &mut pen);
             pen.at[0] += advance * scale;
         }
         out.push('"');

@@ -18,7 +18,7 @@ pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
     drop(file);
     let linked = written.and_then(|()| fs::hard_link(&beside, &target));
     // Another process may have removed it as left over.
-    let _gone = fs::remove_file(&beside);
+    let _ = fs::remove_file(&beside);
     match linked {
         Ok(()) => File::open(folder)?.sync_all(),
         // Somebody else was faster: equal runs, equal rows.
@@ -49,7 +49,7 @@ pub(super) fn remove_leftovers(folder: &Path) {
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             // What cannot be removed does no harm.
-            let _stays = fs::remove_file(entry.path());
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

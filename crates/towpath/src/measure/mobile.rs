@@ -74,7 +74,7 @@ fn at_once(
                 let lines = lines.clone();
                 scope.spawn(move || {
                     one(arguments, order, folder, &mut |text| {
-                        let _nobody_reads = lines.send(text.to_owned());
+                        let _ = lines.send(text.to_owned()); // the receiver may be gone
                     })
                 })
             })

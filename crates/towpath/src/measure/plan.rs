@@ -51,7 +51,7 @@ impl Written {
     /// Adds lines that come from what was typed as `origin`.
     fn add(&mut self, origin: &str, lines: &str) {
         for line in lines.lines() {
-            let _into_a_text = writeln!(self.text, "{line}");
+            let _ = writeln!(self.text, "{line}");
             self.origins.push(origin.to_owned());
         }
     }
@@ -262,7 +262,7 @@ fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
             c if c.is_control() => {
-                let _into_a_text = write!(quoted, "\\u{:04X}", u32::from(c));
+                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
             }
             c => quoted.push(c),
         }

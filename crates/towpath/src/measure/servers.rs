@@ -191,7 +191,7 @@ fn table(candidates: &[Candidate], port: u16) -> String {
             _ => one.in_words(),
         };
         let mark = if chosen { "  ← nearest" } else { "" };
-        let _into_a_text = write!(text, "\n{:44} {median:>10}  {answers}{mark}", one.name(port));
+        let _ = write!(text, "\n{:44} {median:>10}  {answers}{mark}", one.name(port));
     }
     text
 }

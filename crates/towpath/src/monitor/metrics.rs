@@ -28,8 +28,7 @@ pub(super) fn page(connections: &[Seen]) -> String {
     for status in STATUSES {
         let all = connections.iter().flat_map(|seen| &seen.subflows);
         let count = all.filter(|subflow| subflow.status == status).count();
-        let _infallible =
-            writeln!(page, "towpath_mptcp_subflows{{status=\"{}\"}} {count}", status.name());
+        let _ = writeln!(page, "towpath_mptcp_subflows{{status=\"{}\"}} {count}", status.name());
     }
     let rows: Vec<Row<'_>> = connections
         .iter()
@@ -43,7 +42,7 @@ pub(super) fn page(connections: &[Seen]) -> String {
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Row<'_>) -> f64| {
         head(&mut page, name, kind, help);
         for row in &rows {
-            let _infallible = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
+            let _ = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
         }
     };
     family("subflow_received_bytes_total", "counter", "Payload received.", &|(_, subflow, _)| {
@@ -71,7 +70,7 @@ pub(super) fn page(connections: &[Seen]) -> String {
     for (labels, _, what) in &rows {
         for limit in &what.limits {
             let (name, share) = (limit.id(), limit.share);
-            let _infallible = writeln!(
+            let _ = writeln!(
                 page,
                 "towpath_mptcp_subflow_limited_ratio{{{labels},limit=\"{name}\"}} {share}"
             );
@@ -81,13 +80,13 @@ pub(super) fn page(connections: &[Seen]) -> String {
 }
 
 fn head(page: &mut String, name: &str, kind: &str, help: &str) {
-    let _infallible = writeln!(page, "# HELP towpath_mptcp_{name} {help}");
-    let _infallible = writeln!(page, "# TYPE towpath_mptcp_{name} {kind}");
+    let _ = writeln!(page, "# HELP towpath_mptcp_{name} {help}");
+    let _ = writeln!(page, "# TYPE towpath_mptcp_{name} {kind}");
 }
 
 fn one(page: &mut String, name: &str, help: &str, value: usize) {
     head(page, name, "gauge", help);
-    let _infallible = writeln!(page, "towpath_mptcp_{name} {value}");
+    let _ = writeln!(page, "towpath_mptcp_{name} {value}");
 }
 
 fn labels(token: u32, subflow: &Subflow, what: &SeenSubflow) -> String {

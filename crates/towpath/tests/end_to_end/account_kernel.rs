@@ -27,7 +27,7 @@ const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
 /// The account of a run, after checking that every record and the summary add up; and whether the
 /// machine had no time for it. None where this machine cannot emulate.
 fn account(scenario: &str, transport: &str) -> Option<(AccountSummary, bool)> {
-    let _turn = emulator()?;
+    let _serial = emulator()?;
     let result = Folder::new().result(scenario, transport);
     let late = busy(&result).is_some();
     let account = *result.summary.unwrap().account.unwrap();

@@ -48,7 +48,7 @@ fn what_was_set_is_run_and_kept_so_that_it_can_be_repeated() {
 
 #[test]
 fn what_is_changed_holds_in_the_emulated_world_too() {
-    let Some(_turn) = crate::program::emulator() else { return };
+    let Some(_serial) = crate::program::emulator() else { return };
     let folder = Folder::new();
     folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
     let ended = folder.run(&[

@@ -82,7 +82,7 @@ fn stored_results_are_compared_as_what_was_measured() {
 
 #[test]
 fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&[

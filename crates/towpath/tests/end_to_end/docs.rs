@@ -181,7 +181,7 @@ fn every_command_in_the_documents_does_what_it_says() {
             if !done.insert(line.text.clone()) {
                 continue;
             }
-            let Some(_turn) = emulator() else { return };
+            let Some(_serial) = emulator() else { return };
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
             let ended = folder.start(&mut command).wait_at_most(LIMIT);

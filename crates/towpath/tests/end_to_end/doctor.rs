@@ -43,7 +43,7 @@ const MENDED: [(&str, &str, Option<&str>); 8] = [
 
 #[test]
 fn what_can_be_mended_safely_is_shown_and_mended() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     for some in MENDED.chunks(4) {
         thread::scope(|scope| {
             for (situation, command, left) in some {
@@ -68,7 +68,7 @@ fn routes_and_rules_are_left_to_people() {
         skip(test, &reason);
         return;
     }
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let script = format!(
         "ip rule >&2; ip route show table all >&2; echo -- >&2; {MEND}
         echo -- >&2; ip rule >&2; ip route show table all >&2"
@@ -89,7 +89,7 @@ fn without_privileges_nothing_is_mended_and_that_is_said() {
         skip(test, &reason);
         return;
     }
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let script = r#"
         unshare --user "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
         code=$?
@@ -114,7 +114,7 @@ const OWN: &str = r#"
 
 #[test]
 fn a_process_is_looked_at_alone() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let (own, folder) = (binary(), Folder::new());
     let own = own.to_str().unwrap();
     let ask = |prefix: &[&str]| {
@@ -143,7 +143,7 @@ fn a_process_that_is_not_there_is_not_called_healthy() {
 
 #[test]
 fn all_programs_are_looked_at_or_only_those_that_are_asked_for() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let script = r#"
         for whose in "--all" "--pid 1" "--pid $$" ""; do
             "$0" doctor --connect "$TOWPATH_CONNECT" $whose --json

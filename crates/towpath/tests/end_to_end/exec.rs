@@ -46,7 +46,7 @@ pub(crate) fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) 
     if is_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
-    let _turn = emulator()?;
+    let _serial = emulator()?;
     folder.write("scenario.toml", TWO_PATHS);
     folder.write("script.sh", format!("set -u\n{LAB}\n{script}"));
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "script.sh"]);

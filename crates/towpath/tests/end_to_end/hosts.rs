@@ -67,11 +67,11 @@ fn script(network: &str, played: &[Played]) -> String {
         // `towpath doctor` ends with 1 when it has found something.
         let fails = if command.contains("doctor") { " || [ $? = 1 ]" } else { "" };
         let files = format!(">{number}.said 2>&1");
-        let _infallible = writeln!(script, "{host} '{command}' {files}{fails}{beside}");
+        let _ = writeln!(script, "{host} '{command}' {files}{fails}{beside}");
         if let Some((_, port)) = SERVERS.iter().find(|(name, _)| command.contains(name))
             && !beside.is_empty()
         {
-            let _infallible = writeln!(
+            let _ = writeln!(
                 script,
                 "until {host} cat /proc/net/tcp /proc/net/tcp6 | grep -q ':{port:04X} 0*:0000 0A'; \
                  do sleep 0.02; done"
@@ -159,7 +159,7 @@ fn play(test: &str, section: &str, network: &str) {
     let mut command = folder.program("unshare");
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "play.sh"]);
     command.env("PATH", env::join_paths(search).unwrap());
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let ended = folder.start(&mut command).wait();
     let said = |number: usize| {
         fs::read_to_string(folder.work().join(format!("{number}.said"))).unwrap_or_default()

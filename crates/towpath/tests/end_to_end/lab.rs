@@ -18,7 +18,7 @@ fn lab(options: &[&str], script: &str) -> Option<Ended> {
 }
 
 fn lab_of(scenario: &str, options: &[&str], script: &str) -> Option<Ended> {
-    let _turn = emulator()?;
+    let _serial = emulator()?;
     let folder = Folder::new();
     folder.write("scenario.toml", scenario);
     let arguments = [&["lab", "scenario.toml"], options, &["--", "sh", "-c", script]].concat();
@@ -83,7 +83,7 @@ fn the_timeline_starts_with_the_program() {
 
 #[test]
 fn a_background_process_does_not_survive_the_lab() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let script = "setsid sleep 86398 & until test -e end; do sleep 0.02; done";
@@ -99,7 +99,7 @@ fn a_background_process_does_not_survive_the_lab() {
 
 #[test]
 fn a_killed_lab_takes_its_program_with_it() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let running = folder.start(&mut folder.towpath(&[
@@ -119,7 +119,7 @@ fn a_killed_lab_takes_its_program_with_it() {
 
 #[test]
 fn standard_input_reaches_the_program() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "cat"]);
@@ -133,7 +133,7 @@ fn standard_input_reaches_the_program() {
 
 #[test]
 fn a_shell_without_a_terminal_ends_with_its_input() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
@@ -148,7 +148,7 @@ fn no_controlling_terminal_is_needed() {
     if let Some(reason) = missing("setsid") {
         return skip("no_controlling_terminal_is_needed", &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.program("setsid");
@@ -160,7 +160,7 @@ fn no_controlling_terminal_is_needed() {
 
 #[test]
 fn a_program_that_is_missing_is_said() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let ended = folder.run(&["lab", "two-links", "--", "no-such-program"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
@@ -170,7 +170,7 @@ fn a_program_that_is_missing_is_said() {
 #[test]
 fn an_interrupt_is_left_to_the_program() {
     use std::os::unix::process::CommandExt;
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let script = "trap 'echo caught; exit 6' INT; echo ready; while :; do sleep 0.05; done";
@@ -216,7 +216,7 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [("server", "iperf3 -s -1"), ("client", "iperf3 -c $TOWPATH_SERVER -n 2M")];
     let ended = together(&folder, &[], &programs);
@@ -251,7 +251,7 @@ fn programs_over_multipath_tcp_show_both_paths() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [
         ("server", "towpath exec --quiet -- iperf3 -s -1"),
@@ -287,7 +287,7 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
             return skip(test, &reason);
         }
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("page", vec![7; 5_000]);
     let place = folder.work().display().to_string();
@@ -320,7 +320,7 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
 
 #[test]
 fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [("phone", "true"), ("server", "exit 3"), ("client", "echo never")];
     let ended = together(&folder, &[], &programs);
@@ -331,7 +331,7 @@ fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
 
 #[test]
 fn a_program_that_opens_nothing_is_not_waited_for_and_ends_with_the_last() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let stubborn = "trap '' TERM; sleep 86396";
@@ -380,7 +380,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn a_flows_command_finds_the_same_variables_as_a_program_of_a_lab() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\nrun = \"env >flow.txt\"\n";
     folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
@@ -410,7 +410,7 @@ fn what_a_flows_command_moved_is_in_the_result() {
     if let Some(reason) = missing("iperf3") {
         return skip("what_a_flows_command_moved_is_in_the_result", &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let flows = r#"
         [[flows]]
@@ -435,7 +435,7 @@ fn a_shell_of_a_lab_reaches_the_other_host() {
     if fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|max| max == "0\n") {
         return skip("a_shell_of_a_lab_reaches_the_other_host", "there are no user namespaces");
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
@@ -458,7 +458,7 @@ fn a_capture_of_tcpdump_is_ready_before_the_next_program_starts() {
     if let Some(reason) = missing("tcpdump").or_else(|| missing("curl")) {
         return skip("a_capture_of_tcpdump_is_ready_before_the_next_program_starts", &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [
         ("server", "tcpdump --immediate-mode -i wifi -n -c 1 tcp port 80"),

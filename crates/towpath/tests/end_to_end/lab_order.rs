@@ -23,7 +23,7 @@ fn a_client_that_comes_before_its_server_ends_the_lab_with_its_code() {
     if no_iperf3("a_client_that_comes_before_its_server_ends_the_lab_with_its_code") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [("client", "iperf3 -c $TOWPATH_SERVER -t 1"), ("server", "iperf3 -s")];
     let ended = ordered(&folder, &programs);
@@ -38,7 +38,7 @@ fn a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has() {
     if no_iperf3("a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let client = "until iperf3 -c $TOWPATH_SERVER -n 100K; do sleep 0.1; done";
     for server in ["iperf3 -s", "iperf3 -s -D"] {
@@ -55,7 +55,7 @@ fn servers_without_a_client_end_the_lab() {
     if no_iperf3("servers_without_a_client_end_the_lab") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let two = ordered(&folder, &[("server", "iperf3 -s"), ("client", "iperf3 -s")]);
     let one = ordered(&folder, &[("server", "iperf3 -s")]);
@@ -72,7 +72,7 @@ fn a_daemon_that_goes_into_the_background_is_a_server_like_others() {
     if no_iperf3("a_daemon_that_goes_into_the_background_is_a_server_like_others") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let programs = [("server", "iperf3 -s -D"), ("client", "iperf3 -c $TOWPATH_SERVER -n 100K")];
     let ended = ordered(&folder, &programs);
@@ -85,7 +85,7 @@ fn a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code() {
     if no_iperf3("a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let failing = "iperf3 -c $TOWPATH_SERVER -n 100K; touch failed; exit 3";
     let last = "until test -e failed; do sleep 0.02; done; sleep 0.2";
@@ -103,7 +103,7 @@ fn a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice() {
     if no_iperf3("a_server_that_dies_ends_a_lab_whose_last_program_does_not_notice") {
         return;
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let server = "iperf3 -s & until test -e began; do sleep 0.02; done; kill $!; exit 4";
     let programs = [("server", server), ("client", "touch began; sleep 86394")];
@@ -137,7 +137,7 @@ fn interrupted(folder: &Folder, programs: &[&str], again: bool, program: &str) -
 
 #[test]
 fn ctrl_c_ends_a_lab_at_every_stage() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     // While one is waited for that opens nothing.
     let ended =

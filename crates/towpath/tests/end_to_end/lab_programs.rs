@@ -69,7 +69,7 @@ func main() {
     // The standard library, too, which is not compiled yet.
     let compiled = folder.start(&mut build).wait_at_most(Duration::from_secs(300));
     assert_eq!(compiled.code, Some(0), "{compiled}");
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     // Go asks for Multipath TCP itself.
     let ask = "GODEBUG=multipathtcp=1 ./move";
     let (ended, result) = serve(&folder, ask, &format!("{ask} $TOWPATH_SERVER:8000"));
@@ -112,7 +112,7 @@ fn a_host_can_be_the_router_between_two_others() {
     folder.write("server.py", server);
     folder.write("client.py", client);
     let route = "ip route add 10.64.1.0/24 via 10.64.0.2 && python3 client.py";
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let ended = folder.run(&[
         "lab",
         "scenario.toml",
@@ -167,7 +167,7 @@ fn ssh_moves_data_that_is_shown() {
         "dbclient -y -y -i {place}/user -p 2222 walker@$TOWPATH_SERVER 'head -c 3000000 /dev/urandom' \
          | wc -c"
     );
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (ended, result) = serve(&folder, &server, &client);
     assert!(ended.out.contains("| 3000000"), "{ended}");
     let summary = result.summary.as_ref().unwrap();
@@ -196,7 +196,7 @@ fn the_time_after_a_client_has_gone_is_no_part_of_its_rate() {
                   time.sleep(8)\n";
     folder.write("server.py", server);
     folder.write("client.py", client);
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (ended, result) = serve(&folder, "python3 server.py", "python3 client.py");
     let summary = result.summary.as_ref().unwrap();
     let flow = summary.flows.iter().find(|flow| flow.direction == DataDirection::Down).unwrap();

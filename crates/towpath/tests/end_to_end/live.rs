@@ -31,7 +31,7 @@ fn taken_for_udp() -> (UdpSocket, String) {
     wait_for("a port", || {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        TcpListener::bind(("127.0.0.1", port)).ok().map(|_free| (taken, port.to_string()))
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| (taken, port.to_string()))
     })
 }
 

@@ -25,7 +25,7 @@ fn path(name: &str, keys: &str) -> String {
 
 /// Measures in a network with these paths; `server` are options of `towpath server`.
 fn measured(paths: &str, transport: &str, options: &str) -> Option<Measured> {
-    let _turn = emulator_for_times()?;
+    let _serial = emulator_for_times()?;
     let folder = Folder::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();
@@ -144,7 +144,7 @@ fn a_path_that_others_wait_for_is_named_between_two_hosts() {
 /// What the monitor and the doctor of the sender's host say while it measures with these options:
 /// limits of subflows by look, and causes; and whether the machine had no time for it.
 fn looked_at(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, bool)> {
-    let _turn = emulator_for_times()?;
+    let _serial = emulator_for_times()?;
     let folder = Folder::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();

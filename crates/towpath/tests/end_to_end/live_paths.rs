@@ -45,7 +45,7 @@ struct Measured {
 
 /// Measures in `network` while `timeline` happens.
 fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Option<Measured> {
-    let _turn = emulator_for_times()?;
+    let _serial = emulator_for_times()?;
     let towpath = binary();
     let towpath = std::fs::canonicalize(towpath).unwrap();
     let towpath = towpath.display();

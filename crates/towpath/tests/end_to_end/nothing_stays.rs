@@ -46,7 +46,7 @@ fn is_readable(folder: &Folder) {
 
 #[test]
 fn a_killed_command_leaves_nothing_but_a_readable_result() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal("KILL", running.id().into());
@@ -58,7 +58,7 @@ fn a_killed_command_leaves_nothing_but_a_readable_result() {
 
 #[test]
 fn when_the_outer_process_is_killed_the_command_ends_with_what_there_is() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal("KILL", members.with("__outer").unwrap().id.into());
@@ -72,7 +72,7 @@ fn when_the_outer_process_is_killed_the_command_ends_with_what_there_is() {
 
 #[test]
 fn when_the_inner_process_is_killed_the_command_ends_with_what_there_is() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let (running, members) = under_way(&folder);
     signal("KILL", members.with("__inner").unwrap().id.into());
@@ -84,7 +84,7 @@ fn when_the_inner_process_is_killed_the_command_ends_with_what_there_is() {
 
 /// Signals the whole group, as a terminal does and `timeout`.
 fn interrupted_by(name: &str) {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal(name, -i64::from(running.id()));
@@ -113,7 +113,7 @@ fn a_terminated_run_ends_early_with_a_result_and_a_report() {
 
 #[test]
 fn an_interrupt_of_the_command_alone_ends_the_run_early() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let (running, members) = under_way(&folder);
     signal("INT", running.id().into());

@@ -70,7 +70,7 @@ fn back_end(folder: &Folder) -> String {
 
 #[test]
 fn an_ordinary_user_can_run_a_handover() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "if (: <>/dev/net/tun) 2>/dev/null; then echo open; else echo closed; fi >tun
         \"$TOWPATH\" run handover.toml --json --out results";
@@ -87,7 +87,7 @@ fn an_ordinary_user_can_run_a_handover() {
 
 #[test]
 fn without_a_tun_device_packet_sockets_serve() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
@@ -99,7 +99,7 @@ fn without_a_tun_device_packet_sockets_serve() {
 
 #[test]
 fn asked_for_a_tun_device_that_is_missing_the_way_out_is_said() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
@@ -112,7 +112,7 @@ fn asked_for_a_tun_device_that_is_missing_the_way_out_is_said() {
 
 #[test]
 fn where_nothing_can_be_written_results_go_among_the_temporary_files() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
@@ -181,7 +181,7 @@ fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
     if let Some(reason) = missing("ip").or_else(|| missing("python3")) {
         return skip(test, &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     folder.write("connection.py", CONNECTION);
     let kinds = ["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let Some(ended) = as_nobody_in(&kinds, &folder, test, ROOTS_HOST, VERBS) else { return };

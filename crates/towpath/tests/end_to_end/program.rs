@@ -298,7 +298,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _in_use = fs::remove_dir_all(&self.path);
+        let _ = fs::remove_dir_all(&self.path); // best effort
     }
 }
 
@@ -358,8 +358,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        let _ = self.child.kill(); // it may have exited
+        let _ = self.child.wait();
     }
 }
 

@@ -13,7 +13,7 @@ fn scenario(keys: &str) -> String {
 
 #[test]
 fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", scenario("pattern = \"bulk\"\nsize = \"3 MB\""));
     for backend in ["packet", "tun"] {
@@ -49,7 +49,7 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
 
 #[test]
 fn data_goes_down_and_both_ways_over_parallel_streams() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     let summary = Folder::new().result(&scenario(keys), "quic").summary.unwrap();
     let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
@@ -63,7 +63,7 @@ fn data_goes_down_and_both_ways_over_parallel_streams() {
 
 #[test]
 fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"interactive\"\nduration = \"1 s\"";
     let result = Folder::new().result(&scenario(keys), "mpquic");
     let answered = result.records.iter().filter_map(|record| {
@@ -78,7 +78,7 @@ fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
 
 #[test]
 fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
                 [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"\n\
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";

@@ -59,7 +59,7 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         Ok(browser) => browser,
         Err(reason) => return skip("the_report_of_a_run_opens_in_a_browser", &reason),
     };
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
         duration = \"2 s\"\n[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"rate\"\n\

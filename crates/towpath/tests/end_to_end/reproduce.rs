@@ -171,7 +171,7 @@ fn a_reproduction_that_was_killed_goes_on_and_has_every_run_once() {
 
 #[test]
 fn both_worlds_are_one_figure_and_can_be_drawn_again() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     study(&folder, CLAIM);
     let plan = PLAN

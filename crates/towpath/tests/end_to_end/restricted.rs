@@ -95,7 +95,7 @@ fn run_in(place: &Place, folder: &Folder, test: &str, arguments: &[&str]) -> Opt
 
 #[test]
 fn without_namespaces_a_run_is_simulated_and_says_why() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     for (place, why) in [
         (Place::NoNamespaces, "(user.max_user_namespaces is 0)"),
         (Place::Seccomp, "(`unshare`: operation not permitted)"),
@@ -122,7 +122,7 @@ fn without_namespaces_a_run_is_simulated_and_says_why() {
 
 #[test]
 fn without_namespaces_a_comparison_is_simulated() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let arguments = ["compare", "two-paths.toml", "-q", "-r", "2", "-T", "tcp,mptcp"];
     let test = "without_namespaces_a_comparison_is_simulated";
@@ -134,7 +134,7 @@ fn without_namespaces_a_comparison_is_simulated() {
 
 #[test]
 fn what_needs_the_kernel_fails_before_it_prints_anything() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     for arguments in [
         &["run", "two-paths.toml", "--world", "emu"][..],
         &["run", "two-paths.toml", "--stack", "kernel"],
@@ -156,7 +156,7 @@ fn what_needs_the_kernel_fails_before_it_prints_anything() {
 
 #[test]
 fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let scenario = if is_long() { "wifi-cellular-handover" } else { "two-paths.toml" };
     for place in [Place::NoTun, Place::MptcpOff] {
         let folder = Folder::new();
@@ -172,7 +172,7 @@ fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
 
 #[test]
 fn a_machine_says_what_works_on_it() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let test = "a_machine_says_what_works_on_it";
     let arguments = ["doctor", "--self", "--json"];

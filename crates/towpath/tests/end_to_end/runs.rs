@@ -28,7 +28,7 @@ fn flow(keys: &str) -> String {
 
 #[test]
 fn both_transports_run_and_leave_results_and_a_report() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", sized(""));
     let ended = folder.run(&["run", "scenario.toml", "--json"]);
@@ -63,7 +63,7 @@ fn both_transports_run_and_leave_results_and_a_report() {
 
 #[test]
 fn every_back_end_carries_multipath_tcp() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", sized(""));
     for backend in ["packet", "tun"] {
@@ -86,7 +86,7 @@ fn every_back_end_carries_multipath_tcp() {
 
 #[test]
 fn repetitions_are_numbered_and_counted() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", sized("[run]\ntransports = [\"tcp\"]"));
     let ended = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
@@ -97,7 +97,7 @@ fn repetitions_are_numbered_and_counted() {
 
 #[test]
 fn iperf_sends_both_ways_over_parallel_streams() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
     let result = Folder::new().result(&flow(keys), "mptcp");
     let summary = result.summary.unwrap();
@@ -112,7 +112,7 @@ fn iperf_sends_both_ways_over_parallel_streams() {
 
 #[test]
 fn a_sized_transfer_goes_down_whole() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     for transport in ["tcp", "mptcp"] {
         let summary = Folder::new().result(&flow(keys), transport).summary.unwrap();
@@ -124,7 +124,7 @@ fn a_sized_transfer_goes_down_whole() {
 
 #[test]
 fn messages_are_answered_over_the_kernels_stack_and_ours() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let flows = [
         ("pattern = \"interactive\"\nduration = \"1 s\"", 20),
         ("pattern = \"web\"\nobjects = 8\nobject = \"20 kB\"\nstreams = 3", 9),
@@ -159,7 +159,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
 
 #[test]
 fn a_flow_may_use_ipv6() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"3 MB\"\nfamily = \"v6\"";
     let summary = Folder::new().result(&flow(keys), "mptcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
@@ -169,7 +169,7 @@ fn a_flow_may_use_ipv6() {
 
 #[test]
 fn two_clients_share_a_bottleneck() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let scenario = r#"name = "shared"
 [hosts.greedy]
 [hosts.modest]
@@ -207,7 +207,7 @@ size = "2 MB"
 
 #[test]
 fn a_missed_expectation_is_exit_code_1_and_a_kept_one_0() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
         let folder = Folder::new();
         let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
@@ -223,7 +223,7 @@ fn a_missed_expectation_is_exit_code_1_and_a_kept_one_0() {
 
 #[test]
 fn a_flow_can_be_any_command() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
     folder.write("scenario.toml", flow(keys));
@@ -235,7 +235,7 @@ fn a_flow_can_be_any_command() {
 
 #[test]
 fn a_flow_whose_command_fails_is_a_failure() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", flow("run = \"exit 3\""));
     let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
@@ -245,7 +245,7 @@ fn a_flow_whose_command_fails_is_a_failure() {
 
 #[test]
 fn a_queue_may_stand_at_the_host() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let keys = "preset = \"tbf\"\nposition = \"host\"\ndelay = \"5 ms\"";
     let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
     assert!(scenario.contains("position"), "{scenario}");
@@ -263,7 +263,7 @@ fn without_mptcp() -> Folder {
 
 #[test]
 fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let ended = without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
     let [tcp, mptcp] = ended.json().try_into().unwrap();
     assert_eq!(tcp["summary"]["flows"][0]["completed"], true, "{ended}");
@@ -273,7 +273,7 @@ fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
 
 #[test]
 fn without_multipath_tcp_on_a_host_the_reason_is_said() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let ended = without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(format!("{}{}", ended.out, ended.err).contains("net.mptcp.enabled"), "{ended}");
@@ -281,7 +281,7 @@ fn without_multipath_tcp_on_a_host_the_reason_is_said() {
 
 #[test]
 fn results_go_where_they_are_wanted() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", flow("pattern = \"bulk\"\nsize = \"10 KB\""));
     let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
@@ -294,7 +294,7 @@ fn results_go_where_they_are_wanted() {
 
 #[test]
 fn datagrams_go_over_every_path_whatever_its_state_and_the_transport() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let folder = Folder::new();
     let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\n\
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
@@ -326,7 +326,7 @@ fn datagrams_at_a_constant_rate_are_lost_as_in_the_simulated_world() {
     let udp = "pattern = \"udp\"\ndirection = \"both\"\nlength = \"1000 B\"\nduration = \"2 s\"\n";
     let text = flow(udp).replace("[paths.wifi]\n", "[paths.wifi]\nloss = \"5 %\"\n");
     assert!(text.contains("loss = "), "{text}");
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let result = datagrams_of(&text, ("emu", "tcp-1"));
     let simulated = datagrams_of(&text, ("sim", "sim-tcp-1"));
     for (own, other) in result.iter().zip(&simulated) {
@@ -344,7 +344,7 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
     let link = "[paths.wifi]\ndelay = \"40 ms\"\nloss = \"5 %\"\n";
     let text = flow(call).replace("[paths.wifi]\n", link);
     let text = text.replacen("delay = \"5 ms\"\n", "", 1);
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     for world in [("sim", "sim-tcp-1"), ("emu", "tcp-1")] {
         let all = datagrams_of(&text, world);
         assert_eq!(all.len(), 4, "{all:#?}");
@@ -414,7 +414,7 @@ fn loss_and_jitter_are_what_iperf3_says_of_the_same_link() {
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("steady.toml", STEADY);
     let run = folder.run(&["run", "steady.toml", "--world", "emu", "-T", "tcp", "-q", "-o", "r"]);
@@ -440,7 +440,7 @@ fn loss_and_jitter_are_what_iperf3_says_of_the_same_link() {
 /// The queue of the emulated link is what the load fills: bounds set before, as in the simulated world.
 #[test]
 fn latency_under_load_tells_a_long_queue_from_a_managed_one() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let rise = |name: &str, queue: &str| {
         let file = format!("{name}.toml");

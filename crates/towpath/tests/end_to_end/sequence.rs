@@ -180,7 +180,7 @@ fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
 #[test]
 fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it() {
     let test = "a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it";
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let run = |more: &[&str]| {
@@ -213,7 +213,7 @@ fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it()
 
 #[test]
 fn a_report_without_packets_says_how_to_get_pictures() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);

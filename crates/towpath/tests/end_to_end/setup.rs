@@ -302,7 +302,7 @@ fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(Stri
             ),
             None => format!("on {host} '{}' {files}", command.replace("-so big", "-so got")),
         };
-        let _infallible = writeln!(script, "{line}");
+        let _ = writeln!(script, "{line}");
     }
     script.push_str("cmp big got\nkill $python $one $two; wait; true\n");
     folder.write("script.sh", script);
@@ -315,7 +315,7 @@ fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(Stri
     command.args(["-Urnpf", "--mount-proc", "--kill-child", "sh", "-e", "script.sh"]);
     command.env("PATH", env::join_paths(search).unwrap());
     command.env("XDG_STATE_HOME", folder.temporary());
-    let _turn = emulator()?;
+    let _serial = emulator()?;
     let ended = folder.start(&mut command).wait();
     assert_eq!(ended.code, Some(0), "{ended}");
     Some((folder, commands))

@@ -4,7 +4,7 @@ use crate::program::{Folder, TWO_PATHS, emulator_for_times, happened};
 
 /// Runs the events during a transfer whose size alone makes it last longer than they do.
 fn survives(size: &str, events: &[&str], expected: &[&str]) {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let folder = Folder::new();
     let events: Vec<_> = events.iter().map(|keys| format!("[[timeline]]\n{keys}\n")).collect();
     let flow = format!(
@@ -68,7 +68,7 @@ survives! {
 
 #[test]
 fn a_path_that_fades() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let events = "[[timeline]]\nat = \"100 ms\"\npath = \"wifi\"\nset = \"fade\"\n\
         over = \"200 ms\"\nrate = \"10 Mbit/s\"\n";
     let flow =

@@ -97,7 +97,7 @@ fn the_senders_capture_says_what_the_sender_counted() {
 /// Payload on each path, as a result and as the capture at its receiver say it.
 #[test]
 fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let size = |name: &str| fs::metadata(folder.work().join(name)).unwrap().len();
@@ -320,7 +320,7 @@ fn a_captures_account_is_that_of_its_run() {
 #[test]
 fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
     let folder = Folder::new();
-    let _run = simulate(&folder, "tcp");
+    let _ = simulate(&folder, "tcp");
     for host in ["phone", "server"] {
         let (connections, _) = trace(&folder, "tcp", host);
         let connection = &connections[0];
@@ -337,7 +337,7 @@ fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
 #[test]
 fn a_trace_says_where_the_capacity_went() {
     let folder = Folder::new();
-    let _run = simulate(&folder, "mptcp");
+    let _ = simulate(&folder, "mptcp");
     let file = "captures/sim-mptcp-1-phone.pcapng";
     let table = folder.run(&["trace", file]);
     assert!(table.out.contains("(estimated: "), "{table}");

@@ -74,7 +74,7 @@ fn without_a_terminal_a_situation_is_only_explained() {
 
 #[test]
 fn the_programs_exit_code_is_passed_on_from_a_situation() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let ended = inside("healthy-v4", "exit 7");
     assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
 }
@@ -128,7 +128,7 @@ const SIGNATURES: [(&str, &str); 20] = [
 
 #[test]
 fn situations_leave_the_traces_that_were_recorded() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let own = binary();
     let (own, folder) = (own.to_str().unwrap(), Folder::new());
     for pair in SIGNATURES.chunks(2) {
@@ -311,7 +311,7 @@ fn the_doctor_names_the_cause_of_every_situation() {
         skip("the_doctor_names_the_cause_of_every_situation", &reason);
         return;
     }
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let ordinary = |one: &&Situation| ORDINARY.contains(&one.name);
     if !is_long() {
         complain(&diagnoses(one_of_each_cause(), User::Root));
@@ -329,7 +329,7 @@ fn the_doctor_names_the_cause_of_every_situation() {
 /// Of every variation with `cargo xtask test --all`.
 #[test]
 fn the_doctor_names_the_cause_of_what_it_has_not_been_shown() {
-    let Some(_turn) = emulator_for_times() else { return };
+    let Some(_serial) = emulator_for_times() else { return };
     let part = if is_long() { 1 } else { 6 };
     complain(&diagnoses(zoo::variations().step_by(part), User::Root));
 }

@@ -129,7 +129,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
         (Pattern::Bulk | Pattern::Requests | Pattern::Video, _) => ("server", "client"),
     };
     for host in ["client", "server"] {
-        let _infallible = write!(text, "\n[hosts.{host}]\n");
+        let _ = write!(text, "\n[hosts.{host}]\n");
         if host == receiver {
             text += &draw.receive_buffer();
         }
@@ -139,7 +139,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
     }
     for (number, path) in paths.iter().enumerate() {
         let Path { rate_kbps, delay_us, mtu, queue, more } = path;
-        let _infallible = write!(
+        let _ = write!(
             text,
             "\n[paths.p{number}]\nbetween = [\"client\", \"server\"]\nrate = \"{rate_kbps} kbit/s\"\n\
              delay = \"{delay_us} us\"\nqueue = {queue}\nmtu = {mtu}\n{more}"
@@ -151,7 +151,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
     } else {
         format!("direction = \"{direction}\"\n")
     };
-    let _infallible = write!(
+    let _ = write!(
         text,
         "\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{}{direction}family = \"{family}\"\n\
          duration = \"{duration} ms\"\n",
@@ -247,7 +247,7 @@ impl Draw {
         let (percent, start, length) = BURST_LOSS;
         let bursts = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
         if let Some(path) = bursts.and_then(|place| paths.get_mut(place)) {
-            let _infallible = writeln!(
+            let _ = writeln!(
                 path.more,
                 "loss = {{ burst = {{ start = \"{} %\", length = \"{} packets\" }} }}",
                 millionths(stream.log_even(start)),
@@ -259,8 +259,7 @@ impl Draw {
         let place = stream.chance(percent).then(|| stream.below(paths.len() as u64) as usize);
         // A path has one kind of loss.
         if let Some(path) = place.filter(|_| place != bursts).and_then(|at| paths.get_mut(at)) {
-            let _infallible =
-                writeln!(path.more, "loss = \"{} %\"", millionths(stream.log_even(range)));
+            let _ = writeln!(path.more, "loss = \"{} %\"", millionths(stream.log_even(range)));
         }
     }
 
@@ -275,7 +274,7 @@ impl Draw {
                 taken = place;
                 let extent = stream.log_even(JITTER).min(path.delay_us / 2);
                 let shape = stream.weighted(&JITTER_SHAPES).copied().unwrap_or_default();
-                let _infallible = writeln!(
+                let _ = writeln!(
                     path.more,
                     "jitter = {{ distribution = \"{shape}\", sd = \"{extent} us\", \
                      reorder = {reorder} }}"

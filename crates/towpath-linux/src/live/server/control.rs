@@ -227,7 +227,7 @@ impl Shared {
         self.tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
         let course = Course::new(self, test, client);
         // Without a thread it ends at once, and the client hears why.
-        let _ended_without = budget::start("test", move || course.run(&pace, streams));
+        let _ = budget::start("test", move || course.run(&pace, streams));
     }
 
     fn deliver(

@@ -133,7 +133,7 @@ mod tests {
         assert!(begin(&shared, 2).is_none(), "there is one place");
         let course = Course::new(&shared, Arc::clone(&test), None);
         std::thread::spawn(move || {
-            let _course = course;
+            let _guard = course;
             panic!("a defect");
         })
         .join()

@@ -28,7 +28,8 @@ impl Shared {
             return;
         };
         let shared = Arc::clone(self);
-        let _closed_without = budget::start("control", move || {
+        // Without a thread, the connection is closed.
+        let _ = budget::start("control", move || {
             let Ok((opened, known)) = shared.introduced(socket, session) else { return };
             let attending = known.as_ref().map(|(_, test)| test.attend(shared.clock));
             if attending.as_ref().is_some_and(|(_, kept)| *kept) {
@@ -36,7 +37,7 @@ impl Shared {
             }
             let attending = attending.map(|(attending, _)| attending);
             let token = known.map(|(token, _)| token);
-            let _connection_lost = shared.control(opened, (&seat, attending), token);
+            let _ = shared.control(opened, (&seat, attending), token); // ends with the connection
         });
     }
 

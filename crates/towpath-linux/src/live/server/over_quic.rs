@@ -92,6 +92,6 @@ fn attach_over_quic(turn: &mut Turn<'_>, guest: Guest, test: &Test) {
     if test.add(place, Line::Quic(strand)) {
         let config = dial::config(&test.scenario, 1, &test.plan);
         // All names were replaced that are not known.
-        let _known = turn.host.configure(turn.now, connection, &config);
+        let _ = turn.host.configure(turn.now, connection, &config);
     }
 }

@@ -485,7 +485,7 @@ fn a_list_of_many_servers_needs_no_more_than_there_is() {
     let folder = Folder::new();
     let mut list = String::new();
     for number in 0..3_000 {
-        let _infallible = writeln!(list, "127.1.{}.{}:1", number / 250, number % 250 + 1);
+        let _ = writeln!(list, "127.1.{}.{}:1", number / 250, number % 250 + 1);
     }
     folder.write("list.txt", list);
     let line = "measure --server auto --servers list.txt -t 1";

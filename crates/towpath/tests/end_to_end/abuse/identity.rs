@@ -93,7 +93,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut note: impl FnMut(&[u8])) {
             break;
         }
     }
-    let _gone = to.shutdown(std::net::Shutdown::Write);
+    let _ = to.shutdown(std::net::Shutdown::Write); // the peer may be gone
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -124,7 +124,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
         if preamble.kind == Kind::Data {
             let mut stranger =
                 connect(port, Preamble { kind: Kind::Control, ..preamble }, false).unwrap();
-            let _closed = stranger.say(&FromClient::Fetch { offset: 0 });
+            let _ = stranger.say(&FromClient::Fetch { offset: 0 }); // the server may have closed it
             let answer = stranger.hear::<FromServer>(&mut Frames::default());
             assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
         }
@@ -177,14 +177,14 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
                     let mut room = vec![0; 65_536];
                     while let Ok(length) = back.recv(&mut room) {
                         if passed.fetch_add(length as u64, Ordering::Relaxed) <= most {
-                            let _gone = front.send_to(&room[..length], from);
+                            let _ = front.send_to(&room[..length], from); // the peer may be gone
                         }
                     }
                 });
                 ways.push((from, inner));
                 ways.len() - 1
             });
-            let _gone = ways[known].1.send(&room[..length]);
+            let _ = ways[known].1.send(&room[..length]); // the peer may be gone
         }
     });
     outer
@@ -353,7 +353,7 @@ fn strangers_are_told_what_a_port_scan_tells() {
     assert_eq!(told, Look { listener, connections, ..expected.clone() });
     assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
     assert_eq!(look(port, elsewhere), expected, "nothing of other ports");
-    let (_open, port, _) = server(&folder, &["--tell-strangers"]);
+    let (_server, port, _) = server(&folder, &["--tell-strangers"]);
     let told = look(port, elsewhere);
     assert!(!told.partial && !told.addresses.is_empty() && !told.kernel.is_empty());
     assert!(told.listener.is_some_and(|listener| listener.plain));
@@ -363,8 +363,8 @@ fn strangers_are_told_what_a_port_scan_tells() {
 fn a_doctor_says_what_it_could_not_ask_a_server_and_asks_one_whose_secret_it_knows() {
     let folder = Folder::new();
     folder.write_secret("secret.txt", SECRET);
-    let (_open, open, _) = server(&folder, &[]);
-    let (_known, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
+    let (_server, open, _) = server(&folder, &[]);
+    let (_server, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
     let ask = |port: u16, options: &[&str]| {
         let address = format!("127.0.0.1:{port}");
         let ended = folder.run(&[&["doctor", "--connect", &address, "--json"], options].concat());

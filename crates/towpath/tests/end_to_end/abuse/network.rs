@@ -42,7 +42,7 @@ fn dial(way: Way, multipath: bool) -> io::Result<TcpStream> {
 
 /// Closes a connection by a reset.
 fn reset(socket: &TcpStream) {
-    let _closed = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO)); // best effort
 }
 
 fn preamble(kind: Kind, token: Token) -> Preamble {

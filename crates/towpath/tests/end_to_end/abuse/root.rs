@@ -58,7 +58,7 @@ fn as_root(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
         skip(test, &reason);
         return None;
     }
-    let _there = fs::create_dir(folder.work().join("sandbox"));
+    let _ = fs::create_dir(folder.work().join("sandbox")); // may exist already
     folder.write("host.sh", HOST);
     let mut command = folder.program("unshare");
     command.args([
@@ -231,7 +231,7 @@ fn no_state_folder_has_setup_change_anything_outside_its_list() {
         }
         lay(&folder, number, case);
         let place = case.place;
-        let _infallible = write!(
+        let _ = write!(
             script,
             "plant case-{number} {place}; look >before
             for verb in --undo '--role client --apply'; do
@@ -354,7 +354,7 @@ fn no_file_is_written_through_a_link_under_a_name_of_ours() {
         assert!(!work.join(name).is_symlink(), "{name}");
     }
     for name in ["results/report.html", "results/compare.html"] {
-        let _gone = fs::remove_file(work.join(name));
+        let _ = fs::remove_file(work.join(name)); // it may not exist
         symlink(&victim, work.join(name)).unwrap();
     }
     for verb in ["report", "compare"] {
@@ -448,7 +448,7 @@ fn among_the_temporary_files_nobody_elses_folder_is_used() {
 #[test]
 fn without_user_namespaces_a_labs_program_loses_what_reaches_beyond_its_network() {
     let test = "without_user_namespaces_a_labs_program_loses_what_reaches_beyond_its_network";
-    let Some(_turn) = crate::program::emulator() else { return };
+    let Some(_serial) = crate::program::emulator() else { return };
     let folder = Folder::new();
     folder.write("lab.toml", TWO_PATHS);
     let inside = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";

@@ -139,8 +139,8 @@ impl Shared {
         let kind = Preamble::read(&first).map_err(io::Error::other)?.unwrap().kind;
         let (mut back, mut front) = (server.try_clone()?, client.try_clone()?);
         thread::spawn(move || {
-            let _gone = io::copy(&mut front, &mut back);
-            let _gone = back.shutdown(std::net::Shutdown::Write);
+            let _ = io::copy(&mut front, &mut back); // the peer may be gone
+            let _ = back.shutdown(std::net::Shutdown::Write);
         });
         match kind {
             Kind::Control => self.converse(&mut server, &mut client),

@@ -143,7 +143,7 @@ fn no_field_of_a_stored_state_reaches_what_belongs_to_others() {
     for (number, (what, state)) in states.iter().enumerate().step_by(step | 1) {
         folder.write(&format!("{number}.json"), state.to_string());
         folder.write(&format!("{number}.what"), what);
-        let _infallible = write!(
+        let _ = write!(
             script,
             "{apply} >/dev/null 2>&1
             name=$(echo /var/lib/towpath/setup-*.json); cp $name right; cp {number}.json $name

@@ -26,7 +26,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
     if let Some(reason) = missing("ip").or_else(|| missing("bash")) {
         return skip(test, &reason);
     }
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let all = addresses();
     assert!(!all.is_empty());
@@ -67,7 +67,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
 /// N3, N4: a program of a lab sees and ends no process but its own; what it mounts is its own.
 #[test]
 fn a_program_of_a_lab_ends_nothing_and_mounts_nothing_outside() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("lab.toml", SMALL);
     let mut bystander = folder.start(folder.program("sleep").arg("86397"));
@@ -99,7 +99,7 @@ fn a_program_of_a_lab_ends_nothing_and_mounts_nothing_outside() {
 #[test]
 fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
     let test = "no_mount_of_a_lab_spreads_where_mounts_are_shared";
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("lab.toml", SMALL);
     let script = "
@@ -124,7 +124,7 @@ fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
 /// interface, no temporary file.
 #[test]
 fn killed_at_any_moment_nothing_stays() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let endless = "[[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"setsid sleep 86395\"\nduration = \"10 min\"\n";
     folder.write("run.toml", format!("{SMALL}{endless}"));
@@ -149,7 +149,7 @@ fn killed_at_any_moment_nothing_stays() {
         // Some hear it with the whole group, some alone.
         let target = i64::from(running.id());
         signal("KILL", if number % 3 == 0 { -target } else { target });
-        let _killed = running.child.wait().unwrap();
+        let _ = running.child.wait().unwrap();
         members.wait_until_gone();
     }
     assert!(seen > 10, "{seen} processes seen");
@@ -174,7 +174,7 @@ fn killed_at_any_moment_nothing_stays() {
 /// N2: settings and names of a scenario reach nothing but a host's own namespace.
 #[test]
 fn no_setting_of_a_scenario_reaches_beyond_its_host() {
-    let Some(_turn) = emulator() else { return };
+    let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("victim", "precious");
     let victim = folder.work().join("victim");

@@ -44,7 +44,7 @@ fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
     let mut room = [0; 2_048];
     for number in 0.. {
         let ours = Datagram { token: Token::NONE, number, sent_ns: 0 }.to_bytes();
-        let _full = socket.send(&ours);
+        let _ = socket.send(&ours); // fails if the buffer is full
         while let Ok(length) = socket.recv(&mut room) {
             back.fetch_add(length as u64, Ordering::Relaxed);
         }
@@ -171,7 +171,7 @@ fn a_rate_holds_for_connections_one_after_the_other() {
                     let soon = Instant::now() + Duration::from_millis(150);
                     let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
                     echo.set_nonblocking(true).unwrap();
-                    let _part = (&echo).write(&vec![0; 1 << 17]);
+                    let _ = (&echo).write(&vec![0; 1 << 17]); // a partial write is enough
                     echo.set_nonblocking(false).unwrap();
                     take(&echo, soon, &back);
                 }
@@ -225,7 +225,7 @@ fn a_source_at_its_rate_takes_nothing_of_another_ones() {
     site.withstands(|attack| {
         let until = Instant::now() + Duration::from_secs(20);
         let back = AtomicU64::new(0);
-        let (_test, data) = running(site.way(1), &[DOWN; 16], 1, Settings::default()).unwrap();
+        let (_client, data) = running(site.way(1), &[DOWN; 16], 1, Settings::default()).unwrap();
         thread::scope(|scope| {
             for one in &data {
                 let back = &back;
@@ -254,7 +254,7 @@ fn bytes_hold_at_full_speed_in_each_direction() {
     let half = stranger.fetch().unwrap();
     assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
     drop((stranger, data));
-    let (_stranger, data) = running(site.way(2), &[up, up], 1, narrow).unwrap();
+    let (_client, data) = running(site.way(2), &[up, up], 1, narrow).unwrap();
     for one in &data {
         SockRef::from(one).set_send_buffer_size(32 << 10).unwrap();
     }
@@ -341,8 +341,8 @@ fn a_test_ends_in_time_whatever_is_said_and_sent() {
     let ends = |n: u16, flow: &str| {
         let (mut stranger, data) = running(site.way(n), &[flow], 1, Settings::default()).unwrap();
         let (began, moved) = (Instant::now(), AtomicU64::new(0));
-        let _said = stranger.say(&FromClient::End { at_ns: u64::MAX });
-        let _said = stranger.say(&FromClient::Begin { at_ns: u64::MAX });
+        let _ = stranger.say(&FromClient::End { at_ns: u64::MAX }); // the server may have closed it
+        let _ = stranger.say(&FromClient::Begin { at_ns: u64::MAX });
         let until = began + Duration::from_secs(15);
         if flow.contains("down") {
             take(&data[0], until, &moved);
@@ -374,7 +374,7 @@ fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
     // What comes before anybody reads is read at once afterwards.
     let began = Instant::now();
     let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
-    let (_stranger, data) = running(way, &[DOWN; 2], 1, Settings::default()).unwrap();
+    let (_client, data) = running(way, &[DOWN; 2], 1, Settings::default()).unwrap();
     let until = Instant::now() + span();
     let (quic, tcp): (u64, u64) = thread::scope(|scope| {
         let moving: Vec<_> =

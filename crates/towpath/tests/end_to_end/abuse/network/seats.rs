@@ -51,7 +51,8 @@ fn whoever_speaks_byte_by_byte_is_given_up_after_five_seconds() {
                     assert!(took < Duration::from_secs(16), "{number}: still open after {took:?}");
                     if said < most {
                         said += 1;
-                        let _closed = socket.write(&[*rest.next().unwrap()]);
+                        // The server may have closed it.
+                        let _ = socket.write(&[*rest.next().unwrap()]);
                     }
                 }
             });
@@ -74,7 +75,7 @@ fn hundreds_of_slow_strangers_keep_nobody_out() {
                 number = number % sources + 1;
                 let Ok(mut socket) = dial(site.way(number), false) else { continue };
                 opened += 1;
-                let _sent = socket.write_all(&first);
+                let _ = socket.write_all(&first); // the server may have closed it
                 slow.push_back(socket);
             }
             if slow.len() > 900 {
@@ -82,7 +83,7 @@ fn hundreds_of_slow_strangers_keep_nobody_out() {
                 slow.drain(..4);
             }
             for socket in slow.iter_mut().step_by(50) {
-                let _closed = socket.write(b" ");
+                let _ = socket.write(b" "); // the server may have closed it
             }
         }
         assert!(opened > 900, "{opened}");
@@ -160,12 +161,13 @@ fn departures_without_end_keep_nobody_out() {
         while attack.goes_on() {
             round = (round + 1) % 8;
             let way = site.way(1 + round % 4);
-            if let Ok((_stranger, data)) = as_far_as(way, usize::from(round)) {
+            if let Ok((_client, data)) = as_far_as(way, usize::from(round)) {
                 data.iter().for_each(reset);
                 went += 1;
             }
             if let Ok(mut socket) = dial(way, true) {
-                let _sent = socket.write_all(&preamble(Kind::Control, Token::NONE).to_bytes());
+                // The server may have closed it.
+                let _ = socket.write_all(&preamble(Kind::Control, Token::NONE).to_bytes());
                 reset(&socket);
             }
             if went > 4 {
@@ -189,7 +191,8 @@ fn floods_of_resets_keep_nobody_out() {
                 sent += 1;
                 let way = site.way(1 + (sent % u32::from(sources)) as u16);
                 let Ok(mut socket) = dial(way, sent.is_multiple_of(3)) else { continue };
-                let _sent = socket.write_all(&first[..sent as usize % first.len()]);
+                // The server may have closed it.
+                let _ = socket.write_all(&first[..sent as usize % first.len()]);
                 reset(&socket);
             }
             if sent > times(300, 2_000) as u32 {
@@ -253,7 +256,7 @@ fn running_tests_with_all_their_connections_keep_nobody_out() {
             let (stranger, mut data) = running(site.way(1), &flows, 128, slow.clone()).ok()?;
             connections += data.len();
             for one in &mut data {
-                let _sent = one.write(&[0; 200]);
+                let _ = one.write(&[0; 200]); // the server may have closed it
             }
             Some((stranger, data))
         })
@@ -328,12 +331,13 @@ fn without_descriptors_it_goes_on_as_soon_as_there_are_some() {
     let mut crowd: Vec<_> = (1..=120).filter_map(|n| dial(site.way(n), n % 2 == 0).ok()).collect();
     assert!(crowd.len() > 60);
     for socket in &mut crowd {
-        let _sent = socket.write_all(&preamble(Kind::Echo, Token::NONE).to_bytes());
+        // The server may have closed it.
+        let _ = socket.write_all(&preamble(Kind::Echo, Token::NONE).to_bytes());
     }
     let busy = cpu_seconds(&site);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let _refused = Stranger::enter(site.way(200)).is_err_and(|_| false);
+        let _ = Stranger::enter(site.way(200)).is_err_and(|_| false); // may be refused
         thread::sleep(Duration::from_millis(50));
         if began.elapsed() > Duration::from_millis(500) && crowd.len() > 100 {
             crowd.truncate(100);
@@ -369,7 +373,7 @@ fn results_that_nobody_fetches_take_no_more_than_their_share() {
         };
         done += 1;
         // The next one comes while this one runs.
-        let _sent = stranger.say(&FromClient::Probe { client_ns: 1 });
+        let _ = stranger.say(&FromClient::Probe { client_ns: 1 });
         drop((stranger, data));
     }
     assert!(done >= 8, "{done} tests");

@@ -50,9 +50,9 @@ fn whatever_is_not_quite_a_preamble_gets_no_byte() {
     for (number, first) in nearly().into_iter().enumerate() {
         let mut socket = dial(site.way(1), number % 2 == 1).unwrap();
         socket.write_all(&[&first[..], &word].concat()).unwrap();
-        let _closed = socket.shutdown(Shutdown::Write);
+        let _ = socket.shutdown(Shutdown::Write); // the server may have closed it
         let mut said = Vec::new();
-        let _reset = socket.read_to_end(&mut said);
+        let _ = socket.read_to_end(&mut said); // the server may reset it
         let shown = String::from_utf8_lossy(&said);
         // Whoever gives a number to an echo of no test may get his own bytes back, and no more.
         let echo = first[8] == 3 && said.len() <= word.len();
