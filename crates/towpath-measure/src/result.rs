@@ -75,6 +75,7 @@ pub enum Record {
     /// Totals of one interface at the end.
     Interface(Interface),
     /// How exactly the emulator kept time.
+    #[serde(rename = "noise")]
     Noise(Noise),
     /// The figures that a reader wants first; the last line.
     Summary(Box<Summary>),
@@ -268,7 +269,7 @@ pub struct Subflow {
     /// Maximum segment size.
     pub mss_bytes: u32,
     /// What held the sender back (sender side, between two real hosts).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Box<Held>>,
 }
 
@@ -426,8 +427,10 @@ pub struct Noise {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<EmulatorWaiting>,
     /// Share of the processors' time that other processes used, 0 to 1.
+    #[serde(rename = "foreign_cpu")]
     pub foreign_cpu: f64,
     /// Whether the run was too late or too noisy to be trusted.
+    #[serde(rename = "degraded")]
     pub degraded: bool,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -555,7 +558,7 @@ pub struct Recovery {
     pub longest_gap_ns: u64,
     /// From the event until the end of the last gap of 100 ms and more that it caused: gaps that
     /// follow each other within 1.5 s. 0 without such a gap; `None` when the last one never ended.
-    #[serde(default)]
+    #[serde(rename = "smooth_ns", default)]
     pub smooth_ns: Option<u64>,
 }
 
@@ -626,5 +629,6 @@ pub struct Checked {
     /// What was measured, in the expectation's unit, for people.
     pub measured: String,
     /// Whether it held; `None` when there was nothing to measure.
+    #[serde(rename = "held")]
     pub held: Option<bool>,
 }

@@ -103,6 +103,7 @@ pub struct Order {
     /// The texts of the scenario and its traces, by name.
     files: BTreeMap<String, String>,
     world: World,
+    #[serde(rename = "thin")]
     thin: bool,
     seeds: Option<u32>,
     /// Runs of a chunk.

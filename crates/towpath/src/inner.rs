@@ -73,6 +73,7 @@ pub(crate) struct Order {
     pub(crate) backend: BackendChoice,
     #[serde(default)]
     pub(crate) pcap: Option<CaptureOrder>,
+    #[serde(rename = "work")]
     pub(crate) work: Work,
 }
 
@@ -106,6 +107,7 @@ pub(crate) enum Work {
         result: Option<(PathBuf, String)>,
     },
     /// The scenario is the name of a situation.
+    #[serde(rename = "Break")]
     Break {
         command: Vec<String>,
     },

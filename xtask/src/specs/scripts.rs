@@ -24,6 +24,7 @@ pub(super) const ENDING: &str = ".script";
 #[serde(rename_all = "kebab-case")]
 enum Kind {
     /// Our stack is wrong.
+    #[serde(rename = "to-mend")]
     ToMend,
     /// The kernel does not do what the document wants, ours does.
     Kernel,

@@ -33,6 +33,7 @@ pub enum Verdict {
     /// Multipath TCP works, and there is one path.
     OnePath,
     /// Nothing is known to be wrong, and that several paths carry data was not seen.
+    #[serde(rename = "not-judged")]
     NotJudged,
     /// Multipath TCP works, and less well than it could.
     Impaired,
@@ -81,7 +82,7 @@ pub struct Finding {
     pub hint: Option<String>,
     /// Only what the other host says of itself leads to it, so it may be untrue: nothing is mended
     /// for it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "claimed", default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
 }
 

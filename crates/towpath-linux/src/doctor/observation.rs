@@ -21,6 +21,7 @@ pub struct Observation {
     /// Programs that set up Multipath TCP by themselves and run here.
     pub managers: Vec<String>,
     /// Which way packets go.
+    #[serde(rename = "ways")]
     pub ways: Vec<Way>,
     /// Sockets of programs: those over Multipath TCP, or all that were asked for.
     pub programs: Option<Vec<Program>>,
@@ -86,7 +87,7 @@ pub struct Program {
     #[serde(default)]
     pub subflows: Vec<SubflowSeen>,
     /// What held it back while it was looked at, if it sent.
-    #[serde(default)]
+    #[serde(rename = "held_back", default)]
     pub held_back: Option<HeldBack>,
 }
 
@@ -103,14 +104,17 @@ pub struct HeldBack {
     /// Of that, with a full send buffer of which all was sent.
     pub send_buffer_ms: u64,
     /// The largest and the smallest window that the peer offered.
+    #[serde(rename = "window_bytes")]
     pub window_bytes: u64,
     /// The smallest.
+    #[serde(rename = "smallest_window_bytes")]
     pub smallest_window_bytes: u64,
     /// Size of the send buffer, with the kernel's own overhead.
     pub buffer_bytes: u64,
     /// Payload that was acknowledged meanwhile.
     pub acked_bytes: u64,
     /// The longest smoothed round trip.
+    #[serde(rename = "srtt_us")]
     pub srtt_us: u32,
 }
 
@@ -303,6 +307,7 @@ pub struct TcpFigures {
     /// Packets sent again.
     pub retransmissions: u32,
     /// Packets that arrived behind a gap.
+    #[serde(rename = "behind_gap")]
     pub behind_gap: u32,
     /// Packets that are not acknowledged.
     pub unacked: u32,
@@ -358,11 +363,11 @@ pub struct Control {
     #[serde(default)]
     pub large: Option<bool>,
     /// When those of full size had not: a few bytes did, once more, over another connection.
-    #[serde(default)]
+    #[serde(rename = "small_again", default)]
     pub small_again: Option<bool>,
     /// After that, packets of full size did: those sent anew over another connection, or the first
     /// ones at last.
-    #[serde(default)]
+    #[serde(rename = "large_again", default)]
     pub large_again: Option<bool>,
     /// Small packets sent one after the other, with room between them.
     #[serde(default)]

@@ -47,8 +47,10 @@ pub enum Finding {
     /// It works.
     Works,
     /// It works as plain TCP: something on the way there takes the options of Multipath TCP away.
+    #[serde(rename = "stripped-there")]
     StrippedThere,
     /// It works as plain TCP: something on the way back takes the options of Multipath TCP away.
+    #[serde(rename = "stripped-back")]
     StrippedBack,
     /// It works as plain TCP, because this host or the server does not speak Multipath TCP, or for a
     /// reason that nobody tells.
@@ -65,8 +67,10 @@ pub enum Finding {
     /// Datagrams reach the server, which speaks QUIC; packets of QUIC do not, or not back.
     Filtered,
     /// The server does not speak QUIC on this port.
+    #[serde(rename = "without")]
     Without,
     /// Somebody speaks QUIC, in no version that this host speaks.
+    #[serde(rename = "version")]
     Version,
     /// It works with one path: the server does not speak this draft of Multipath QUIC.
     SinglePath,

@@ -61,7 +61,7 @@ pub struct FlowHalf {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Its messages.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "talk", default, skip_serializing_if = "Option::is_none")]
     pub talk: Option<TalkHalf>,
     /// Its datagrams at a constant rate, in each direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

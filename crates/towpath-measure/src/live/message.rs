@@ -26,6 +26,7 @@ pub enum FromClient {
     /// What is to be done.
     Plan(Box<Plan>),
     /// In place of a plan: how does the server look from inside?
+    #[serde(rename = "look")]
     Look {
         /// The port in question.
         port: u16,
@@ -65,6 +66,7 @@ pub enum Seen {
     /// Plain TCP, where it would have accepted Multipath TCP.
     Plain,
     /// Plain TCP, since its kernel has nothing else.
+    #[serde(rename = "without")]
     Without,
 }
 
@@ -116,6 +118,7 @@ pub enum FromServer {
         server_ns: u64,
     },
     /// It looks like that.
+    #[serde(rename = "looked")]
     Looked(Box<Look>),
     /// There is no result yet.
     Pending,

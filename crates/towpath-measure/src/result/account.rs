@@ -48,22 +48,27 @@ pub enum Part {
     /// Headers, acknowledgements, handshakes, datagrams of no connection.
     Headers,
     /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
+    #[serde(rename = "waiting")]
     Waiting,
     /// Carried, and still on its way at the end.
+    #[serde(rename = "under-way")]
     UnderWay,
     /// Carried, and then lost.
     Lost,
     /// Sent again on the same subflow, and needless: the first copy had arrived.
+    #[serde(rename = "repeated")]
     Repeated,
     /// Sent again on another subflow, and needless there or here.
     Reinjected,
     /// Copies that the scheduler made.
+    #[serde(rename = "duplicated")]
     Duplicated,
     /// Nothing to send.
     Application,
     /// The peer's receive window.
     PeerWindow,
     /// The connection's window was full of data that waited for another path.
+    #[serde(rename = "blocked")]
     Blocked,
     /// Congestion window: still in slow start.
     SlowStart,
@@ -74,6 +79,7 @@ pub enum Part {
     /// Congestion window: after packets that were too large for the path.
     PacketSize,
     /// Congestion window: below the path's product, and no loss to blame.
+    #[serde(rename = "below-product")]
     BelowProduct,
     /// The send buffer was full of data that was not acknowledged yet.
     SendBuffer,
@@ -94,8 +100,10 @@ pub enum Part {
     /// The subflow was taken for dead.
     Stale,
     /// The receiver's processor was behind.
+    #[serde(rename = "receiver-processor")]
     ReceiverProcessor,
     /// The sender's processor was busy.
+    #[serde(rename = "sender-processor")]
     SenderProcessor,
     /// Nobody knows.
     Unknown,
@@ -112,8 +120,10 @@ pub enum PartGroup {
     /// Headers.
     Headers,
     /// Not there at the end: arrived and waiting, or on its way.
+    #[serde(rename = "not-readable")]
     NotReadable,
     /// Lost, repeated, reinjected, duplicated.
+    #[serde(rename = "sent-again")]
     SentAgain,
     /// Nothing to send.
     Application,
@@ -130,6 +140,7 @@ pub enum PartGroup {
     /// The path could not be used.
     Unusable,
     /// A processor.
+    #[serde(rename = "processor")]
     Processor,
     /// Nobody knows.
     Unknown,
@@ -149,7 +160,7 @@ pub struct AccountSummary {
     /// Each link and direction in which data was sent.
     pub links: Vec<LinkAccount>,
     /// A window or send buffer that would keep all links busy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "enough_bytes", default, skip_serializing_if = "Option::is_none")]
     pub enough_bytes: Option<u64>,
     /// The key of the scenario that lifts the limit which the sentence advises to lift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,6 +177,7 @@ pub struct AccountSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     /// In words, such as `the most that arrived within 20 ms`.
+    #[serde(rename = "from")]
     pub from: String,
     /// Round trips never showed that a path was full, so it may well carry more.
     pub at_least: bool,
@@ -178,7 +190,7 @@ pub struct Held {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits_ns: BTreeMap<Part, u64>,
     /// Of `blocked`: the subflows (by number) whose data were waited for, and for how long.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "waits_for_ns", default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for_ns: Vec<(u32, u64)>,
     /// For how long its round trips showed a queue: a path with one carries what it can.
     #[serde(default, skip_serializing_if = "is_nothing")]
@@ -188,16 +200,16 @@ pub struct Held {
     /// Everything around them, as far as it is known.
     pub header_bytes: u64,
     /// Payload of which the receiver says that it had it already.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(rename = "repeated_bytes", default, skip_serializing_if = "is_nothing")]
     pub repeated_bytes: u64,
     /// The most payload that was acknowledged within 20 ms, as a rate: of all connections between the
     /// same two addresses.
     pub peak_bps: u64,
     /// The largest window that the peer offered.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(rename = "window_bytes", default, skip_serializing_if = "is_nothing")]
     pub window_bytes: u64,
     /// The largest send buffer.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(rename = "buffer_bytes", default, skip_serializing_if = "is_nothing")]
     pub buffer_bytes: u64,
 }
 
@@ -230,7 +242,7 @@ pub struct LinkAccount {
     #[serde(flatten)]
     pub parts: Parts,
     /// For how long each limit held its senders back, in nanoseconds, where the capacity is an estimate.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(rename = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held_ns: BTreeMap<Part, u64>,
 }
 

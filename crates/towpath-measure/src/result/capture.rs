@@ -38,6 +38,7 @@ pub struct CapturedConnection {
     /// Whether checksums were asked for.
     pub checksum: bool,
     /// Whether the capture does not have its beginning.
+    #[serde(rename = "late")]
     pub late: bool,
     /// First packet.
     pub first_ns: u64,
@@ -47,6 +48,7 @@ pub struct CapturedConnection {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, u64>,
     /// Both directions of the data.
+    #[serde(rename = "ways")]
     pub ways: Vec<CapturedWay>,
     /// Its subflows; a TCP connection has one.
     pub subflows: Vec<CapturedSubflow>,
@@ -58,6 +60,7 @@ pub struct CapturedWay {
     /// `up` or `down`.
     pub direction: DataDirection,
     /// Where the capture was taken.
+    #[serde(rename = "vantage")]
     pub vantage: Vantage,
     /// Data bytes that the receiver got in order: seen to arrive at the receiver, else acknowledged.
     pub bytes: u64,
@@ -83,16 +86,19 @@ pub struct CapturedWay {
     /// First sent on one subflow, later also on another.
     pub reinjected_bytes: u64,
     /// First sent on one subflow, later on the same under other subflow numbers.
+    #[serde(rename = "repeated_bytes")]
     pub repeated_bytes: u64,
     /// Sent again on the same subflow.
     pub retransmitted_bytes: u64,
     /// Of those, what the receiver had said to have already.
+    #[serde(rename = "wasted_bytes")]
     pub wasted_bytes: u64,
     /// Payload that arrived and was there already; at the receiver only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
     /// First seen behind later data of the same subflow: sent again after a loss in front of the
     /// capture, or overtaken.
+    #[serde(rename = "late_bytes")]
     pub late_bytes: u64,
     /// Acknowledged, but not in the capture.
     pub unseen_bytes: u64,
@@ -157,6 +163,7 @@ pub struct CapturedSubflow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
     /// Both directions.
+    #[serde(rename = "ways")]
     pub ways: Vec<SubflowWay>,
 }
 
@@ -189,10 +196,13 @@ pub struct SubflowWay {
     /// Packets with such bytes.
     pub retransmitted_packets: u64,
     /// Of those bytes, what the receiver had said to have already.
+    #[serde(rename = "wasted_bytes")]
     pub wasted_bytes: u64,
     /// First seen behind later data.
+    #[serde(rename = "late_bytes")]
     pub late_bytes: u64,
     /// Packets with such bytes.
+    #[serde(rename = "late_packets")]
     pub late_packets: u64,
     /// Carried by another subflow before.
     pub reinjected_bytes: u64,

@@ -62,6 +62,7 @@ pub struct DatagramFigures {
     /// Those that were sent and did not arrive.
     pub lost: u64,
     /// Most that were lost in a row.
+    #[serde(rename = "longest_loss")]
     pub longest_loss: u64,
     /// Those that came again.
     pub duplicated: u64,
@@ -96,6 +97,7 @@ pub struct CallFigures {
     /// Those that were there in time; of frames, all of their datagrams.
     pub played: u64,
     /// Datagrams that never arrived, or could not be sent.
+    #[serde(rename = "missing")]
     pub missing: u64,
     /// Datagrams that arrived too late to be played.
     pub late: u64,

@@ -50,7 +50,7 @@ pub struct LoadPhase {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Delays>,
     /// Its median, less that of the idle phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub rise_ns: Option<i64>,
     /// 60 s over the mean of the 95 % that were answered soonest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,6 +72,6 @@ pub struct LoadPath {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip: Option<Delays>,
     /// Its median, less that of the idle phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub rise_ns: Option<i64>,
 }

@@ -72,6 +72,7 @@ pub struct Delays {
     /// Mean.
     pub mean_ns: u64,
     /// Standard deviation (of the sample: n − 1).
+    #[serde(rename = "deviation_ns")]
     pub deviation_ns: u64,
     /// Smallest.
     pub min_ns: u64,

@@ -37,6 +37,7 @@ pub struct ProcessorTime {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns: Option<u64>,
     /// What was counted.
+    #[serde(rename = "counted")]
     pub counted: Counted,
 }
 

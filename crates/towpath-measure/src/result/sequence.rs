@@ -16,10 +16,13 @@ pub enum SequenceKind {
     /// Payload that was not seen before.
     Sent,
     /// Seen for the first time behind later data: sent again in front of the capture, or overtaken.
+    #[serde(rename = "late")]
     Late,
     /// Sent again on the same subflow.
+    #[serde(rename = "again")]
     Again,
     /// Sent again although it had arrived: acknowledged before, or reported twice (DSACK).
+    #[serde(rename = "needless")]
     Needless,
     /// Data that another subflow had carried before.
     Reinjected,
@@ -91,8 +94,10 @@ pub struct Sequence {
     /// Its path; for the connection, the paths of its subflows by number.
     pub paths: Vec<String>,
     /// Where the packets were seen.
+    #[serde(rename = "vantage")]
     pub vantage: Vantage,
     /// Packets with payload that was sent before on the same subflow: `again` and `needless`.
+    #[serde(rename = "again_packets")]
     pub again_packets: u64,
     /// The whole time, then the part of it that is worth a closer look, if there is one.
     pub views: Vec<SequenceView>,
@@ -102,6 +107,7 @@ pub struct Sequence {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceView {
     /// Why it is shown, in a few words.
+    #[serde(rename = "about")]
     pub about: String,
     /// Beginning.
     pub from_ns: u64,

@@ -238,6 +238,7 @@ pub struct Received {
     /// The highest number.
     pub highest: Option<u64>,
     /// Most that are missing in a row, below the highest.
+    #[serde(rename = "burst")]
     pub burst: u64,
     /// Interarrival jitter (RFC 3550 §6.4.1): its last value, its mean, its largest.
     pub jitter_ns: [u64; 3],
@@ -246,7 +247,7 @@ pub struct Received {
     /// The same, less the smallest.
     pub variation: Option<Delays>,
     /// What of a call could be heard.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "heard", default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<Heard>,
     /// For each period in which they were sent.
     pub rows: Vec<ReceivedRow>,

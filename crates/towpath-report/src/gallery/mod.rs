@@ -28,6 +28,7 @@ pub struct Entry {
     /// Where it was run: `sim`, `emu`, or both.
     pub worlds: Vec<String>,
     /// Whether only a part of it was run.
+    #[serde(rename = "thin")]
     pub thin: bool,
     /// Runs.
     pub runs: usize,

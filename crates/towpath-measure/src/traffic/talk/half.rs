@@ -18,9 +18,12 @@ pub struct TalkHalf {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct LineHalf {
+    #[serde(rename = "asks")]
     asks: bool,
+    #[serde(rename = "asked")]
     asked: Vec<AskedHalf>,
     /// Numbers of requests, and when they were read whole.
+    #[serde(rename = "heard")]
     heard: Vec<(u32, u64)>,
 }
 

@@ -40,6 +40,7 @@ pub struct Heard {
     /// The last number that is known of was not played.
     pub in_gap: bool,
     /// The shortest way of all, by the two ends' clocks.
+    #[serde(rename = "least_ns")]
     pub least_ns: Option<i64>,
     /// What that is worth.
     pub basis: DelayBasis,
