@@ -1,7 +1,7 @@
 //! The first record of a result, as far as the scenario says it.
 
 use towpath_net::Rate;
-use towpath_net::config::{DirectionConfig, Distribution, Loss, Queue, QueueLimit, Shaper};
+use towpath_net::config::{DirectionConfig, JitterDistribution, Loss, Queue, QueueLimit, Shaper};
 
 use crate::format;
 use crate::metrics::disruption::describe;
@@ -115,10 +115,10 @@ fn delay_text(config: &DirectionConfig) -> String {
     let base = format::time(config.delay.base);
     let Some(jitter) = config.delay.jitter else { return base };
     let shape = match jitter.distribution {
-        Distribution::Uniform => "uniform",
-        Distribution::Normal => "normal",
-        Distribution::Pareto => "pareto",
-        Distribution::ParetoNormal => "pareto-normal",
+        JitterDistribution::Uniform => "uniform",
+        JitterDistribution::Normal => "normal",
+        JitterDistribution::Pareto => "pareto",
+        JitterDistribution::ParetoNormal => "pareto-normal",
     };
     format!("{base}, jitter {} ({shape})", format::time(jitter.sd))
 }

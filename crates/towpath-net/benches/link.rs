@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use towpath_net::config::{
-    Delay, DirectionConfig, Distribution, Jitter, Queue, QueueLimit, Shaper,
+    Delay, DirectionConfig, Jitter, JitterDistribution, Queue, QueueLimit, Shaper,
 };
 use towpath_net::{Direction, Instant, Packet, Rate, Topology, presets};
 
@@ -25,7 +25,7 @@ impl Packet for Small {
 
 const PACKET: Small = Small { bytes: 1_500, _buffer: 7 };
 /// Packets in one iteration.
-const BATCH: u64 = 1_000;
+const BATCH_PACKETS: u64 = 1_000;
 /// Packets arrive this far apart, at nearly 1 Gbit/s.
 const GAP_NANOS: u64 = 12_200;
 
@@ -40,12 +40,12 @@ fn delay() -> Delay {
 /// Pushes a batch and takes out what is due after each push.
 fn bench_direction(c: &mut Criterion, name: &str, config: DirectionConfig) {
     let mut group = c.benchmark_group("direction");
-    group.throughput(Throughput::Elements(BATCH));
+    group.throughput(Throughput::Elements(BATCH_PACKETS));
     let mut direction = Direction::new(config, 1);
     let mut now = 0;
     group.bench_function(name, |b| {
         b.iter(|| {
-            for _ in 0..BATCH {
+            for _ in 0..BATCH_PACKETS {
                 now += GAP_NANOS;
                 let at = Instant::from_nanos(now);
                 let _ = black_box(direction.push(at, PACKET));
@@ -62,7 +62,7 @@ fn directions(c: &mut Criterion) {
     let ideal = DirectionConfig { delay: delay(), ..DirectionConfig::default() };
     let line = DirectionConfig { shaper: Shaper::Line(gigabit()), ..ideal };
     let pareto = Jitter {
-        distribution: Distribution::Pareto,
+        distribution: JitterDistribution::Pareto,
         sd: Duration::from_micros(500),
         reorder: true,
     };
@@ -82,7 +82,7 @@ fn directions(c: &mut Criterion) {
 
 fn shared_bottleneck(c: &mut Criterion) {
     let mut group = c.benchmark_group("topology");
-    group.throughput(Throughput::Elements(BATCH));
+    group.throughput(Throughput::Elements(BATCH_PACKETS));
     let mut topology = Topology::new();
     let config = DirectionConfig {
         shaper: Shaper::Line(gigabit()),
@@ -98,7 +98,7 @@ fn shared_bottleneck(c: &mut Criterion) {
     let mut now = 0;
     group.bench_function("two_hops", |b| {
         b.iter(|| {
-            for route in routes.iter().cycle().take(BATCH as usize) {
+            for route in routes.iter().cycle().take(BATCH_PACKETS as usize) {
                 now += GAP_NANOS;
                 let at = Instant::from_nanos(now);
                 let _ = black_box(topology.push(at, *route, PACKET));

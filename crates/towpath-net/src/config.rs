@@ -2,7 +2,7 @@
 //! filled in by the scenario reader.
 //!
 //! A direction is a pipeline: impairments (loss, duplication, corruption) → queue and server →
-//! delay → gate. netem below HTB has delay and server the other way round ([`Order`]).
+//! delay → gate. netem below HTB has delay and server the other way round ([`PipelineOrder`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::Rate;
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirectionConfig {
     /// Whether the server or the delay comes first.
-    pub order: Order,
+    pub order: PipelineOrder,
     /// Random loss on entry, before the queue (as netem does it).
     pub loss: Loss,
     /// Chance that a packet enters twice.
@@ -27,7 +27,7 @@ pub struct DirectionConfig {
     /// What waits before the shaper, and what is dropped.
     pub queue: Queue,
     /// Where the queue stands.
-    pub position: Position,
+    pub position: QueuePosition,
     /// Propagation delay and its variation.
     pub delay: Delay,
     /// Largest IP packet that passes, in bytes; larger ones vanish (a PMTU black hole).
@@ -43,14 +43,14 @@ impl Default for DirectionConfig {
     /// An ideal wire: no limit, no delay, no loss.
     fn default() -> Self {
         Self {
-            order: Order::ServerThenDelay,
+            order: PipelineOrder::ServerThenDelay,
             loss: Loss::None,
             duplicate: Probability::NEVER,
             corrupt: Probability::NEVER,
             limit_packets: None,
             shaper: Shaper::Unlimited,
             queue: Queue::DropTail(QueueLimit::Unlimited),
-            position: Position::Network,
+            position: QueuePosition::Network,
             delay: Delay::default(),
             mtu_bytes: u32::MAX,
             overhead_bytes: 14,
@@ -61,7 +61,7 @@ impl Default for DirectionConfig {
 
 /// Order of the two parts that hold packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum PipelineOrder {
     /// Queue and shaper, then propagation: a router and its wire.
     ServerThenDelay,
     /// Delay, then the shaper paces the head of the delay line: netem as a child of HTB or TBF.
@@ -155,12 +155,12 @@ pub enum Shaper {
         cburst_bytes: u64,
     },
     /// Delivery opportunities of a recorded link, in Mahimahi's format.
-    Trace(Arc<Trace>),
+    Trace(Arc<LinkTrace>),
 }
 
 /// A recorded link: at each of these times 1,504 bytes may pass; it repeats for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace {
+pub struct LinkTrace {
     /// Delivery opportunities in milliseconds since the start, ascending, at least one; the last
     /// one is the period.
     pub opportunities_ms: Vec<u64>,
@@ -207,7 +207,7 @@ pub enum QueueLimit {
 
 /// Where a queue stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Position {
+pub enum QueuePosition {
     /// In the network: the sender does not feel it but by loss and delay.
     Network,
     /// At the sending host's egress: a full queue pushes back on the sender's sockets.
@@ -229,7 +229,7 @@ pub struct Delay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter {
     /// Shape.
-    pub distribution: Distribution,
+    pub distribution: JitterDistribution,
     /// netem's `jitter`: the factor of the distribution table (for uniform: half the width).
     pub sd: Duration,
     /// Whether a packet may overtake another, as netem lets it.
@@ -238,7 +238,7 @@ pub struct Jitter {
 
 /// Shapes of jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Distribution {
+pub enum JitterDistribution {
     /// mean ± sd, evenly.
     Uniform,
     /// Normal, from netem's table.

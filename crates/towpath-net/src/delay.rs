@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::config::Delay;
 use crate::jitter::{JitterSource, clamped_nanos};
-use crate::random::Stream;
+use crate::random::RngStream;
 use crate::{Instant, Rate};
 
 /// Packets in flight, sorted by departure; equal departures leave in order of entry.
@@ -18,16 +18,16 @@ pub(crate) struct DelayLine<P> {
     jitter: Option<JitterSource>,
     rate: Option<Rate>,
     may_overtake: bool,
-    stream: Stream,
+    stream: RngStream,
     /// Latest departure so far.
     latest: Instant,
     entered: u64,
-    in_order: VecDeque<Entry<P>>,
-    overtaking: BinaryHeap<Reverse<Entry<P>>>,
+    in_order: VecDeque<DelayedPacket<P>>,
+    overtaking: BinaryHeap<Reverse<DelayedPacket<P>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry<P> {
+struct DelayedPacket<P> {
     departure: Instant,
     sequence: u64,
     packet: P,
@@ -40,7 +40,7 @@ impl<P> DelayLine<P> {
             jitter: None,
             rate: None,
             may_overtake: false,
-            stream: Stream::new(seed, "jitter"),
+            stream: RngStream::new(seed, "jitter"),
             latest: Instant::ZERO,
             entered: 0,
             in_order: VecDeque::new(),
@@ -59,7 +59,7 @@ impl<P> DelayLine<P> {
     }
 
     /// Nanoseconds that a packet which enters from now on spends here at least.
-    pub(crate) fn shortest_nanos(&self) -> u64 {
+    pub(crate) fn min_nanos(&self) -> u64 {
         if self.jitter.is_some() { 0 } else { self.base_nanos.unsigned_abs() }
     }
 
@@ -73,7 +73,7 @@ impl<P> DelayLine<P> {
         self.latest = self.latest.max(departure);
         let sequence = self.entered;
         self.entered = sequence.wrapping_add(1);
-        let entry = Entry { departure, sequence, packet };
+        let entry = DelayedPacket { departure, sequence, packet };
         if self.in_order.back().is_some_and(|last| last.departure > departure) {
             self.overtaking.push(Reverse(entry));
         } else {
@@ -112,7 +112,7 @@ impl<P> DelayLine<P> {
         self.front().map(|entry| (entry.departure, &entry.packet))
     }
 
-    fn front(&self) -> Option<&Entry<P>> {
+    fn front(&self) -> Option<&DelayedPacket<P>> {
         match (self.in_order.front(), self.overtaking.peek()) {
             (Some(first), Some(Reverse(other))) => Some(first.min(other)),
             (first, other) => first.or(other.map(|Reverse(entry)| entry)),
@@ -138,7 +138,7 @@ impl<P> DelayLine<P> {
 
     /// Removes every packet that departs after `now` and gives it to `lost`.
     pub(crate) fn drop_after(&mut self, now: Instant, mut lost: impl FnMut(&P)) {
-        let mut keep = |entry: &Entry<P>| {
+        let mut keep = |entry: &DelayedPacket<P>| {
             let arrived = entry.departure <= now;
             if !arrived {
                 lost(&entry.packet);
@@ -151,32 +151,32 @@ impl<P> DelayLine<P> {
     }
 }
 
-impl<P> Ord for Entry<P> {
+impl<P> Ord for DelayedPacket<P> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.departure, self.sequence).cmp(&(other.departure, other.sequence))
     }
 }
 
-impl<P> PartialOrd for Entry<P> {
+impl<P> PartialOrd for DelayedPacket<P> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<P> PartialEq for Entry<P> {
+impl<P> PartialEq for DelayedPacket<P> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<P> Eq for Entry<P> {}
+impl<P> Eq for DelayedPacket<P> {}
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Distribution, Jitter};
+    use crate::config::{Jitter, JitterDistribution};
 
     const MS: u64 = 1_000_000;
 
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn with_leave_it_overtakes_and_equal_times_keep_the_order_of_entry() {
         let jitter =
-            Jitter { distribution: Distribution::Uniform, sd: Duration::ZERO, reorder: true };
+            Jitter { distribution: JitterDistribution::Uniform, sd: Duration::ZERO, reorder: true };
         let free = |delay| Delay { jitter: Some(jitter), ..millis(delay) };
         let mut line = DelayLine::new(free(100), 1);
         line.push(at(0), 'a', 100);

@@ -8,29 +8,29 @@
 use std::collections::VecDeque;
 
 use crate::Instant;
-use crate::config::{Delay, DirectionConfig, Loss, Order, Position, Shaper, WhenDown};
+use crate::config::{Delay, DirectionConfig, Loss, PipelineOrder, QueuePosition, Shaper, WhenDown};
 use crate::delay::DelayLine;
 use crate::loss::Impairments;
-use crate::packet::{Counters, DropReason, Packet, Verdict};
-use crate::queue::{Stage, Step};
+use crate::packet::{DirectionCounters, DropReason, EnqueueOutcome, Packet};
+use crate::queue::{Qdisc, QdiscEvent};
 
 /// One direction of one link.
 #[derive(Debug, Clone)]
 pub struct Direction<P> {
     now: Instant,
     is_up: bool,
-    order: Order,
-    position: Position,
+    order: PipelineOrder,
+    position: QueuePosition,
     when_down: WhenDown,
     limit_packets: Option<usize>,
     mtu_bytes: u32,
     overhead_bytes: u32,
     impairments: Impairments,
-    stage: Stage<P>,
+    stage: Qdisc<P>,
     wire: DelayLine<P>,
     /// Has left, and waits to be fetched.
     departed: VecDeque<(Instant, P)>,
-    counters: Counters,
+    counters: DirectionCounters,
     /// Bytes that have passed the server, as it counts them.
     served_bytes: u64,
 }
@@ -48,16 +48,16 @@ impl<P: Packet> Direction<P> {
             mtu_bytes: config.mtu_bytes,
             overhead_bytes: config.overhead_bytes,
             impairments: Impairments::new(&config, seed),
-            stage: Stage::new(config.shaper, config.queue, seed),
+            stage: Qdisc::new(config.shaper, config.queue, seed),
             wire: DelayLine::new(config.delay, seed),
             departed: VecDeque::new(),
-            counters: Counters::default(),
+            counters: DirectionCounters::default(),
             served_bytes: 0,
         }
     }
 
     /// Offers a packet. Times must not run backwards; one that does counts as the latest so far.
-    pub fn push(&mut self, now: Instant, packet: P) -> Verdict {
+    pub fn push(&mut self, now: Instant, packet: P) -> EnqueueOutcome {
         let bytes = packet.len_bytes();
         self.counters.offered.add(bytes);
         self.advance(now);
@@ -76,7 +76,7 @@ impl<P: Packet> Direction<P> {
         self.enter(packet, bytes)
     }
 
-    /// When a packet may leave next, or, at [`Position::Host`], when room may appear; never later
+    /// When a packet may leave next, or, at [`QueuePosition::Host`], when room may appear; never later
     /// than that. Call [`Self::pop`] then.
     pub fn next_due(&self) -> Option<Instant> {
         self.upcoming().map(|(time, _)| time)
@@ -88,8 +88,8 @@ impl<P: Packet> Direction<P> {
         let has_departed = self.departed.front().is_some_and(|(departure, _)| *departure <= now);
         let gone = match self.order {
             _ if has_departed => self.departed.pop_front(),
-            Order::ServerThenDelay => self.wire.pop(now),
-            Order::DelayThenServer => None,
+            PipelineOrder::ServerThenDelay => self.wire.pop(now),
+            PipelineOrder::DelayThenServer => None,
         };
         if let Some((_, packet)) = &gone {
             self.counters.delivered.add(packet.len_bytes());
@@ -102,20 +102,20 @@ impl<P: Packet> Direction<P> {
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         match self.order {
-            Order::ServerThenDelay => self.serve_until_now(self.now),
-            Order::DelayThenServer => self.move_until_now(),
+            PipelineOrder::ServerThenDelay => self.serve_until_now(self.now),
+            PipelineOrder::DelayThenServer => self.move_until_now(),
         }
     }
 
     /// Whether an IP packet of `bytes` would find room in the queue now; for back-pressure at
-    /// [`Position::Host`]. Exact after [`Self::pop`] has returned `None` for the same time.
+    /// [`QueuePosition::Host`]. Exact after [`Self::pop`] has returned `None` for the same time.
     pub fn has_room(&self, bytes: u32) -> bool {
         let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
         match self.order {
-            Order::ServerThenDelay => {
+            PipelineOrder::ServerThenDelay => {
                 room && self.stage.has_room(bytes.saturating_add(self.overhead_bytes))
             }
-            Order::DelayThenServer => room,
+            PipelineOrder::DelayThenServer => room,
         }
     }
 
@@ -128,7 +128,7 @@ impl<P: Packet> Direction<P> {
         self.is_up = up;
         match (self.when_down, up) {
             (WhenDown::Drop, true) => {}
-            (WhenDown::Drop, false) => self.lose_everything(),
+            (WhenDown::Drop, false) => self.drop_all(),
             (WhenDown::Hold, true) => self.stage.resume(self.now),
             (WhenDown::Hold, false) => self.stage.pause(self.now),
         }
@@ -161,7 +161,7 @@ impl<P: Packet> Direction<P> {
     }
 
     /// What became of all packets so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &DirectionCounters {
         &self.counters
     }
 
@@ -170,7 +170,7 @@ impl<P: Packet> Direction<P> {
     /// before the server are in neither.
     pub fn served_bytes(&mut self, now: Instant) -> (u64, u64) {
         self.advance(now);
-        (self.served_bytes, self.stage.begun_bytes(self.now))
+        (self.served_bytes, self.stage.partial_packet_bytes(self.now))
     }
 
     /// Whether the server is surely busy until then, whatever comes.
@@ -196,14 +196,14 @@ impl<P: Packet> Direction<P> {
         }
         let (served, arriving) = (self.stage.upcoming(), self.wire.upcoming());
         match (self.position, self.order) {
-            (Position::Host, _) => earliest(served, arriving),
-            (Position::Network, Order::ServerThenDelay) => {
-                let shortest = self.wire.shortest_nanos();
+            (QueuePosition::Host, _) => earliest(served, arriving),
+            (QueuePosition::Network, PipelineOrder::ServerThenDelay) => {
+                let shortest = self.wire.min_nanos();
                 let served = served.map(|(time, packet)| (time.plus_nanos(shortest), packet));
                 earliest(served, arriving)
             }
             // What arrives from the wire queues up behind what is being served.
-            (Position::Network, Order::DelayThenServer) => served.or(arriving),
+            (QueuePosition::Network, PipelineOrder::DelayThenServer) => served.or(arriving),
         }
     }
 
@@ -213,14 +213,14 @@ impl<P: Packet> Direction<P> {
         packet.len_bytes().saturating_add(overhead)
     }
 
-    fn dropped(&mut self, reason: DropReason, bytes: u32) -> Verdict {
+    fn dropped(&mut self, reason: DropReason, bytes: u32) -> EnqueueOutcome {
         self.counters.count_drop(reason, bytes);
-        Verdict::Dropped(reason)
+        EnqueueOutcome::Dropped(reason)
     }
 
     /// netem's enqueue: loss takes one copy away and duplication adds one; the copy is taken before
     /// corruption and enters, undiminished by a second duplication, before the original.
-    fn push_impaired(&mut self, mut packet: P, bytes: u32) -> Verdict {
+    fn push_impaired(&mut self, mut packet: P, bytes: u32) -> EnqueueOutcome {
         let (twice, lost) = (self.impairments.duplicates(), self.impairments.loses());
         if twice {
             self.counters.duplicated.add(bytes);
@@ -229,7 +229,7 @@ impl<P: Packet> Direction<P> {
             self.counters.count_drop(DropReason::Loss, bytes);
         }
         if lost && !twice {
-            return Verdict::Dropped(DropReason::Loss);
+            return EnqueueOutcome::Dropped(DropReason::Loss);
         }
         let copy = (twice && !lost).then(|| packet.clone());
         self.corrupt_by_chance(&mut packet, bytes);
@@ -275,7 +275,7 @@ impl<P: Packet> Direction<P> {
         let Some(limit) = self.limit_packets else {
             return false;
         };
-        if self.in_flight() >= limit && self.order == Order::ServerThenDelay {
+        if self.in_flight() >= limit && self.order == PipelineOrder::ServerThenDelay {
             // What has arrived but was not fetched yet has left as far as the limit is concerned.
             while let Some(gone) = self.wire.pop(self.now) {
                 self.departed.push_back(gone);
@@ -285,30 +285,30 @@ impl<P: Packet> Direction<P> {
     }
 
     /// Lets a packet into the first part of the pipeline.
-    fn enter(&mut self, packet: P, bytes: u32) -> Verdict {
+    fn enter(&mut self, packet: P, bytes: u32) -> EnqueueOutcome {
         match self.order {
-            Order::ServerThenDelay => self.queue(self.now, packet, bytes),
-            Order::DelayThenServer => {
+            PipelineOrder::ServerThenDelay => self.queue(self.now, packet, bytes),
+            PipelineOrder::DelayThenServer => {
                 let charged = self.charged(&packet);
                 self.wire.push(self.now, packet, charged);
                 self.move_until_now();
-                Verdict::Queued
+                EnqueueOutcome::Queued
             }
         }
     }
 
     /// Gives a packet to the queue at its logical time `at`.
-    fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> Verdict {
-        if self.stage.is_open() {
+    fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> EnqueueOutcome {
+        if self.stage.is_passthrough() {
             self.leave_server(at, packet);
-            return Verdict::Queued;
+            return EnqueueOutcome::Queued;
         }
         let charged = self.charged(&packet);
         if let Err(reason) = self.stage.enqueue(at, packet, charged) {
             return self.dropped(reason, bytes);
         }
         self.serve_until_now(at);
-        Verdict::Queued
+        EnqueueOutcome::Queued
     }
 
     fn serve_until_now(&mut self, until: Instant) {
@@ -342,28 +342,28 @@ impl<P: Packet> Direction<P> {
     /// Does what is due in the server at `at`.
     fn serve(&mut self, at: Instant) {
         match self.stage.step() {
-            Some(Step::Sent(packet)) => self.leave_server(at, packet),
-            Some(Step::Dropped(packet)) => {
+            Some(QdiscEvent::Sent(packet)) => self.leave_server(at, packet),
+            Some(QdiscEvent::Dropped(packet)) => {
                 self.counters.count_drop(DropReason::Aqm, packet.len_bytes());
             }
-            Some(Step::Started) | None => {}
+            Some(QdiscEvent::Started) | None => {}
         }
     }
 
     fn leave_server(&mut self, at: Instant, mut packet: P) {
         let charged = self.charged(&packet);
         self.served_bytes = self.served_bytes.wrapping_add(u64::from(charged));
-        packet.served(0, at);
+        packet.on_served(0, at);
         match self.order {
-            Order::ServerThenDelay => {
+            PipelineOrder::ServerThenDelay => {
                 self.wire.push(at, packet, charged);
             }
-            Order::DelayThenServer => self.departed.push_back((at, packet)),
+            PipelineOrder::DelayThenServer => self.departed.push_back((at, packet)),
         }
     }
 
     /// The link is cut: only what has already arrived is left.
-    fn lose_everything(&mut self) {
+    fn drop_all(&mut self) {
         let counters = &mut self.counters;
         self.stage.clear(|packet| counters.count_drop(DropReason::Down, packet.len_bytes()));
         self.wire.drop_after(self.now, |packet| {

@@ -3,14 +3,14 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::config::{Distribution, Jitter};
-use crate::random::Stream;
+use crate::config::{Jitter, JitterDistribution};
+use crate::random::RngStream;
 
 /// Unit of a table's values: 8192 is one `sd`.
 const SCALE: i64 = 8_192;
 const TABLE_SIZE: usize = 4_096;
 /// Longer times are cut to this, about 39 hours, so that no product overflows.
-const LONGEST_NANOS: i64 = 1 << 47;
+const MAX_NANOS: i64 = 1 << 47;
 
 type Table = [i16; TABLE_SIZE];
 
@@ -25,17 +25,17 @@ pub(crate) struct JitterSource {
 impl JitterSource {
     pub(crate) fn new(jitter: Jitter) -> Self {
         let table = match jitter.distribution {
-            Distribution::Uniform => None,
-            Distribution::Normal => Some(normal()),
-            Distribution::Pareto => Some(pareto()),
-            Distribution::ParetoNormal => Some(pareto_normal()),
+            JitterDistribution::Uniform => None,
+            JitterDistribution::Normal => Some(normal()),
+            JitterDistribution::Pareto => Some(pareto()),
+            JitterDistribution::ParetoNormal => Some(pareto_normal()),
         };
         Self { table, sigma_nanos: clamped_nanos(jitter.sd) }
     }
 
     /// A delay around `mean_nanos`, possibly negative, as netem's `tabledist` computes it.
     #[inline]
-    pub(crate) fn draw(&self, mean_nanos: i64, stream: &mut Stream) -> i64 {
+    pub(crate) fn draw(&self, mean_nanos: i64, stream: &mut RngStream) -> i64 {
         let sigma = self.sigma_nanos;
         if sigma == 0 {
             return mean_nanos;
@@ -53,11 +53,11 @@ impl JitterSource {
 
 /// Nanoseconds of `span`, cut to what the arithmetic can bear.
 pub(crate) fn clamped_nanos(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).map_or(LONGEST_NANOS, |nanos| nanos.min(LONGEST_NANOS))
+    i64::try_from(span.as_nanos()).map_or(MAX_NANOS, |nanos| nanos.min(MAX_NANOS))
 }
 
 /// −sigma ≤ result < sigma. netem's 32-bit draw, and a wider one where 32 bits are too few.
-fn uniform(sigma: i64, stream: &mut Stream) -> i64 {
+fn uniform(sigma: i64, stream: &mut RngStream) -> i64 {
     let width = 2 * sigma.unsigned_abs();
     let draw =
         if u32::try_from(width).is_ok() { u64::from(stream.draw()) } else { stream.draw_wide() };
@@ -188,27 +188,27 @@ mod tests {
 
     #[test]
     fn zero_sigma_is_the_mean_and_huge_values_do_not_overflow() {
-        let mut stream = Stream::new(1, "jitter");
+        let mut stream = RngStream::new(1, "jitter");
         for distribution in [
-            Distribution::Uniform,
-            Distribution::Normal,
-            Distribution::Pareto,
-            Distribution::ParetoNormal,
+            JitterDistribution::Uniform,
+            JitterDistribution::Normal,
+            JitterDistribution::Pareto,
+            JitterDistribution::ParetoNormal,
         ] {
-            let draw = |sd, stream: &mut Stream| {
+            let draw = |sd, stream: &mut RngStream| {
                 JitterSource::new(Jitter { distribution, sd, reorder: true }).draw(5, stream)
             };
             assert_eq!(draw(Duration::ZERO, &mut stream), 5);
             for _ in 0..1_000 {
                 let delay = draw(Duration::MAX, &mut stream);
-                assert!(delay.abs() <= 4 * LONGEST_NANOS + 5);
+                assert!(delay.abs() <= 4 * MAX_NANOS + 5);
             }
         }
     }
 
     #[test]
     fn uniform_jitter_covers_both_sides_evenly() {
-        let mut stream = Stream::new(1, "jitter");
+        let mut stream = RngStream::new(1, "jitter");
         let draws: Vec<i64> = (0..100_000).map(|_| uniform(1_000, &mut stream)).collect();
         assert!(draws.iter().all(|draw| (-1_000..1_000).contains(draw)));
         let mean = draws.iter().sum::<i64>() as f64 / draws.len() as f64;

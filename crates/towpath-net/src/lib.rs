@@ -26,7 +26,7 @@ pub mod trace;
 
 pub use direction::Direction;
 pub use link::Link;
-pub use packet::{Counters, DropReason, Packet, Tally, Verdict};
+pub use packet::{DirectionCounters, DropReason, EnqueueOutcome, Packet, TrafficCount};
 pub use random::stream_seed;
 pub use rate::Rate;
 pub use time::Instant;

@@ -2,7 +2,7 @@
 //! other, the copy is taken before corruption.
 
 use crate::config::{DirectionConfig, Loss, Probability};
-use crate::random::Stream;
+use crate::random::RngStream;
 
 /// Loss, duplication and corruption of one direction.
 #[derive(Debug, Clone)]
@@ -10,9 +10,9 @@ pub(crate) struct Impairments {
     loss: LossModel,
     duplicate: Probability,
     corrupt: Probability,
-    loss_stream: Stream,
-    duplicate_stream: Stream,
-    corrupt_stream: Stream,
+    loss_stream: RngStream,
+    duplicate_stream: RngStream,
+    corrupt_stream: RngStream,
 }
 
 impl Impairments {
@@ -21,9 +21,9 @@ impl Impairments {
             loss: LossModel::new(config.loss),
             duplicate: config.duplicate,
             corrupt: config.corrupt,
-            loss_stream: Stream::new(seed, "loss"),
-            duplicate_stream: Stream::new(seed, "duplicate"),
-            corrupt_stream: Stream::new(seed, "corrupt"),
+            loss_stream: RngStream::new(seed, "loss"),
+            duplicate_stream: RngStream::new(seed, "duplicate"),
+            corrupt_stream: RngStream::new(seed, "corrupt"),
         }
     }
 
@@ -90,7 +90,7 @@ impl LossModel {
         }
     }
 
-    fn loses(&mut self, stream: &mut Stream) -> bool {
+    fn loses(&mut self, stream: &mut RngStream) -> bool {
         match self {
             Self::None => false,
             Self::Random(chance) => stream.happens(*chance),
@@ -125,7 +125,7 @@ mod tests {
 
     /// Outcome of `packets` draws.
     fn outcomes(loss: Loss, packets: usize) -> Vec<bool> {
-        let (mut model, mut stream) = (LossModel::new(loss), Stream::new(7, "loss"));
+        let (mut model, mut stream) = (LossModel::new(loss), RngStream::new(7, "loss"));
         (0..packets).map(|_| model.loses(&mut stream)).collect()
     }
 

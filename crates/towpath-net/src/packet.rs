@@ -13,7 +13,7 @@ pub trait Packet: Clone {
     }
 
     /// It has passed the server of hop number `hop` of its route, at its logical time `at`.
-    fn served(&mut self, hop: usize, at: Instant) {
+    fn on_served(&mut self, hop: usize, at: Instant) {
         let _ = (hop, at);
     }
 
@@ -24,7 +24,7 @@ pub trait Packet: Clone {
 /// What a link did with a packet that was offered to it.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EnqueueOutcome {
     /// It was taken; it may still be dropped later, by a queue further on or when the link goes
     /// down.
     Queued,
@@ -49,14 +49,14 @@ pub enum DropReason {
 
 /// Packets and their bytes (IP length, without link headers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct TrafficCount {
     /// Packets.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Tally {
+impl TrafficCount {
     pub(crate) fn add(&mut self, bytes: u32) {
         self.packets = self.packets.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(u64::from(bytes));
@@ -66,32 +66,32 @@ impl Tally {
 /// What became of all packets of one direction. Always: offered + duplicated = delivered + dropped
 /// + backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct DirectionCounters {
     /// Offered by the caller.
-    pub offered: Tally,
+    pub offered: TrafficCount,
     /// Copies made by duplication.
-    pub duplicated: Tally,
+    pub duplicated: TrafficCount,
     /// Packets with a flipped bit; they travel on.
-    pub corrupted: Tally,
+    pub corrupted: TrafficCount,
     /// Handed back to the caller.
-    pub delivered: Tally,
+    pub delivered: TrafficCount,
     /// Dropped by random loss.
-    pub loss: Tally,
+    pub loss: TrafficCount,
     /// Dropped by a full queue.
-    pub queue_full: Tally,
+    pub queue_full: TrafficCount,
     /// Dropped by active queue management.
-    pub aqm: Tally,
+    pub aqm: TrafficCount,
     /// Dropped because the link was down.
-    pub down: Tally,
+    pub down: TrafficCount,
     /// Dropped because they were too large.
-    pub mtu: Tally,
+    pub mtu: TrafficCount,
 }
 
-impl Counters {
+impl DirectionCounters {
     /// All drops, whatever the reason.
-    pub fn dropped(&self) -> Tally {
+    pub fn dropped(&self) -> TrafficCount {
         let all = [self.loss, self.queue_full, self.aqm, self.down, self.mtu];
-        Tally {
+        TrafficCount {
             packets: all.iter().fold(0, |sum, tally| sum + tally.packets),
             bytes: all.iter().fold(0, |sum, tally| sum + tally.bytes),
         }

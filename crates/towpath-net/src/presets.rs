@@ -1,16 +1,17 @@
 //! Directions as familiar tools set them up, with the kernel's rules, defaults and limits.
 //!
 //! Where the queue stands decides results: a plain `tbf` at the sending host pushes back on its
-//! sockets ([`Position::Host`]), but netem gives a packet's memory back to the socket before it is
+//! sockets ([`QueuePosition::Host`]), but netem gives a packet's memory back to the socket before it is
 //! sent (`skb_orphan_partial`), so that no queue with netem in it is felt, wherever it stands
-//! ([`Position::Network`]). Change `position` for a qdisc on a router.
+//! ([`QueuePosition::Network`]). Change `position` for a qdisc on a router.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Rate;
 use crate::config::{
-    Delay, DirectionConfig, Jitter, Loss, Order, Position, Queue, QueueLimit, Shaper, Trace,
+    Delay, DirectionConfig, Jitter, LinkTrace, Loss, PipelineOrder, Queue, QueueLimit,
+    QueuePosition, Shaper,
 };
 
 /// Mininet's `burst 15k`; `tc`'s k is 1,024.
@@ -33,7 +34,7 @@ pub fn tbf(rate: Rate, burst_bytes: u64, latency: Duration) -> DirectionConfig {
     DirectionConfig {
         shaper: Shaper::TokenBucket { rate, burst_bytes },
         queue: Queue::DropTail(QueueLimit::Time(latency)),
-        position: Position::Host,
+        position: QueuePosition::Host,
         ..DirectionConfig::default()
     }
 }
@@ -61,7 +62,7 @@ pub fn netem(
 /// netem delays first, HTB then paces what is due; `limit_packets` counts both together.
 pub fn htb_netem(rate: Rate, delay: Duration, limit_packets: usize) -> DirectionConfig {
     DirectionConfig {
-        order: Order::DelayThenServer,
+        order: PipelineOrder::DelayThenServer,
         limit_packets: Some(limit_packets),
         shaper: Shaper::Htb {
             rate,
@@ -98,10 +99,15 @@ pub fn mininet(
             QueueLimit::Packets(DEFAULT_LIMIT_PACKETS as u64)
         };
         let queue = Queue::DropTail(limit);
-        return DirectionConfig { shaper, queue, position: Position::Host, ..Default::default() };
+        return DirectionConfig {
+            shaper,
+            queue,
+            position: QueuePosition::Host,
+            ..Default::default()
+        };
     }
     DirectionConfig {
-        order: Order::DelayThenServer,
+        order: PipelineOrder::DelayThenServer,
         limit_packets: Some(max_queue.unwrap_or(DEFAULT_LIMIT_PACKETS)),
         shaper,
         delay: Delay { base: delay, ..Delay::default() },
@@ -110,7 +116,7 @@ pub fn mininet(
 }
 
 /// `mm-delay` around `mm-link`, in the network: the queue, the trace, then the delay.
-pub fn mahimahi(trace: Arc<Trace>, delay: Duration, queue: Queue) -> DirectionConfig {
+pub fn mahimahi(trace: Arc<LinkTrace>, delay: Duration, queue: Queue) -> DirectionConfig {
     DirectionConfig {
         shaper: Shaper::Trace(trace),
         queue,

@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 use crate::aqm::{Codel, Pie};
 use crate::config::{Queue, QueueLimit, Shaper};
 use crate::packet::DropReason;
-use crate::server::{Server, WORK_PER_BYTE};
+use crate::server::{ShaperState, WORK_PER_BYTE};
 use crate::{Instant, Rate};
 
 /// A queue and its server.
 #[derive(Debug, Clone)]
-pub(crate) struct Stage<P> {
+pub(crate) struct Qdisc<P> {
     /// The packet in service, if there is one, then those that wait.
-    packets: VecDeque<Held<P>>,
+    packets: VecDeque<QueuedPacket<P>>,
     in_service: bool,
     /// Charged bytes of those that wait.
     waiting_bytes: u64,
@@ -27,14 +27,14 @@ pub(crate) struct Stage<P> {
     unsent: u128,
     /// When the packet in service has left or the first that waits may start.
     next: Option<Instant>,
-    server: Server,
+    server: ShaperState,
     limit: QueueLimit,
-    bound: Bound,
+    bound: EffectiveLimit,
     aqm: Aqm,
 }
 
 #[derive(Debug, Clone)]
-struct Held<P> {
+struct QueuedPacket<P> {
     packet: P,
     charged_bytes: u32,
     since: Instant,
@@ -42,7 +42,7 @@ struct Held<P> {
 
 /// A [`QueueLimit`] for the present rate.
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+enum EffectiveLimit {
     None,
     Bytes(u64),
     Packets(u64),
@@ -55,8 +55,8 @@ enum Aqm {
     Pie(Pie),
 }
 
-/// What happened at [`Stage::next`].
-pub(crate) enum Step<P> {
+/// What happened at [`Qdisc::next`].
+pub(crate) enum QdiscEvent<P> {
     /// A packet is sent.
     Sent(P),
     /// Active queue management dropped a packet.
@@ -65,7 +65,7 @@ pub(crate) enum Step<P> {
     Started,
 }
 
-impl<P> Stage<P> {
+impl<P> Qdisc<P> {
     pub(crate) fn new(shaper: Shaper, queue: Queue, seed: u64) -> Self {
         let (aqm, limit) = match queue {
             Queue::DropTail(limit) => (Aqm::None, limit),
@@ -84,8 +84,8 @@ impl<P> Stage<P> {
             unsent: 0,
             next: None,
             limit,
-            bound: Bound::new(limit, &shaper),
-            server: Server::new(shaper, Instant::ZERO),
+            bound: EffectiveLimit::new(limit, &shaper),
+            server: ShaperState::new(shaper, Instant::ZERO),
             aqm,
         }
     }
@@ -116,11 +116,11 @@ impl<P> Stage<P> {
         let Some(next) = self.next.filter(|_| self.in_service) else { return false };
         next >= until
             || matches!(self.aqm, Aqm::None)
-                && self.server.takes_until(next, self.waiting_bytes, until)
+                && self.server.is_busy_until(next, self.waiting_bytes, until)
     }
 
     /// What a line has sent of the packet in service.
-    pub(crate) fn begun_bytes(&self, now: Instant) -> u64 {
+    pub(crate) fn partial_packet_bytes(&self, now: Instant) -> u64 {
         let Some(head) = self.packets.front().filter(|_| self.in_service) else { return 0 };
         let unsent = if self.paused { Some(self.unsent) } else { self.server.unsent(now) };
         let Some(unsent) = unsent else { return 0 };
@@ -129,8 +129,8 @@ impl<P> Stage<P> {
     }
 
     /// Whether a packet passes without being held at all.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.server, Server::Unlimited) && !self.paused && self.packets.is_empty()
+    pub(crate) fn is_passthrough(&self) -> bool {
+        matches!(self.server, ShaperState::Unlimited) && !self.paused && self.packets.is_empty()
     }
 
     /// Whether a packet of this size can never pass.
@@ -144,11 +144,11 @@ impl<P> Stage<P> {
             self.packets.is_empty() && !self.paused && self.server.is_work_conserving();
         starts_at_once
             || match self.bound {
-                Bound::None => true,
-                Bound::Bytes(limit) => {
+                EffectiveLimit::None => true,
+                EffectiveLimit::Bytes(limit) => {
                     self.waiting_bytes.saturating_add(u64::from(charged_bytes)) <= limit
                 }
-                Bound::Packets(limit) => (self.waiting_packets() as u64) < limit,
+                EffectiveLimit::Packets(limit) => (self.waiting_packets() as u64) < limit,
             }
     }
 
@@ -172,9 +172,9 @@ impl<P> Stage<P> {
             }
         }
         let was_empty = self.packets.is_empty();
-        self.packets.push_back(Held { packet, charged_bytes, since: now });
+        self.packets.push_back(QueuedPacket { packet, charged_bytes, since: now });
         // The short way for the most common case: an idle line takes the packet at once.
-        if let (true, Server::Line(line), Aqm::None, false) =
+        if let (true, ShaperState::Line(line), Aqm::None, false) =
             (was_empty, &mut self.server, &self.aqm, self.paused)
         {
             self.in_service = true;
@@ -183,32 +183,32 @@ impl<P> Stage<P> {
         }
         self.waiting_bytes += u64::from(charged_bytes);
         if was_empty {
-            self.server.wake(now);
+            self.server.on_backlogged(now);
             self.plan(now);
         }
         Ok(())
     }
 
     /// Does what is due at [`Self::next`]; `None` when nothing is planned.
-    pub(crate) fn step(&mut self) -> Option<Step<P>> {
+    pub(crate) fn step(&mut self) -> Option<QdiscEvent<P>> {
         let now = self.next?;
         let head = self.packets.front()?;
         let (charged_bytes, since) = (head.charged_bytes, head.since);
         if self.in_service {
             self.in_service = false;
-            return self.take_head(now).map(Step::Sent);
+            return self.take_head(now).map(QdiscEvent::Sent);
         }
         self.waiting_bytes -= u64::from(charged_bytes);
         if self.aqm_drops(now, since) {
-            return self.take_head(now).map(Step::Dropped);
+            return self.take_head(now).map(QdiscEvent::Dropped);
         }
         let sent_at = self.server.begin(now, charged_bytes);
         if sent_at <= now {
-            return self.take_head(now).map(Step::Sent);
+            return self.take_head(now).map(QdiscEvent::Sent);
         }
         self.in_service = true;
         self.next = Some(sent_at);
-        Some(Step::Started)
+        Some(QdiscEvent::Started)
     }
 
     fn take_head(&mut self, now: Instant) -> Option<P> {
@@ -258,7 +258,7 @@ impl<P> Stage<P> {
         if self.in_service {
             self.continue_head(now, self.unsent);
         } else {
-            self.server.wake(now);
+            self.server.on_backlogged(now);
             self.plan(now);
         }
     }
@@ -272,8 +272,8 @@ impl<P> Stage<P> {
             (true, true) => Some(self.unsent),
             (true, false) => self.server.unsent(now),
         };
-        self.bound = Bound::new(self.limit, &shaper);
-        let mut server = Server::new(shaper, now);
+        self.bound = EffectiveLimit::new(self.limit, &shaper);
+        let mut server = ShaperState::new(shaper, now);
         server.inherit(&self.server, now);
         self.server = server;
         if let Some(unsent) = unsent {
@@ -283,7 +283,7 @@ impl<P> Stage<P> {
         if self.in_service {
             self.return_head();
         }
-        self.server.wake(now);
+        self.server.on_backlogged(now);
         self.plan(now);
     }
 
@@ -294,7 +294,7 @@ impl<P> Stage<P> {
             Some(sent_at) => self.next = Some(sent_at),
             None => {
                 self.return_head();
-                self.server.wake(now);
+                self.server.on_backlogged(now);
                 self.plan(now);
             }
         }
@@ -319,7 +319,7 @@ impl<P> Stage<P> {
     }
 }
 
-impl Bound {
+impl EffectiveLimit {
     /// A limit in time is the bytes of that time at the shaper's rate: for a token bucket plus the
     /// burst, as `tc tbf latency` computes it; for a trace at its mean rate; without a rate no
     /// limit.

@@ -30,9 +30,9 @@ fn mix(seed: u64) -> u64 {
 
 /// The random numbers of one purpose.
 #[derive(Debug, Clone)]
-pub(crate) struct Stream(Pcg32);
+pub(crate) struct RngStream(Pcg32);
 
-impl Stream {
+impl RngStream {
     pub(crate) fn new(seed: u64, purpose: &str) -> Self {
         let seed = stream_seed(seed, "", purpose);
         Self(Pcg32::new(seed, mix(seed)))
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn never_and_always_are_exact() {
-        let mut stream = Stream::new(1, "test");
+        let mut stream = RngStream::new(1, "test");
         assert!((0..10_000).all(|_| stream.happens(Probability::ALWAYS)));
         assert!(!(0..10_000).any(|_| stream.happens(Probability::NEVER)));
     }

@@ -1,12 +1,12 @@
 //! When the head of a queue may leave: the shapers, as pure arithmetic on times.
 //!
-//! A server knows nothing of packets. The queue asks [`Server::ready`] when its head may start,
-//! and at that time calls [`Server::begin`], which says when the head has left. Line and trace
+//! A server knows nothing of packets. The queue asks [`ShaperState::ready`] when its head may start,
+//! and at that time calls [`ShaperState::begin`], which says when the head has left. Line and trace
 //! occupy the server in between; the buckets let a packet go at once and charge for it.
 
 use std::sync::Arc;
 
-use crate::config::{Shaper, Trace};
+use crate::config::{LinkTrace, Shaper};
 use crate::trace::OPPORTUNITY_BYTES;
 use crate::{Instant, Rate};
 
@@ -15,31 +15,31 @@ const NANOS_PER_MS: u64 = 1_000_000;
 /// Bits of a byte times nanoseconds of a second: a byte's work for a rate in bit/s.
 pub(crate) const WORK_PER_BYTE: u64 = 8 * NANOS_PER_SECOND;
 /// HTB forgets what lies longer back than this (`mbuffer`).
-const HTB_MEMORY_NANOS: i64 = 60 * 1_000_000_000;
+const HTB_MBUFFER_NANOS: i64 = 60 * 1_000_000_000;
 
 /// One of the shapers of [`Shaper`].
 #[derive(Debug, Clone)]
-pub(crate) enum Server {
+pub(crate) enum ShaperState {
     Unlimited,
-    Line(Line),
+    Line(LineShaper),
     TokenBucket(TokenBucket),
     Htb(Htb),
-    Trace(Opportunities),
+    Trace(TraceShaper),
 }
 
-impl Server {
+impl ShaperState {
     /// A server that starts at `now`; buckets are full.
     pub(crate) fn new(shaper: Shaper, now: Instant) -> Self {
         match shaper {
             Shaper::Unlimited => Self::Unlimited,
-            Shaper::Line(rate) => Self::Line(Line::new(rate)),
+            Shaper::Line(rate) => Self::Line(LineShaper::new(rate)),
             Shaper::TokenBucket { rate, burst_bytes } => {
                 Self::TokenBucket(TokenBucket::new(rate, burst_bytes, now))
             }
             Shaper::Htb { rate, burst_bytes, cburst_bytes } => {
                 Self::Htb(Htb::new(rate, burst_bytes, cburst_bytes, now))
             }
-            Shaper::Trace(trace) => Self::Trace(Opportunities::new(trace, now)),
+            Shaper::Trace(trace) => Self::Trace(TraceShaper::new(trace, now)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Server {
 
     /// The queue was empty and is not any more.
     #[inline]
-    pub(crate) fn wake(&mut self, now: Instant) {
+    pub(crate) fn on_backlogged(&mut self, now: Instant) {
         if let Self::Trace(trace) = self {
             trace.skip_to(now);
         }
@@ -124,7 +124,7 @@ impl Server {
 
     /// Whether a line takes until `until` to send so many bytes from `now` on; no, where that is not known.
     #[inline]
-    pub(crate) fn takes_until(&self, now: Instant, bytes: u64, until: Instant) -> bool {
+    pub(crate) fn is_busy_until(&self, now: Instant, bytes: u64, until: Instant) -> bool {
         let Self::Line(line) = self else { return false };
         let work = u128::from(bytes) * u128::from(WORK_PER_BYTE);
         work >= u128::from(until.nanos_since(now)) * u128::from(line.bps)
@@ -144,7 +144,7 @@ impl Server {
 /// A line rate. The fraction of a nanosecond that a packet takes is carried to the next, so that
 /// a busy line does not drift.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct LineShaper {
     bps: u64,
     free_at: Instant,
     /// Beyond `free_at`, in units of 1/bps nanoseconds.
@@ -154,7 +154,7 @@ pub(crate) struct Line {
     last: (u32, u64, u64),
 }
 
-impl Line {
+impl LineShaper {
     fn new(rate: Rate) -> Self {
         Self { bps: rate.as_bps(), free_at: Instant::ZERO, fraction: 0, last: (0, 0, 0) }
     }
@@ -196,12 +196,12 @@ impl Line {
 /// Time that bytes take, with the kernel's multiply and shift (`psched_l2t_ns`): at most one
 /// nanosecond less than exact, and no division.
 #[derive(Debug, Clone, Copy)]
-struct Cost {
+struct PschedRate {
     factor: u64,
     shift: u32,
 }
 
-impl Cost {
+impl PschedRate {
     fn new(rate: Rate) -> Self {
         let (bps, mut shift) = (u128::from(rate.as_bps()), 0);
         let factor = |shift| (u128::from(WORK_PER_BYTE) << shift) / bps;
@@ -223,7 +223,7 @@ impl Cost {
 #[derive(Debug, Clone)]
 pub(crate) struct TokenBucket {
     bps: u64,
-    cost: Cost,
+    cost: PschedRate,
     burst_bytes: u64,
     /// The full bucket.
     buffer: i64,
@@ -233,7 +233,7 @@ pub(crate) struct TokenBucket {
 
 impl TokenBucket {
     fn new(rate: Rate, burst_bytes: u64, now: Instant) -> Self {
-        let cost = Cost::new(rate);
+        let cost = PschedRate::new(rate);
         let buffer = cost.nanos(burst_bytes);
         Self { bps: rate.as_bps(), cost, burst_bytes, buffer, tokens: buffer, checked_at: now }
     }
@@ -268,7 +268,7 @@ impl TokenBucket {
 #[derive(Debug, Clone)]
 pub(crate) struct Htb {
     bps: u64,
-    cost: Cost,
+    cost: PschedRate,
     buffer: i64,
     ceil_buffer: i64,
     tokens: i64,
@@ -281,7 +281,7 @@ impl Htb {
         let (buffer, ceil_buffer) = (in_ticks(rate, burst_bytes), in_ticks(rate, cburst_bytes));
         Self {
             bps: rate.as_bps(),
-            cost: Cost::new(rate),
+            cost: PschedRate::new(rate),
             buffer,
             ceil_buffer,
             tokens: buffer,
@@ -291,10 +291,10 @@ impl Htb {
     }
 
     fn inherit(&mut self, old: &Self, now: Instant) {
-        let elapsed = elapsed(old.checked_at, now).min(HTB_MEMORY_NANOS);
+        let elapsed = elapsed(old.checked_at, now).min(HTB_MBUFFER_NANOS);
         let take_over = |tokens: i64, old_buffer: i64, buffer: i64| {
             let tokens = tokens.saturating_add(elapsed).min(old_buffer);
-            rescale(tokens, old.bps, self.bps).clamp(1 - HTB_MEMORY_NANOS, buffer)
+            rescale(tokens, old.bps, self.bps).clamp(1 - HTB_MBUFFER_NANOS, buffer)
         };
         self.tokens = take_over(old.tokens, old.buffer, self.buffer);
         self.ceil_tokens = take_over(old.ceil_tokens, old.ceil_buffer, self.ceil_buffer);
@@ -309,11 +309,11 @@ impl Htb {
 
     #[inline]
     fn charge(&mut self, now: Instant, bytes: u32) {
-        let elapsed = elapsed(self.checked_at, now).min(HTB_MEMORY_NANOS);
+        let elapsed = elapsed(self.checked_at, now).min(HTB_MBUFFER_NANOS);
         let cost = self.cost.nanos(u64::from(bytes));
         let charged = |tokens: i64, buffer: i64| {
             let tokens = tokens.saturating_add(elapsed).min(buffer);
-            tokens.saturating_sub(cost).max(1 - HTB_MEMORY_NANOS)
+            tokens.saturating_sub(cost).max(1 - HTB_MBUFFER_NANOS)
         };
         self.tokens = charged(self.tokens, self.buffer);
         self.ceil_tokens = charged(self.ceil_tokens, self.ceil_buffer);
@@ -341,8 +341,8 @@ fn in_ticks(rate: Rate, bytes: u64) -> i64 {
 
 /// Mahimahi's delivery opportunities, numbered through all repetitions of the trace.
 #[derive(Debug, Clone)]
-pub(crate) struct Opportunities {
-    trace: Arc<Trace>,
+pub(crate) struct TraceShaper {
+    trace: Arc<LinkTrace>,
     start: Instant,
     /// The first that is neither used nor missed.
     next: u64,
@@ -351,8 +351,8 @@ pub(crate) struct Opportunities {
     left_at: Instant,
 }
 
-impl Opportunities {
-    fn new(trace: Arc<Trace>, start: Instant) -> Self {
+impl TraceShaper {
+    fn new(trace: Arc<LinkTrace>, start: Instant) -> Self {
         Self { trace, start, next: 0, left_bytes: 0, left_at: start }
     }
 

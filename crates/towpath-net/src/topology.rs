@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::config::{Delay, DirectionConfig, Loss, Shaper};
 use crate::packet::DropReason;
-use crate::{Counters, Direction, Instant, Packet, Verdict};
+use crate::{Direction, DirectionCounters, EnqueueOutcome, Instant, Packet};
 
 /// Names a direction of a [`Topology`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +45,7 @@ pub enum RouteError {
 /// time are served in the order in which their next packets entered the topology.
 #[derive(Debug, Clone)]
 pub struct Topology<P> {
-    directions: Vec<Direction<Travelling<P>>>,
+    directions: Vec<Direction<RoutedPacket<P>>>,
     /// When each direction is due and which packet it is about, or [`NEVER`].
     due: Vec<(Instant, u64)>,
     /// The first of them, with its direction: asked more often than it changes.
@@ -60,14 +60,14 @@ const NEVER: (Instant, u64) = (Instant::MAX, u64::MAX);
 
 /// A packet on its route.
 #[derive(Debug, Clone)]
-struct Travelling<P> {
+struct RoutedPacket<P> {
     route: usize,
     hop: usize,
     sequence: u64,
     packet: P,
 }
 
-impl<P: Packet> Packet for Travelling<P> {
+impl<P: Packet> Packet for RoutedPacket<P> {
     fn len_bytes(&self) -> u32 {
         self.packet.len_bytes()
     }
@@ -76,8 +76,8 @@ impl<P: Packet> Packet for Travelling<P> {
         self.packet.packets()
     }
 
-    fn served(&mut self, _hop: usize, at: Instant) {
-        self.packet.served(self.hop, at);
+    fn on_served(&mut self, _hop: usize, at: Instant) {
+        self.packet.on_served(self.hop, at);
     }
 
     fn corrupt(&mut self, random: u32) {
@@ -125,11 +125,11 @@ impl<P: Packet> Topology<P> {
 
     /// Offers a packet to the first hop of `route`, whose verdict it returns; later hops only
     /// count. A route of another topology is treated as down.
-    pub fn push(&mut self, now: Instant, route: RouteId, packet: P) -> Verdict {
+    pub fn push(&mut self, now: Instant, route: RouteId, packet: P) -> EnqueueOutcome {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
         }
-        let travelling = Travelling { route: route.0, hop: 0, sequence: self.entered, packet };
+        let travelling = RoutedPacket { route: route.0, hop: 0, sequence: self.entered, packet };
         self.entered = self.entered.wrapping_add(1);
         self.push_to_hop(now, travelling)
     }
@@ -185,13 +185,13 @@ impl<P: Packet> Topology<P> {
     }
 
     /// [`Direction::counters`] of one direction.
-    pub fn counters(&self, id: DirectionId) -> Option<&Counters> {
+    pub fn counters(&self, id: DirectionId) -> Option<&DirectionCounters> {
         self.directions.get(id.0).map(Direction::counters)
     }
 
     /// The counters of all directions at `now`, in the order in which they were added, each with what
     /// its server has sent: [`Direction::served_bytes`], the packet that it is busy with included.
-    pub fn all_counters(&mut self, now: Instant) -> Vec<(Counters, u64)> {
+    pub fn all_counters(&mut self, now: Instant) -> Vec<(DirectionCounters, u64)> {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
         }
@@ -230,7 +230,7 @@ impl<P: Packet> Topology<P> {
         &mut self,
         now: Instant,
         id: DirectionId,
-        change: impl FnOnce(&mut Direction<Travelling<P>>),
+        change: impl FnOnce(&mut Direction<RoutedPacket<P>>),
     ) {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
@@ -260,14 +260,14 @@ impl<P: Packet> Topology<P> {
         }
     }
 
-    fn push_to_hop(&mut self, now: Instant, travelling: Travelling<P>) -> Verdict {
+    fn push_to_hop(&mut self, now: Instant, travelling: RoutedPacket<P>) -> EnqueueOutcome {
         let hops = self.routes.get(travelling.route);
         let index = hops.and_then(|hops| hops.get(travelling.hop)).copied();
         let Some(index) = index else {
-            return Verdict::Dropped(DropReason::Down);
+            return EnqueueOutcome::Dropped(DropReason::Down);
         };
         let Some(direction) = self.directions.get_mut(index) else {
-            return Verdict::Dropped(DropReason::Down);
+            return EnqueueOutcome::Dropped(DropReason::Down);
         };
         let verdict = direction.push(now, travelling);
         self.note_due(index);
@@ -337,7 +337,7 @@ mod tests {
         let config = DirectionConfig { overhead_bytes: 1_000, ..line(0) };
         let link = topology.add_direction(config, 1);
         let route = topology.add_route(&[link]).unwrap();
-        assert_eq!(topology.push(at(0), route, Super), Verdict::Queued);
+        assert_eq!(topology.push(at(0), route, Super), EnqueueOutcome::Queued);
         assert_eq!(topology.pop(Instant::MAX).unwrap().0, at(6));
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let from_near = topology.add_route(&[near, shared]).unwrap();
         let from_far = topology.add_route(&[far, shared]).unwrap();
         for (route, name) in [(from_far, 'a'), (from_near, 'b'), (from_near, 'c')] {
-            assert_eq!(topology.push(at(0), route, Named(name)), Verdict::Queued);
+            assert_eq!(topology.push(at(0), route, Named(name)), EnqueueOutcome::Queued);
         }
         // b and c reach the bottleneck at 2 and 3 ms, a at 4 ms, when c has just left it.
         let arrivals: Vec<_> = std::iter::from_fn(|| topology.pop(Instant::MAX)).collect();
@@ -431,7 +431,7 @@ mod tests {
         let foreign = DirectionId(3);
         assert_eq!(topology.add_route(&[foreign]), Err(RouteError::UnknownDirection(foreign)));
         let verdict = topology.push(at(0), RouteId(9), Named('a'));
-        assert_eq!(verdict, Verdict::Dropped(DropReason::Down));
+        assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Down));
         assert!(!topology.has_room(RouteId(9), 100));
     }
 }

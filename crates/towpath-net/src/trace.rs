@@ -1,7 +1,7 @@
 //! Recorded links in Mahimahi's format: one line per delivery opportunity, in milliseconds.
 
 use crate::Rate;
-use crate::config::Trace;
+use crate::config::LinkTrace;
 
 /// Bytes that one delivery opportunity carries.
 pub const OPPORTUNITY_BYTES: u32 = 1_504;
@@ -14,7 +14,7 @@ const MAX_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 
 /// Why a trace cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TraceError {
+pub enum LinkTraceError {
     /// There is no line.
     #[error("the trace is empty")]
     Empty,
@@ -51,33 +51,33 @@ pub enum TraceError {
     TooLong,
 }
 
-impl Trace {
+impl LinkTrace {
     /// Reads Mahimahi's text format.
-    pub fn parse(text: &str) -> Result<Self, TraceError> {
+    pub fn parse(text: &str) -> Result<Self, LinkTraceError> {
         let mut opportunities_ms = Vec::new();
         let mut previous = 0;
         for (line, content) in (1..).zip(text.lines()) {
             if line > MAX_OPPORTUNITIES {
-                return Err(TraceError::TooLong);
+                return Err(LinkTraceError::TooLong);
             }
             let content = content.trim();
             // `parse` alone would take a sign.
             if !content.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(TraceError::NotANumber { line });
+                return Err(LinkTraceError::NotANumber { line });
             }
-            let ms: u64 = content.parse().map_err(|_| TraceError::NotANumber { line })?;
+            let ms: u64 = content.parse().map_err(|_| LinkTraceError::NotANumber { line })?;
             if ms < previous {
-                return Err(TraceError::Descending { line, ms });
+                return Err(LinkTraceError::Descending { line, ms });
             }
             if ms > MAX_PERIOD_MS {
-                return Err(TraceError::TooLate { line, ms });
+                return Err(LinkTraceError::TooLate { line, ms });
             }
             previous = ms;
             opportunities_ms.push(ms);
         }
         match opportunities_ms.last() {
-            None => Err(TraceError::Empty),
-            Some(0) => Err(TraceError::ZeroPeriod { line: opportunities_ms.len() }),
+            None => Err(LinkTraceError::Empty),
+            Some(0) => Err(LinkTraceError::ZeroPeriod { line: opportunities_ms.len() }),
             Some(_) => Ok(Self { opportunities_ms }),
         }
     }
@@ -112,35 +112,35 @@ mod tests {
 
     #[test]
     fn a_trace_keeps_its_lines_in_order() {
-        let trace = Trace::parse("0\n3\r\n3\n10\n").unwrap();
+        let trace = LinkTrace::parse("0\n3\r\n3\n10\n").unwrap();
         assert_eq!(trace.opportunities_ms, [0, 3, 3, 10]);
         assert_eq!(trace.mean_rate().unwrap().as_bps(), 4 * 1_504 * 8 * 100);
     }
 
     #[test]
     fn twelve_megabits_are_one_opportunity_a_millisecond() {
-        let trace = Trace::of_rate(Rate::from_bps(12_032_000).unwrap());
+        let trace = LinkTrace::of_rate(Rate::from_bps(12_032_000).unwrap());
         assert_eq!(trace.opportunities_ms, (1..=10_000).collect::<Vec<u64>>());
-        let slow = Trace::of_rate(Rate::from_bps(100).unwrap());
+        let slow = LinkTrace::of_rate(Rate::from_bps(100).unwrap());
         assert_eq!(slow.opportunities_ms, [120_320]);
     }
 
     #[test]
     fn a_bad_trace_is_refused_with_its_line() {
         let cases = [
-            ("", TraceError::Empty),
-            ("1\n\n2", TraceError::NotANumber { line: 2 }),
-            ("1\n2 ms", TraceError::NotANumber { line: 2 }),
-            ("+1", TraceError::NotANumber { line: 1 }),
-            ("-1", TraceError::NotANumber { line: 1 }),
-            ("99999999999999999999999", TraceError::NotANumber { line: 1 }),
-            ("5\n4", TraceError::Descending { line: 2, ms: 4 }),
-            ("0\n0", TraceError::ZeroPeriod { line: 2 }),
-            ("9999999999", TraceError::TooLate { line: 1, ms: 9_999_999_999 }),
+            ("", LinkTraceError::Empty),
+            ("1\n\n2", LinkTraceError::NotANumber { line: 2 }),
+            ("1\n2 ms", LinkTraceError::NotANumber { line: 2 }),
+            ("+1", LinkTraceError::NotANumber { line: 1 }),
+            ("-1", LinkTraceError::NotANumber { line: 1 }),
+            ("99999999999999999999999", LinkTraceError::NotANumber { line: 1 }),
+            ("5\n4", LinkTraceError::Descending { line: 2, ms: 4 }),
+            ("0\n0", LinkTraceError::ZeroPeriod { line: 2 }),
+            ("9999999999", LinkTraceError::TooLate { line: 1, ms: 9_999_999_999 }),
         ];
         for (text, error) in cases {
-            assert_eq!(Trace::parse(text), Err(error), "{text:?}");
+            assert_eq!(LinkTrace::parse(text), Err(error), "{text:?}");
         }
-        assert_eq!(Trace::parse(&"1\n".repeat(10_000_001)), Err(TraceError::TooLong));
+        assert_eq!(LinkTrace::parse(&"1\n".repeat(10_000_001)), Err(LinkTraceError::TooLong));
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_net::config::{
-    Delay, DirectionConfig, Distribution, Jitter, Loss, Probability, Queue, QueueLimit, Shaper,
-    Trace, WhenDown,
+    Delay, DirectionConfig, Jitter, JitterDistribution, LinkTrace, Loss, Probability, Queue,
+    QueueLimit, Shaper, WhenDown,
 };
-use towpath_net::{Direction, DropReason, Instant, Link, Packet, Rate, Verdict, presets};
+use towpath_net::{Direction, DropReason, EnqueueOutcome, Instant, Link, Packet, Rate, presets};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Numbered(usize, u32);
@@ -49,7 +49,7 @@ fn accepted(config: DirectionConfig, packets: usize) -> usize {
     let mut direction = Direction::new(config, 1);
     let verdicts =
         (0..packets).map(|number| direction.push(Instant::ZERO, Numbered(number, 1_500)));
-    verdicts.filter(|verdict| *verdict == Verdict::Queued).count()
+    verdicts.filter(|verdict| *verdict == EnqueueOutcome::Queued).count()
 }
 
 /// What 10,000 packets at `pps` see, as a mean over ten seeds: p10, p50, p90, p99 and standard
@@ -83,7 +83,7 @@ fn delays_of_one_run(delay: Delay, pps: u64, seed: u64) -> [f64; 6] {
     [at(10), at(50), at(90), at(99), variance.sqrt(), reordered]
 }
 
-fn jitter(distribution: Distribution, base_us: u64, sd_us: u64) -> Delay {
+fn jitter(distribution: JitterDistribution, base_us: u64, sd_us: u64) -> Delay {
     let sd = Duration::from_micros(sd_us);
     Delay {
         base: Duration::from_micros(base_us),
@@ -100,12 +100,12 @@ fn assert_near(got: &[f64], expected: &[f64], tolerance: f64) {
 
 #[test]
 fn pareto_delays_and_reordering_match_netem_as_measured() {
-    let got = delays(jitter(Distribution::Pareto, 75_000, 37_500), 167);
+    let got = delays(jitter(JitterDistribution::Pareto, 75_000, 37_500), 167);
     assert_near(&got, &[51_819.0, 63_089.0, 107_432.0, 225_004.0, 30_502.0, 4_555.0], 0.015);
-    let got = delays(jitter(Distribution::Pareto, 75_000, 7_500), 167);
+    let got = delays(jitter(JitterDistribution::Pareto, 75_000, 7_500), 167);
     assert_near(&got[..4], &[70_386.0, 72_667.0, 81_764.0, 105_008.0], 0.005);
     assert_near(&got[5..], &[1_544.0], 0.04);
-    let got = delays(jitter(Distribution::Pareto, 10_000, 2_500), 667);
+    let got = delays(jitter(JitterDistribution::Pareto, 10_000, 2_500), 667);
     assert_near(&got[..4], &[8_454.0, 9_187.0, 12_224.0, 20_008.0], 0.01);
     assert_near(&got[5..], &[1_981.0], 0.04);
 }
@@ -115,9 +115,9 @@ fn the_other_distributions_have_the_spread_of_their_tables() {
     // Normal as measured from netem; Pareto-normal's table has 0.834 of its nominal spread; a
     // uniform one of half width s has s/√3.
     for (distribution, sd) in [
-        (Distribution::Normal, 7_476.0),
-        (Distribution::ParetoNormal, 7_500.0 * 0.834),
-        (Distribution::Uniform, 7_500.0 / 3.0_f64.sqrt()),
+        (JitterDistribution::Normal, 7_476.0),
+        (JitterDistribution::ParetoNormal, 7_500.0 * 0.834),
+        (JitterDistribution::Uniform, 7_500.0 / 3.0_f64.sqrt()),
     ] {
         let got = delays(jitter(distribution, 75_000, 7_500), 167);
         assert_near(&got[4..5], &[sd], 0.02);
@@ -126,13 +126,13 @@ fn the_other_distributions_have_the_spread_of_their_tables() {
 
 #[test]
 fn a_rate_inside_netem_keeps_the_order_in_spite_of_jitter() {
-    let delay = Delay { rate: Some(mbit(2)), ..jitter(Distribution::Pareto, 75_000, 37_500) };
+    let delay = Delay { rate: Some(mbit(2)), ..jitter(JitterDistribution::Pareto, 75_000, 37_500) };
     assert_near(&delays(delay, 167)[5..], &[0.0], 0.0);
 }
 
 #[test]
 fn jitter_without_leave_to_reorder_keeps_the_order() {
-    let mut delay = jitter(Distribution::Pareto, 75_000, 37_500);
+    let mut delay = jitter(JitterDistribution::Pareto, 75_000, 37_500);
     delay.jitter = delay.jitter.map(|jitter| Jitter { reorder: false, ..jitter });
     assert_near(&delays(delay, 167)[5..], &[0.0], 0.0);
 }
@@ -156,7 +156,7 @@ fn tbf_holds_rate_times_latency_plus_burst_beyond_what_left_at_once() {
     assert_eq!(accepted(config.clone(), 200), 75 + 9);
     let mut direction = Direction::new(config, 1);
     let verdict = direction.push(Instant::ZERO, Numbered(0, 15_000));
-    assert_eq!(verdict, Verdict::Dropped(DropReason::Mtu), "larger than the bucket");
+    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Mtu), "larger than the bucket");
 }
 
 #[test]
@@ -181,8 +181,11 @@ fn the_limit_of_netem_does_not_count_packets_that_have_left_and_were_not_fetched
     let mut direction = Direction::new(presets::netem(ms(10), None, Loss::None, 2), 1);
     let mut push = |at| direction.push(micros(at), Numbered(0, 100));
     let verdicts = [push(0), push(1), push(2), push(10_000), push(10_000)];
-    let full = Verdict::Dropped(DropReason::QueueFull);
-    assert_eq!(verdicts, [Verdict::Queued, Verdict::Queued, full, Verdict::Queued, full]);
+    let full = EnqueueOutcome::Dropped(DropReason::QueueFull);
+    assert_eq!(
+        verdicts,
+        [EnqueueOutcome::Queued, EnqueueOutcome::Queued, full, EnqueueOutcome::Queued, full]
+    );
 }
 
 #[test]
@@ -257,7 +260,7 @@ fn a_link_that_drops_keeps_only_what_has_arrived() {
     link.set_up(micros(13_000), false);
     assert!(!link.is_up());
     let verdict = link.backward.push(micros(14_000), Numbered(0, 1_000));
-    assert_eq!(verdict, Verdict::Dropped(DropReason::Down));
+    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Down));
     link.set_up(micros(15_000), true);
     assert_eq!(drain(&mut link.forward, Instant::MAX).len(), 3);
     assert_eq!(link.forward.counters().down.packets, 17);
@@ -284,8 +287,8 @@ fn a_link_that_holds_goes_on_where_it_stopped() {
     assert_eq!(times, [micros(11_000), micros(30_600), micros(31_600)]);
 }
 
-fn trace(text: &str) -> Arc<Trace> {
-    Arc::new(Trace::parse(text).unwrap())
+fn trace(text: &str) -> Arc<LinkTrace> {
+    Arc::new(LinkTrace::parse(text).unwrap())
 }
 
 #[test]
@@ -327,7 +330,7 @@ fn an_opportunity_without_a_packet_is_lost() {
 #[test]
 fn a_trace_that_cannot_be_repeated_blocks_instead_of_failing() {
     for opportunities_ms in [vec![], vec![0]] {
-        let trace = Arc::new(Trace { opportunities_ms });
+        let trace = Arc::new(LinkTrace { opportunities_ms });
         let queue = Queue::DropTail(QueueLimit::Time(ms(10)));
         assert_eq!(burst_departures(presets::mahimahi(trace, ms(1), queue), 3), [0; 0]);
     }
@@ -387,7 +390,7 @@ fn duplication_and_loss_cancel_as_in_netem() {
         ..DirectionConfig::default()
     };
     let mut direction = Direction::new(config, 1);
-    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 100)), Verdict::Queued);
+    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 100)), EnqueueOutcome::Queued);
     assert_eq!(drain(&mut direction, Instant::MAX).len(), 1);
     let counters = direction.counters();
     assert_eq!((counters.duplicated.packets, counters.loss.packets), (1, 1));
@@ -398,13 +401,14 @@ fn switching_one_impairment_on_does_not_shift_the_draws_of_another() {
     let lost = |config: DirectionConfig| {
         let loss = Loss::Random(Probability::from_millionths(100_000));
         let mut direction = Direction::new(DirectionConfig { loss, ..config }, 1);
-        let queued = (0..1_000)
-            .map(|number| direction.push(Instant::ZERO, Numbered(number, 100)) == Verdict::Queued);
+        let queued = (0..1_000).map(|number| {
+            direction.push(Instant::ZERO, Numbered(number, 100)) == EnqueueOutcome::Queued
+        });
         queued.collect::<Vec<bool>>()
     };
     let plain = lost(DirectionConfig::default());
     let corrupt = Probability::from_millionths(500_000);
-    let delay = jitter(Distribution::Normal, 10_000, 1_000);
+    let delay = jitter(JitterDistribution::Normal, 10_000, 1_000);
     assert_eq!(plain, lost(DirectionConfig { corrupt, delay, ..DirectionConfig::default() }));
 }
 
@@ -413,8 +417,8 @@ fn a_packet_above_the_mtu_vanishes() {
     let mut direction =
         Direction::new(DirectionConfig { mtu_bytes: 1_400, ..DirectionConfig::default() }, 1);
     let verdict = direction.push(Instant::ZERO, Numbered(0, 1_401));
-    assert_eq!(verdict, Verdict::Dropped(DropReason::Mtu));
-    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 1_400)), Verdict::Queued);
+    assert_eq!(verdict, EnqueueOutcome::Dropped(DropReason::Mtu));
+    assert_eq!(direction.push(Instant::ZERO, Numbered(0, 1_400)), EnqueueOutcome::Queued);
 }
 
 #[test]
@@ -427,8 +431,8 @@ fn absurd_settings_do_not_panic() {
             Shaper::Line(rate),
             Shaper::TokenBucket { rate, burst_bytes: u64::MAX },
             Shaper::Htb { rate, burst_bytes: u64::MAX, cburst_bytes: 0 },
-            Shaper::Trace(Arc::new(Trace { opportunities_ms: vec![u64::MAX, 3] })),
-            Shaper::Trace(Arc::new(Trace { opportunities_ms: vec![0, u64::MAX] })),
+            Shaper::Trace(Arc::new(LinkTrace { opportunities_ms: vec![u64::MAX, 3] })),
+            Shaper::Trace(Arc::new(LinkTrace { opportunities_ms: vec![0, u64::MAX] })),
         ]
     };
     let limit = QueueLimit::Time(Duration::MAX);

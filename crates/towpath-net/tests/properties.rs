@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use towpath_net::config::{
-    Delay, DirectionConfig, Distribution, Jitter, Loss, Order, Position, Probability, Queue,
-    QueueLimit, Shaper, Trace, WhenDown,
+    Delay, DirectionConfig, Jitter, JitterDistribution, LinkTrace, Loss, PipelineOrder,
+    Probability, Queue, QueueLimit, QueuePosition, Shaper, WhenDown,
 };
-use towpath_net::{Direction, DropReason, Instant, Packet, Rate, Topology, Verdict};
+use towpath_net::{Direction, DropReason, EnqueueOutcome, Instant, Packet, Rate, Topology};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Numbered {
@@ -142,7 +142,7 @@ fn shaper() -> impl Strategy<Value = Shaper> {
         prop::collection::vec(0_u64..40, 1..8).prop_map(|mut opportunities_ms| {
             opportunities_ms.sort_unstable();
             opportunities_ms.push(40);
-            Shaper::Trace(Arc::new(Trace { opportunities_ms }))
+            Shaper::Trace(Arc::new(LinkTrace { opportunities_ms }))
         }),
     ]
 }
@@ -153,10 +153,10 @@ fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
 
 fn delay() -> impl Strategy<Value = Delay> {
     let shape = prop_oneof![
-        Just(Distribution::Uniform),
-        Just(Distribution::Normal),
-        Just(Distribution::Pareto),
-        Just(Distribution::ParetoNormal),
+        Just(JitterDistribution::Uniform),
+        Just(JitterDistribution::Normal),
+        Just(JitterDistribution::Pareto),
+        Just(JitterDistribution::ParetoNormal),
     ];
     let jitter = (shape, millis(0..500), any::<bool>())
         .prop_map(|(distribution, sd, reorder)| Jitter { distribution, sd, reorder });
@@ -215,8 +215,8 @@ prop_compose! {
         flags in any::<[bool; 3]>(),
     ) -> DirectionConfig {
         DirectionConfig {
-            order: if flags[0] { Order::ServerThenDelay } else { Order::DelayThenServer },
-            position: if flags[1] { Position::Network } else { Position::Host },
+            order: if flags[0] { PipelineOrder::ServerThenDelay } else { PipelineOrder::DelayThenServer },
+            position: if flags[1] { QueuePosition::Network } else { QueuePosition::Host },
             when_down: if flags[2] { WhenDown::Drop } else { WhenDown::Hold },
             overhead_bytes: 14,
             loss, duplicate, corrupt, shaper, queue, delay, limit_packets, mtu_bytes,
@@ -288,7 +288,7 @@ proptest! {
         let config = DirectionConfig {
             loss: Loss::None,
             duplicate: Probability::NEVER,
-            order: Order::ServerThenDelay,
+            order: PipelineOrder::ServerThenDelay,
             ..config
         };
         let mut direction = Direction::new(config, 1);
@@ -301,9 +301,9 @@ proptest! {
                 let room = direction.has_room(*bytes);
                 let packet = Numbered { number, bytes: *bytes, flipped: None };
                 match direction.push(at, packet) {
-                    Verdict::Queued => prop_assert!(room),
-                    Verdict::Dropped(DropReason::QueueFull) => prop_assert!(!room),
-                    Verdict::Dropped(_) => {}
+                    EnqueueOutcome::Queued => prop_assert!(room),
+                    EnqueueOutcome::Dropped(DropReason::QueueFull) => prop_assert!(!room),
+                    EnqueueOutcome::Dropped(_) => {}
                 }
             }
         }

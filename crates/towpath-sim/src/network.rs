@@ -7,7 +7,7 @@ use towpath_measure::network::{Directions, Reported, end_of, path_of, split, top
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
 use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent, Transport};
 use towpath_mptcp::wire::{self, Cutter};
-use towpath_net::config::{DirectionConfig, Position, Shaper};
+use towpath_net::config::{DirectionConfig, QueuePosition, Shaper};
 use towpath_net::topology::{RouteError, RouteId};
 use towpath_net::{Instant, Topology};
 
@@ -107,7 +107,7 @@ impl<'a> Network<'a> {
                 totals: totals(name, path.name.clone()),
                 up: true,
                 // On the way back a bottleneck would come first.
-                pushes_back: config.position == Position::Host
+                pushes_back: config.position == QueuePosition::Host
                     && (end == 0 || path.through.is_empty()),
                 ..Interface::default()
             }

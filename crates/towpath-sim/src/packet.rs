@@ -23,7 +23,7 @@ impl towpath_net::Packet for Packet {
         self.inner.packets()
     }
 
-    fn served(&mut self, hop: usize, at: Instant) {
+    fn on_served(&mut self, hop: usize, at: Instant) {
         if hop == self.hop {
             self.served_at = Some(at);
         }

@@ -43,6 +43,7 @@ pub enum ServerKind {
     /// SMTP or FTP: it greets with a number.
     Mail,
     /// Whatever it hears, it closes the connection.
+    #[serde(rename = "hangs-up")]
     HangsUp,
 }
 

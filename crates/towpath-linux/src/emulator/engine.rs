@@ -12,7 +12,7 @@ use towpath_measure::pcapng::Way as Crossing;
 use towpath_measure::result::Record;
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
-use towpath_net::{Counters, Instant, Packet, Topology};
+use towpath_net::{DirectionCounters, Instant, Packet, Topology};
 
 use super::alarm::{Alarm, Waiting};
 use super::capture::Tape;
@@ -81,7 +81,7 @@ pub(crate) struct Watched {
     /// Now, since the start of the traffic.
     pub(crate) at: Duration,
     /// In the order in which directions were added, with the bytes that each has served.
-    pub(crate) directions: Vec<(Counters, u64)>,
+    pub(crate) directions: Vec<(DirectionCounters, u64)>,
     /// What arrived at the ends, in the order in which routes were added.
     pub(crate) routes: Vec<Arrived>,
 }

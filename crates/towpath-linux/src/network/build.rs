@@ -427,7 +427,7 @@ fn shape_at_hosts(
     for path in &scenario.paths {
         let both = [(&path.up, path.between[0]), (&path.down, path.between[1])];
         shaped.push(both.map(|(config, sender)| {
-            if config.position != towpath_net::config::Position::Host {
+            if config.position != towpath_net::config::QueuePosition::Host {
                 return false;
             }
             let host = hosts.get(sender);

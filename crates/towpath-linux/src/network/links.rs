@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_net::config::{DirectionConfig, Position, Queue, QueueLimit, Shaper};
+use towpath_net::config::{DirectionConfig, Queue, QueueLimit, QueuePosition, Shaper};
 
 use crate::netlink::Tbf;
 
@@ -10,7 +10,7 @@ pub(crate) use towpath_measure::network::{Directions, split, topology};
 
 /// The kernel's own shaper for a queue that stands at the sending host, if it has an equal one.
 pub(crate) fn host_shaper(config: &DirectionConfig, mtu_bytes: u32) -> Option<Tbf> {
-    if config.position != Position::Host {
+    if config.position != QueuePosition::Host {
         return None;
     }
     let packet = u64::from(mtu_bytes) + u64::from(config.overhead_bytes);

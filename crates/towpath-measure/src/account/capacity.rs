@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use towpath_net::Rate;
-use towpath_net::config::{DirectionConfig, Shaper, Trace};
+use towpath_net::config::{DirectionConfig, LinkTrace, Shaper};
 use towpath_net::trace::OPPORTUNITY_BYTES;
 
 use crate::scenario::{Change, DataDirection, LinkSide, Scenario, Target, Transport};
@@ -155,7 +155,7 @@ enum Shape {
     Unlimited,
     Rate(u64),
     /// Since when it repeats.
-    Trace(Arc<Trace>, u64),
+    Trace(Arc<LinkTrace>, u64),
 }
 
 impl Shape {
@@ -196,7 +196,7 @@ impl Shape {
 }
 
 /// Delivery opportunities up to `nanos` after the start of a trace.
-fn opportunities(trace: &Trace, nanos: u64) -> u64 {
+fn opportunities(trace: &LinkTrace, nanos: u64) -> u64 {
     let ms = nanos / 1_000_000;
     let all = &trace.opportunities_ms;
     let Some(period) = all.last().copied().filter(|period| *period > 0) else { return 0 };

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use serde_json::Value as Json;
 use towpath_net::Rate;
 use towpath_net::config::{
-    Distribution, Loss, Order, Position, Probability, Queue, QueueLimit, Shaper, WhenDown,
+    JitterDistribution, Loss, PipelineOrder, Probability, Queue, QueueLimit, QueuePosition, Shaper,
+    WhenDown,
 };
 
 use super::*;
@@ -87,14 +88,14 @@ fn every_key_of_a_link_reaches_the_link_model() {
     assert_eq!(down.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
     assert_eq!(down.delay.base, Duration::from_millis(20));
     let jitter = up.delay.jitter.unwrap();
-    assert_eq!((jitter.distribution, jitter.reorder), (Distribution::Pareto, true));
+    assert_eq!((jitter.distribution, jitter.reorder), (JitterDistribution::Pareto, true));
     let start = Probability::from_millionths(1_000);
     assert_eq!(up.loss, Loss::Burst { start, length_packets: 5 });
     assert_eq!(down.loss, Loss::Random(Probability::from_millionths(10_000)));
     assert_eq!(up.corrupt, Probability::from_millionths(20_000));
     let (target, interval) = (Duration::from_millis(5), Duration::from_millis(100));
     assert_eq!(up.queue, Queue::CoDel { target, interval, limit: QueueLimit::Unlimited });
-    assert_eq!((up.position, up.overhead_bytes, up.mtu_bytes), (Position::Host, 18, 1_300));
+    assert_eq!((up.position, up.overhead_bytes, up.mtu_bytes), (QueuePosition::Host, 18, 1_300));
     assert_eq!((up.when_down, *mtu_bytes, *backup), (WhenDown::Hold, 1_400, true));
     assert_eq!(*segments, Segments::Split);
 }
@@ -145,7 +146,7 @@ fn htb_stands_above_netem() {
         with("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }").paths.remove(0).up;
     let rate = Rate::from_bps(8_000_000).unwrap();
     assert_eq!(link.shaper, Shaper::Htb { rate, burst_bytes: 15_000, cburst_bytes: 1_600 });
-    assert_eq!((link.order, link.limit_packets), (Order::DelayThenServer, Some(1_000)));
+    assert_eq!((link.order, link.limit_packets), (PipelineOrder::DelayThenServer, Some(1_000)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::Instant;
 
 /// Queues of at most one small packet are never controlled (RFC 8289 §5.4).
-const SMALLEST_PACKET_BYTES: u32 = 512;
+const INITIAL_MAXPACKET_BYTES: u32 = 512;
 
 /// State of `CoDel` (RFC 8289 §5.3), asked about one packet after the other.
 ///
@@ -21,12 +21,12 @@ pub(crate) struct Codel {
     count: u32,
     last_count: u32,
     dropping: bool,
-    step: Step,
+    step: LastDecision,
 }
 
 /// What was done with the packet before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LastDecision {
     Passed,
     /// It was the first drop of a dropping state.
     Entered,
@@ -40,13 +40,13 @@ impl Codel {
         Self {
             target_nanos: nanos(target),
             interval_nanos: nanos(interval),
-            largest_packet: SMALLEST_PACKET_BYTES,
+            largest_packet: INITIAL_MAXPACKET_BYTES,
             first_above: None,
             drop_next: Instant::ZERO,
             count: 0,
             last_count: 0,
             dropping: false,
-            step: Step::Passed,
+            step: LastDecision::Passed,
         }
     }
 
@@ -57,19 +57,19 @@ impl Codel {
     /// The server found the queue empty.
     pub(crate) fn on_empty(&mut self) {
         self.first_above = None;
-        if self.step != Step::Entered {
+        if self.step != LastDecision::Entered {
             self.dropping = false;
         }
-        self.step = Step::Passed;
+        self.step = LastDecision::Passed;
     }
 
     /// Whether to drop the packet that leaves the queue after `sojourn_nanos`, with
     /// `bytes_behind` behind it (RFC 8289 §5.5).
     pub(crate) fn drops(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
         let ok_to_drop = self.is_above_target(now, sojourn_nanos, bytes_behind);
-        let step = std::mem::replace(&mut self.step, Step::Passed);
+        let step = std::mem::replace(&mut self.step, LastDecision::Passed);
         // The packet after the first drop always passes.
-        if step == Step::Entered {
+        if step == LastDecision::Entered {
             return false;
         }
         if !self.dropping {
@@ -82,14 +82,14 @@ impl Codel {
             self.dropping = false;
             return false;
         }
-        if step == Step::Dropped {
+        if step == LastDecision::Dropped {
             self.drop_next = self.control_law(self.drop_next);
         }
         if now < self.drop_next {
             return false;
         }
         self.count = self.count.saturating_add(1);
-        self.step = Step::Dropped;
+        self.step = LastDecision::Dropped;
         true
     }
 
@@ -108,7 +108,7 @@ impl Codel {
 
     fn enter_dropping(&mut self, now: Instant) {
         self.dropping = true;
-        self.step = Step::Entered;
+        self.step = LastDecision::Entered;
         // A recent dropping state tells which drop rate controls this queue (RFC 8289 §5.5).
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.nanos_since(self.drop_next) < self.interval_nanos.saturating_mul(16);

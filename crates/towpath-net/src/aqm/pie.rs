@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Instant;
-use crate::random::Stream;
+use crate::random::RngStream;
 
 /// A probability of 1.
 const ONE: i64 = 1 << 48;
@@ -12,10 +12,10 @@ const MAX_BURST_NANOS: u64 = 150_000_000;
 /// Mean packet size of the safeguards (RFC 8033 §4.1).
 const MEAN_PACKET_BYTES: u64 = 1_500;
 /// Updates are never closer than this, so that an absurd setting cannot stop the world.
-const SHORTEST_UPDATE_NANOS: u64 = 100_000;
+const MIN_UPDATE_NANOS: u64 = 100_000;
 /// After a longer silence (five minutes at 15 ms) only this many updates are made: the probability
 /// has long come to rest.
-const MOST_UPDATES: u64 = 20_000;
+const MAX_UPDATES: u64 = 20_000;
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 /// State of PIE.
@@ -23,7 +23,7 @@ const NANOS_PER_SECOND: i128 = 1_000_000_000;
 pub(crate) struct Pie {
     target_nanos: u64,
     update_nanos: u64,
-    stream: Stream,
+    stream: RngStream,
     next_update: Instant,
     /// Sojourn time of the last packet that left; zero when it left an empty queue.
     delay_nanos: u64,
@@ -37,11 +37,11 @@ pub(crate) struct Pie {
 impl Pie {
     pub(crate) fn new(target: Duration, update: Duration, seed: u64) -> Self {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let update_nanos = nanos(update).max(SHORTEST_UPDATE_NANOS);
+        let update_nanos = nanos(update).max(MIN_UPDATE_NANOS);
         Self {
             target_nanos: nanos(target),
             update_nanos,
-            stream: Stream::new(seed, "aqm"),
+            stream: RngStream::new(seed, "aqm"),
             next_update: Instant::from_nanos(update_nanos),
             delay_nanos: 0,
             old_delay_nanos: 0,
@@ -90,7 +90,7 @@ impl Pie {
     /// so that nothing is lost by making them late.
     fn update_until(&mut self, now: Instant) {
         let missed = now.nanos_since(self.next_update) / self.update_nanos;
-        let skipped = missed.saturating_sub(MOST_UPDATES).saturating_mul(self.update_nanos);
+        let skipped = missed.saturating_sub(MAX_UPDATES).saturating_mul(self.update_nanos);
         self.next_update = self.next_update.plus_nanos(skipped);
         while self.next_update <= now && self.next_update < Instant::MAX {
             self.update();

@@ -18,7 +18,7 @@ use towpath_measure::account::{
 };
 use towpath_measure::result::{Account, AccountSummary, Basis, Part};
 use towpath_measure::scenario::{DataDirection, Scenario};
-use towpath_net::Counters;
+use towpath_net::DirectionCounters;
 
 use crate::emulator::engine::Watched;
 use crate::traffic::{Stage, is_quic};
@@ -76,7 +76,7 @@ struct Keeper {
     senders: Senders,
     is_quic: bool,
     receivers: Receivers,
-    counters: Vec<Counters>,
+    counters: Vec<DirectionCounters>,
     drops: BTreeMap<(usize, DataDirection), Part>,
     period: Duration,
     next: Duration,
@@ -169,9 +169,10 @@ impl Keeper {
                 for id in stage.network.directions_of(number, way) {
                     let Some(now) = self.counters.get(id.index()) else { continue };
                     let old = before.get(id.index()).copied().unwrap_or_default();
-                    let full =
-                        |counters: &Counters| counters.queue_full.packets + counters.aqm.packets;
-                    let counts: [fn(&Counters) -> u64; 3] =
+                    let full = |counters: &DirectionCounters| {
+                        counters.queue_full.packets + counters.aqm.packets
+                    };
+                    let counts: [fn(&DirectionCounters) -> u64; 3] =
                         [full, |own| own.loss.packets, |own| own.mtu.packets];
                     for (new, count) in new.iter_mut().zip(counts) {
                         *new += count(now).saturating_sub(count(&old));

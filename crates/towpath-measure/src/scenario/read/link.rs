@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_net::config::{
-    DirectionConfig, Distribution, Loss, Position, Probability, QueueLimit, Trace, WhenDown,
+    DirectionConfig, JitterDistribution, LinkTrace, Loss, Probability, QueueLimit, QueuePosition,
+    WhenDown,
 };
 
 use super::preset::{JitterParts, Parts, Preset, QueueParts, Server, WITHOUT_RATE, assemble};
@@ -96,13 +97,14 @@ const PRESETS: [(&str, Preset); 5] = [
     ("mininet", Preset::Mininet),
     ("mahimahi", Preset::Mahimahi),
 ];
-const POSITIONS: [(&str, Position); 2] = [("network", Position::Network), ("host", Position::Host)];
+const POSITIONS: [(&str, QueuePosition); 2] =
+    [("network", QueuePosition::Network), ("host", QueuePosition::Host)];
 const WHEN_DOWN: [(&str, WhenDown); 2] = [("drop", WhenDown::Drop), ("hold", WhenDown::Hold)];
-const DISTRIBUTIONS: [(&str, Distribution); 4] = [
-    ("uniform", Distribution::Uniform),
-    ("normal", Distribution::Normal),
-    ("pareto", Distribution::Pareto),
-    ("pareto-normal", Distribution::ParetoNormal),
+const DISTRIBUTIONS: [(&str, JitterDistribution); 4] = [
+    ("uniform", JitterDistribution::Uniform),
+    ("normal", JitterDistribution::Normal),
+    ("pareto", JitterDistribution::Pareto),
+    ("pareto-normal", JitterDistribution::ParetoNormal),
 ];
 
 pub(super) fn integer(value: Option<Value<'_>>, least: u64, most: u64) -> Option<u32> {
@@ -154,7 +156,7 @@ fn rates(value: &Value<'_>, context: &Context<'_>) -> [Option<Server>; 2] {
 }
 
 /// Loads a trace once, however many links use it.
-fn trace(value: &Value<'_>, context: &Context<'_>) -> Option<Arc<Trace>> {
+fn trace(value: &Value<'_>, context: &Context<'_>) -> Option<Arc<LinkTrace>> {
     let name = value.text()?;
     match context.trace(name) {
         Ok(trace) => Some(trace),
@@ -175,7 +177,7 @@ fn jitter(value: &Value<'_>) -> Option<JitterParts> {
     let sd = section.require("sd", "sd = \"2 ms\"").and_then(|v| v.duration(LONGEST_DELAY));
     let reorder = section.take("reorder").and_then(|v| v.boolean());
     section.finish();
-    let distribution = distribution.unwrap_or(Some(Distribution::Normal))?;
+    let distribution = distribution.unwrap_or(Some(JitterDistribution::Normal))?;
     Some(JitterParts { distribution, sd: sd?, reorder })
 }
 

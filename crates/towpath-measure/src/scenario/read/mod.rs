@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeTable;
-use towpath_net::config::Trace;
+use towpath_net::config::LinkTrace;
 
 use super::keys::{SCENARIO, Shape};
 use super::model::{Flow, RunPlan, Scenario, Transport, World};
@@ -47,15 +47,15 @@ const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
 struct Context<'a> {
     load: &'a dyn Fn(&str) -> io::Result<String>,
     problems: &'a Problems,
-    traces: RefCell<BTreeMap<String, Result<Arc<Trace>, String>>>,
+    traces: RefCell<BTreeMap<String, Result<Arc<LinkTrace>, String>>>,
 }
 
 impl Context<'_> {
-    fn trace(&self, name: &str) -> Result<Arc<Trace>, String> {
+    fn trace(&self, name: &str) -> Result<Arc<LinkTrace>, String> {
         let mut traces = self.traces.borrow_mut();
         let load = || {
             let text = (self.load)(name).map_err(|error| unreadable(&error))?;
-            Trace::parse(&text).map(Arc::new).map_err(|error| error.to_string())
+            LinkTrace::parse(&text).map(Arc::new).map_err(|error| error.to_string())
         };
         traces.entry(name.to_owned()).or_insert_with(load).clone()
     }

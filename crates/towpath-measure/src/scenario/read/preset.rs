@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use towpath_net::config::{
-    Delay, DirectionConfig, Distribution, Jitter, Loss, Order, Position, Probability, Queue,
-    QueueLimit, Shaper, Trace, WhenDown,
+    Delay, DirectionConfig, Jitter, JitterDistribution, LinkTrace, Loss, PipelineOrder,
+    Probability, Queue, QueueLimit, QueuePosition, Shaper, WhenDown,
 };
 use towpath_net::{Rate, presets};
 
@@ -25,7 +25,7 @@ pub(super) struct Parts {
     pub(super) duplicate: Probability,
     pub(super) corrupt: Probability,
     pub(super) queue: Option<QueueParts>,
-    pub(super) position: Option<Position>,
+    pub(super) position: Option<QueuePosition>,
     pub(super) overhead_bytes: Option<u32>,
     pub(super) mtu_bytes: u32,
     pub(super) when_down: WhenDown,
@@ -43,12 +43,12 @@ pub(super) enum Preset {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Server {
     Rate(Rate),
-    Trace(Arc<Trace>),
+    Trace(Arc<LinkTrace>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JitterParts {
-    pub(super) distribution: Distribution,
+    pub(super) distribution: JitterDistribution,
     pub(super) sd: Duration,
     pub(super) reorder: Option<bool>,
 }
@@ -107,7 +107,7 @@ pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
         loss: parts.loss,
         duplicate: parts.duplicate,
         corrupt: parts.corrupt,
-        position: parts.position.unwrap_or(Position::Network),
+        position: parts.position.unwrap_or(QueuePosition::Network),
         delay: Delay { base: parts.delay, jitter: None, rate: None },
         mtu_bytes: parts.mtu_bytes,
         when_down: parts.when_down,
@@ -170,7 +170,7 @@ fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
             let burst_bytes = burst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             let cburst_bytes = cburst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
-            config.order = Order::DelayThenServer;
+            config.order = PipelineOrder::DelayThenServer;
             let packets = limit_packets.and_then(|n| usize::try_from(n).ok());
             config.limit_packets = Some(packets.unwrap_or(presets::DEFAULT_LIMIT_PACKETS));
         }
@@ -248,7 +248,7 @@ fn mahimahi(
                 "expected at most 1 Gbit/s, or a trace file",
             );
         }
-        Some(Server::Rate(rate)) => Arc::new(Trace::of_rate(*rate)),
+        Some(Server::Rate(rate)) => Arc::new(LinkTrace::of_rate(*rate)),
         None => return no_rate(),
     };
     let limit = limit.unwrap_or(QueueLimit::Unlimited);
@@ -279,8 +279,8 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, Clash> {
 /// netem takes a packet off the sender's account, so no queue below it pushes back.
 fn in_the_network(parts: &Parts) -> Result<(), Clash> {
     match parts.position {
-        None | Some(Position::Network) => Ok(()),
-        Some(Position::Host) => clash(
+        None | Some(QueuePosition::Network) => Ok(()),
+        Some(QueuePosition::Host) => clash(
             "position",
             "this preset never pushes back on the sender, wherever it stands",
             "expected no `position`, or `network`",
@@ -325,7 +325,7 @@ mod tests {
 
     fn jitter() -> JitterParts {
         let sd = Duration::from_millis(2);
-        JitterParts { distribution: Distribution::Pareto, sd, reorder: None }
+        JitterParts { distribution: JitterDistribution::Pareto, sd, reorder: None }
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         let config = assemble(&parts(None)).unwrap();
         assert_eq!(config.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(100))));
         assert_eq!(config.shaper, Shaper::Line(Rate::from_bps(8_000_000).unwrap()));
-        assert_eq!((config.order, config.overhead_bytes), (Order::ServerThenDelay, 14));
+        assert_eq!((config.order, config.overhead_bytes), (PipelineOrder::ServerThenDelay, 14));
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
         let config = assemble(&parts(Some(Preset::Mininet))).unwrap();
         let rate = Rate::from_bps(8_000_000).unwrap();
         let htb = Shaper::Htb { rate, burst_bytes: 15_360, cburst_bytes: 1_600 };
-        assert_eq!((config.shaper, config.order), (htb, Order::DelayThenServer));
+        assert_eq!((config.shaper, config.order), (htb, PipelineOrder::DelayThenServer));
         assert_eq!(config.limit_packets, Some(1_000));
         assert_eq!(config.queue, Queue::DropTail(QueueLimit::Unlimited));
     }
@@ -363,12 +363,12 @@ mod tests {
     fn tbf_starts_with_a_bucket_of_ten_packets_and_adds_latency() {
         let mut tbf = parts(Some(Preset::Tbf));
         tbf.queue = Some(QueueParts::Limit(QueueLimit::Time(Duration::from_millis(80))));
-        tbf.position = Some(Position::Host);
+        tbf.position = Some(QueuePosition::Host);
         let config = assemble(&tbf).unwrap();
         let rate = Rate::from_bps(8_000_000).unwrap();
         assert_eq!(config.shaper, Shaper::TokenBucket { rate, burst_bytes: 15_000 });
         assert_eq!(config.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(80))));
-        assert_eq!(config.position, Position::Host);
+        assert_eq!(config.position, QueuePosition::Host);
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(refuse(Preset::Netem, QueueLimit::Bytes(1_000)), "queue");
         assert_eq!(refuse(Preset::Tbf, QueueLimit::Packets(10)), "queue");
         assert_eq!(refuse(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
-        let host = Parts { position: Some(Position::Host), ..parts(Some(Preset::Netem)) };
+        let host = Parts { position: Some(QueuePosition::Host), ..parts(Some(Preset::Netem)) };
         assert_eq!(assemble(&host).unwrap_err().key, "position");
         let ideal = Parts { rate: None, ..parts(Some(Preset::Tbf)) };
         assert_eq!(assemble(&ideal).unwrap_err().key, "preset");
