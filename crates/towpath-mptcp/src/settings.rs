@@ -5,7 +5,7 @@ use std::num::ParseIntError;
 use std::time::Duration;
 
 use towpath_multipath::congestion::HyStartRule;
-use towpath_multipath::opportunistic::Variant;
+use towpath_multipath::opportunistic::OpportunisticMode;
 pub use towpath_multipath::settings::SettingError;
 
 use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
@@ -45,8 +45,8 @@ impl HostSettings {
         let mut settings = Self { small_queues: false, ..Self::linux() };
         let connection = &mut settings.connection;
         "min-rtt".clone_into(&mut connection.scheduler);
-        connection.opportunistic.retransmission = Variant::Guarded;
-        connection.opportunistic.penalisation = Variant::Guarded;
+        connection.opportunistic.retransmission = OpportunisticMode::MptcpOrg;
+        connection.opportunistic.penalisation = OpportunisticMode::MptcpOrg;
         connection.reinject_on_timeout = true;
         // `tcp_adv_win_scale` was 2: a quarter of the buffer was overhead (half since 3.4).
         connection.receive_buffer.window_share = WindowShare::Percent(75);
@@ -213,11 +213,11 @@ fn truth(name: &str, value: &str) -> Result<bool, SettingError> {
     word(name, value, ["false", "true"])
 }
 
-fn variant(name: &str, value: &str) -> Result<Variant, SettingError> {
+fn variant(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {
     match value {
-        "off" => Ok(Variant::Off),
-        "nsdi12" => Ok(Variant::Nsdi12),
-        "guarded" => Ok(Variant::Guarded),
+        "off" => Ok(OpportunisticMode::Off),
+        "nsdi12" => Ok(OpportunisticMode::Nsdi12),
+        "guarded" => Ok(OpportunisticMode::MptcpOrg),
         _ => Err(SettingError::value(name, value)),
     }
 }
@@ -250,7 +250,10 @@ mod tests {
         let host = HostSettings::from_texts(settings).unwrap();
         assert!(host.small_queues && !host.connection.subflow.tso_autosizing);
         let m1_m2 = host.connection.opportunistic;
-        assert_eq!((m1_m2.retransmission, m1_m2.penalisation), (Variant::Guarded, Variant::Off));
+        assert_eq!(
+            (m1_m2.retransmission, m1_m2.penalisation),
+            (OpportunisticMode::MptcpOrg, OpportunisticMode::Off)
+        );
     }
 
     #[test]

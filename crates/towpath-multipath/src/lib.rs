@@ -16,5 +16,5 @@ pub mod path;
 pub mod scheduler;
 pub mod settings;
 
-pub use path::{ConnectionView, DataRange, PathId, PathSet, PathView, Phase};
+pub use path::{ConnectionView, DataRange, PathId, PathSet, PathView, RecoveryPhase};
 pub use settings::SettingError;

@@ -13,37 +13,37 @@ use std::fmt;
 
 use towpath_net::Instant;
 
-use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, Phase};
+use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, RecoveryPhase};
 
 /// A slow path with no more packets of window than this is relieved by M1 in any case.
-const FEW_PACKETS: u64 = 4;
+const SMALL_WINDOW_PACKETS: u64 = 4;
 /// M1 is guarded by this ratio of the two smoothed round-trip times.
-const MUCH_SLOWER: u32 = 4;
+const SLOWDOWN_RATIO: u32 = 4;
 
 /// When a switch acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Variant {
+pub enum OpportunisticMode {
     /// Never.
     #[default]
     Off,
     /// As in the paper: whenever the window is full of what a slower path holds up.
     Nsdi12,
     /// As in mptcp.org's later versions, with its guards.
-    Guarded,
+    MptcpOrg,
 }
 
 /// M1 and M2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Switches {
+pub struct OpportunisticConfig {
     /// Opportunistic retransmission.
-    pub retransmission: Variant,
+    pub retransmission: OpportunisticMode,
     /// Penalisation of the slow path.
-    pub penalisation: Variant,
+    pub penalisation: OpportunisticMode,
 }
 
 /// Why nothing new can be sent although a path has room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocked {
+pub enum BlockReason {
     /// The peer's connection-level window is full.
     Window,
     /// The send buffer is full of sent data and holds nothing new.
@@ -52,7 +52,7 @@ pub enum Blocked {
 
 /// What M1 and M2 ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Actions {
+pub struct OpportunisticActions {
     /// Send this again on this path.
     pub retransmit: Option<(PathId, DataRange)>,
     /// Halve the congestion window of this path.
@@ -62,34 +62,39 @@ pub struct Actions {
 /// The state of both for one connection.
 #[derive(Debug, Clone, Default)]
 pub struct Opportunistic {
-    switches: Switches,
+    switches: OpportunisticConfig,
     /// When a window was last halved: the slow path's, or for the sake of a fast path.
     penalised: Vec<(PathId, Instant)>,
 }
 
 impl Opportunistic {
     /// With these switches.
-    pub fn new(switches: Switches) -> Self {
+    pub fn new(switches: OpportunisticConfig) -> Self {
         Self { switches, penalised: Vec::new() }
     }
 
     /// Whether it never acts.
     pub fn is_off(&self) -> bool {
-        self.switches == Switches::default()
+        self.switches == OpportunisticConfig::default()
     }
 
     /// Whether the window that M2 leaves is also the new slow start threshold.
     pub fn ends_slow_start(&self) -> bool {
-        self.switches.penalisation == Variant::Nsdi12
+        self.switches.penalisation == OpportunisticMode::Nsdi12
     }
 
     /// Asked when nothing new can be sent because of `why`; `fast` is the path that the scheduler
     /// would use now.
-    pub fn on_blocked(&mut self, view: &ConnectionView<'_>, why: Blocked, fast: PathId) -> Actions {
+    pub fn on_blocked(
+        &mut self,
+        view: &ConnectionView<'_>,
+        why: BlockReason,
+        fast: PathId,
+    ) -> OpportunisticActions {
         let (Some(fast), Some((head, sent_on))) = (view.path(fast), view.head) else {
-            return Actions::default();
+            return OpportunisticActions::default();
         };
-        Actions {
+        OpportunisticActions {
             retransmit: self.retransmit(view, fast, head, sent_on),
             penalise: self.penalise(view, why, fast, sent_on),
         }
@@ -103,13 +108,13 @@ impl Opportunistic {
         sent_on: PathSet,
     ) -> Option<(PathId, DataRange)> {
         let worthwhile = match self.switches.retransmission {
-            Variant::Off => false,
-            Variant::Nsdi12 => {
+            OpportunisticMode::Off => false,
+            OpportunisticMode::Nsdi12 => {
                 slowest(view, fast, sent_on).is_some_and(|slow| slow.srtt > fast.srtt)
             }
-            Variant::Guarded => slowest(view, fast, sent_on).is_some_and(|slow| {
-                let few = FEW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
-                slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(MUCH_SLOWER)
+            OpportunisticMode::MptcpOrg => slowest(view, fast, sent_on).is_some_and(|slow| {
+                let few = SMALL_WINDOW_PACKETS.saturating_mul(u64::from(slow.mss_bytes));
+                slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(SLOWDOWN_RATIO)
             }),
         };
         // Twice on the same path would help nobody: its own recovery takes care of it.
@@ -123,17 +128,17 @@ impl Opportunistic {
     fn penalise(
         &mut self,
         view: &ConnectionView<'_>,
-        why: Blocked,
+        why: BlockReason,
         fast: &PathView,
         sent_on: PathSet,
     ) -> Option<PathId> {
         let slow = slowest(view, fast, sent_on)?;
         let (justified, clock) = match self.switches.penalisation {
-            Variant::Off => return None,
-            Variant::Nsdi12 => (is_slower(slow, fast), slow),
-            Variant::Guarded => {
-                let limited = why == Blocked::Window || view.send_buffer_full;
-                (limited && slow.srtt > fast.srtt && slow.phase == Phase::Open, fast)
+            OpportunisticMode::Off => return None,
+            OpportunisticMode::Nsdi12 => (is_slower(slow, fast), slow),
+            OpportunisticMode::MptcpOrg => {
+                let limited = why == BlockReason::Window || view.send_buffer_full;
+                (limited && slow.srtt > fast.srtt && slow.phase == RecoveryPhase::Open, fast)
             }
         };
         (justified && self.is_due(view.now, clock)).then(|| {
@@ -168,12 +173,12 @@ fn slowest<'a>(
     others.max_by_key(|path| (path.srtt, path.id))
 }
 
-impl fmt::Display for Variant {
+impl fmt::Display for OpportunisticMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "off",
             Self::Nsdi12 => "nsdi12",
-            Self::Guarded => "guarded",
+            Self::MptcpOrg => "guarded",
         })
     }
 }
@@ -183,55 +188,65 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::scheduler::fixture::{Model, path};
+    use crate::scheduler::fixture::{ConnectionFixture, path};
 
     const FAST: PathId = PathId(0);
     const SLOW: PathId = PathId(1);
     const HEAD: DataRange = DataRange { start: 50, bytes: 3_000 };
 
     /// Wi-Fi at 20 ms and 3G at 150 ms, which had the oldest data.
-    fn blocked() -> Model {
-        let mut model = Model::new([path(0, 20), path(1, 150)]);
+    fn blocked() -> ConnectionFixture {
+        let mut model = ConnectionFixture::new([path(0, 20), path(1, 150)]);
         model.head = Some((HEAD, PathSet::only(SLOW)));
         model
     }
 
-    fn both(variant: Variant) -> Opportunistic {
-        Opportunistic::new(Switches { retransmission: variant, penalisation: variant })
+    fn both(variant: OpportunisticMode) -> Opportunistic {
+        Opportunistic::new(OpportunisticConfig { retransmission: variant, penalisation: variant })
     }
 
-    fn act(variant: Variant, model: &Model, why: Blocked) -> Actions {
+    fn act(
+        variant: OpportunisticMode,
+        model: &ConnectionFixture,
+        why: BlockReason,
+    ) -> OpportunisticActions {
         both(variant).on_blocked(&model.view(), why, FAST)
     }
 
     #[test]
     fn both_variants_retransmit_the_head_and_penalise_the_path_that_holds_it() {
-        let expected = Actions { retransmit: Some((FAST, HEAD)), penalise: Some(SLOW) };
-        for variant in [Variant::Nsdi12, Variant::Guarded] {
-            assert_eq!(act(variant, &blocked(), Blocked::Window), expected, "{variant}");
+        let expected =
+            OpportunisticActions { retransmit: Some((FAST, HEAD)), penalise: Some(SLOW) };
+        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            assert_eq!(act(variant, &blocked(), BlockReason::Window), expected, "{variant}");
         }
-        assert_eq!(act(Variant::Off, &blocked(), Blocked::Window), Actions::default());
+        assert_eq!(
+            act(OpportunisticMode::Off, &blocked(), BlockReason::Window),
+            OpportunisticActions::default()
+        );
     }
 
     #[test]
     fn the_switches_are_independent() {
-        let (off, on) = (Variant::Off, Variant::Nsdi12);
-        let mut only_m1 = Opportunistic::new(Switches { retransmission: on, penalisation: off });
-        let mut only_m2 = Opportunistic::new(Switches { retransmission: off, penalisation: on });
+        let (off, on) = (OpportunisticMode::Off, OpportunisticMode::Nsdi12);
+        let mut only_m1 =
+            Opportunistic::new(OpportunisticConfig { retransmission: on, penalisation: off });
+        let mut only_m2 =
+            Opportunistic::new(OpportunisticConfig { retransmission: off, penalisation: on });
         let (m1, m2) = (
-            only_m1.on_blocked(&blocked().view(), Blocked::Window, FAST),
-            only_m2.on_blocked(&blocked().view(), Blocked::Window, FAST),
+            only_m1.on_blocked(&blocked().view(), BlockReason::Window, FAST),
+            only_m2.on_blocked(&blocked().view(), BlockReason::Window, FAST),
         );
-        assert_eq!(m1, Actions { retransmit: Some((FAST, HEAD)), penalise: None });
-        assert_eq!(m2, Actions { retransmit: None, penalise: Some(SLOW) });
+        assert_eq!(m1, OpportunisticActions { retransmit: Some((FAST, HEAD)), penalise: None });
+        assert_eq!(m2, OpportunisticActions { retransmit: None, penalise: Some(SLOW) });
     }
 
     #[test]
     fn m1_does_not_repeat_data_on_the_same_path() {
         let mut model = blocked();
         model.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
-        for variant in [Variant::Nsdi12, Variant::Guarded] {
-            assert_eq!(act(variant, &model, Blocked::Window).retransmit, None);
+        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            assert_eq!(act(variant, &model, BlockReason::Window).retransmit, None);
         }
     }
 
@@ -240,9 +255,9 @@ mod tests {
         let mut model = blocked();
         model.head = Some((HEAD, PathSet::only(FAST)));
         model.paths[0].room_bytes = 0;
-        for variant in [Variant::Nsdi12, Variant::Guarded] {
-            let actions = both(variant).on_blocked(&model.view(), Blocked::Window, SLOW);
-            assert_eq!(actions, Actions::default(), "{variant}");
+        for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
+            let actions = both(variant).on_blocked(&model.view(), BlockReason::Window, SLOW);
+            assert_eq!(actions, OpportunisticActions::default(), "{variant}");
         }
     }
 
@@ -253,7 +268,7 @@ mod tests {
         {
             let mut model = blocked();
             model.paths[0].room_bytes = room;
-            let range = act(Variant::Nsdi12, &model, Blocked::Window).retransmit;
+            let range = act(OpportunisticMode::Nsdi12, &model, BlockReason::Window).retransmit;
             assert_eq!(range.map(|(_, range)| range.bytes), bytes, "room for {room}");
         }
     }
@@ -264,30 +279,32 @@ mod tests {
             let mut model = blocked();
             model.paths[1].srtt = Duration::from_millis(srtt_ms);
             model.paths[1].cwnd_bytes = packets * 1_000;
-            let [paper, guarded] = [Variant::Nsdi12, Variant::Guarded]
-                .map(|variant| act(variant, &model, Blocked::Window).retransmit.is_some());
+            let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
+                .map(|variant| act(variant, &model, BlockReason::Window).retransmit.is_some());
             assert_eq!((paper, guarded), (true, acts), "{srtt_ms} ms, {packets} packets");
         }
     }
 
     #[test]
     fn m2_is_guarded_by_srtt_phase_and_a_send_buffer_that_is_really_full() {
-        type Change = fn(&mut Model);
-        let as_fast = |model: &mut Model| model.paths[1].srtt = Duration::from_millis(20);
-        let recovering = |model: &mut Model| model.paths[1].phase = Phase::Recovery;
-        let nothing = |_: &mut Model| {};
-        let full = |model: &mut Model| model.send_buffer_full = true;
-        let cases: [(Change, Blocked, [bool; 2]); 5] = [
-            (nothing, Blocked::Window, [true, true]),
-            (as_fast, Blocked::Window, [false, false]),
-            (recovering, Blocked::Window, [true, false]),
-            (nothing, Blocked::SendBuffer, [true, false]),
-            (full, Blocked::SendBuffer, [true, true]),
+        type Change = fn(&mut ConnectionFixture);
+        let as_fast =
+            |model: &mut ConnectionFixture| model.paths[1].srtt = Duration::from_millis(20);
+        let recovering =
+            |model: &mut ConnectionFixture| model.paths[1].phase = RecoveryPhase::Recovery;
+        let nothing = |_: &mut ConnectionFixture| {};
+        let full = |model: &mut ConnectionFixture| model.send_buffer_full = true;
+        let cases: [(Change, BlockReason, [bool; 2]); 5] = [
+            (nothing, BlockReason::Window, [true, true]),
+            (as_fast, BlockReason::Window, [false, false]),
+            (recovering, BlockReason::Window, [true, false]),
+            (nothing, BlockReason::SendBuffer, [true, false]),
+            (full, BlockReason::SendBuffer, [true, true]),
         ];
         for (number, (change, why, acts)) in cases.into_iter().enumerate() {
             let mut model = blocked();
             change(&mut model);
-            let [paper, guarded] = [Variant::Nsdi12, Variant::Guarded]
+            let [paper, guarded] = [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
                 .map(|variant| act(variant, &model, why).penalise.is_some());
             assert_eq!([paper, guarded], acts, "case {number}");
         }
@@ -295,13 +312,15 @@ mod tests {
 
     #[test]
     fn m2_acts_once_in_a_round_trip_of_the_slow_path_and_later_of_the_fast_one() {
-        for (variant, period_ms) in [(Variant::Nsdi12, 150), (Variant::Guarded, 20)] {
+        for (variant, period_ms) in
+            [(OpportunisticMode::Nsdi12, 150), (OpportunisticMode::MptcpOrg, 20)]
+        {
             let mut opportunistic = both(variant);
             let mut model = blocked();
             let mut times = Vec::new();
             for ms in 0..3 * period_ms {
                 model.now = Instant::ZERO + Duration::from_millis(ms);
-                let actions = opportunistic.on_blocked(&model.view(), Blocked::Window, FAST);
+                let actions = opportunistic.on_blocked(&model.view(), BlockReason::Window, FAST);
                 times.extend(actions.penalise.map(|_| ms));
             }
             assert_eq!(times, [0, period_ms, 2 * period_ms], "{variant}");
@@ -312,12 +331,22 @@ mod tests {
     fn nothing_happens_without_outstanding_data_or_when_the_fast_path_alone_had_it() {
         let mut model = blocked();
         model.head = None;
-        assert_eq!(act(Variant::Nsdi12, &model, Blocked::Window), Actions::default());
-        model.head = Some((HEAD, PathSet::only(FAST)));
-        assert_eq!(act(Variant::Nsdi12, &model, Blocked::Window), Actions::default());
         assert_eq!(
-            both(Variant::Nsdi12).on_blocked(&blocked().view(), Blocked::Window, PathId(9)),
-            Actions::default()
+            act(OpportunisticMode::Nsdi12, &model, BlockReason::Window),
+            OpportunisticActions::default()
+        );
+        model.head = Some((HEAD, PathSet::only(FAST)));
+        assert_eq!(
+            act(OpportunisticMode::Nsdi12, &model, BlockReason::Window),
+            OpportunisticActions::default()
+        );
+        assert_eq!(
+            both(OpportunisticMode::Nsdi12).on_blocked(
+                &blocked().view(),
+                BlockReason::Window,
+                PathId(9)
+            ),
+            OpportunisticActions::default()
         );
     }
 }

@@ -85,7 +85,7 @@ impl DataRange {
 
 /// What a path's loss recovery is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Phase {
+pub enum RecoveryPhase {
     /// No loss is known (Linux: `CA_Open`, `CA_Disorder`).
     #[default]
     Open,
@@ -108,7 +108,7 @@ pub struct PathView {
     /// something to tell; more of them make it stale.
     pub silent_rounds: u32,
     /// Loss recovery.
-    pub phase: Phase,
+    pub phase: RecoveryPhase,
     /// Whether the congestion window is below the slow start threshold.
     pub slow_start: bool,
     /// Smoothed round-trip time; the handshake's until data was acknowledged.

@@ -20,7 +20,7 @@ use noq_proto::congestion::{
 use thiserror::Error;
 use towpath_multipath::PathId;
 use towpath_multipath::congestion::{
-    self, AckSample, CongestionControl, HyStartRule, Sibling, Start,
+    self, AckSample, CongestionConfig, CongestionControl, HyStartRule, Sibling,
 };
 use towpath_net::Instant;
 
@@ -71,7 +71,7 @@ fn listed() -> String {
 /// What makes a path's control.
 #[derive(Clone)]
 enum Kind {
-    Ours(fn(Start) -> Box<dyn CongestionControl>),
+    Ours(fn(CongestionConfig) -> Box<dyn CongestionControl>),
     Library(Arc<dyn ControllerFactory + Send + Sync>),
 }
 
@@ -89,7 +89,7 @@ impl Kind {
 
     fn make(&self, now: time::Instant, mtu_bytes: u16) -> Control {
         match self {
-            Self::Ours(make) => Control::Ours(make(Start {
+            Self::Ours(make) => Control::Ours(make(CongestionConfig {
                 mss_bytes: u32::from(mtu_bytes),
                 initial_packets: INITIAL_PACKETS,
                 hystart: HyStartRule::Rfc9406,

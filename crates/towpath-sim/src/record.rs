@@ -16,7 +16,7 @@ use towpath_mptcp::stack::{
     ConnectionId, Fallback, Notice, Reinjection, Status, SubflowStatus, Trace,
 };
 use towpath_mptcp::subflow::{CloseReason, State, Statistics};
-use towpath_multipath::scheduler::Departure;
+use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
 
 use crate::error::SimError;
@@ -181,7 +181,7 @@ impl<'a> Recorder<'a> {
         let decisions = self.decisions.entry((host, connection)).or_default();
         let blocked = match trace {
             Trace::Scheduled { number, run_bytes, why } => {
-                decisions.scheduled(number, run_bytes, why.map(Departure::name));
+                decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
                 None
             }
             Trace::Reinjected { number, bytes, cause: why } => {

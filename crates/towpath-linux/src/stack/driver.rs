@@ -17,7 +17,7 @@ use towpath_mptcp::stack::{
     ConnectionError, ConnectionId, Event, InterfaceId, ListenerId, Notice, Reinjection, Stack,
     Trace,
 };
-use towpath_multipath::scheduler::Departure;
+use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
 
 use super::Device;
@@ -176,7 +176,7 @@ impl Told {
     fn hear(&mut self, now: Instant, trace: Trace) {
         match trace {
             Trace::Scheduled { number, run_bytes, why } => {
-                self.decisions.scheduled(number, run_bytes, why.map(Departure::name));
+                self.decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
             }
             Trace::Reinjected { number, bytes, cause } => {
                 self.decisions.reinjected(number, bytes, cause_of(cause));

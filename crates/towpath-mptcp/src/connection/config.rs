@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::{self, HyStartRule, Start};
-use towpath_multipath::opportunistic::Switches;
+use towpath_multipath::congestion::{self, CongestionConfig, HyStartRule};
+use towpath_multipath::opportunistic::OpportunisticConfig;
 use towpath_multipath::scheduler;
 
 use crate::stack::ConfigError;
@@ -25,7 +25,7 @@ pub struct Config {
     /// Name in [`crate::path_manager::ALL`].
     pub path_manager: String,
     /// M1 and M2.
-    pub opportunistic: Switches,
+    pub opportunistic: OpportunisticConfig,
     /// Require DSS checksums.
     pub checksum: bool,
     /// C flag: ask the peer not to open subflows to our initial address and port.
@@ -147,7 +147,7 @@ impl Config {
             subflow: subflow::Config::linux(),
             scheduler: "linux".to_owned(),
             path_manager: "default".to_owned(),
-            opportunistic: Switches::default(),
+            opportunistic: OpportunisticConfig::default(),
             checksum: false,
             no_join_to_initial: false,
             accept_joins: true,
@@ -219,7 +219,8 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         scheduler::by_name(&self.scheduler)?;
         path_manager::by_name(&self.path_manager)?;
-        let start = Start { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
+        let start =
+            CongestionConfig { mss_bytes: 1_460, initial_packets: 10, hystart: HyStartRule::Off };
         congestion::by_name(&self.subflow.congestion_control, start)?;
         Ok(())
     }

@@ -139,7 +139,7 @@ impl Connection {
             connection: self.id,
             start: sent.mapping.dsn + (sent.ssn - sent.mapping_ssn),
             again: transmit.retransmission,
-            copied: self.scheduler.repeats(),
+            copied: self.scheduler.duplicates_data(),
         });
     }
 

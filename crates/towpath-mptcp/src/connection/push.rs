@@ -15,7 +15,9 @@ pub(super) const MAPPING_BYTES: u64 = 65_534;
 impl Connection {
     /// Whether data goes into the subflows' queues in the pieces in which it was written.
     pub(super) fn fills_queues(&self) -> bool {
-        self.config.subflow.counts_memory && self.is_multipath() && self.scheduler.queues_ahead()
+        self.config.subflow.counts_memory
+            && self.is_multipath()
+            && self.scheduler.fills_subflow_queues()
     }
 
     /// Gives the next bytes of the store to these paths.

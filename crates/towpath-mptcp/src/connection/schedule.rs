@@ -1,6 +1,6 @@
 //! Who sends what: reinjections first, then new data as the scheduler decides, then M1 and M2.
 
-use towpath_multipath::opportunistic::Blocked;
+use towpath_multipath::opportunistic::BlockReason;
 use towpath_multipath::scheduler::{Decision, SchedulerEvent, min_rtt};
 use towpath_multipath::{ConnectionView, DataRange, PathId, PathSet, PathView};
 use towpath_net::Instant;
@@ -55,7 +55,7 @@ impl Connection {
         if unsent > 0 && self.send.window_bytes() == 0 && self.send.unacked_bytes() == 0 {
             self.probe_closed_window(host.now);
         }
-        let again = self.scheduler.repeats() || !self.reinjections.is_empty();
+        let again = self.scheduler.duplicates_data() || !self.reinjections.is_empty();
         if unsent == 0 && !again && !self.may_be_blocked() {
             return false;
         }
@@ -74,7 +74,7 @@ impl Connection {
         }
         let window = self.send.window_bytes();
         let admitted = unsent > 0 && window > 0;
-        let asked = admitted || self.scheduler.repeats();
+        let asked = admitted || self.scheduler.duplicates_data();
         if asked && self.schedule_new(host) {
             return true;
         }
@@ -102,7 +102,7 @@ impl Connection {
     /// Whether no path takes anything now; `false` if that is not sure. Found sooner than views are
     /// made.
     fn is_full(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
-        let ahead = self.is_multipath() && self.scheduler.queues_ahead();
+        let ahead = self.is_multipath() && self.scheduler.fills_subflow_queues();
         let by_memory = self.fills_queues();
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
             let open = match room(flow.interface) {
@@ -155,7 +155,7 @@ impl Connection {
 
     /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
     fn schedule_new(&mut self, host: &Host<'_>) -> bool {
-        if !self.is_multipath() || !self.scheduler.queues_ahead() {
+        if !self.is_multipath() || !self.scheduler.fills_subflow_queues() {
             return self.schedule(host);
         }
         self.look_at_queues();
@@ -180,7 +180,7 @@ impl Connection {
     fn schedule(&mut self, host: &Host<'_>) -> bool {
         let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         // One path: every scheduler would say the same.
-        let decision = match (self.views.as_slice(), self.scheduler.repeats()) {
+        let decision = match (self.views.as_slice(), self.scheduler.duplicates_data()) {
             ([only], false) if only.room_bytes > 0 => {
                 Decision::Send { path: only.id, max_bytes: only.room_bytes }
             }
@@ -288,7 +288,8 @@ impl Connection {
             if self.fills_queues() {
                 return false;
             }
-            let at_window = bytes == self.send.window_bytes() && !self.scheduler.queues_ahead();
+            let at_window =
+                bytes == self.send.window_bytes() && !self.scheduler.fills_subflow_queues();
             let busy = if at_window { self.views.iter().any(is_busy) } else { is_busy(view) };
             return unacked && busy;
         }
@@ -334,7 +335,8 @@ impl Connection {
 
     /// In Linux what a dead path leaves behind becomes new data again.
     pub(super) fn repeats_as_new(&self, cause: Reinjection) -> bool {
-        matches!(cause, Reinjection::Timeout | Reinjection::Closed) && self.scheduler.queues_ahead()
+        matches!(cause, Reinjection::Timeout | Reinjection::Closed)
+            && self.scheduler.fills_subflow_queues()
     }
 
     /// Gives the scheduler the front of the reinjections (`rest`) as if it were new.
@@ -401,7 +403,7 @@ impl Connection {
     /// Nobody can carry the front now; data that is still under way on a living path need not wait. In
     /// Linux the connection's timer repeats something when it fires, or not at all.
     fn drop_needless(&mut self, front: &Queued) -> bool {
-        if front.cause == Reinjection::Connection && self.scheduler.queues_ahead() {
+        if front.cause == Reinjection::Connection && self.scheduler.fills_subflow_queues() {
             self.reinjections.pop_front();
             return false;
         }
@@ -430,8 +432,8 @@ impl Connection {
         ) else {
             return false;
         };
-        let why = if unsent > 0 { Blocked::Window } else { Blocked::SendBuffer };
-        if why == Blocked::Window {
+        let why = if unsent > 0 { BlockReason::Window } else { BlockReason::SendBuffer };
+        if why == BlockReason::Window {
             self.note_window_blocked(host, true);
         }
         if self.views.len() < 2 {
@@ -472,7 +474,7 @@ impl Connection {
         if !host.trace || self.flows.len() < 2 {
             return;
         }
-        let why = self.scheduler.departure();
+        let why = self.scheduler.switch_reason();
         match &mut self.last_scheduled {
             Some((last, run)) if *last == path => *run += bytes,
             last => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use towpath_multipath::PathId;
-use towpath_multipath::scheduler::Departure;
+use towpath_multipath::scheduler::SwitchReason;
 
 use crate::subflow;
 
@@ -155,7 +155,7 @@ pub enum Trace {
         /// Bytes that the one before got in a row.
         run_bytes: u64,
         /// Why it is not the one that the scheduler prefers, if so.
-        why: Option<Departure>,
+        why: Option<SwitchReason>,
     },
     /// Data was sent again on another subflow.
     Reinjected {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 
 use crate::wire::Payload;
 
@@ -104,7 +104,7 @@ pub struct Statistics {
     /// Bytes a second.
     pub pacing_rate: u64,
     /// Loss recovery.
-    pub phase: Phase,
+    pub phase: RecoveryPhase,
     /// Payload bytes sent, repeated ones too.
     pub sent_bytes: u64,
     /// Payload bytes cumulatively acknowledged by the peer.

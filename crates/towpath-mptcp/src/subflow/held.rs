@@ -2,7 +2,7 @@
 
 use towpath_net::Instant;
 
-use super::{Phase, Subflow};
+use super::{RecoveryPhase, Subflow};
 
 /// Why TCP would send nothing now, whatever it were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Subflow {
 
     /// What the congestion window is after.
     fn window_state(&self) -> HeldBy {
-        let lost = self.recovery.phase() != Phase::Open
+        let lost = self.recovery.phase() != RecoveryPhase::Open
             || self.retransmissions > 0
             || self.recovery.timeouts_total() > 0;
         if lost {

@@ -15,8 +15,8 @@
 
 use std::time::Duration;
 
-use towpath_multipath::congestion::{self, CongestionControl, Sibling, Start};
-use towpath_multipath::path::{PathId, PathView, Phase};
+use towpath_multipath::congestion::{self, CongestionConfig, CongestionControl, Sibling};
+use towpath_multipath::path::{PathId, PathView, RecoveryPhase};
 use towpath_net::Instant;
 
 use crate::wire::Segment;
@@ -68,7 +68,7 @@ use timers::Timers;
 use transmit::PendingReset;
 use window::{OwnWindow, PeerWindow};
 
-const DEFAULT_CONTROL: congestion::Entry = match congestion::ALL {
+const DEFAULT_CONTROL: congestion::CongestionControlEntry = match congestion::ALL {
     [first, ..] => *first,
     [] => panic!("there is no congestion control"),
 };
@@ -153,13 +153,14 @@ impl Subflow {
 
     fn new(config: Config, isn: u32, state: State, now: Instant) -> Self {
         let path_mtu = PathMtu::new(config.mtu_bytes);
-        let start = Start {
+        let start = CongestionConfig {
             mss_bytes: path_mtu.packet_bytes(),
             initial_packets: config.initial_window_packets,
             hystart: config.hystart,
         };
         // Names are checked when a configuration is read; an unknown one gets the default.
-        let named = |entry: &&congestion::Entry| entry.name == config.congestion_control;
+        let named =
+            |entry: &&congestion::CongestionControlEntry| entry.name == config.congestion_control;
         let control = congestion::ALL.iter().find(named).unwrap_or(&DEFAULT_CONTROL);
         Self {
             state,
@@ -582,7 +583,7 @@ impl Subflow {
     }
 
     /// Loss recovery.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> RecoveryPhase {
         self.recovery.phase()
     }
 

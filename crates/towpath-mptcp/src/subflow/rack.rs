@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use super::delivery::Delivery;
@@ -110,7 +110,7 @@ impl Subflow {
     fn reordering_window(&self) -> Duration {
         let rack = &self.rack;
         let enough = DUPLICATE_THRESHOLD * u64::from(self.mss());
-        let hurry = self.phase() != Phase::Open || self.send.sacked_bytes() >= enough;
+        let hurry = self.phase() != RecoveryPhase::Open || self.send.sacked_bytes() >= enough;
         if !rack.reordering_seen && hurry {
             return Duration::ZERO;
         }
@@ -156,7 +156,7 @@ impl Subflow {
         // RFC 8985 §7.3: one probe at a time, and none before its round trip is known.
         let probed = self.rack.probe.is_some() || self.rack.unmeasured;
         let idle = self.send.outstanding() == 0 || probed;
-        let calm = self.phase() == Phase::Open && self.send.sacked_bytes() == 0;
+        let calm = self.phase() == RecoveryPhase::Open && self.send.sacked_bytes() == 0;
         if idle || !calm || !self.uses_rack() || self.rack.probe_due {
             return self.timers.clear(Timer::TailProbe);
         }
@@ -203,7 +203,7 @@ impl Subflow {
             self.rack.probe = None;
         } else if ack > probe.end {
             self.rack.probe = None;
-            if self.phase() == Phase::Open {
+            if self.phase() == RecoveryPhase::Open {
                 self.react_to_hidden_loss(now);
             }
         } else if told.plain_duplicate {

@@ -6,7 +6,7 @@ use mptcp_rs::{CloseReason, ConnectConfig, SubflowId};
 use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
 use towpath_mptcp::stack::Notice;
-use towpath_multipath::opportunistic::{Switches, Variant};
+use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 use towpath_multipath::scheduler;
 use towpath_net::Instant;
 
@@ -442,8 +442,8 @@ fn server_config(topic: Topic, random: &mut Random) -> Config {
     let any = |random: &mut Random, count: usize| random.below(count as u64) as usize;
     let scheduler = schedulers[any(random, schedulers.len())].name.to_owned();
     let manager = if random.chance(60) { 0 } else { any(random, managers.len()) };
-    let variants = [Variant::Off, Variant::Nsdi12, Variant::Guarded];
-    let opportunistic = Switches {
+    let variants = [OpportunisticMode::Off, OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg];
+    let opportunistic = OpportunisticConfig {
         retransmission: variants[any(random, 3)],
         penalisation: variants[any(random, 3)],
     };

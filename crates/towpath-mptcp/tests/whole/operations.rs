@@ -9,7 +9,7 @@ use proptest::test_runner::RngSeed;
 use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
 use towpath_mptcp::stack::{InterfaceId, LocalAddress, Notice};
-use towpath_multipath::opportunistic::{Switches, Variant};
+use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 use towpath_multipath::{congestion, scheduler};
 
 use crate::middlebox::Mangle;
@@ -32,7 +32,7 @@ pub(crate) struct Host {
     scheduler: &'static str,
     path_manager: &'static str,
     congestion_control: &'static str,
-    opportunistic: Variant,
+    opportunistic: OpportunisticMode,
     checksum: bool,
     buffer: (ReceiveBufferMode, u64),
     send_buffer_bytes: u64,
@@ -54,7 +54,7 @@ const LINUX: Host = Host {
     scheduler: "linux",
     path_manager: "default",
     congestion_control: "cubic",
-    opportunistic: Variant::Off,
+    opportunistic: OpportunisticMode::Off,
     checksum: false,
     buffer: (ReceiveBufferMode::Linux, 131_072),
     send_buffer_bytes: 1 << 20,
@@ -77,7 +77,8 @@ impl Host {
         self.path_manager.clone_into(&mut config.path_manager);
         self.congestion_control.clone_into(&mut config.subflow.congestion_control);
         let variant = self.opportunistic;
-        config.opportunistic = Switches { retransmission: variant, penalisation: variant };
+        config.opportunistic =
+            OpportunisticConfig { retransmission: variant, penalisation: variant };
         config.checksum = self.checksum;
         let (mode, initial_bytes) = self.buffer;
         // One that is small for good must be said exactly, in units of bytes.
@@ -444,7 +445,11 @@ fn host() -> impl Strategy<Value = Host> {
         names(scheduler::ALL.iter().map(|entry| entry.name)),
         names(path_manager::ALL.iter().map(|entry| entry.name)),
         names(congestion::ALL.iter().map(|entry| entry.name)),
-        select(vec![Variant::Off, Variant::Nsdi12, Variant::Guarded]),
+        select(vec![
+            OpportunisticMode::Off,
+            OpportunisticMode::Nsdi12,
+            OpportunisticMode::MptcpOrg,
+        ]),
     );
     let modes =
         [ReceiveBufferMode::Fixed, ReceiveBufferMode::Linux, ReceiveBufferMode::Seed003].to_vec();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
-use towpath_multipath::opportunistic::{Switches, Variant};
+use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 
 use crate::world::{Line, World, pattern};
 
@@ -102,7 +102,7 @@ fn very_small_send_buffers_are_enough() {
     }
 }
 
-fn blocked_world(seed: u64, opportunistic: Switches, scheduler: &str) -> World {
+fn blocked_world(seed: u64, opportunistic: OpportunisticConfig, scheduler: &str) -> World {
     let config = || Config {
         receive_buffer: fixed(60_000),
         send_buffer_bytes: 200_000,
@@ -117,10 +117,13 @@ fn blocked_world(seed: u64, opportunistic: Switches, scheduler: &str) -> World {
 
 #[test]
 fn a_slow_path_that_blocks_the_window_is_relieved_without_harm() {
-    for variant in [Variant::Off, Variant::Nsdi12, Variant::Guarded] {
-        for other in [Variant::Off, Variant::Nsdi12, Variant::Guarded] {
+    for variant in [OpportunisticMode::Off, OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
+    {
+        for other in
+            [OpportunisticMode::Off, OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg]
+        {
             for (seed, scheduler) in ["min-rtt", "linux", "round-robin", "ecf"].iter().enumerate() {
-                let switches = Switches { retransmission: variant, penalisation: other };
+                let switches = OpportunisticConfig { retransmission: variant, penalisation: other };
                 let mut world = blocked_world(seed as u64, switches, scheduler);
                 let what = format!("{switches:?} {scheduler}");
                 world.deliver([400_000, 50_000], seconds(120), &what);
@@ -132,15 +135,15 @@ fn a_slow_path_that_blocks_the_window_is_relieved_without_harm() {
 #[test]
 fn opportunistic_retransmission_and_penalisation_act_and_help() {
     let time = |variant| {
-        let switches = Switches { retransmission: variant, penalisation: variant };
+        let switches = OpportunisticConfig { retransmission: variant, penalisation: variant };
         let mut world = blocked_world(0, switches, "round-robin");
         world.deliver([20_000_000, 0], seconds(300), "blocked");
         let status = world.status(0);
         let acted = status.reinjected_bytes[3] > 0 && status.penalisations > 0;
-        assert_eq!(acted, variant != Variant::Off, "{status:?}");
+        assert_eq!(acted, variant != OpportunisticMode::Off, "{status:?}");
         world.ended_at[1]
     };
-    let (off, on) = (time(Variant::Off), time(Variant::Nsdi12));
+    let (off, on) = (time(OpportunisticMode::Off), time(OpportunisticMode::Nsdi12));
     assert!(on < off, "{on} with, {off} without");
 }
 

@@ -8,14 +8,14 @@
 use towpath_net::Instant;
 
 use super::AckSample;
-use super::window::{Coupling, Group};
+use super::window::{CoupledPaths, Coupling};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Balia;
 
 /// How much faster the fastest path is.
-fn alpha(group: Group<'_>) -> f64 {
+fn alpha(group: CoupledPaths<'_>) -> f64 {
     let own = group.own.window() / group.own.rtt();
     group.iter().map(|path| path.window() / path.rtt() / own).fold(1.0, f64::max)
 }
@@ -24,7 +24,7 @@ impl Coupling for Balia {
     const NAME: &'static str = "balia";
     const COUPLED: bool = true;
 
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let own = group.own;
         let rate = own.window() / own.rtt();
         let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
@@ -33,7 +33,7 @@ impl Coupling for Balia {
         ack.acked_bytes as f64 * own.packet() / (own.window() * rates * rates) * balance
     }
 
-    fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
+    fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
         let window = group.own.window();
         window - window / 2.0 * alpha(group).min(1.5)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::AckSample;
-use super::window::{Coupling, Group};
+use super::window::{CoupledPaths, Coupling};
 
 /// Share of the window that is left after loss (RFC 9438 §4.6).
 const BETA: f64 = 0.7;
@@ -29,25 +29,25 @@ struct Epoch {
     /// When the curve reaches it.
     k: f64,
     /// Reno's window, in packets.
-    estimate: f64,
+    w_est: f64,
 }
 
 /// Linux lets the window grow by this part of what was acknowledged, at least, as long as no loss has
 /// told what the path carries.
-const FIRST_GROWTH: f64 = 1.0 / 20.0;
+const MIN_GROWTH_BEFORE_LOSS: f64 = 1.0 / 20.0;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cubic {
     /// Where Linux and RFC 9438 differ, as Linux (`net/ipv4/tcp_cubic.c`): the curve is that of the
-    /// smallest round-trip time, Reno's part keeps its slope, and there is [`FIRST_GROWTH`]; only time
+    /// smallest round-trip time, Reno's part keeps its slope, and there is [`MIN_GROWTH_BEFORE_LOSS`]; only time
     /// in which nothing was in flight does not count (`cubictcp_cwnd_event`); and a loss that was none
     /// gives back the window, but not what was noted of the path (`tcp_undo_cwnd_reduction`).
     as_linux: bool,
     /// `W_max` in packets; none at first and after a timeout (RFC 9438 §4.8).
-    top: Option<f64>,
+    w_max: Option<f64>,
     /// Window before the last reduction, in packets.
-    prior: f64,
+    cwnd_prior: f64,
     epoch: Option<Epoch>,
     unused_since: Option<Instant>,
 }
@@ -59,8 +59,8 @@ impl Cubic {
 
     fn epoch(&mut self, now: Instant, cwnd: f64) -> Epoch {
         let mut epoch = self.epoch.unwrap_or_else(|| {
-            let origin = self.top.unwrap_or(cwnd).max(cwnd);
-            Epoch { start: now, origin, k: cube_root((origin - cwnd) / C), estimate: cwnd }
+            let origin = self.w_max.unwrap_or(cwnd).max(cwnd);
+            Epoch { start: now, origin, k: cube_root((origin - cwnd) / C), w_est: cwnd }
         });
         // RFC 9438 §5.8: time in which the application left the window unused does not count.
         if let Some(since) = self.unused_since.take() {
@@ -74,7 +74,7 @@ impl Coupling for Cubic {
     const NAME: &'static str = "cubic";
     const LINUX_HYSTART: bool = true;
 
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let packet = group.own.packet();
         let cwnd = group.own.window() / packet;
         let acked = ack.acked_bytes as f64 / packet;
@@ -87,22 +87,26 @@ impl Coupling for Cubic {
         let cubic = acked * (target - cwnd) / cwnd;
 
         // RFC 9438 §4.3: once it is back where loss happened, Reno itself.
-        let recovered = epoch.estimate >= self.prior && !self.as_linux;
+        let recovered = epoch.w_est >= self.cwnd_prior && !self.as_linux;
         let alpha = if recovered { 1.0 } else { ALPHA };
-        epoch.estimate += alpha * acked / cwnd;
-        let reno = (epoch.estimate - cwnd).min(acked / 2.0);
+        epoch.w_est += alpha * acked / cwnd;
+        let reno = (epoch.w_est - cwnd).min(acked / 2.0);
 
         self.epoch = Some(epoch);
-        let first = if self.as_linux && self.top.is_none() { acked * FIRST_GROWTH } else { 0.0 };
+        let first = if self.as_linux && self.w_max.is_none() {
+            acked * MIN_GROWTH_BEFORE_LOSS
+        } else {
+            0.0
+        };
         cubic.max(reno).max(first) * packet
     }
 
-    fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
+    fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
         let cwnd = group.own.window() / group.own.packet();
         // RFC 9438 §4.7: a flow that did not get back to its top leaves room for another.
-        let converges = self.top.is_some_and(|top| cwnd < top);
-        self.top = Some(if converges { cwnd * (1.0 + BETA) / 2.0 } else { cwnd });
-        self.prior = cwnd;
+        let converges = self.w_max.is_some_and(|top| cwnd < top);
+        self.w_max = Some(if converges { cwnd * (1.0 + BETA) / 2.0 } else { cwnd });
+        self.cwnd_prior = cwnd;
         self.epoch = None;
         group.own.window() * BETA
     }

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use super::AckSample;
 
-pub(super) use classic::Classic;
+pub(super) use classic::LinuxHyStart;
 
 /// Samples that a round needs to be judged (`N_RTT_SAMPLE`).
-const SAMPLES: u32 = 8;
+const N_RTT_SAMPLE: u32 = 8;
 /// Bounds of the delay that counts as growth (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
-const THRESHOLD: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
+const RTT_THRESH_BOUNDS: (Duration, Duration) =
+    (Duration::from_millis(4), Duration::from_millis(16));
 /// Growth by this part of the round-trip time counts (`MIN_RTT_DIVISOR`).
-const RTT_DIVISOR: u32 = 8;
+const MIN_RTT_DIVISOR: u32 = 8;
 /// Rounds of conservative slow start before congestion avoidance (`CSS_ROUNDS`).
-const SLOW_ROUNDS: u32 = 5;
+const CSS_ROUNDS: u32 = 5;
 
 /// Which rule ends slow start early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,13 +33,13 @@ pub enum HyStartRule {
 
 /// How slow start goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum SlowStartMode {
     /// By what was acknowledged.
-    Full,
+    Exponential,
     /// By a quarter of it: conservative slow start.
-    Slow,
+    Conservative,
     /// Not at all: congestion avoidance begins.
-    Leave,
+    Exit,
 }
 
 /// The rounds of the first slow start of a path.
@@ -49,36 +50,36 @@ pub(super) struct HyStart {
     /// Smallest of this round.
     current: Option<Duration>,
     samples: u32,
-    slow: Option<SlowRounds>,
+    slow: Option<ConservativeSlowStart>,
 }
 
 /// Conservative slow start: the delay that caused it, and for how many rounds it has lasted.
 #[derive(Debug, Clone, Copy)]
-struct SlowRounds {
+struct ConservativeSlowStart {
     baseline: Duration,
     ended: u32,
 }
 
 impl HyStart {
     /// `CSS_GROWTH_DIVISOR`.
-    pub(super) const GROWTH_DIVISOR: u64 = 4;
+    pub(super) const CSS_GROWTH_DIVISOR: u64 = 4;
 
     /// Takes in an acknowledgement in slow start (RFC 9406 §4.2).
-    pub(super) fn on_ack(&mut self, sample: &AckSample) -> Pace {
+    pub(super) fn on_ack(&mut self, sample: &AckSample) -> SlowStartMode {
         if let Some(rtt) = sample.rtt {
             self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));
             self.samples = self.samples.saturating_add(1);
         }
-        if self.samples >= SAMPLES {
+        if self.samples >= N_RTT_SAMPLE {
             self.judge();
         }
         if sample.round_ended {
             self.end_round();
         }
         match self.slow {
-            None => Pace::Full,
-            Some(slow) if slow.ended >= SLOW_ROUNDS => Pace::Leave,
-            Some(_) => Pace::Slow,
+            None => SlowStartMode::Exponential,
+            Some(slow) if slow.ended >= CSS_ROUNDS => SlowStartMode::Exit,
+            Some(_) => SlowStartMode::Conservative,
         }
     }
 
@@ -86,9 +87,10 @@ impl HyStart {
         let Some(current) = self.current else { return };
         match (self.slow, self.last) {
             (None, Some(last)) => {
-                let growth = (last / RTT_DIVISOR).clamp(THRESHOLD.0, THRESHOLD.1);
+                let growth =
+                    (last / MIN_RTT_DIVISOR).clamp(RTT_THRESH_BOUNDS.0, RTT_THRESH_BOUNDS.1);
                 if current >= last.saturating_add(growth) {
-                    self.slow = Some(SlowRounds { baseline: current, ended: 0 });
+                    self.slow = Some(ConservativeSlowStart { baseline: current, ended: 0 });
                 }
             }
             // The delay has gone again: it was jitter, not a queue.

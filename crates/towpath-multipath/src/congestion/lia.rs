@@ -9,7 +9,7 @@
 //! that this is exactly Reno, to the last bit.
 
 use super::AckSample;
-use super::window::{Coupling, Group};
+use super::window::{CoupledPaths, Coupling};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,7 +19,7 @@ impl Coupling for Lia {
     const NAME: &'static str = "lia";
     const COUPLED: bool = true;
 
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let mut best = group.own;
         for path in group.iter() {
             let gain = |of: &super::Sibling| of.window() / (of.rtt() * of.rtt());

@@ -22,7 +22,7 @@ mod window;
 mod wvegas;
 
 pub use hystart::HyStartRule;
-pub use window::{Coupling, Group, Windowed, Windows};
+pub use window::{CoupledPaths, Coupling, CwndState, WindowBased};
 
 /// New data was acknowledged on a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -120,7 +120,7 @@ pub trait CongestionControl: fmt::Debug + Send {
 
 /// How a control begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
+pub struct CongestionConfig {
     /// Payload bytes of a full packet.
     pub mss_bytes: u32,
     /// Initial window in packets (10 by RFC 6928).
@@ -131,49 +131,49 @@ pub struct Start {
 
 /// One congestion control for users to choose.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct CongestionControlEntry {
     /// Name in scenarios.
     pub name: &'static str,
     /// One line for people, with its source.
     pub about: &'static str,
     /// Makes one for a path.
-    pub make: fn(Start) -> Box<dyn CongestionControl>,
+    pub make: fn(CongestionConfig) -> Box<dyn CongestionControl>,
 }
 
 /// Every congestion control, the default first.
-pub const ALL: &[Entry] = &[
-    Entry {
+pub const ALL: &[CongestionControlEntry] = &[
+    CongestionControlEntry {
         name: "cubic",
         about: "CUBIC with the Reno-friendly region and fast convergence (RFC 9438)",
         make: |start| {
             let as_linux = start.hystart == HyStartRule::Linux;
-            Box::new(Windowed::new(start, cubic::Cubic::new(as_linux)))
+            Box::new(WindowBased::new(start, cubic::Cubic::new(as_linux)))
         },
     },
-    Entry {
+    CongestionControlEntry {
         name: "reno",
         about: "Reno: a packet more in each round trip, half after loss (RFC 5681)",
-        make: |start| Box::new(Windowed::new(start, reno::Reno)),
+        make: |start| Box::new(WindowBased::new(start, reno::Reno)),
     },
-    Entry {
+    CongestionControlEntry {
         name: "lia",
         about: "linked increases: together as aggressive as one Reno flow (RFC 6356)",
-        make: |start| Box::new(Windowed::new(start, lia::Lia)),
+        make: |start| Box::new(WindowBased::new(start, lia::Lia)),
     },
-    Entry {
+    CongestionControlEntry {
         name: "olia",
         about: "opportunistic linked increases (draft-khalili-mptcp-congestion-control-05)",
-        make: |start| Box::new(Windowed::new(start, olia::Olia)),
+        make: |start| Box::new(WindowBased::new(start, olia::Olia)),
     },
-    Entry {
+    CongestionControlEntry {
         name: "balia",
         about: "balanced linked adaptation (draft-walid-mptcp-congestion-control-04)",
-        make: |start| Box::new(Windowed::new(start, balia::Balia)),
+        make: |start| Box::new(WindowBased::new(start, balia::Balia)),
     },
-    Entry {
+    CongestionControlEntry {
         name: "wvegas",
         about: "weighted Vegas: a few packets queued on each path, by delay (Cao et al. 2012)",
-        make: |start| Box::new(Windowed::new(start, wvegas::Wvegas::default())),
+        make: |start| Box::new(WindowBased::new(start, wvegas::Wvegas::default())),
     },
 ];
 
@@ -191,7 +191,7 @@ fn names() -> String {
 /// The congestion control of this name.
 pub fn by_name(
     name: &str,
-    start: Start,
+    start: CongestionConfig,
 ) -> Result<Box<dyn CongestionControl>, UnknownCongestionControl> {
     let found = ALL.iter().find(|entry| entry.name == name);
     let unknown = || UnknownCongestionControl { name: name.to_owned() };

@@ -10,7 +10,7 @@
 //! `1 / (N · number of those)` for them and `-1 / (N · number of the largest)` for the largest, else
 //! 0. A negative α can make a window shrink. Half after loss.
 
-use super::window::{Coupling, Group};
+use super::window::{CoupledPaths, Coupling};
 use super::{AckSample, Sibling};
 
 /// See the module.
@@ -21,7 +21,7 @@ impl Coupling for Olia {
     const NAME: &'static str = "olia";
     const COUPLED: bool = true;
 
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let own = group.own;
         // Scaled by the path's own rate, so that a lone path divides by itself.
         let rate = own.window() / own.rtt();
@@ -37,7 +37,7 @@ fn quality(path: &Sibling) -> f64 {
     since.max(between) as f64 / (path.rtt() * path.rtt())
 }
 
-fn alpha(group: Group<'_>) -> f64 {
+fn alpha(group: CoupledPaths<'_>) -> f64 {
     let best = group.iter().map(|path| quality(&path)).fold(0.0, f64::max);
     let largest = group.iter().map(|path| path.cwnd_bytes).max().unwrap_or(0);
     let is_largest = |path: &Sibling| path.cwnd_bytes == largest;

@@ -3,7 +3,7 @@
 //! RFC 5681 §3.1, equation 3, by acknowledged bytes (RFC 3465):
 //! `cwnd += acked · mss / cwnd`.
 
-use super::window::{Coupling, Group};
+use super::window::{CoupledPaths, Coupling};
 use super::{AckSample, Sibling};
 
 /// See the module.
@@ -13,7 +13,7 @@ pub(super) struct Reno;
 impl Coupling for Reno {
     const NAME: &'static str = "reno";
 
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64 {
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         growth(&group.own, ack.acked_bytes)
     }
 }

@@ -8,8 +8,8 @@ const MSS: u32 = 1_000;
 const MSS_BYTES: u64 = MSS as u64;
 const RTT: Duration = Duration::from_millis(100);
 
-fn start() -> Start {
-    Start { mss_bytes: MSS, initial_packets: 10, hystart: HyStartRule::Off }
+fn start() -> CongestionConfig {
+    CongestionConfig { mss_bytes: MSS, initial_packets: 10, hystart: HyStartRule::Off }
 }
 
 fn make(name: &str) -> Box<dyn CongestionControl> {
@@ -101,7 +101,7 @@ fn slow_start_ends_at_the_threshold_and_the_rest_of_an_acknowledgement_counts_fo
 
 #[test]
 fn hystart_leaves_slow_start_when_delay_grows_and_not_before() {
-    let watching = Start { hystart: HyStartRule::Rfc9406, ..start() };
+    let watching = CongestionConfig { hystart: HyStartRule::Rfc9406, ..start() };
     for (queueing_ms, leaves) in [(0, false), (5, false), (20, true)] {
         let mut control = by_name("reno", watching).unwrap();
         for number in 0..9 {
@@ -122,7 +122,8 @@ fn hystart_leaves_slow_start_when_delay_grows_and_not_before() {
 
 #[test]
 fn hystart_goes_on_when_the_delay_was_jitter() {
-    let mut control = by_name("reno", Start { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
+    let mut control =
+        by_name("reno", CongestionConfig { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
     for number in 0..12 {
         let packets = control.cwnd_bytes() / MSS_BYTES;
         let late = Duration::from_millis(if number == 2 { 20 } else { 0 });
@@ -138,7 +139,8 @@ fn hystart_goes_on_when_the_delay_was_jitter() {
 
 #[test]
 fn conservative_slow_start_grows_by_a_quarter_and_every_other_slow_start_by_all() {
-    let mut control = by_name("reno", Start { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
+    let mut control =
+        by_name("reno", CongestionConfig { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
     let grow = |control: &mut dyn CongestionControl, late_ms: u64| {
         let before = control.cwnd_bytes();
         let late = Duration::from_millis(late_ms);
@@ -580,7 +582,7 @@ proptest! {
         hystart in prop::sample::select(vec![HyStartRule::Off, HyStartRule::Rfc9406, HyStartRule::Linux]),
     ) {
         for entry in ALL {
-            let mut control = (entry.make)(Start { hystart, ..start() });
+            let mut control = (entry.make)(CongestionConfig { hystart, ..start() });
             let mut mss = MSS_BYTES;
             for (number, step) in steps.iter().enumerate() {
                 apply(control.as_mut(), step, Instant::from_nanos(number as u64 * 50_000_000), &group);

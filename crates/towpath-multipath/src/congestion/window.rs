@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::hystart::{Classic, HyStart, HyStartRule, Pace};
-use super::{AckSample, CongestionControl, Sibling, Start};
+use super::hystart::{HyStart, HyStartRule, LinuxHyStart, SlowStartMode};
+use super::{AckSample, CongestionConfig, CongestionControl, Sibling};
 use crate::path::PathId;
 
 /// A path and its siblings, whose windows a coupled control weighs against each other.
 #[derive(Debug, Clone, Copy)]
-pub struct Group<'a> {
+pub struct CoupledPaths<'a> {
     /// The path itself, with its window of this moment.
     pub own: Sibling,
     siblings: &'a [Sibling],
 }
 
-impl<'a> Group<'a> {
+impl<'a> CoupledPaths<'a> {
     /// `own` among `siblings`; an entry of the same path there is outdated and not used.
     pub fn new(own: Sibling, siblings: &'a [Sibling]) -> Self {
         Self { own, siblings }
@@ -52,7 +52,7 @@ impl Sibling {
 
 /// Window and threshold in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Windows {
+pub struct CwndState {
     /// Congestion window.
     pub cwnd: f64,
     /// Slow start threshold.
@@ -71,17 +71,22 @@ pub trait Coupling: Clone + fmt::Debug + Send {
 
     /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance; OLIA's may be
     /// negative.
-    fn increase(&mut self, group: Group<'_>, ack: &AckSample) -> f64;
+    fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64;
 
     /// Bytes that are left of the window after loss or an ECN mark.
-    fn decrease(&mut self, now: Instant, group: Group<'_>) -> f64 {
+    fn decrease(&mut self, now: Instant, group: CoupledPaths<'_>) -> f64 {
         let _ = now;
         group.own.window() / 2.0
     }
 
     /// For controls that judge by delay: told of every acknowledgement outside recovery, may change
     /// both windows.
-    fn on_delay(&mut self, windows: Windows, group: Group<'_>, ack: &AckSample) -> Windows {
+    fn on_delay(
+        &mut self,
+        windows: CwndState,
+        group: CoupledPaths<'_>,
+        ack: &AckSample,
+    ) -> CwndState {
         let _ = (group, ack);
         windows
     }
@@ -112,7 +117,7 @@ pub trait Coupling: Clone + fmt::Debug + Send {
 
 /// What a spurious event must give back.
 #[derive(Debug, Clone)]
-struct Saved<C> {
+struct UndoState<C> {
     cwnd: u64,
     ssthresh: u64,
     between_losses: (u64, u64),
@@ -121,7 +126,7 @@ struct Saved<C> {
 
 /// A congestion control: the common rules around a [`Coupling`].
 #[derive(Debug, Clone)]
-pub struct Windowed<C> {
+pub struct WindowBased<C> {
     coupling: C,
     mss: u64,
     initial: u64,
@@ -129,35 +134,35 @@ pub struct Windowed<C> {
     /// Part of a byte that the window has grown and `cwnd` does not show yet.
     fraction: f64,
     ssthresh: u64,
-    watch: Watch,
+    watch: HyStartState,
     between_losses: (u64, u64),
     srtt: Duration,
-    saved: Option<Saved<C>>,
+    saved: Option<UndoState<C>>,
 }
 
 /// Who watches slow start.
 #[derive(Debug, Clone, Copy)]
-enum Watch {
-    Nobody,
+enum HyStartState {
+    Off,
     Rfc9406(HyStart),
-    Linux(Classic),
+    Linux(LinuxHyStart),
     /// Linux, which has ended it: not watched again until a timeout.
     LinuxEnded,
 }
 
-impl Watch {
+impl HyStartState {
     fn new<C: Coupling>(rule: HyStartRule) -> Self {
         match rule {
             HyStartRule::Rfc9406 => Self::Rfc9406(HyStart::default()),
-            HyStartRule::Linux if C::LINUX_HYSTART => Self::Linux(Classic::default()),
-            HyStartRule::Linux | HyStartRule::Off => Self::Nobody,
+            HyStartRule::Linux if C::LINUX_HYSTART => Self::Linux(LinuxHyStart::default()),
+            HyStartRule::Linux | HyStartRule::Off => Self::Off,
         }
     }
 }
 
-impl<C: Coupling> Windowed<C> {
+impl<C: Coupling> WindowBased<C> {
     /// At the start of a path.
-    pub fn new(start: Start, coupling: C) -> Self {
+    pub fn new(start: CongestionConfig, coupling: C) -> Self {
         let mss = u64::from(start.mss_bytes.max(1));
         let initial = mss * u64::from(start.initial_packets.max(1));
         Self {
@@ -167,7 +172,7 @@ impl<C: Coupling> Windowed<C> {
             cwnd: initial,
             fraction: 0.0,
             ssthresh: u64::MAX,
-            watch: Watch::new::<C>(start.hystart),
+            watch: HyStartState::new::<C>(start.hystart),
             between_losses: (0, 0),
             srtt: Duration::ZERO,
             saved: None,
@@ -198,15 +203,17 @@ impl<C: Coupling> Windowed<C> {
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let acked = sample.acked_bytes;
         let pace = match &mut self.watch {
-            Watch::Rfc9406(hystart) => hystart.on_ack(sample),
-            Watch::Nobody | Watch::Linux(_) | Watch::LinuxEnded => Pace::Full,
+            HyStartState::Rfc9406(hystart) => hystart.on_ack(sample),
+            HyStartState::Off | HyStartState::Linux(_) | HyStartState::LinuxEnded => {
+                SlowStartMode::Exponential
+            }
         };
         let growth = match pace {
-            Pace::Full => acked,
-            Pace::Slow => acked / HyStart::GROWTH_DIVISOR,
-            Pace::Leave => {
+            SlowStartMode::Exponential => acked,
+            SlowStartMode::Conservative => acked / HyStart::CSS_GROWTH_DIVISOR,
+            SlowStartMode::Exit => {
                 // RFC 9406 §4.3: only the first slow start is watched.
-                self.watch = Watch::Nobody;
+                self.watch = HyStartState::Off;
                 self.ssthresh = self.cwnd;
                 return acked;
             }
@@ -220,18 +227,18 @@ impl<C: Coupling> Windowed<C> {
     /// Linux judges each acknowledgement, also one that lets nothing grow.
     fn watch_as_linux(&mut self, sample: &AckSample) {
         let slow_start = self.in_slow_start();
-        if let Watch::Linux(classic) = &mut self.watch
+        if let HyStartState::Linux(classic) = &mut self.watch
             && slow_start
             && classic.ends(sample, self.cwnd, self.mss)
         {
-            self.watch = Watch::LinuxEnded;
+            self.watch = HyStartState::LinuxEnded;
             self.ssthresh = self.cwnd;
         }
     }
 
     fn avoid_congestion(&mut self, ack: &AckSample, id: PathId, group: &[Sibling]) {
         let own = self.own(id, group);
-        let growth = self.coupling.increase(Group::new(own, group), ack);
+        let growth = self.coupling.increase(CoupledPaths::new(own, group), ack);
         let total = self.fraction + growth;
         let whole = total.floor();
         self.fraction = total - whole;
@@ -239,7 +246,7 @@ impl<C: Coupling> Windowed<C> {
     }
 
     fn remember(&mut self) {
-        self.saved = Some(Saved {
+        self.saved = Some(UndoState {
             cwnd: self.cwnd,
             ssthresh: self.ssthresh,
             between_losses: self.between_losses,
@@ -250,20 +257,20 @@ impl<C: Coupling> Windowed<C> {
     fn note_loss(&mut self) {
         self.between_losses = (0, self.between_losses.0);
         self.fraction = 0.0;
-        if matches!(self.watch, Watch::Rfc9406(_)) {
-            self.watch = Watch::Nobody;
+        if matches!(self.watch, HyStartState::Rfc9406(_)) {
+            self.watch = HyStartState::Off;
         }
     }
 
     /// A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
-    fn set(&mut self, windows: Windows) {
+    fn set(&mut self, windows: CwndState) {
         self.cwnd = (windows.cwnd as u64).max(self.mss);
         self.ssthresh = (windows.ssthresh as u64).max(2 * self.mss);
         self.fraction = 0.0;
     }
 }
 
-impl<C: Coupling> CongestionControl for Windowed<C> {
+impl<C: Coupling> CongestionControl for WindowBased<C> {
     fn name(&self) -> &'static str {
         C::NAME
     }
@@ -282,8 +289,8 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
         if sample.in_recovery {
             return;
         }
-        let members = Group::new(self.own(own, group), group);
-        let before = Windows { cwnd: self.cwnd as f64, ssthresh: self.ssthresh as f64 };
+        let members = CoupledPaths::new(self.own(own, group), group);
+        let before = CwndState { cwnd: self.cwnd as f64, ssthresh: self.ssthresh as f64 };
         let after = self.coupling.on_delay(before, members, sample);
         if after != before {
             self.set(after);
@@ -303,7 +310,7 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
 
     fn on_congestion(&mut self, now: Instant, _: u64, own: PathId, group: &[Sibling]) {
         self.remember();
-        let members = Group::new(self.own(own, group), group);
+        let members = CoupledPaths::new(self.own(own, group), group);
         let left = self.coupling.decrease(now, members).min(self.cwnd as f64);
         // RFC 5681 §3.1 takes half of what is in flight, RFC 9438 §4.6 and Linux of the window:
         // the same here, because the window only grows while it is used.
@@ -319,7 +326,7 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
 
     fn on_timeout(&mut self, now: Instant, _: u64) {
         self.remember();
-        let alone = Group::new(self.own(PathId(0), &[]), &[]);
+        let alone = CoupledPaths::new(self.own(PathId(0), &[]), &[]);
         let left = self.coupling.decrease(now, alone).min(self.cwnd as f64);
         self.ssthresh = (left as u64).max(2 * self.mss);
         self.cwnd = self.mss;
@@ -329,8 +336,8 @@ impl<C: Coupling> CongestionControl for Windowed<C> {
 
     fn on_further_timeout(&mut self) {
         self.coupling.reset();
-        if matches!(self.watch, Watch::Linux(_) | Watch::LinuxEnded) {
-            self.watch = Watch::Linux(Classic::default());
+        if matches!(self.watch, HyStartState::Linux(_) | HyStartState::LinuxEnded) {
+            self.watch = HyStartState::Linux(LinuxHyStart::default());
         }
     }
 

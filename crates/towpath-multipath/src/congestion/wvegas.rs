@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::window::{Coupling, Group, Windows};
+use super::window::{CoupledPaths, Coupling, CwndState};
 use super::{AckSample, reno};
 
 /// Packets that the connection wants to have queued.
 const TOTAL_ALPHA: f64 = 10.0;
 /// Packets that every path may have queued.
-const LEAST_ALPHA: f64 = 2.0;
+const MIN_ALPHA: f64 = 2.0;
 /// Queued packets that end slow start.
 const GAMMA: f64 = 1.0;
 /// A round with no more samples is not judged.
-const FEW_SAMPLES: u32 = 2;
+const MIN_SAMPLES: u32 = 2;
 
 /// See the module. Times are seconds.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ pub(super) struct Wvegas {
 
 impl Default for Wvegas {
     fn default() -> Self {
-        Self { base: None, sum: 0.0, samples: 0, alpha: LEAST_ALPHA, least_queueing: None }
+        Self { base: None, sum: 0.0, samples: 0, alpha: MIN_ALPHA, least_queueing: None }
     }
 }
 
@@ -47,17 +47,23 @@ impl Wvegas {
     }
 
     /// The path's part of the connection's α, by its part of the rate.
-    fn share(&mut self, group: Group<'_>) {
+    fn share(&mut self, group: CoupledPaths<'_>) {
         let rate = group.own.window() / group.own.rtt();
         let total: f64 = group.iter().map(|path| path.window() / path.rtt()).sum();
-        self.alpha = (TOTAL_ALPHA * rate / total).max(LEAST_ALPHA);
+        self.alpha = (TOTAL_ALPHA * rate / total).max(MIN_ALPHA);
     }
 
     /// Judges a round: `rtt` is its mean.
-    fn judge(&mut self, windows: Windows, group: Group<'_>, rtt: f64, limited: bool) -> Windows {
+    fn judge(
+        &mut self,
+        windows: CwndState,
+        group: CoupledPaths<'_>,
+        rtt: f64,
+        limited: bool,
+    ) -> CwndState {
         let packet = group.own.packet();
         let base = self.base.unwrap_or(rtt);
-        let Windows { mut cwnd, mut ssthresh } = windows;
+        let CwndState { mut cwnd, mut ssthresh } = windows;
         let queued = cwnd * (rtt - base) / rtt / packet;
         if cwnd < ssthresh {
             if queued > GAMMA {
@@ -77,7 +83,7 @@ impl Wvegas {
             cwnd = self.drain(cwnd, rtt, base);
         }
         cwnd = cwnd.max(2.0 * packet);
-        Windows { cwnd, ssthresh: ssthresh.max(cwnd * 0.75) }
+        CwndState { cwnd, ssthresh: ssthresh.max(cwnd * 0.75) }
     }
 
     fn drain(&mut self, cwnd: f64, rtt: f64, base: f64) -> f64 {
@@ -97,11 +103,16 @@ impl Coupling for Wvegas {
     const NAME: &'static str = "wvegas";
     const COUPLED: bool = true;
 
-    fn increase(&mut self, _: Group<'_>, _: &AckSample) -> f64 {
+    fn increase(&mut self, _: CoupledPaths<'_>, _: &AckSample) -> f64 {
         0.0
     }
 
-    fn on_delay(&mut self, windows: Windows, group: Group<'_>, ack: &AckSample) -> Windows {
+    fn on_delay(
+        &mut self,
+        windows: CwndState,
+        group: CoupledPaths<'_>,
+        ack: &AckSample,
+    ) -> CwndState {
         if let Some(rtt) = ack.rtt.map(|rtt| rtt.as_secs_f64().max(1e-6)) {
             self.base = Some(self.base.map_or(rtt, |base| base.min(rtt)));
             self.sum += rtt;
@@ -112,17 +123,17 @@ impl Coupling for Wvegas {
         }
         let (sum, samples) = (self.sum, self.samples);
         self.new_round();
-        if samples > FEW_SAMPLES {
+        if samples > MIN_SAMPLES {
             self.judge(windows, group, sum / f64::from(samples), ack.cwnd_limited)
         } else if ack.cwnd_limited && windows.cwnd >= windows.ssthresh {
             let growth = reno::growth(&group.own, ack.acked_bytes);
-            Windows { cwnd: windows.cwnd + growth, ..windows }
+            CwndState { cwnd: windows.cwnd + growth, ..windows }
         } else {
             windows
         }
     }
 
-    fn decrease(&mut self, _: Instant, group: Group<'_>) -> f64 {
+    fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
         *self = Self { base: self.base, ..Self::default() };
         group.own.window() / 2.0
     }

@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use super::eligible::fastest;
-use super::{Decision, Departure, Scheduler};
+use super::{Decision, Scheduler, SwitchReason};
 use crate::path::{ConnectionView, PathId, PathView};
 
 /// Longest smoothed round-trip time of a primary that is left in peace.
-const SLOW_SRTT: Duration = Duration::from_millis(600);
+const MAX_PRIMARY_SRTT: Duration = Duration::from_millis(600);
 /// Longest retransmission timeout of one.
-const SLOW_RTO: Duration = Duration::from_millis(1_500);
+const MAX_PRIMARY_RTO: Duration = Duration::from_millis(1_500);
 /// Timeouts in a row after which a primary has failed. One alone may be a lost packet.
 const FAILED_TIMEOUTS: u32 = 2;
 
@@ -46,8 +46,8 @@ impl Primary {
 fn choose(
     view: &ConnectionView<'_>,
     primary: &PathView,
-    better: impl Fn(&PathView) -> Option<Departure>,
-) -> (Decision, Option<Departure>) {
+    better: impl Fn(&PathView) -> Option<SwitchReason>,
+) -> (Decision, Option<SwitchReason>) {
     let with_room = |path: &&PathView| path.room_bytes > 0;
     let others = view.paths.iter().filter(|path| path.id != primary.id && better(path).is_some());
     let other = fastest(others.filter(with_room));
@@ -62,15 +62,15 @@ pub(super) struct Interactive {
     primary: Primary,
     slow_srtt: Duration,
     slow_rto: Duration,
-    departure: Option<Departure>,
+    departure: Option<SwitchReason>,
 }
 
 impl Default for Interactive {
     fn default() -> Self {
         Self {
             primary: Primary::default(),
-            slow_srtt: SLOW_SRTT,
-            slow_rto: SLOW_RTO,
+            slow_srtt: MAX_PRIMARY_SRTT,
+            slow_rto: MAX_PRIMARY_RTO,
             departure: None,
         }
     }
@@ -78,8 +78,8 @@ impl Default for Interactive {
 
 impl Interactive {
     /// As Darwin has it while the system's own judgement is that Wi-Fi is bad: it halves both.
-    pub(super) fn assisted() -> Self {
-        Self { slow_srtt: SLOW_SRTT / 2, slow_rto: SLOW_RTO / 2, ..Self::default() }
+    pub(super) fn wifi_assist() -> Self {
+        Self { slow_srtt: MAX_PRIMARY_SRTT / 2, slow_rto: MAX_PRIMARY_RTO / 2, ..Self::default() }
     }
 }
 
@@ -91,20 +91,20 @@ impl Scheduler for Interactive {
             let late = primary.rto > self.slow_rto && other.rto <= self.slow_rto;
             let silent = primary.stale || primary.timeouts > 0;
             let why = if slow {
-                Some(Departure::SlowRoundTrip)
+                Some(SwitchReason::SlowRoundTrip)
             } else if silent {
-                Some(Departure::Timeout)
+                Some(SwitchReason::Timeout)
             } else {
-                late.then_some(Departure::LongTimeout)
+                late.then_some(SwitchReason::LongTimeout)
             };
             why.filter(|_| !other.stale && other.timeouts == 0)
         });
-        let gone = self.primary.is_gone(primary).then_some(Departure::Gone);
+        let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
         self.departure = departure.or(gone);
         decision
     }
 
-    fn departure(&self) -> Option<Departure> {
+    fn switch_reason(&self) -> Option<SwitchReason> {
         self.departure
     }
 }
@@ -113,7 +113,7 @@ impl Scheduler for Interactive {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handover {
     primary: Primary,
-    departure: Option<Departure>,
+    departure: Option<SwitchReason>,
 }
 
 impl Scheduler for Handover {
@@ -121,14 +121,14 @@ impl Scheduler for Handover {
         let Some(primary) = self.primary.of(view) else { return Decision::Idle };
         let failed = |path: &PathView| path.stale || path.timeouts >= FAILED_TIMEOUTS;
         let (decision, departure) = choose(view, primary, |other| {
-            (failed(primary) && !failed(other)).then_some(Departure::Timeout)
+            (failed(primary) && !failed(other)).then_some(SwitchReason::Timeout)
         });
-        let gone = self.primary.is_gone(primary).then_some(Departure::Gone);
+        let gone = self.primary.is_gone(primary).then_some(SwitchReason::Gone);
         self.departure = departure.or(gone);
         decision
     }
 
-    fn departure(&self) -> Option<Departure> {
+    fn switch_reason(&self) -> Option<SwitchReason> {
         self.departure
     }
 }

@@ -3,14 +3,14 @@
 
 use super::eligible::{fastest, is_alive};
 use super::{Decision, Scheduler};
-use crate::path::{ConnectionView, PathView, Phase};
+use crate::path::{ConnectionView, PathView, RecoveryPhase};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BackupAware;
 
 fn is_healthy(path: &PathView) -> bool {
-    !path.stale && path.phase == Phase::Open && path.timeouts == 0
+    !path.stale && path.phase == RecoveryPhase::Open && path.timeouts == 0
 }
 
 impl Scheduler for BackupAware {

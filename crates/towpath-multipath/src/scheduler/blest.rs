@@ -17,19 +17,19 @@ use super::{Decision, Scheduler, SchedulerEvent};
 use crate::path::{ConnectionView, PathId, PathView};
 
 /// λ in thousandths: at first, and its bounds.
-const LAMBDA: u64 = 1_200;
+const INITIAL_LAMBDA: u64 = 1_200;
 const LAMBDA_BOUNDS: (u64, u64) = (1_000, 1_300);
 /// Steps of λ when the window was full, and when not.
-const WORSE: u64 = 40;
-const BETTER: u64 = 10;
+const LAMBDA_INCREASE: u64 = 40;
+const LAMBDA_DECREASE: u64 = 10;
 /// Round trips of slow start that are foreseen at most.
-const MOST_DOUBLINGS: u32 = 16;
+const MAX_DOUBLINGS: u32 = 16;
 
 /// Smallest and largest srtt of a path.
 #[derive(Debug, Clone, Copy)]
-struct Range {
-    least: Duration,
-    most: Duration,
+struct SrttRange {
+    min: Duration,
+    max: Duration,
 }
 
 /// See the module.
@@ -38,38 +38,43 @@ pub(super) struct Blest {
     lambda: u64,
     adapted: Instant,
     blocked: bool,
-    seen: BTreeMap<PathId, Range>,
+    seen: BTreeMap<PathId, SrttRange>,
 }
 
 impl Default for Blest {
     fn default() -> Self {
-        Self { lambda: LAMBDA, adapted: Instant::ZERO, blocked: false, seen: BTreeMap::new() }
+        Self {
+            lambda: INITIAL_LAMBDA,
+            adapted: Instant::ZERO,
+            blocked: false,
+            seen: BTreeMap::new(),
+        }
     }
 }
 
 impl Blest {
     fn observe(&mut self, view: &ConnectionView<'_>) {
         for path in view.paths {
-            let new = Range { least: path.srtt, most: path.srtt };
+            let new = SrttRange { min: path.srtt, max: path.srtt };
             let seen = self.seen.entry(path.id).or_insert(new);
-            *seen = Range { least: seen.least.min(path.srtt), most: seen.most.max(path.srtt) };
+            *seen = SrttRange { min: seen.min.min(path.srtt), max: seen.max.max(path.srtt) };
         }
     }
 
-    fn range(&self, path: &PathView) -> Range {
-        let now = Range { least: path.srtt, most: path.srtt };
+    fn range(&self, path: &PathView) -> SrttRange {
+        let now = SrttRange { min: path.srtt, max: path.srtt };
         self.seen.get(&path.id).copied().unwrap_or(now)
     }
 
     /// Once in a round trip of the slow path.
     fn adapt(&mut self, now: Instant, slow: &PathView) {
-        if now.saturating_since(self.adapted) < self.range(slow).least {
+        if now.saturating_since(self.adapted) < self.range(slow).min {
             return;
         }
         let lambda = if std::mem::take(&mut self.blocked) {
-            self.lambda.saturating_add(WORSE)
+            self.lambda.saturating_add(LAMBDA_INCREASE)
         } else {
-            self.lambda.saturating_sub(BETTER)
+            self.lambda.saturating_sub(LAMBDA_DECREASE)
         };
         self.lambda = lambda.clamp(LAMBDA_BOUNDS.0, LAMBDA_BOUNDS.1);
         self.adapted = now;
@@ -77,7 +82,7 @@ impl Blest {
 
     /// When data sent on the slow path now will be acknowledged: later, the fuller its window.
     fn linger(&self, slow: &PathView) -> Duration {
-        let Range { least, most } = self.range(slow);
+        let SrttRange { min: least, max: most } = self.range(slow);
         let spread = nanos(most.saturating_sub(least));
         let in_flight = slow.in_flight_bytes.saturating_add(u64::from(slow.mss_bytes));
         let part = in_flight.min(slow.cwnd_bytes);
@@ -87,12 +92,12 @@ impl Blest {
     }
 
     /// What the fast path would send in `time`.
-    fn foreseen(&self, fast: &PathView, time: Duration) -> u64 {
-        let Range { least, most } = self.range(fast);
+    fn predicted_bytes(&self, fast: &PathView, time: Duration) -> u64 {
+        let SrttRange { min: least, max: most } = self.range(fast);
         let round_trip = nanos(least.saturating_add(most) / 2).max(1);
         let rounds = nanos(time) / round_trip + 1;
         let bytes = if fast.slow_start {
-            let doublings = u32::try_from(rounds).unwrap_or(u32::MAX).min(MOST_DOUBLINGS);
+            let doublings = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_DOUBLINGS);
             fast.cwnd_bytes.saturating_mul((1_u64 << doublings) - 1)
         } else {
             let growth = u64::from(fast.mss_bytes).saturating_mul((rounds - 1) / 2);
@@ -106,7 +111,7 @@ impl Blest {
         let window = view.window_bytes.saturating_add(view.unacked_bytes);
         let held = slow.in_flight_bytes.saturating_add(slow.queued_bytes);
         let held = held.saturating_add(u64::from(slow.mss_bytes));
-        self.foreseen(fast, self.linger(slow)) > window.saturating_sub(held)
+        self.predicted_bytes(fast, self.linger(slow)) > window.saturating_sub(held)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which paths a scheduler may consider: the rule that most of them share.
 
-use crate::path::{ConnectionView, PathView, Phase};
+use crate::path::{ConnectionView, PathView, RecoveryPhase};
 
 /// Regular paths; backups only if no regular path is alive (RFC 8684 §3.3.8). A path is not alive
 /// when it is stale or in timeout recovery, as mptcp.org has it; if none is, everything is tried.
@@ -16,7 +16,7 @@ pub(super) fn eligible<'a>(
 
 /// Whether a path is of use for new data.
 pub(super) fn is_alive(path: &PathView) -> bool {
-    !path.stale && path.phase != Phase::Loss
+    !path.stale && path.phase != RecoveryPhase::Loss
 }
 
 /// The first of these paths by srtt, and by slot among equals.

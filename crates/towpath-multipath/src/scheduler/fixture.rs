@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, Phase, Unsent};
+use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, RecoveryPhase, Unsent};
 
 /// What each path has not sent: by slot.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Store(pub(crate) Vec<(PathId, DataRange)>);
+pub(crate) struct UnsentStub(pub(crate) Vec<(PathId, DataRange)>);
 
-impl Unsent for Store {
+impl Unsent for UnsentStub {
     fn first_unsent_on(&self, path: PathId) -> Option<DataRange> {
         self.0.iter().find(|(id, _)| *id == path).map(|(_, range)| *range)
     }
@@ -18,7 +18,7 @@ impl Unsent for Store {
 
 /// All that a view shows.
 #[derive(Debug, Clone)]
-pub(crate) struct Model {
+pub(crate) struct ConnectionFixture {
     pub(crate) now: Instant,
     pub(crate) paths: Vec<PathView>,
     pub(crate) unsent_bytes: u64,
@@ -27,10 +27,10 @@ pub(crate) struct Model {
     pub(crate) unacked_bytes: u64,
     pub(crate) send_buffer_full: bool,
     pub(crate) head: Option<(DataRange, PathSet)>,
-    pub(crate) store: Store,
+    pub(crate) store: UnsentStub,
 }
 
-impl Model {
+impl ConnectionFixture {
     pub(crate) fn new(paths: impl IntoIterator<Item = PathView>) -> Self {
         Self {
             now: Instant::ZERO,
@@ -41,7 +41,7 @@ impl Model {
             unacked_bytes: 0,
             send_buffer_full: false,
             head: None,
-            store: Store::default(),
+            store: UnsentStub::default(),
         }
     }
 
@@ -68,7 +68,7 @@ pub(crate) fn path(id: u8, srtt_ms: u64) -> PathView {
         backup: false,
         stale: false,
         silent_rounds: 0,
-        phase: Phase::Open,
+        phase: RecoveryPhase::Open,
         slow_start: false,
         srtt,
         rttvar: srtt / 10,

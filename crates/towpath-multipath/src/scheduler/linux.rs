@@ -88,7 +88,7 @@ impl Scheduler for Linux {
         Decision::Send { path: path.id, max_bytes: burst.min(path.room_bytes) }
     }
 
-    fn queues_ahead(&self) -> bool {
+    fn fills_subflow_queues(&self) -> bool {
         true
     }
 

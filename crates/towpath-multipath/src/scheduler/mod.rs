@@ -67,7 +67,7 @@ impl Decision {
 
 /// Why a scheduler that prefers one path gave new data to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Departure {
+pub enum SwitchReason {
     /// Round trips of the preferred path take too long.
     SlowRoundTrip,
     /// Its retransmission timer has fired, and nothing came since.
@@ -78,7 +78,7 @@ pub enum Departure {
     Gone,
 }
 
-impl Departure {
+impl SwitchReason {
     /// A short name, as in results.
     pub const fn name(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ pub enum SchedulerEvent {
 /// Decides which path carries the next bytes.
 pub trait Scheduler: fmt::Debug + Send {
     /// Asked while there is new data that the peer's window admits (`view.unsent_bytes` and
-    /// `view.window_bytes` above 0), and, when [`Scheduler::repeats`], also without. Asked again
+    /// `view.window_bytes` above 0), and, when [`Scheduler::duplicates_data`], also without. Asked again
     /// after each `Send`, `Duplicate` or `Reinject`.
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision;
 
@@ -158,13 +158,13 @@ pub trait Scheduler: fmt::Debug + Send {
     }
 
     /// Why the last decision left the path that it prefers, if it did and there is such a path.
-    fn departure(&self) -> Option<Departure> {
+    fn switch_reason(&self) -> Option<SwitchReason> {
         None
     }
 
     /// Whether it wants to be asked even when there is no new data, because it sends data again on
     /// its own (as `redundant` does).
-    fn repeats(&self) -> bool {
+    fn duplicates_data(&self) -> bool {
         false
     }
 
@@ -175,14 +175,14 @@ pub trait Scheduler: fmt::Debug + Send {
 
     /// Whether it gives paths more than their windows have room for. [`Scheduler::next`] then sees
     /// in [`PathView::room_bytes`] what a path's own queue still takes.
-    fn queues_ahead(&self) -> bool {
+    fn fills_subflow_queues(&self) -> bool {
         false
     }
 }
 
 /// One scheduler for users to choose.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct SchedulerEntry {
     /// Name in scenarios.
     pub name: &'static str,
     /// One line for people, with its source.
@@ -192,63 +192,63 @@ pub struct Entry {
 }
 
 /// Every scheduler, the default first.
-pub const ALL: &[Entry] = &[
-    Entry {
+pub const ALL: &[SchedulerEntry] = &[
+    SchedulerEntry {
         name: "min-rtt",
         about: "the lowest srtt with room in its window (mptcp.org's default)",
         make: || Box::new(min_rtt::MinRtt),
     },
-    Entry {
+    SchedulerEntry {
         name: "linux",
         about: "the shortest wait for what is queued, in bursts (Linux since 5.15)",
         make: || Box::new(linux::Linux::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "round-robin",
         about: "a packet on each path in turn (mptcp.org)",
         make: || Box::new(round_robin::RoundRobin::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "redundant",
         about: "everything on every path (mptcp.org)",
         make: || Box::new(redundant::Redundant),
     },
-    Entry {
+    SchedulerEntry {
         name: "blest",
         about: "leaves a slow path alone that would block the window (Ferlin et al. 2016)",
         make: || Box::new(blest::Blest::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "ecf",
         about: "waits for the fast path if it completes earlier (Lim et al. 2017)",
         make: || Box::new(ecf::Ecf::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "pushing",
         about: "min-rtt, but as soon as data is written (Barré et al. 2011, first design)",
         make: || Box::new(pushing::Pushing),
     },
-    Entry {
+    SchedulerEntry {
         name: "backup-aware",
         about: "lowest srtt, and backups as soon as all regular paths have trouble",
         make: || Box::new(backup_aware::BackupAware),
     },
-    Entry {
+    SchedulerEntry {
         name: "apple-interactive",
         about: "the first path, others when it is slow or silent (Apple)",
         make: || Box::new(apple::Interactive::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "apple-interactive-assist",
         about: "the same while WifiAssist calls Wi-Fi bad: half the limits (Apple)",
-        make: || Box::new(apple::Interactive::assisted()),
+        make: || Box::new(apple::Interactive::wifi_assist()),
     },
-    Entry {
+    SchedulerEntry {
         name: "apple-handover",
         about: "the first path, others when it has failed (Apple)",
         make: || Box::new(apple::Handover::default()),
     },
-    Entry {
+    SchedulerEntry {
         name: "aggregate",
         about: "the lowest srtt with room, backups too (Apple)",
         make: || Box::new(aggregate::Aggregate),

@@ -22,7 +22,7 @@ impl Scheduler for Pushing {
         true
     }
 
-    fn queues_ahead(&self) -> bool {
+    fn fills_subflow_queues(&self) -> bool {
         true
     }
 }

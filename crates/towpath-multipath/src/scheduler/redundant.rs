@@ -19,7 +19,7 @@ impl Scheduler for Redundant {
         paths.into_iter().find_map(ask).unwrap_or(Decision::Idle)
     }
 
-    fn repeats(&self) -> bool {
+    fn duplicates_data(&self) -> bool {
         true
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::fixture::{Model, full, path};
+use super::fixture::{ConnectionFixture, full, path};
 use super::*;
-use crate::path::Phase;
+use crate::path::RecoveryPhase;
 
 fn backup(path: PathView) -> PathView {
     PathView { backup: true, ..path }
@@ -16,7 +16,7 @@ fn stale(path: PathView) -> PathView {
     PathView { stale: true, ..path }
 }
 
-fn in_phase(path: PathView, phase: Phase) -> PathView {
+fn in_phase(path: PathView, phase: RecoveryPhase) -> PathView {
     PathView { phase, ..path }
 }
 
@@ -26,7 +26,7 @@ fn after_timeouts(path: PathView, timeouts: u32) -> PathView {
 
 /// The path that a fresh scheduler chooses for new data.
 fn chosen(name: &str, paths: &[PathView]) -> Option<u8> {
-    let model = Model::new(paths.iter().copied());
+    let model = ConnectionFixture::new(paths.iter().copied());
     match by_name(name).unwrap().next(&model.view()) {
         Decision::Send { path, .. } => Some(path.0),
         Decision::Wait { .. } | Decision::Idle => None,
@@ -56,9 +56,13 @@ fn the_common_rule_of_backups_and_dead_paths() {
         ("no backup because a regular path is full", vec![backup(fast), full(slow)], None),
         ("only backups", vec![backup(fast), backup(slow)], Some(0)),
         ("a backup for a stale path", vec![stale(fast), backup(slow)], Some(1)),
-        ("a backup in timeout recovery", vec![in_phase(fast, Phase::Loss), backup(slow)], Some(1)),
-        ("recovery is no reason", vec![in_phase(fast, Phase::Recovery), slow], Some(0)),
-        ("all are dead", vec![stale(fast), in_phase(slow, Phase::Loss)], Some(0)),
+        (
+            "a backup in timeout recovery",
+            vec![in_phase(fast, RecoveryPhase::Loss), backup(slow)],
+            Some(1),
+        ),
+        ("recovery is no reason", vec![in_phase(fast, RecoveryPhase::Recovery), slow], Some(0)),
+        ("all are dead", vec![stale(fast), in_phase(slow, RecoveryPhase::Loss)], Some(0)),
         ("no path", vec![], None),
     ];
     for (case, paths, expected) in cases {
@@ -74,13 +78,21 @@ fn backup_aware_uses_backups_as_soon_as_the_regular_paths_have_trouble() {
     for (case, paths, expected) in [
         ("a healthy path", vec![fast, slow], Some(0)),
         ("a healthy path that is full", vec![full(fast), slow], None),
-        ("recovery, but room", vec![in_phase(fast, Phase::Recovery), slow], Some(0)),
-        ("recovery, and no room", vec![full(in_phase(fast, Phase::Recovery)), slow], Some(1)),
+        ("recovery, but room", vec![in_phase(fast, RecoveryPhase::Recovery), slow], Some(0)),
+        (
+            "recovery, and no room",
+            vec![full(in_phase(fast, RecoveryPhase::Recovery)), slow],
+            Some(1),
+        ),
         ("a timeout, and no room", vec![full(after_timeouts(fast, 1)), slow], Some(1)),
-        ("timeout recovery", vec![in_phase(fast, Phase::Loss), slow], Some(1)),
+        ("timeout recovery", vec![in_phase(fast, RecoveryPhase::Loss), slow], Some(1)),
         ("silence", vec![stale(fast), slow], Some(1)),
         ("all are dead", vec![stale(fast), stale(slow)], Some(0)),
-        ("another regular path", vec![in_phase(fast, Phase::Loss), slow, path(2, 300)], Some(2)),
+        (
+            "another regular path",
+            vec![in_phase(fast, RecoveryPhase::Loss), slow, path(2, 300)],
+            Some(2),
+        ),
     ] {
         assert_eq!(chosen("backup-aware", &paths), expected, "{case}");
     }
@@ -92,7 +104,7 @@ fn pushing_fills_the_queue_of_the_fastest_path_first() {
     assert_eq!(chosen("pushing", &[slow, fast]), Some(1));
     assert_eq!(chosen("pushing", &[slow, full(fast)]), Some(0));
     assert_eq!(chosen("pushing", &[full(slow), full(fast)]), None);
-    assert!(by_name("pushing").unwrap().queues_ahead(), "or it would wait for windows");
+    assert!(by_name("pushing").unwrap().fills_subflow_queues(), "or it would wait for windows");
 }
 
 #[test]
@@ -135,15 +147,15 @@ fn apple_interactive_says_why_it_left() {
     let late = PathView { rto: Duration::from_millis(1_501), ..wifi };
     let mut scheduler = by_name("apple-interactive").unwrap();
     let mut why = |paths: &[PathView]| {
-        let _ = scheduler.next(&Model::new(paths.iter().copied()).view());
-        scheduler.departure()
+        let _ = scheduler.next(&ConnectionFixture::new(paths.iter().copied()).view());
+        scheduler.switch_reason()
     };
     assert_eq!(why(&[wifi, cell]), None);
-    assert_eq!(why(&[after_timeouts(wifi, 1), cell]), Some(Departure::Timeout));
-    assert_eq!(why(&[slow, cell]), Some(Departure::SlowRoundTrip));
-    assert_eq!(why(&[late, cell]), Some(Departure::LongTimeout));
+    assert_eq!(why(&[after_timeouts(wifi, 1), cell]), Some(SwitchReason::Timeout));
+    assert_eq!(why(&[slow, cell]), Some(SwitchReason::SlowRoundTrip));
+    assert_eq!(why(&[late, cell]), Some(SwitchReason::LongTimeout));
     assert_eq!(why(&[slow, full(cell)]), None, "it stayed");
-    assert_eq!(why(&[cell]), Some(Departure::Gone));
+    assert_eq!(why(&[cell]), Some(SwitchReason::Gone));
     assert_eq!(why(&[path(2, 50), cell]), None, "a regular path is preferred again");
 }
 
@@ -176,7 +188,7 @@ fn apple_handover_stays_until_the_primary_has_failed() {
 fn the_primary_is_kept_when_other_paths_come_and_is_chosen_anew_when_it_goes() {
     let mut handover = by_name("apple-handover").unwrap();
     let mut next = |paths: &[PathView]| {
-        let model = Model::new(paths.iter().copied());
+        let model = ConnectionFixture::new(paths.iter().copied());
         handover.next(&model.view())
     };
     let send = |id| Decision::Send { path: PathId(id), max_bytes: 10_000 };
@@ -187,7 +199,8 @@ fn the_primary_is_kept_when_other_paths_come_and_is_chosen_anew_when_it_goes() {
 
 #[test]
 fn round_robin_gives_each_path_a_packet_in_turn() {
-    let mut model = Model::new([path(0, 20), path(2, 100), backup(path(1, 5)), path(5, 50)]);
+    let mut model =
+        ConnectionFixture::new([path(0, 20), path(2, 100), backup(path(1, 5)), path(5, 50)]);
     let mut scheduler = by_name("round-robin").unwrap();
     let mut order = Vec::new();
     for round in 0..7 {
@@ -212,7 +225,7 @@ fn linux_takes_the_shortest_linger_time() {
         ("10 ms against 0", vec![waiting(fast, 5_000), slow], Some(1)),
         ("10 ms against 20 ms", vec![waiting(fast, 5_000), waiting(slow, 2_000)], Some(0)),
         ("the best queue is full: nobody else", vec![full(fast), waiting(slow, 9_000)], None),
-        ("timeout recovery is no reason", vec![in_phase(fast, Phase::Loss), slow], Some(0)),
+        ("timeout recovery is no reason", vec![in_phase(fast, RecoveryPhase::Loss), slow], Some(0)),
         ("stale", vec![stale(fast), slow], Some(1)),
         ("a backup is idle", vec![waiting(fast, 5_000), backup(slow)], Some(0)),
         ("only a backup lives", vec![stale(fast), backup(slow)], Some(1)),
@@ -225,7 +238,7 @@ fn linux_takes_the_shortest_linger_time() {
 
 #[test]
 fn linux_keeps_a_path_for_a_burst() {
-    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
     for path in &mut model.paths {
         path.room_bytes = 40_000;
     }
@@ -248,7 +261,7 @@ fn linux_keeps_a_path_for_a_burst() {
 #[test]
 fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
     for (room_bytes, expected) in [(0, 1), (1_000, 0)] {
-        let mut model = Model::new([path(0, 20), path(1, 20)]);
+        let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
         let mut scheduler = by_name("linux").unwrap();
         let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: 10_000 });
@@ -267,7 +280,7 @@ fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
 #[test]
 fn linux_ends_a_burst_with_a_fragment_of_what_was_written() {
     for (from, expected) in [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)] {
-        let mut model = Model::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
+        let mut model = ConnectionFixture::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
         model.unsent_from = from;
         let mut scheduler = by_name("linux").unwrap();
         let whole = Decision::Send { path: PathId(0), max_bytes: expected };
@@ -281,7 +294,7 @@ fn linux_ends_a_burst_with_a_fragment_of_what_was_written() {
 
 #[test]
 fn linux_ends_a_burst_with_the_data() {
-    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
     let mut scheduler = by_name("linux").unwrap();
     let mut write = |bytes| {
         model.unsent_bytes = bytes;
@@ -296,7 +309,7 @@ fn linux_ends_a_burst_with_the_data() {
 
 #[test]
 fn linux_averages_the_rate_of_a_path_over_its_bursts() {
-    let mut model = Model::new([path(0, 20), path(1, 20)]);
+    let mut model = ConnectionFixture::new([path(0, 20), path(1, 20)]);
     let mut scheduler = by_name("linux").unwrap();
     let mut first_is_chosen = |rate: u64, in_flight: [u64; 2]| {
         for (path, bytes) in model.paths.iter_mut().zip(in_flight) {
@@ -318,7 +331,7 @@ fn linux_averages_the_rate_of_a_path_over_its_bursts() {
 
 #[test]
 fn linux_bursts_end_with_the_window_of_the_peer() {
-    let mut model = Model::new([path(0, 20)]);
+    let mut model = ConnectionFixture::new([path(0, 20)]);
     model.window_bytes = 700;
     let mut scheduler = by_name("linux").unwrap();
     let expected = Decision::Send { path: PathId(0), max_bytes: 700 };
@@ -339,7 +352,7 @@ fn linux_repeats_only_on_an_idle_subflow() {
         ("the backup, when nothing moves", vec![busy(silent(first, 2)), spare], Some(2)),
         ("one that moves", vec![busy(silent(first, 9)), busy(silent(second, 1)), spare], None),
     ] {
-        let model = Model::new(paths);
+        let model = ConnectionFixture::new(paths);
         let mut scheduler = by_name("linux").unwrap();
         let path = scheduler.reinject(&model.view(), range, PathSet::only(PathId(0)));
         assert_eq!(path.map(|path| path.0), expected, "{case}");
@@ -349,13 +362,13 @@ fn linux_repeats_only_on_an_idle_subflow() {
 #[test]
 fn redundant_sends_on_each_path_what_it_has_not_sent() {
     let range = |start, bytes| DataRange { start, bytes };
-    let mut model = Model::new([path(0, 20), path(1, 100)]);
+    let mut model = ConnectionFixture::new([path(0, 20), path(1, 100)]);
     // 100..3100 are outstanding; path 0 has sent them all, path 1 up to 1100.
     model.head = Some((range(100, 1_000), PathSet::only(PathId(0))));
     model.unacked_bytes = 3_000;
     model.store.0 = vec![(PathId(0), range(3_100, 5_000)), (PathId(1), range(1_100, 2_000))];
     let mut scheduler = by_name("redundant").unwrap();
-    assert!(scheduler.repeats());
+    assert!(scheduler.duplicates_data());
     let new = Decision::Send { path: PathId(0), max_bytes: 10_000 };
     assert_eq!(scheduler.next(&model.view()), new);
     model.paths[0].room_bytes = 0;
@@ -370,7 +383,7 @@ fn redundant_sends_on_each_path_what_it_has_not_sent() {
 
 #[test]
 fn redundant_cuts_where_outstanding_data_ends() {
-    let mut model = Model::new([path(0, 20)]);
+    let mut model = ConnectionFixture::new([path(0, 20)]);
     model.head = Some((DataRange { start: u64::MAX, bytes: 1_000 }, PathSet::EMPTY));
     model.unacked_bytes = 1_000;
     model.store.0 = vec![(PathId(0), DataRange { start: 499, bytes: 3_000 })];
@@ -385,7 +398,7 @@ fn blest_leaves_a_slow_path_alone_only_if_the_window_is_small() {
     // In its 100 ms the slow path costs 6 round trips of the fast one:
     // 1.2 · (10 + 2) · 6 = 86.4 packets.
     for (window, expected) in [(40_000, None), (87_000, None), (88_000, Some(1))] {
-        let mut model = Model::new([full(path(0, 20)), path(1, 100)]);
+        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
         model.unacked_bytes = 10_000;
         model.window_bytes = window - 10_000;
         let mut scheduler = by_name("blest").unwrap();
@@ -402,7 +415,7 @@ fn blest_foresees_that_slow_start_doubles() {
     // 1.2 · 10 · (2⁶ - 1) = 756 packets instead of 86.
     for (window, waits) in [(757_000, true), (758_000, false)] {
         let fast = PathView { slow_start: true, ..full(path(0, 20)) };
-        let mut model = Model::new([fast, path(1, 100)]);
+        let mut model = ConnectionFixture::new([fast, path(1, 100)]);
         model.window_bytes = window - 1;
         let decision = by_name("blest").unwrap().next(&model.view());
         assert_eq!(matches!(decision, Decision::Wait { .. }), waits, "window of {window}");
@@ -412,7 +425,7 @@ fn blest_foresees_that_slow_start_doubles() {
 #[test]
 fn blest_learns_from_a_full_window() {
     let decide = |blocked: bool| {
-        let mut model = Model::new([full(path(0, 20)), path(1, 100)]);
+        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 100)]);
         let mut scheduler = by_name("blest").unwrap();
         for round in 1..=6_u32 {
             model.now = Instant::ZERO + Duration::from_millis(100) * round;
@@ -431,7 +444,7 @@ fn blest_learns_from_a_full_window() {
 #[test]
 fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
     let asked = |unsent: u64| {
-        let mut model = Model::new([full(path(0, 20)), path(1, 200)]);
+        let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
         model.unsent_bytes = unsent;
         by_name("ecf").unwrap().next(&model.view())
     };
@@ -445,7 +458,7 @@ fn ecf_waits_at_the_end_of_a_transfer_and_not_in_its_middle() {
 #[test]
 fn ecf_goes_on_waiting_by_hysteresis() {
     // (1 + k / 10) · 20 ms < 220 ms up to k = 100 packets; while waiting, < 275 ms up to k = 127.
-    let mut model = Model::new([full(path(0, 20)), path(1, 200)]);
+    let mut model = ConnectionFixture::new([full(path(0, 20)), path(1, 200)]);
     let mut scheduler = by_name("ecf").unwrap();
     let mut waits = |kilobytes: u64| {
         model.unsent_bytes = kilobytes * 1_000;
@@ -463,7 +476,7 @@ fn ecf_does_not_wait_for_a_path_that_is_hardly_faster() {
 fn data_of_a_failed_path_goes_to_one_that_has_not_had_it() {
     let range = DataRange { start: 0, bytes: 1_000 };
     let had = |paths: &[u8]| paths.iter().map(|id| PathId(*id)).collect::<PathSet>();
-    let model = Model::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
+    let model = ConnectionFixture::new([path(0, 20), path(1, 100), backup(path(2, 5))]);
     for entry in ALL.iter().filter(|entry| entry.name != "linux") {
         let again = |sent_on| (entry.make)().reinject(&model.view(), range, sent_on);
         assert_eq!(again(had(&[0])), Some(PathId(1)), "{}", entry.name);
@@ -473,7 +486,11 @@ fn data_of_a_failed_path_goes_to_one_that_has_not_had_it() {
 
 fn any_path(id: u8) -> impl Strategy<Value = PathView> {
     let flags = any::<(bool, bool, bool)>();
-    let phase = prop_oneof![Just(Phase::Open), Just(Phase::Recovery), Just(Phase::Loss)];
+    let phase = prop_oneof![
+        Just(RecoveryPhase::Open),
+        Just(RecoveryPhase::Recovery),
+        Just(RecoveryPhase::Loss)
+    ];
     let bytes = (0..100_000_u64, 0..100_000_u64, any::<u64>(), any::<u64>());
     (flags, phase, 0..3_000_u64, 0..4_u32, bytes).prop_map(
         move |((backup, stale, slow_start), phase, srtt_ms, timeouts, bytes)| PathView {
@@ -493,16 +510,23 @@ fn any_path(id: u8) -> impl Strategy<Value = PathView> {
     )
 }
 
-fn any_model() -> impl Strategy<Value = Model> {
+fn any_model() -> impl Strategy<Value = ConnectionFixture> {
     let paths = (0..8_u8).map(any_path).collect::<Vec<_>>();
     let store = prop::collection::vec((0..8_u8, any::<u64>(), 1..100_000_u64), 0..8);
     (paths, 0..9_usize, any::<[u64; 4]>(), store).prop_map(|(paths, count, bytes, store)| {
         let [unsent_bytes, window_bytes, unacked_bytes, start] = bytes;
         let missing = |(id, start, bytes)| (PathId(id), DataRange { start, bytes });
         let head = Some((DataRange { start, bytes: 1_000 }, PathSet::only(PathId(1))));
-        let store = fixture::Store(store.into_iter().map(missing).collect());
+        let store = fixture::UnsentStub(store.into_iter().map(missing).collect());
         let paths = paths.into_iter().take(count);
-        Model { unsent_bytes, window_bytes, unacked_bytes, head, store, ..Model::new(paths) }
+        ConnectionFixture {
+            unsent_bytes,
+            window_bytes,
+            unacked_bytes,
+            head,
+            store,
+            ..ConnectionFixture::new(paths)
+        }
     })
 }
 

@@ -7,7 +7,7 @@ mod undo;
 use std::num::NonZeroU64;
 
 use towpath_multipath::congestion::AckSample;
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use undo::SpuriousTimeout;
@@ -20,7 +20,7 @@ use crate::wire::{Flags, Segment};
 /// Where recovery is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Recovery {
-    phase: Phase,
+    phase: RecoveryPhase,
     /// The phase ends when this is acknowledged.
     end: u64,
     reduction: Reduction,
@@ -62,7 +62,7 @@ struct Reduction {
 }
 
 impl Recovery {
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> RecoveryPhase {
         self.phase
     }
 
@@ -105,7 +105,7 @@ impl Recovery {
     }
 
     pub(super) fn enough_duplicates(&self) -> bool {
-        self.phase == Phase::Open && self.duplicates >= DUPLICATE_THRESHOLD
+        self.phase == RecoveryPhase::Open && self.duplicates >= DUPLICATE_THRESHOLD
     }
 
     /// New data was sent up to `until`; `full`: the window lets no more go.
@@ -129,7 +129,7 @@ impl Recovery {
         self.forced = false;
     }
 
-    fn begin(&mut self, phase: Phase, acked_until: u64, sent_until: u64) {
+    fn begin(&mut self, phase: RecoveryPhase, acked_until: u64, sent_until: u64) {
         (self.phase, self.end) = (phase, sent_until);
         self.undo_from = NonZeroU64::new(acked_until);
         (self.repeated_bytes, self.repeated_at) = (0, Instant::ZERO);
@@ -157,8 +157,8 @@ impl Subflow {
     /// Today's congestion window.
     pub(super) fn cwnd(&self) -> u64 {
         match self.recovery.phase {
-            Phase::Recovery => self.recovery.window,
-            Phase::Open | Phase::Loss => self.congestion.cwnd_bytes(),
+            RecoveryPhase::Recovery => self.recovery.window,
+            RecoveryPhase::Open | RecoveryPhase::Loss => self.congestion.cwnd_bytes(),
         }
         .max(u64::from(self.mss()))
     }
@@ -217,7 +217,7 @@ impl Subflow {
             self.probes = 0;
             self.on_advance(ack - before);
         }
-        let reducing = self.recovery.phase == Phase::Recovery;
+        let reducing = self.recovery.phase == RecoveryPhase::Recovery;
         self.steer(
             now,
             &Progress { ack, advanced, sacked, repeats, in_flight },
@@ -252,7 +252,8 @@ impl Subflow {
     /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
     /// be neither progress nor a duplicate.
     fn says_nothing_new(&self, ack: u64, segment: &Segment) -> bool {
-        let calm = self.recovery.phase == Phase::Open && self.recovery.repeated_at == Instant::ZERO;
+        let calm = self.recovery.phase == RecoveryPhase::Open
+            && self.recovery.repeated_at == Instant::ZERO;
         let plain = segment.options.sack.is_empty() && !segment.flags.has(Flags::ECE);
         let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
         self.sack_on && settled && plain && calm
@@ -336,8 +337,10 @@ impl Subflow {
         let packets = bytes.div_ceil(u64::from(self.mss()));
         let recovery = &mut self.recovery;
         recovery.duplicates = match recovery.phase {
-            Phase::Open => 0,
-            Phase::Recovery | Phase::Loss => recovery.duplicates.saturating_sub(packets - 1),
+            RecoveryPhase::Open => 0,
+            RecoveryPhase::Recovery | RecoveryPhase::Loss => {
+                recovery.duplicates.saturating_sub(packets - 1)
+            }
         };
     }
 
@@ -350,23 +353,23 @@ impl Subflow {
         received: &mut Received,
     ) {
         let Progress { ack, advanced, sacked, in_flight, .. } = *progress;
-        if self.recovery.phase != Phase::Open {
+        if self.recovery.phase != RecoveryPhase::Open {
             self.watch_timeout(now, progress, delivery);
         }
         self.undo_if_needless(now, progress, delivery);
-        if self.recovery.phase != Phase::Open && ack >= self.recovery.end {
+        if self.recovery.phase != RecoveryPhase::Open && ack >= self.recovery.end {
             self.end_recovery(now);
         }
         let repeated = self.send.repeated_bytes();
         let mut lost = (advanced || sacked || !self.sack_on) && self.detect_losses(now);
         if self.config.recovers_as_linux && self.send.repeated_bytes() < repeated {
             lost = true;
-            if self.recovery.phase == Phase::Loss {
+            if self.recovery.phase == RecoveryPhase::Loss {
                 self.enter_recovery(now, in_flight);
                 self.recovery.forced = true;
             }
         }
-        if !self.sack_on && advanced && self.recovery.phase == Phase::Recovery {
+        if !self.sack_on && advanced && self.recovery.phase == RecoveryPhase::Recovery {
             // A partial acknowledgement: the next hole (RFC 6582 §3.2 step 5).
             self.send.mark_oldest_lost();
             (lost, self.recovery.forced) = (true, true);
@@ -375,7 +378,7 @@ impl Subflow {
         if lost || self.send.has_lost() {
             self.note_losses(now, in_flight);
         }
-        if self.recovery.phase == Phase::Recovery && (delivery.bytes > 0 || !self.sack_on) {
+        if self.recovery.phase == RecoveryPhase::Recovery && (delivery.bytes > 0 || !self.sack_on) {
             self.reduce(delivery.bytes, advanced && !lost);
         }
     }
@@ -390,7 +393,7 @@ impl Subflow {
 
     /// Something is lost: recovery begins, unless it is going on (RFC 6675 §5 step 4).
     pub(super) fn note_losses(&mut self, now: Instant, in_flight: u64) {
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase == RecoveryPhase::Open {
             self.enter_recovery(now, in_flight);
             self.recovery.forced = true;
         }
@@ -403,7 +406,7 @@ impl Subflow {
         let group = std::mem::take(&mut self.group);
         self.congestion.on_congestion(now, in_flight, self.own, &group);
         self.group = group;
-        self.recovery.begin(Phase::Recovery, acked, sent);
+        self.recovery.begin(RecoveryPhase::Recovery, acked, sent);
         let base = if self.config.recovers_as_linux {
             window.max(1)
         } else {
@@ -418,11 +421,11 @@ impl Subflow {
     }
 
     fn end_recovery(&mut self, now: Instant) {
-        if self.recovery.phase == Phase::Recovery {
+        if self.recovery.phase == RecoveryPhase::Recovery {
             let window = self.congestion.ssthresh_bytes();
             self.congestion.on_recovered(now, window);
         }
-        self.recovery.phase = Phase::Open;
+        self.recovery.phase = RecoveryPhase::Open;
         self.recovery.spurious = SpuriousTimeout::Off;
         self.recovery.duplicates = 0;
         self.rack.note_recovered();
@@ -434,7 +437,7 @@ impl Subflow {
         self.enter_recovery(now, in_flight);
         if self.config.recovers_as_linux {
             // Nothing is missing: the window is the threshold at once.
-            self.recovery.phase = Phase::Open;
+            self.recovery.phase = RecoveryPhase::Open;
             self.recovery.undo_from = None;
         }
     }
@@ -447,7 +450,7 @@ impl Subflow {
         }
         // The last acknowledgement of the episode still has it: CWR goes with what was sent later.
         let answered = self.send.acked_until() <= self.recovery.end;
-        if self.recovery.phase == Phase::Open && !answered {
+        if self.recovery.phase == RecoveryPhase::Open && !answered {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
             // This acknowledgement belongs to the reduction, as in Linux: it lets go what it brought.
@@ -485,7 +488,7 @@ impl Subflow {
             // Duplicate acknowledgements leave the window alone (RFC 5681 §3.2 step 1, RFC 3042 §2),
             // unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).
             in_recovery: reducing
-                || self.recovery.phase == Phase::Recovery
+                || self.recovery.phase == RecoveryPhase::Recovery
                 || (!advanced && !self.rack.reordering_seen()),
         };
         self.congestion.on_ack(&sample, self.own, &self.group);

@@ -1,6 +1,6 @@
 //! The retransmission timer (RFC 6298), and what follows when it fires.
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use super::undo::SpuriousTimeout;
@@ -51,7 +51,7 @@ impl Subflow {
         }
         let in_flight = self.send.in_flight();
         let first = self.recovery.timeouts == 1;
-        let again = self.recovery.phase != Phase::Open;
+        let again = self.recovery.phase != RecoveryPhase::Open;
         // One that was called spurious has left this phase; the next is a loss like any other.
         let begins = first || !again;
         if self.config.recovers_as_linux {
@@ -61,7 +61,7 @@ impl Subflow {
             self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-            self.recovery.begin(Phase::Loss, acked, sent);
+            self.recovery.begin(RecoveryPhase::Loss, acked, sent);
             // RFC 5682 §2.1 step 1 and §3.1: not while earlier losses are being repaired.
             if self.config.undo && !again {
                 self.recovery.spurious = SpuriousTimeout::First;
@@ -91,21 +91,21 @@ impl Subflow {
     fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, first: bool) {
         let phase = self.recovery.phase;
         let reduces = match phase {
-            Phase::Open => true,
-            Phase::Recovery => false,
-            Phase::Loss => first,
+            RecoveryPhase::Open => true,
+            RecoveryPhase::Recovery => false,
+            RecoveryPhase::Loss => first,
         };
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
         self.echo.reduced |= self.echo.on;
         if reduces {
             self.congestion.on_timeout(now, in_flight);
-            self.recovery.begin(Phase::Loss, acked, sent);
+            self.recovery.begin(RecoveryPhase::Loss, acked, sent);
         } else {
             self.congestion.on_further_timeout();
-            (self.recovery.phase, self.recovery.end) = (Phase::Loss, sent);
+            (self.recovery.phase, self.recovery.end) = (RecoveryPhase::Loss, sent);
         }
         // A first timeout amid other repairs tells nothing.
-        let watched = self.config.undo && (phase == Phase::Open || !first);
+        let watched = self.config.undo && (phase == RecoveryPhase::Open || !first);
         self.recovery.spurious =
             if watched { SpuriousTimeout::First } else { SpuriousTimeout::Off };
     }
@@ -121,10 +121,10 @@ impl Subflow {
     /// A router dropped packets for their size: that is no congestion (RFC 1191 §6.5).
     pub(in crate::subflow) fn resend_too_big(&mut self, now: Instant) {
         self.send.mark_lost_sent_until(now);
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase == RecoveryPhase::Open {
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
             // As after a spurious timeout: the window stays, what is lost goes again.
-            self.recovery.begin(Phase::Loss, acked, sent);
+            self.recovery.begin(RecoveryPhase::Loss, acked, sent);
             self.recovery.undo_from = None;
         }
         self.recovery.forced = true;

@@ -1,7 +1,7 @@
 //! What was needless is undone: timeouts (RFC 5682), and repetitions of what had arrived (RFC 3522,
 //! RFC 3708).
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use super::{Progress, Recovery};
@@ -84,9 +84,11 @@ impl Subflow {
         let by_original = delivery.repeated_whole && delivery.echoes_before(repeated_at);
         // In recovery other retransmissions may still turn out to have been needed.
         let settled = match recovery.phase {
-            Phase::Open => false,
-            Phase::Recovery => progress.ack >= recovery.end || self.send.repeated_bytes() == 0,
-            Phase::Loss => true,
+            RecoveryPhase::Open => false,
+            RecoveryPhase::Recovery => {
+                progress.ack >= recovery.end || self.send.repeated_bytes() == 0
+            }
+            RecoveryPhase::Loss => true,
         };
         if reported || (by_original && progress.advanced && settled) {
             self.undo(now);
@@ -98,7 +100,7 @@ impl Subflow {
         self.send.unmark_lost();
         self.recovery.undo_from = None;
         self.recovery.undone += 1;
-        self.recovery.phase = Phase::Open;
+        self.recovery.phase = RecoveryPhase::Open;
         self.recovery.spurious = SpuriousTimeout::Off;
         self.recovery.forced = false;
         self.recovery.duplicates = 0;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use towpath_multipath::congestion::HyStartRule;
-use towpath_multipath::path::{PathId, Phase};
+use towpath_multipath::path::{PathId, RecoveryPhase};
 
 use super::link::{Pair, at};
 use super::script::{MSS, Script, after, plain};
@@ -80,11 +80,11 @@ fn recovery_sends_in_proportion_and_ends_at_the_threshold() {
         assert!(sent <= allowed, "{sent} sent for {delivered} delivered");
     }
     assert!(sent >= 18, "{sent} of half of forty");
-    assert_eq!(script.subflow.phase(), Phase::Recovery);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Recovery);
     let sent_until = script.subflow.send.sent_until();
     script.ack(1500, sent_until, &[]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.phase, statistics.cwnd_bytes), (Phase::Open, 20 * MSS));
+    assert_eq!((statistics.phase, statistics.cwnd_bytes), (RecoveryPhase::Open, 20 * MSS));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn many_losses_of_one_window_are_one_congestion() {
     script.ack(1305, after(10), &[]);
     assert!(again.iter().all(|line| line.starts_with("again")), "{again:?}");
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.ssthresh_bytes, statistics.phase), (threshold, Phase::Open));
+    assert_eq!((statistics.ssthresh_bytes, statistics.phase), (threshold, RecoveryPhase::Open));
     assert_eq!(statistics.timeouts_total, 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{Script, after, plain};
@@ -23,7 +23,7 @@ fn three_packets_after_a_hole_repair_it_at_once_and_reduce_the_window() {
     assert!(script.sent().is_empty());
     assert!(script.ack(1102, after(0), &[(after(1), after(4))]).lost);
     assert_eq!(script.sent(), ["again 1"]);
-    assert_eq!(script.subflow.statistics().phase, Phase::Recovery);
+    assert_eq!(script.subflow.statistics().phase, RecoveryPhase::Recovery);
     // RFC 9937: half of the window, so one packet for two delivered; in flight 7 of 10 now.
     script.push(1102, 5);
     script.ack(1103, after(0), &[(after(1), after(5))]);
@@ -32,7 +32,7 @@ fn three_packets_after_a_hole_repair_it_at_once_and_reduce_the_window() {
     assert!(sent.len() <= 1, "{sent:?}");
     script.ack(1210, after(10), &[]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.phase, statistics.retransmissions), (Phase::Open, 1));
+    assert_eq!((statistics.phase, statistics.retransmissions), (RecoveryPhase::Open, 1));
     assert_eq!(statistics.cwnd_bytes, statistics.ssthresh_bytes);
 }
 
@@ -51,7 +51,7 @@ fn without_sack_three_duplicates_repair_one_hole_and_partial_ones_the_next() {
     script.ack(1200, after(4), &[]);
     assert_eq!(script.sent(), ["again 5"]);
     script.ack(1300, after(10), &[]);
-    assert_eq!(script.subflow.statistics().phase, Phase::Open);
+    assert_eq!(script.subflow.statistics().phase, RecoveryPhase::Open);
     assert_eq!(script.subflow.statistics().retransmissions, 2);
 }
 
@@ -132,7 +132,7 @@ fn after_a_timeout_slow_start_repeats_what_is_lost() {
     script.ack(1500, after(3), &[]);
     assert_eq!(script.sent(), ["again 4", "again 5", "again 6"]);
     script.ack(1600, after(6), &[]);
-    assert_eq!(script.subflow.statistics().phase, Phase::Open);
+    assert_eq!(script.subflow.statistics().phase, RecoveryPhase::Open);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_spurious_timeout_is_found_by_new_data_and_undone() {
     assert_eq!(script.sent(), ["data 7", "data 8"]);
     script.ack(1311, after(3), &[]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.phase, statistics.undone), (Phase::Open, 1));
+    assert_eq!((statistics.phase, statistics.undone), (RecoveryPhase::Open, 1));
     assert!(statistics.cwnd_bytes >= before);
 }
 
@@ -264,18 +264,18 @@ fn thresholds(recovers_as_linux: bool) -> (u64, u64) {
     script.push(1000, 10);
     script.sent();
     script.ack(1100, after(0), &[(after(4), after(9))]);
-    assert_eq!(script.subflow.phase(), Phase::Recovery);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Recovery);
     let first = script.subflow.statistics().ssthresh_bytes;
     script.sent();
     for _ in 0..10 {
-        if script.subflow.phase() == Phase::Loss {
+        if script.subflow.phase() == RecoveryPhase::Loss {
             break;
         }
         let (due, _) = script.subflow.poll_timeout().unwrap();
         script.wait(due.as_nanos().div_ceil(1_000_000));
         script.sent();
     }
-    assert_eq!(script.subflow.phase(), Phase::Loss);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Loss);
     (first, script.subflow.statistics().ssthresh_bytes)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
@@ -75,7 +75,7 @@ fn a_second_acknowledgement_without_progress_shows_a_real_timeout() {
     assert_eq!(script.subflow.statistics().undone, 0);
     let sent = script.sent();
     assert!(sent.contains(&"again 2".to_owned()), "{sent:?}");
-    assert_eq!(script.subflow.phase(), Phase::Loss);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Loss);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_first_acknowledgement_of_everything_decides_nothing() {
     let mut script = timed_out(false);
     script.ack(1310, after(6), &[]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.undone, statistics.phase), (0, Phase::Open));
+    assert_eq!((statistics.undone, statistics.phase), (0, RecoveryPhase::Open));
     assert!(statistics.cwnd_bytes < 7 * MSS, "slow start from one packet");
 }
 
@@ -115,7 +115,7 @@ fn with_sack_a_block_of_what_was_not_repeated_shows_a_spurious_timeout() {
     assert_eq!(script.sent(), ["data 7", "data 8"]);
     script.ack(1320, after(1), &[(after(2), after(3))]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.undone, statistics.phase), (1, Phase::Open));
+    assert_eq!((statistics.undone, statistics.phase), (1, RecoveryPhase::Open));
     // What was only sent after the timeout proves nothing.
     let mut script = timed_out(true);
     script.ack(1310, after(1), &[]);
@@ -129,10 +129,10 @@ fn a_timeout_after_one_that_was_called_spurious_is_a_loss_again() {
     let mut script = timed_out(true);
     script.ack(1310, after(0), &[(after(2), after(3))]);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.undone, statistics.phase), (1, Phase::Open));
+    assert_eq!((statistics.undone, statistics.phase), (1, RecoveryPhase::Open));
     script.wait(1900);
     let statistics = script.subflow.statistics();
-    assert_eq!((statistics.timeouts, statistics.phase), (2, Phase::Loss));
+    assert_eq!((statistics.timeouts, statistics.phase), (2, RecoveryPhase::Loss));
 }
 
 #[test]

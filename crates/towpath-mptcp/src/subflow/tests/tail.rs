@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_multipath::path::Phase;
+use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
@@ -39,7 +39,7 @@ fn once_reordering_was_seen_the_number_of_blocks_does_not_count() {
     script.ack(1101, after(2), &[]);
     script.ack(1102, after(2), &[(after(3), after(8))]);
     assert!(script.sent().is_empty(), "more than three, yet the window protects it");
-    assert_eq!(script.subflow.phase(), Phase::Open);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Open);
     script.wait(1130);
     assert_eq!(script.sent(), ["again 3"]);
 }
@@ -94,7 +94,7 @@ fn after_sixteen_recoveries_without_duplicates_the_window_is_as_at_first() {
         next += 2;
         now = due + 100;
         script.ack(now, after(next), &[]);
-        assert_eq!(script.subflow.phase(), Phase::Open);
+        assert_eq!(script.subflow.phase(), RecoveryPhase::Open);
     }
     assert_eq!((windows[0], windows[15], windows[17]), (50, 50, 25), "{windows:?}");
 }
@@ -219,7 +219,7 @@ fn without_rack_three_packets_of_blocks_make_a_loss() {
     script.ack(1201, after(4), &[(after(5), after(8))]);
     assert_eq!(script.sent(), ["again 5"]);
     script.ack(1300, after(10), &[]);
-    assert_eq!(script.subflow.phase(), Phase::Open);
+    assert_eq!(script.subflow.phase(), RecoveryPhase::Open);
 }
 
 #[test]

@@ -12,21 +12,22 @@ use towpath_net::Instant;
 use crate::congestion::AckSample;
 
 /// Windows below are never judged (`hystart_low_window`).
-const LOW_WINDOW_PACKETS: u64 = 16;
+const HYSTART_LOW_WINDOW: u64 = 16;
 /// Acknowledgements of one train are at most this far apart (`hystart_ack_delta_us`).
-const TRAIN_GAP: Duration = Duration::from_millis(2);
+const HYSTART_ACK_DELTA: Duration = Duration::from_millis(2);
 /// Samples of a round before its delay is judged (`HYSTART_MIN_SAMPLES`).
-const SAMPLES: u32 = 8;
+const HYSTART_MIN_SAMPLES: u32 = 8;
 /// Bounds of the delay that counts as growth (`HYSTART_DELAY_MIN`, `HYSTART_DELAY_MAX`).
-const GROWTH: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
+const HYSTART_DELAY_BOUNDS: (Duration, Duration) =
+    (Duration::from_millis(4), Duration::from_millis(16));
 /// The most that a sender may hold acknowledged data back by itself (`hystart_ack_delay`): the time of
 /// four super-segments, at most 1 ms.
-const HELD_BACK: Duration = Duration::from_millis(1);
-const HELD_BACK_BYTES: u64 = 4 * 65_536;
+const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
+const HYSTART_ACK_DELAY_BYTES: u64 = 4 * 65_536;
 
 /// A path's slow start.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::congestion) struct Classic {
+pub(in crate::congestion) struct LinuxHyStart {
     /// Smallest round-trip time so far.
     least: Option<Duration>,
     /// When the round began, and when the last acknowledgement of its train came.
@@ -39,7 +40,7 @@ pub(in crate::congestion) struct Classic {
     samples: u32,
 }
 
-impl Classic {
+impl LinuxHyStart {
     /// Takes in an acknowledgement in slow start; true if slow start ends with it.
     pub(in crate::congestion) fn ends(&mut self, ack: &AckSample, cwnd: u64, mss: u64) -> bool {
         // A round begins with what comes behind all that was sent when the one before it began: a pause
@@ -56,30 +57,30 @@ impl Classic {
         if self.round.is_none() {
             (self.round, self.current, self.samples) = (Some((ack.now, ack.now)), None, 0);
         }
-        cwnd >= LOW_WINDOW_PACKETS * mss.max(1)
+        cwnd >= HYSTART_LOW_WINDOW * mss.max(1)
             && (self.is_long_train(ack, cwnd, least) || self.is_delayed(rtt, least))
     }
 
     fn is_long_train(&mut self, ack: &AckSample, cwnd: u64, least: Duration) -> bool {
         let Some((begin, previous)) = &mut self.round else { return false };
-        if ack.now.saturating_since(*previous) > TRAIN_GAP {
+        if ack.now.saturating_since(*previous) > HYSTART_ACK_DELTA {
             return false;
         }
         *previous = ack.now;
         // Linux paces by twice the window a round trip in slow start, and knows its rate only so.
         let per_second = u128::from(cwnd) * 2_000_000_000 / ack.srtt.as_nanos().max(1);
-        let held_back = u128::from(HELD_BACK_BYTES) * 1_000_000_000 / per_second.max(1);
-        let held_back = u64::try_from(held_back).map_or(HELD_BACK, Duration::from_nanos);
-        ack.now.saturating_since(*begin) > (least + held_back.min(HELD_BACK)) / 2
+        let held_back = u128::from(HYSTART_ACK_DELAY_BYTES) * 1_000_000_000 / per_second.max(1);
+        let held_back = u64::try_from(held_back).map_or(HYSTART_ACK_DELAY, Duration::from_nanos);
+        ack.now.saturating_since(*begin) > (least + held_back.min(HYSTART_ACK_DELAY)) / 2
     }
 
     fn is_delayed(&mut self, rtt: Duration, least: Duration) -> bool {
         let current = self.current.map_or(rtt, |current| current.min(rtt));
         self.current = Some(current);
-        if self.samples < SAMPLES {
+        if self.samples < HYSTART_MIN_SAMPLES {
             self.samples += 1;
             return false;
         }
-        current > least + (least / 8).clamp(GROWTH.0, GROWTH.1)
+        current > least + (least / 8).clamp(HYSTART_DELAY_BOUNDS.0, HYSTART_DELAY_BOUNDS.1)
     }
 }
